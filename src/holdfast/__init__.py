@@ -1,0 +1,111 @@
+"""Holdfast: durable workflows for Python.
+
+Write straight-line code; every durable call is recorded, so the code survives crashes, deploys and months of waiting.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from holdfast.sdk import aio
+from holdfast.sdk.activity import activity
+from holdfast.sdk.attempt import attempt, heartbeat
+from holdfast.sdk.branch import spawn
+from holdfast.sdk.errors import (
+    ActivityCancelled,
+    ActivityError,
+    ActivityTimedOut,
+    DefinitionError,
+    DurableCallRefused,
+    HoldfastError,
+    NotInWorkflow,
+    RequestRefused,
+    WorkflowAlreadyStarted,
+    WorkflowError,
+    WorkflowFailed,
+    WorkflowNotFound,
+    WorkflowStopped,
+    WorkflowTimedOut,
+)
+from holdfast.sdk.primitives import (
+    info,
+    logger,
+    now,
+    patched,
+    rng,
+    side_effect,
+    upsert_memo,
+    upsert_search_attributes,
+    uuid4,
+    version,
+)
+from holdfast.sdk.registry import NonDeterminismWarning, Types
+from holdfast.sdk.step import Step
+from holdfast.sdk.timer import sleep
+from holdfast.sdk.workflow import continue_as_new, workflow
+
+if TYPE_CHECKING:
+    from holdfast.sdk.client import AsyncClient
+    from holdfast.sdk.embedded import AsyncHoldfast, Holdfast
+    from holdfast.sdk.sync import Client
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "ActivityCancelled",
+    "ActivityError",
+    "ActivityTimedOut",
+    "AsyncClient",
+    "AsyncHoldfast",
+    "Client",
+    "DefinitionError",
+    "DurableCallRefused",
+    "Holdfast",
+    "HoldfastError",
+    "NonDeterminismWarning",
+    "NotInWorkflow",
+    "RequestRefused",
+    "Step",
+    "Types",
+    "WorkflowAlreadyStarted",
+    "WorkflowError",
+    "WorkflowFailed",
+    "WorkflowNotFound",
+    "WorkflowStopped",
+    "WorkflowTimedOut",
+    "activity",
+    "aio",
+    "attempt",
+    "continue_as_new",
+    "heartbeat",
+    "info",
+    "logger",
+    "now",
+    "patched",
+    "rng",
+    "side_effect",
+    "sleep",
+    "spawn",
+    "upsert_memo",
+    "upsert_search_attributes",
+    "uuid4",
+    "version",
+    "workflow",
+]
+
+_LAZY = {
+    "AsyncClient": "holdfast.sdk.client",
+    "AsyncHoldfast": "holdfast.sdk.embedded",
+    "Client": "holdfast.sdk.sync",
+    "Holdfast": "holdfast.sdk.embedded",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """The engine and its store are imported when first needed: code that only declares workflows starts faster."""
+    module = _LAZY.get(name)
+    if module is None:
+        raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(module), name)

@@ -1,0 +1,162 @@
+"""Avro into plain values. A blob is untrusted: it is exactly one whole value or it is refused.
+
+Every item costs at least a byte of the blob, so a count that promises more than there is ends with the blob. On the
+hot path, therefore one loop with its own stack.
+"""
+
+from __future__ import annotations
+
+from math import isfinite
+from struct import Struct
+from struct import error as struct_error
+from typing import Any, Final, NoReturn
+
+from holdfast.codec.errors import PayloadError
+from holdfast.codec.schema import (
+    ARRAY,
+    BOOLEAN,
+    BYTES,
+    DOUBLE,
+    HEADER,
+    LONG,
+    MAGIC,
+    MAP,
+    MAX_DEPTH,
+    NULL,
+    STRING,
+    misframed,
+)
+
+
+def decode(blob: bytes) -> object:
+    """The plain value in `blob`, which must be exactly one whole value."""
+    if blob[:10] != HEADER:
+        _refuse_header(blob)
+    try:
+        value, end = _datum(blob, len(HEADER))
+    except IndexError:
+        raise misframed("the blob is truncated") from None
+    except struct_error:
+        raise misframed("the blob is truncated inside a double") from None
+    except UnicodeDecodeError as error:
+        raise misframed(f"text is not UTF-8 ({error.reason})") from None
+    if end != len(blob):
+        problem = "the blob is truncated" if end > len(blob) else f"{len(blob) - end} bytes after the value"
+        raise misframed(problem)
+    return value
+
+
+def _datum(blob: bytes, pos: int) -> tuple[object, int]:
+    """Read one value. A slice past the end is noticed by the next read or by the caller, never here."""
+    values: list[Any] = []
+    names: list[str] | None = None
+    left = 1
+    outer: list[tuple[list[Any], list[str] | None, int]] = []
+    while True:
+        if names is not None:
+            size = blob[pos]
+            pos += 1
+            if size & 0x81:
+                size, pos = _size(blob, pos - 1)
+            else:
+                size >>= 1
+            names.append(blob[pos : pos + size].decode())
+            pos += size
+        branch = blob[pos]
+        pos += 1
+        if branch == STRING:
+            size = blob[pos]
+            pos += 1
+            if size & 0x81:
+                size, pos = _size(blob, pos - 1)
+            else:
+                size >>= 1
+            values.append(blob[pos : pos + size].decode())
+            pos += size
+        elif branch == LONG:
+            number, pos = _unzigzag(blob, pos)
+            values.append(number)
+        elif branch == DOUBLE:
+            (double,) = _READ_DOUBLE(blob, pos)
+            if not isfinite(double):
+                raise misframed(f"a double that is {double} at byte {pos}")
+            values.append(double)
+            pos += 8
+        elif branch == NULL:
+            values.append(None)
+        elif branch == MAP or branch == ARRAY:  # noqa: SIM109 - the hot path
+            count, pos = _count(blob, pos)
+            if count:
+                if len(outer) == MAX_DEPTH:
+                    raise PayloadError("nesting_too_deep", f"more than {MAX_DEPTH} levels at byte {pos}")
+                outer.append((values, names, left))
+                values = []
+                names = [] if branch == MAP else None
+                left = count
+                continue
+            values.append({} if branch == MAP else [])
+        elif branch == BOOLEAN:
+            if blob[pos] > 1:
+                raise misframed(f"a boolean of {blob[pos]} at byte {pos}")
+            values.append(blob[pos] == 1)
+            pos += 1
+        elif branch == BYTES:
+            size, pos = _size(blob, pos)
+            values.append(blob[pos : pos + size])
+            pos += size
+        else:
+            raise misframed(f"unknown branch {branch} at byte {pos - 1}")
+        left -= 1
+        while not left and outer:
+            left, pos = _count(blob, pos) if blob[pos] else (0, pos + 1)
+            if left:
+                break
+            done = values if names is None else dict(zip(names, values))  # noqa: B905 - equal by construction
+            values, names, left = outer.pop()
+            values.append(done)
+            left -= 1
+        if not left:
+            return values[0], pos
+
+
+def _count(blob: bytes, pos: int) -> tuple[int, int]:
+    """Items of the next block, 0 at the end. A negative count is followed by the size of the block, for skipping."""
+    count, pos = _unzigzag(blob, pos)
+    if count < 0:
+        _, pos = _size(blob, pos)
+    return abs(count), pos
+
+
+def _size(blob: bytes, pos: int) -> tuple[int, int]:
+    size, end = _unzigzag(blob, pos)
+    if size < 0:
+        raise misframed(f"a negative size at byte {pos}")
+    return size, end
+
+
+def _unzigzag(blob: bytes, pos: int) -> tuple[int, int]:
+    byte = blob[pos]
+    if byte < 128:
+        return byte >> 1 ^ -(byte & 1), pos + 1
+    number = byte & 127
+    for shift in range(7, 70, 7):
+        pos += 1
+        byte = blob[pos]
+        number |= (byte & 127) << shift
+        if byte < 128:
+            break
+    if byte > 127 or number > 0xFFFFFFFFFFFFFFFF:
+        raise misframed(f"a number of more than 64 bits at byte {pos}")
+    return number >> 1 ^ -(number & 1), pos + 1
+
+
+def _refuse_header(blob: bytes) -> NoReturn:
+    if len(blob) < len(HEADER) or not blob.startswith(MAGIC):
+        raise misframed("no Avro single-object header; encode with the `avro` codec")
+    problem = (
+        f"schema fingerprint {blob[2:10].hex()}; only {HEADER[2:].hex()} (durable_workflow.protocol.Value) is known"
+    )
+    raise PayloadError("unsupported_payload_schema", problem)
+
+
+_READ_DOUBLE: Final = Struct("<d").unpack_from

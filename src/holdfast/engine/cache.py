@@ -1,0 +1,94 @@
+"""The cache of workflow states, bounded by (estimated) bytes, least recently used first out.
+
+An entry with decisions on their way to disk, or with code in the middle of a task, stays: it is ahead of the database.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from holdfast.kernel.event import Recorded
+from holdfast.kernel.message import Message
+from holdfast.kernel.state import Workflow
+
+Reply = Callable[[Any, BaseException | None], None]
+
+_BASE = 4096
+_PER_TASK = 1536
+
+
+class Entry:
+    """A workflow in memory. `fresh` are the events its live code has not seen; None: that record has a gap."""
+
+    __slots__ = ("cost", "dead", "flow", "fresh", "held", "inflight")
+
+    def __init__(self, flow: Workflow, fresh: list[Recorded] | None) -> None:
+        self.flow = flow
+        self.fresh = fresh
+        self.inflight = 0
+        self.held = False  # code of this run is in the middle of a task
+        self.dead = False
+        self.cost = 0
+
+    def weigh(self, code: int) -> int:
+        run = self.flow.run
+        fresh = 0 if self.fresh is None else sum(len(e.body) + 400 for e in self.fresh)
+        return _BASE + len(self.flow.tasks) * _PER_TASK + fresh + (0 if run is None else 64 * len(run.agenda)) + code
+
+
+class Cache:
+    def __init__(self, limit: int, evicted: Callable[[Entry], None]) -> None:
+        self.limit = limit
+        self.size = 0
+        self._evicted = evicted
+        self._entries: OrderedDict[int, Entry] = OrderedDict()
+        self._names: dict[tuple[str, str], int] = {}
+        self.loading: dict[int, list[tuple[Message, Reply | None, bool]]] = {}
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __iter__(self) -> Iterator[Entry]:
+        return iter(list(self._entries.values()))
+
+    def get(self, key: int) -> Entry | None:
+        return self._entries.get(key)
+
+    def named(self, namespace: str, workflow_id: str) -> int | None:
+        return self._names.get((namespace, workflow_id))
+
+    def add(self, entry: Entry) -> Entry:
+        flow = entry.flow
+        self._entries[flow.key] = entry
+        self._names[flow.namespace, flow.workflow_id] = flow.key
+        return entry
+
+    def used(self, entry: Entry, code: int) -> None:
+        """This entry was just worked on: it is the newest, and may weigh something else now."""
+        if entry.dead:
+            return
+        self._entries.move_to_end(entry.flow.key)
+        cost = entry.weigh(code)
+        self.size += cost - entry.cost
+        entry.cost = cost
+
+    def drop(self, entry: Entry) -> None:
+        if entry.dead:
+            return
+        entry.dead = True
+        flow = entry.flow
+        self._entries.pop(flow.key, None)
+        self._names.pop((flow.namespace, flow.workflow_id), None)
+        self.size -= entry.cost
+
+    def trim(self) -> None:
+        if self.size <= self.limit:
+            return
+        for entry in list(self._entries.values()):
+            if self.size <= self.limit:
+                return
+            if entry.inflight == 0 and not entry.held:
+                self.drop(entry)
+                self._evicted(entry)

@@ -1,0 +1,619 @@
+"""The engine: messages in, decisions out, one group commit after another. Nobody is answered before their own commit.
+
+`submit` is a plain function on the one thread that owns all state: decide, fold, add to the open batch. `flush` runs the
+workflow code that is due in this process, seals the batch and hands it to the store; what it caused is delivered when the
+store says so. While a batch is on its way, later messages are decided on top of it (speculation). If a decision does not
+commit as itself, the state and code that grew on it are thrown away and its messages are decided again, in order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections import deque
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from holdfast.engine.cache import Cache, Entry, Reply
+from holdfast.engine.matching import COLD, Executor, Held, Lane, Matching, Waiter
+from holdfast.engine.waking import Waking
+from holdfast.engine.world import World
+from holdfast.kernel.decision import Decision
+from holdfast.kernel.event import HistoryDamaged
+from holdfast.kernel.features.deadline import Due
+from holdfast.kernel.features.lease import Claim, Offer, Release
+from holdfast.kernel.machine import Machine, nobody
+from holdfast.kernel.message import Message, Refused
+from holdfast.kernel.state import Run, Workflow
+from holdfast.kernel.task import Lease, Task
+from holdfast.kernel.turn import watch
+from holdfast.store import Applied, Loaded, Now, Store, Unavailable
+
+log = logging.getLogger("holdfast.engine")
+
+BATCH = 1024  # decisions in one commit
+BURST = 512  # activations of workflow code between two commits
+
+
+class ForkedEngine(RuntimeError):
+    """An engine does not survive a fork: its lock, threads and connections belong to the parent process."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "this engine was opened before a fork; open Holdfast in the child process (for example in the web server's"
+            " post-fork or lifespan hook), not at import time"
+        )
+
+
+class Item:
+    """A decision in a batch, and what to do when it is on disk."""
+
+    __slots__ = ("again", "assignments", "decision", "entry", "message", "reply")
+
+    def __init__(
+        self, entry: Entry, decision: Decision, message: Message, reply: Reply | None, again: bool
+    ) -> None:
+        self.entry = entry
+        self.decision = decision
+        self.message = message
+        self.reply = reply
+        self.again = again
+        self.assignments: list[Any] = []
+
+
+class Watcher(NamedTuple):
+    """Somebody waits for an instance to end."""
+
+    closed: Callable[[Entry, Decision], None]
+    future: asyncio.Future[Any]
+    workflow_id: str
+
+
+class Engine:
+    def __init__(self, world: World, store: Store, machine: Machine, *, cache_bytes: int = 48 << 20) -> None:
+        self.world = world
+        self.store = store
+        self.machine = machine
+        self.matching = Matching()
+        self.cache = Cache(cache_bytes, self._forget_code)
+        self.waking = Waking(world, store, self._wake)
+        self.incarnation = world.ids.ulid()
+        self.holder = False
+        self.down: Unavailable | None = None
+        self.on_down: Callable[[], None] = lambda: None
+        self.watchers: dict[int, list[Watcher]] = {}
+        self._pid = os.getpid()
+        self._open: list[Item] = []
+        self._writing = False
+        self._flushing = False
+        self._due: deque[tuple[Entry, str]] = deque()
+        self._waiting_cold: list[tuple[Entry, str]] = []
+        self._executing: dict[str, asyncio.Future[Any]] = {}
+        self._deferred: list[tuple[int, Message, Reply | None]] = []
+
+    # -- messages
+
+    def submit(self, key: int, message: Message, reply: Reply | None = None, *, again: bool = True) -> None:
+        """Decide a message for an instance. `again`: if its decision does not commit, decide it anew."""
+        if self._pid != os.getpid():
+            raise ForkedEngine
+        if self.down is not None:
+            self._refuse_down(key, message, reply, again)
+            return
+        entry = self.cache.get(key)
+        if entry is None:
+            self._load(key, message, reply, again)
+        else:
+            self._decide(entry, message, reply, again)
+
+    def address(self, namespace: str, workflow_id: str, message: Message, reply: Reply) -> None:
+        """Decide a message for an instance by name; an instance that does not exist yet is created by the decision."""
+        if self._pid != os.getpid():
+            raise ForkedEngine
+        key = self.cache.named(namespace, workflow_id)
+        if key is not None:
+            self.submit(key, message, reply)
+            return
+        found = self.store.find(namespace, workflow_id)
+        if isinstance(found, Now):
+            self._address_found(namespace, workflow_id, message, reply, found.value)
+        else:
+            self.world.spawn(self._address_later(namespace, workflow_id, message, reply), "holdfast-find")
+
+    async def _address_later(self, namespace: str, workflow_id: str, message: Message, reply: Reply) -> None:
+        try:
+            key = await self.store.find(namespace, workflow_id)
+        except Exception as error:
+            reply(None, error)
+            return
+        self._address_found(namespace, workflow_id, message, reply, key)
+
+    def _address_found(
+        self, namespace: str, workflow_id: str, message: Message, reply: Reply, key: int | None
+    ) -> None:
+        # While we looked, another message may have created it.
+        key = key or self.cache.named(namespace, workflow_id)
+        if key is not None:
+            self.submit(key, message, reply)
+        elif self.down is not None:
+            reply(None, self.down)
+        else:
+            flow = Workflow(self.world.ids.key(), namespace, workflow_id)
+            self._decide(Entry(flow, []), message, reply, True)
+
+    def _decide(self, entry: Entry, message: Message, reply: Reply | None, again: bool) -> None:
+        flow = entry.flow
+        offer = self.matching.offer if self.holder else nobody
+        try:
+            decision = self.machine.decide(flow, message, self.world.now(), self.world.ids, offer)
+        except Refused as refusal:
+            self._answer(entry, reply, None, refusal)
+            return
+        except Exception as error:
+            # A bug: the state may be half folded. It is thrown away; nothing of it was written.
+            log.exception("deciding %s for workflow %s failed", type(message).__name__, flow.workflow_id)
+            self._discard(entry, [])
+            if reply is not None:
+                reply(None, error)
+            return
+        if decision.idle:
+            self._answer(entry, reply, decision.reply, None)
+            return
+        if decision.after == 0:
+            self.cache.add(entry)
+        item = Item(entry, decision, message, reply, again)
+        entry.inflight += 1
+        if entry.fresh is not None:
+            entry.fresh += decision.events
+        if decision.leased:
+            item.assignments = [self.machine.assign(flow, task) for task in decision.leased]
+        for task in decision.born:
+            self._ready(entry, task)
+        if decision.wake_moved and self.holder:
+            self.waking.set(flow.key, flow.next_wake)
+        self._open.append(item)
+        self._schedule_flush()
+
+    def _answer(self, entry: Entry, reply: Reply | None, value: Any, error: BaseException | None) -> None:
+        """Answer without a write of its own, but never ahead of the commits the answer is based on."""
+        if reply is None:
+            return
+        if entry.inflight == 0:
+            reply(value, error)
+            return
+        for item in reversed(self._open):
+            if item.entry is entry:
+                item.reply = _both(item.reply, lambda v, e: reply(value, error) if e is None else reply(None, e))
+                return
+        # Its last decision is in the batch being written; an empty place in the next one waits behind it.
+        reply_later = reply
+        self.world.soon(lambda: self._answer(entry, reply_later, value, error))
+
+    def _ready(self, entry: Entry, task: Task) -> None:
+        """A task that nobody took at birth: run here if this process can, otherwise it waits in its lane."""
+        if not self.holder:
+            return
+        if self.matching.executors and self.matching.inline_executor(task) is not None:
+            self._due.append((entry, task.id))
+        else:
+            self.matching.enqueue(task)
+
+    # -- loading
+
+    def _load(self, key: int, message: Message, reply: Reply | None, again: bool) -> None:
+        waiting = self.cache.loading.get(key)
+        if waiting is not None:
+            waiting.append((message, reply, again))
+            return
+        self.cache.loading[key] = [(message, reply, again)]
+        try:
+            found = self.store.load(key)
+        except Exception as error:
+            self._loaded(key, None, error)
+            return
+        if isinstance(found, Now):
+            self._loaded(key, found.value, None)
+        else:
+            self.world.spawn(self._load_later(key), "holdfast-load")
+
+    async def _load_later(self, key: int) -> None:
+        try:
+            self._loaded(key, await self.store.load(key), None)
+        except Exception as error:
+            self._loaded(key, None, error)
+
+    def _loaded(self, key: int, loaded: Loaded | None, error: Exception | None) -> None:
+        waiting = self.cache.loading.pop(key)
+        if error is None and loaded is None:
+            error = Refused("workflow_not_found", "no such workflow", key=key)
+        entry: Entry | None = None
+        if error is None and loaded is not None:
+            try:
+                entry = self.cache.add(Entry(self.restore(loaded), None))
+            except Exception as damage:
+                error = damage
+        if entry is None:
+            if isinstance(error, HistoryDamaged):
+                log.error("%s", error)
+            for _, reply, _ in waiting:
+                if reply is not None:
+                    reply(None, error)
+            return
+        for message, reply, again in waiting:
+            self._decide(entry, message, reply, again)
+        if not entry.inflight:
+            self._settle(entry)
+
+    def restore(self, loaded: Loaded) -> Workflow:
+        """Fold an instance from its rows."""
+        row = loaded.row
+        flow = Workflow(row.key, row.namespace, row.workflow_id)
+        flow.workflow_type = row.workflow_type
+        flow.exists = True
+        flow.last = row.last
+        flow.command_sequence = row.command_sequence
+        flow.cursor = row.cursor
+        flow.next_wake = row.next_wake
+        flow.reserved_at = row.reserved_at
+        if loaded.run is not None:
+            run = flow.run = Run(loaded.run.key, loaded.run.run_id, loaded.run.number)
+            self.machine.fold(flow, run, loaded.history)
+            for task in loaded.tasks:
+                flow.tasks[task.id] = task
+                watch(run, task)
+        return flow
+
+    # -- the batch
+
+    def _schedule_flush(self) -> None:
+        if not self._flushing and not self._writing:
+            self._flushing = True
+            self.world.soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flushing = False
+        if self._writing:
+            return
+        self._run_due()
+        if not self._open:
+            return
+        batch = self._open[:BATCH]
+        self._open = self._open[BATCH:]
+        self._writing = True
+        self.store.apply([item.decision for item in batch], lambda applied: self._written(batch, applied))
+
+    def _written(self, batch: list[Item], applied: Applied) -> None:
+        self._writing = False
+        if applied.down is not None:
+            self._go_down(batch, applied.down)
+            return
+        if applied.stale or applied.failed:
+            batch = self._take_apart(batch, applied)
+        for item in batch:
+            self._finish(item)
+        self.cache.trim()
+        if self._waiting_cold:
+            self._due.extend(self._waiting_cold)
+            self._waiting_cold.clear()
+        if self._open or self._due:
+            self._schedule_flush()
+
+    def _finish(self, item: Item) -> None:
+        entry = item.entry
+        decision = item.decision
+        entry.inflight -= 1
+        for assignment in item.assignments:
+            self._deliver(entry, assignment)
+        if item.reply is not None:
+            item.reply(decision.reply, None)
+        if decision.closed:
+            self._closed(entry, decision)
+        if entry.inflight == 0:
+            self._settle(entry)
+
+    def _settle(self, entry: Entry) -> None:
+        """Nothing of this entry is on its way: keep it while it is useful."""
+        if entry.dead or entry.held:
+            return
+        run = entry.flow.run
+        if not self.holder or (run is not None and not run.open):
+            self.cache.drop(entry)
+            self._forget_code(entry)
+        else:
+            self.cache.used(entry, self._code_size(entry))
+
+    def _closed(self, entry: Entry, decision: Decision) -> None:
+        for executor in self.matching.executors:
+            for run_id in decision.closed:
+                executor.closed(run_id)
+        watchers = self.watchers.get(entry.flow.key)
+        if watchers is not None and not entry.flow.current.open:
+            del self.watchers[entry.flow.key]
+            for watcher in watchers:
+                watcher.closed(entry, decision)
+
+    def _deliver(self, entry: Entry, assignment: Any) -> None:
+        """Hand out work whose lease is on disk now."""
+        task: Task = assignment.task
+        executor = self.matching.executor_of(task.owner or "")
+        if executor is not None:
+            if task.kind == "workflow":
+                entry.held = True
+            executor.deliver(assignment)
+            return
+        waiter = self.matching.promised(task.id)
+        if waiter is None:
+            return  # claimed by name: the caller has the task in its reply
+        if waiter.future.done():
+            self.submit(entry.flow.key, Release(task_id=task.id, owner=task.owner or "", attempt=task.attempt))
+        else:
+            waiter.future.set_result(assignment)
+
+    # -- workflow code in this process
+
+    def _run_due(self) -> None:
+        """Run what is due here before the batch is sealed: its commands share the commit of what woke it."""
+        due = self._due
+        left = BURST  # code that wakes itself at once must not keep the others from their commit
+        while due and left:
+            left -= 1
+            entry, task_id = due.popleft()
+            self._activate(entry, task_id)
+        if due and not self._open:
+            self._schedule_flush()
+
+    def _activate(self, entry: Entry, task_id: str, executor: Executor | None = None) -> None:
+        flow = entry.flow
+        task = flow.tasks.get(task_id)
+        if entry.dead or entry.held or task is None or task.state != "ready":
+            return
+        executor = executor or self.matching.inline_executor(task)
+        if executor is None:
+            self.matching.enqueue(task)
+            return
+        run = flow.current
+        assignment = self.machine.assign(flow, task)
+        result: Any = COLD
+        fresh = entry.fresh
+        if fresh is not None:
+            result = executor.activate(assignment, fresh)
+        if result is COLD:
+            if entry.inflight:
+                entry.fresh = None  # the rest of the history is on its way to disk; read it all from there
+                self._waiting_cold.append((entry, task_id))
+                return
+            history = self.store.history(run.key)
+            if not isinstance(history, Now):
+                self.world.spawn(self._activate_later(entry, task_id), "holdfast-history")
+                return
+            result = executor.activate(assignment, history.value)
+        self._activated(entry, task, executor.owner, result)
+
+    async def _activate_later(self, entry: Entry, task_id: str) -> None:
+        history = await self.store.history(entry.flow.current.key)
+        task = entry.flow.tasks.get(task_id)
+        if entry.dead or task is None or task.state != "ready":
+            return
+        executor = self.matching.inline_executor(task)
+        if executor is not None:
+            assignment = self.machine.assign(entry.flow, task)
+            self._activated(entry, task, executor.owner, executor.activate(assignment, history))
+
+    def _activated(self, entry: Entry, task: Task, owner: str, result: Any) -> None:
+        entry.fresh = []
+        if isinstance(result, Held):
+            entry.held = True
+            start = result.start
+            lease = Lease(owner=owner, call="held")
+            self._decide(entry, Claim(task_id=task.id, lease=lease), lambda _v, e: start(e), False)
+            return
+        self._decide(entry, result, self._acknowledge(entry, self._executing.pop(task.id, None)), False)
+
+    def _acknowledge(self, entry: Entry, future: asyncio.Future[Any] | None) -> Reply:
+        """Code that ran ahead of history is only kept if its completion was recorded."""
+
+        def acknowledged(value: Any, error: BaseException | None) -> None:
+            if isinstance(error, Refused):
+                log.warning("workflow %s: completion refused: %s", entry.flow.workflow_id, error)
+                self._discard(entry, [])
+            if future is not None and not future.done():
+                future.set_result(value) if error is None else future.set_exception(error)
+
+        return acknowledged
+
+    def watch(
+        self, key: int, closed: Callable[[Entry, Decision], None], future: asyncio.Future[Any], workflow_id: str
+    ) -> None:
+        """Call `closed` when the chain of runs of this instance ends."""
+        watcher = Watcher(closed, future, workflow_id)
+        self.watchers.setdefault(key, []).append(watcher)
+
+        def done(_: object) -> None:
+            left = self.watchers.get(key)
+            if left is not None and watcher in left:
+                left.remove(watcher)
+                if not left:
+                    del self.watchers[key]
+
+        future.add_done_callback(done)
+
+    def serve(self, waiter: Waiter) -> None:
+        """A poll has come: offer it the best task that waits for one like it."""
+        found = self.matching.next_for(waiter.matches)
+        if found is not None:
+            self.submit(found[1], Offer(task_id=found[0]))
+
+    def give_up_waiting(self, waiter: Waiter) -> None:
+        """A poll's time is over. If a task was promised to it meanwhile, that commit answers it."""
+        if self.matching.unpark(waiter) and not waiter.future.done():
+            waiter.future.set_result(None)
+
+    async def execute(self, key: int, task_id: str) -> Any:
+        """Run one ready workflow task on this process's executor and answer when its outcome is on disk."""
+        future: asyncio.Future[Any] = self.world.future()
+
+        def offered(value: Any, error: BaseException | None) -> None:
+            if error is not None:
+                future.set_exception(error)
+            elif (entry := self.cache.get(key)) is None or task_id not in entry.flow.tasks:
+                future.set_exception(Refused("task_not_claimable", f"task {task_id} was taken meanwhile"))
+            else:
+                self._execute_now(entry, task_id, future)
+
+        self.submit(key, Offer(task_id=task_id, quiet=True), offered)
+        return await future
+
+    def _execute_now(self, entry: Entry, task_id: str, future: asyncio.Future[Any]) -> None:
+        task = entry.flow.tasks[task_id]
+        executor = self.matching.manual or self.matching.inline_executor(task)
+        if executor is None or not executor.serves(task):
+            message = f"no worker of this process runs {task.type!r}"
+            future.set_exception(Refused("workflow_type_not_registered", message))
+            return
+        self._executing[task_id] = future
+        self._activate(entry, task_id, executor)
+
+    def refill(self, executor: Executor) -> None:
+        """An executor has room: give it what waits in its lanes."""
+
+        def wants(lane: Lane) -> bool:
+            return executor.runs(
+                lane.kind, lane.type, lane.namespace, lane.queue, lane.compatibility
+            ) and executor.has_room(lane.kind, lane.type)
+
+        while (found := self.matching.next_for(wants)) is not None:
+            task_id, key = found
+            self.submit(key, Offer(task_id=task_id))
+
+    def release_hold(self, entry_key: int) -> None:
+        """The code of this instance has ended its task and reported."""
+        entry = self.cache.get(entry_key)
+        if entry is not None:
+            entry.held = False
+
+    # -- when a decision does not become fact
+
+    def _take_apart(self, batch: list[Item], applied: Applied) -> list[Item]:
+        """Keep what was committed; for the rest drop state and code, and decide their messages again, in order."""
+        committed: list[Item] = []
+        lost: dict[int, list[Item]] = {}
+        doomed: dict[int, Entry] = {}
+        for position, item in enumerate(batch):
+            error = applied.failed.get(position)
+            if error is not None:
+                log.error("a decision for workflow %s could not be written: %r", item.entry.flow.workflow_id, error)
+                doomed[id(item.entry)] = item.entry
+                self._undo(item)
+                item.again = False
+                if item.reply is not None:
+                    item.reply(None, error)
+            elif position in applied.stale:
+                doomed[id(item.entry)] = item.entry
+                lost.setdefault(id(item.entry), []).append(item)
+            else:
+                committed.append(item)
+        for id_, entry in doomed.items():
+            self._discard(entry, lost.get(id_, []))
+        return committed
+
+    def _discard(self, entry: Entry, lost: list[Item]) -> None:
+        """Forget an entry and everything decided on top of it that is not yet on disk."""
+        mine = [item for item in self._open if item.entry is entry]
+        if mine:
+            self._open = [item for item in self._open if item.entry is not entry]
+        self.cache.drop(entry)
+        self._forget_code(entry)
+        for item in [*lost, *mine]:
+            self._undo(item)
+        flow = entry.flow
+        for item in [*lost, *mine]:
+            if not item.again:
+                continue
+            if item.decision.after == 0 and item.reply is not None:
+                # It was to create the instance, and somebody else has.
+                self.address(flow.namespace, flow.workflow_id, item.message, item.reply)
+            else:
+                self.submit(flow.key, item.message, item.reply)
+        self.world.soon(lambda: self.look_at(flow.key))
+
+    def _undo(self, item: Item) -> None:
+        """Give back what a decision had promised outside its rows."""
+        for assignment in item.assignments:
+            task: Task = assignment.task
+            executor = self.matching.executor_of(task.owner or "")
+            if executor is not None:
+                executor.give_back(task)
+            waiter = self.matching.promised(task.id)
+            if waiter is not None and not waiter.future.done():
+                self.matching.park(waiter)
+
+    def discard_cached(self, entry: Entry) -> None:
+        """Another process has changed this instance: fold it again when it is next needed."""
+        self.cache.drop(entry)
+        self._forget_code(entry)
+
+    def look_at(self, key: int) -> None:
+        """Load an instance and bring its tasks before the workers again. Hook of recovery; a no-op for guests."""
+
+    def _go_down(self, batch: list[Item], error: Unavailable) -> None:
+        """The database cannot commit. Everything not on disk is undone; callers are told, our own reports wait."""
+        log.error("the database is unavailable: %s", error)
+        self.down = error
+        items = [*batch, *self._open]
+        self._open = []
+        self._due.clear()
+        self._waiting_cold.clear()
+        for item in items:
+            self.cache.drop(item.entry)
+            self._forget_code(item.entry)
+            self._undo(item)
+        for item in items:
+            self._refuse_down(item.entry.flow.key, item.message, item.reply, item.again)
+        self.on_down()
+
+    def _refuse_down(self, key: int, message: Message, reply: Reply | None, again: bool) -> None:
+        if reply is not None:
+            reply(None, self.down)
+        elif again:
+            self._deferred.append((key, message, reply))
+
+    def up(self) -> None:
+        """The database works again: reports that waited are decided now."""
+        self.down = None
+        deferred, self._deferred = self._deferred, []
+        for key, message, reply in deferred:
+            self.submit(key, message, reply)
+
+    async def drain(self) -> None:
+        """Let every decision that was made reach the disk."""
+        while (self._open or self._writing) and self.down is None:
+            settled = self.world.future()
+            self.world.soon(lambda: settled.set_result(None))  # noqa: B023 - called before the next round
+            await settled
+
+    # -- small things
+
+    def _wake(self, key: int) -> None:
+        self.submit(key, Due())
+
+    def _forget_code(self, entry: Entry) -> None:
+        run = entry.flow.run
+        if run is not None:
+            for executor in self.matching.executors:
+                executor.forget(run.key)
+
+    def _code_size(self, entry: Entry) -> int:
+        run = entry.flow.run
+        return 0 if run is None else sum(executor.weight(run.key) for executor in self.matching.executors)
+
+
+def _both(first: Reply | None, second: Reply) -> Reply:
+    if first is None:
+        return second
+
+    def both(value: Any, error: BaseException | None) -> None:
+        first(value, error)
+        second(value, error)
+
+    return both

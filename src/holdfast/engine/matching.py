@@ -1,0 +1,238 @@
+"""Matching: which live worker gets the next ready task. Memory only; the task rows are the truth.
+
+A worker is either an *executor* inside this process (it takes tasks as it has room) or a *waiter* (a parked poll).
+What nobody can take now waits in a lane, ordered by priority and age.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from heapq import heappop, heappush
+from typing import Any, NamedTuple, Protocol
+
+from holdfast.kernel.event import Recorded
+from holdfast.kernel.task import Lease, Task
+from holdfast.kernel.values import Micros
+
+
+COLD = object()
+"""Answer of an executor that has no live code for a run and needs its whole history."""
+
+
+class Held(NamedTuple):
+    """Answer of an executor whose code cannot finish the task inline. `start` is called once the lease is durable."""
+
+    start: Callable[[BaseException | None], None]
+
+
+class Executor(Protocol):
+    """A worker in this process."""
+
+    owner: str
+
+    def serves(self, task: Task) -> bool:
+        """Whether this executor runs such tasks at all."""
+        ...
+
+    def runs(self, kind: str, type: str, namespace: str, queue: str, compatibility: str | None) -> bool:
+        """The same, by lane."""
+        ...
+
+    def has_room(self, kind: str, type: str) -> bool:
+        """Whether it could take one more such task from a lane right now."""
+        ...
+
+    def inline(self, task: Task) -> bool:
+        """Whether it runs this one on the engine's own thread, without a lease of its own."""
+        ...
+
+    def take(self, task: Task) -> bool:
+        """Reserve room for one task, if there is any."""
+        ...
+
+    def give_back(self, task: Task) -> None:
+        """The room reserved for this task is free again; it never came."""
+        ...
+
+    def deliver(self, assignment: Any) -> None:
+        """Work on a task whose lease is durable now."""
+        ...
+
+    def activate(self, assignment: Any, events: list[Recorded]) -> Any:
+        """Run workflow code inline on these events: a message for the engine, `COLD`, or `Held`."""
+        ...
+
+    def closed(self, run_id: str) -> None:
+        """The run has closed; work that still goes on for it may stop."""
+        ...
+
+    def forget(self, run: int) -> None:
+        """Give up the live code of a run; the next activation replays."""
+        ...
+
+    def weight(self, run: int) -> int:
+        """Estimated bytes of the live code of a run."""
+        ...
+
+
+class Lane(NamedTuple):
+    """Tasks that the same workers can run."""
+
+    kind: str
+    namespace: str
+    connection: str | None
+    queue: str
+    compatibility: str | None
+    type: str
+
+
+class Waiter:
+    """A parked poll. It is answered once, after the commit that leased its task."""
+
+    __slots__ = ("compatibility", "connection", "future", "kind", "lease", "namespace", "queue", "types")
+
+    def __init__(
+        self,
+        kind: str,
+        namespace: str,
+        queue: str,
+        types: frozenset[str] | None,
+        lease: Callable[[], Lease],
+        future: asyncio.Future[Any],
+        compatibility: frozenset[str] | None = None,
+        connection: str | None = None,
+    ) -> None:
+        self.kind = kind
+        self.namespace = namespace
+        self.queue = queue
+        self.types = types
+        self.lease = lease
+        self.future = future
+        self.compatibility = compatibility
+        self.connection = connection
+
+    def matches(self, lane: Lane) -> bool:
+        return (
+            lane.kind == self.kind
+            and lane.namespace == self.namespace
+            and lane.queue == self.queue
+            and (self.connection is None or lane.connection == self.connection)
+            and (self.types is None or lane.type in self.types)
+            and (
+                lane.compatibility is None
+                or (
+                    self.compatibility is not None
+                    and ("*" in self.compatibility or lane.compatibility in self.compatibility)
+                )
+            )
+        )
+
+
+class Matching:
+    def __init__(self) -> None:
+        self.executors: list[Executor] = []
+        self.manual: Executor | None = None  # runs tasks only when asked to by name
+        self._waiters: list[Waiter] = []
+        self._lanes: dict[Lane, list[tuple[int, Micros, str, int]]] = {}
+        self._known: set[str] = set()
+        self._promised: dict[str, Waiter] = {}
+
+    def offer(self, task: Task) -> Lease | None:
+        """A lease for a task that is being born, if somebody can take it right away."""
+        for executor in self.executors:
+            if executor.serves(task):
+                if executor.inline(task):
+                    return None
+                if executor.take(task):
+                    return Lease(owner=executor.owner)
+        if self._waiters:
+            lane = lane_of(task)
+            for position, waiter in enumerate(self._waiters):
+                if waiter.matches(lane) and not waiter.future.done():
+                    del self._waiters[position]
+                    self._promised[task.id] = waiter
+                    return waiter.lease()
+        return None
+
+    def executor_of(self, owner: str) -> Executor | None:
+        for executor in self.executors:
+            if executor.owner == owner:
+                return executor
+        return None
+
+    def inline_executor(self, task: Task) -> Executor | None:
+        for executor in self.executors:
+            if executor.serves(task) and executor.inline(task):
+                return executor
+        return None
+
+    def park(self, waiter: Waiter) -> None:
+        self._waiters.append(waiter)
+
+    def unpark(self, waiter: Waiter) -> bool:
+        """Take a waiter out; False if it was no longer waiting."""
+        if waiter not in self._waiters:
+            return False
+        self._waiters.remove(waiter)
+        return True
+
+    def wanted(self, task: Task) -> bool:
+        """Whether a worker of this process runs such tasks."""
+        return any(executor.serves(task) for executor in self.executors)
+
+    def take_wanted(self) -> list[int]:
+        """Instances with waiting tasks that a worker of this process could run; their entries leave the lanes."""
+        found: dict[int, None] = {}
+        for lane in list(self._live()):
+            if any(executor.runs(lane.kind, lane.type, lane.namespace, lane.queue, lane.compatibility) for executor in self.executors):
+                for _, _, task_id, workflow in self._lanes.pop(lane):
+                    if task_id in self._known:
+                        self._known.discard(task_id)
+                        found[workflow] = None
+        return list(found)
+
+    def promised(self, task_id: str) -> Waiter | None:
+        """The waiter a born-leased task was promised to."""
+        return self._promised.pop(task_id, None)
+
+    def enqueue(self, task: Task) -> None:
+        if task.id in self._known:
+            return
+        self._known.add(task.id)
+        entry = (task.routing.priority, task.available_at, task.id, task.workflow)
+        heappush(self._lanes.setdefault(lane_of(task), []), entry)
+
+    def forget(self, task_id: str) -> None:
+        """The task was closed or claimed; its lane entry is skipped when it comes up."""
+        self._known.discard(task_id)
+
+    def next_for(self, wants: Callable[[Lane], bool]) -> tuple[str, int] | None:
+        """(task id, instance) of the best waiting task, taken out of its lane."""
+        best: Lane | None = None
+        for lane in self._live():
+            if wants(lane) and (best is None or self._lanes[lane][0] < self._lanes[best][0]):
+                best = lane
+        if best is None:
+            return None
+        _, _, task_id, workflow = heappop(self._lanes[best])
+        self._known.discard(task_id)
+        return task_id, workflow
+
+    def backlog(self) -> dict[Lane, int]:
+        return {lane: len(self._lanes[lane]) for lane in self._live()}
+
+    def _live(self) -> Iterator[Lane]:
+        """Lanes whose first entry is still wanted; entries that were forgotten fall out on the way."""
+        for lane, heap in list(self._lanes.items()):
+            while heap and heap[0][2] not in self._known:
+                heappop(heap)
+            if heap:
+                yield lane
+            else:
+                del self._lanes[lane]
+
+
+def lane_of(task: Task) -> Lane:
+    routing = task.routing
+    return Lane(task.kind, routing.namespace, routing.connection, routing.queue, routing.compatibility, task.type)

@@ -1,0 +1,179 @@
+"""What keeps an engine honest over time: taking the lock, recovering on start, sweeping, noticing other processes.
+
+Everything here works by the same message, `Reconcile`: expected minus actual. A guest (another process holds the engine
+lock) only looks whether it may take over.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from holdfast.engine.engine import Engine
+from holdfast.engine.world import Alarm
+from holdfast.kernel.features.reconcile import Reconcile
+from holdfast.kernel.task import Task
+from holdfast.kernel.values import SECOND, Micros
+
+log = logging.getLogger("holdfast.engine")
+
+NOTICE = SECOND // 50  # how often to look for commits of other processes
+TAKE_OVER = SECOND // 5
+SWEEP = 5 * SECOND
+PROBE = SECOND
+PAGE = 500
+
+
+class Recovery:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._alarms: dict[str, Alarm] = {}
+        self._stopped = False
+        self._sweep_from = 0
+        self.fingerprints: dict[str, str | None] = {}
+        self.on_foreign: list[Callable[[], None]] = []  # called when another process has committed
+        engine.look_at = self.look_at
+        engine.on_down = self._went_down
+
+    async def start(self) -> None:
+        if self._engine.store.acquire():
+            await self._take_over()
+        else:
+            log.info("another process runs the engine of this file; this one reads and submits beside it")
+            self._every("take over", TAKE_OVER, self._try_to_take_over)
+        self._every("notice", NOTICE, self._notice)
+
+    def stop(self) -> None:
+        self._stopped = True
+        for alarm in self._alarms.values():
+            alarm.cancel()
+
+    def look_at(self, key: int) -> None:
+        """Bring the tasks of an instance back to what its history expects, and before the workers."""
+        if self._engine.holder:
+            self._engine.submit(key, self._reconcile(), again=False)
+
+    def _reconcile(self) -> Reconcile:
+        return Reconcile(incarnation=self._engine.incarnation, fingerprints=self.fingerprints)
+
+    async def deployed(self) -> None:
+        """Definitions were registered: what another definition was blocked by is tried again."""
+        if self._engine.holder:
+            for task in await self._engine.store.failed():
+                self.look_at(task.workflow)
+
+    async def _take_over(self) -> None:
+        engine = self._engine
+        engine.holder = True
+        self._forget_guest_state()
+        await self._recover()
+        await engine.waking.start()
+        self._every("sweep", SWEEP, self._sweep)
+
+    def _forget_guest_state(self) -> None:
+        for entry in self._engine.cache:
+            if entry.inflight == 0:
+                self._engine.cache.drop(entry)
+
+    async def _recover(self) -> None:
+        """After a start or a takeover: leases of dead engines end now, ready tasks come before the workers."""
+        engine = self._engine
+        seen: set[int] = set()
+        for task in [*await engine.store.leased(), *await engine.store.failed()]:
+            if task.workflow not in seen:
+                seen.add(task.workflow)
+                self.look_at(task.workflow)
+        after: tuple[Micros, int, str] | None = None
+        while True:
+            page = await engine.store.ready(PAGE, after)
+            for task in page:
+                self._offer(task, seen)
+            if len(page) < PAGE:
+                return
+            after = (page[-1].available_at, page[-1].workflow, page[-1].id)
+
+    def _offer(self, task: Task, seen: set[int]) -> None:
+        if task.available_at > self._engine.world.now():
+            return  # its wake will bring it
+        if task.workflow not in seen:
+            seen.add(task.workflow)
+            if self._engine.matching.wanted(task):
+                self.look_at(task.workflow)
+            else:
+                self._engine.matching.enqueue(task)
+
+    def offer_waiting(self) -> None:
+        """A worker has joined: look at the instances whose tasks were waiting for one like it."""
+        for workflow in self._engine.matching.take_wanted():
+            self.look_at(workflow)
+
+    async def _try_to_take_over(self) -> None:
+        if not self._engine.holder and self._engine.store.acquire():
+            log.info("the process that ran the engine is gone; this one takes over")
+            await self._take_over()
+
+    async def _notice(self) -> None:
+        engine = self._engine
+        if not engine.store.changed():
+            return
+        for callback in self.on_foreign:
+            callback()
+        if engine.holder and engine.down is None:
+            for key in await engine.store.notices():
+                entry = engine.cache.get(key)
+                if entry is not None and entry.inflight == 0 and not entry.held:
+                    engine.discard_cached(entry)
+                self.look_at(key)
+
+    async def _sweep(self) -> None:
+        engine = self._engine
+        if engine.down is not None:
+            return
+        suspects, after = await engine.store.suspects(self._sweep_from, PAGE)
+        self._sweep_from = after or 0
+        for key in suspects:
+            entry = engine.cache.get(key)
+            if entry is not None:
+                if entry.inflight or entry.held:
+                    continue  # it is moving
+                engine.discard_cached(entry)
+            self.look_at(key)
+
+    def _went_down(self) -> None:
+        self._every("probe", PROBE, self._probe)
+
+    async def _probe(self) -> None:
+        engine = self._engine
+        if engine.down is None:
+            return
+        error = await engine.store.probe()
+        if error is not None:
+            engine.down = error
+            return
+        log.warning("the database is available again")
+        alarm = self._alarms.pop("probe", None)
+        if alarm is not None:
+            alarm.cancel()
+        engine.up()
+        if engine.holder:
+            await self._recover()
+            await engine.waking.start()
+
+    def _every(self, name: str, interval: Micros, work: Callable[[], Any]) -> None:
+        """Call an async function again and again, never twice at once."""
+        engine = self._engine
+
+        async def turn() -> None:
+            try:
+                await work()
+            except Exception:
+                log.exception("%s failed; it is tried again", name)
+            if not self._stopped and (name != "probe" or engine.down is not None):
+                self._alarms[name] = engine.world.at(engine.world.now() + interval, ring)
+
+        def ring() -> None:
+            if not self._stopped:
+                engine.world.spawn(turn(), f"holdfast-{name}")
+
+        self._alarms[name] = engine.world.at(engine.world.now() + interval, ring)

@@ -1,0 +1,91 @@
+"""Waking: one loop for every deadline of every workflow. It keeps the near future in memory and the rest on disk.
+
+A wake may be early and is never late. Delivering one twice is harmless: the features decide what is due.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from heapq import heappop, heappush
+
+from holdfast.engine.world import Alarm, World
+from holdfast.kernel.values import SECOND, Micros
+from holdfast.store import Store
+
+HORIZON = 60 * SECOND
+PAGE = 500
+
+
+class Waking:
+    def __init__(self, world: World, store: Store, deliver: Callable[[int], None]) -> None:
+        self._world = world
+        self._store = store
+        self._deliver = deliver
+        self._heap: list[tuple[Micros, int]] = []
+        self._armed: dict[int, Micros] = {}
+        self._horizon: Micros = 0  # deadlines up to here are in memory
+        self._alarm: Alarm | None = None
+        self._alarm_at: Micros = 0
+        self._stopped = True
+
+    async def start(self) -> None:
+        self._stopped = False
+        await self._look_ahead()
+
+    def stop(self) -> None:
+        self._stopped = True
+        if self._alarm is not None:
+            self._alarm.cancel()
+
+    def set(self, key: int, at: Micros | None) -> None:
+        """The next wake of an instance is now this."""
+        if at is None:
+            self._armed.pop(key, None)
+        elif at <= self._horizon and self._armed.get(key) != at:
+            self._armed[key] = at
+            heappush(self._heap, (at, key))
+            self._arm()
+
+    def _arm(self) -> None:
+        if self._stopped:
+            return
+        at = min(self._heap[0][0], self._horizon) if self._heap else self._horizon
+        if self._alarm is not None:
+            if self._alarm_at <= at:
+                return
+            self._alarm.cancel()
+        self._alarm_at = at
+        self._alarm = self._world.at(at, self._ring)
+
+    def _ring(self) -> None:
+        self._alarm = None
+        if self._stopped:
+            return
+        now = self._world.now()
+        heap = self._heap
+        rung = 0
+        while heap and heap[0][0] <= now and rung < PAGE:
+            at, key = heappop(heap)
+            if self._armed.get(key) == at:
+                del self._armed[key]
+                rung += 1
+                self._deliver(key)
+        if now >= self._horizon:
+            self._world.spawn(self._look_ahead(), "holdfast-waking")
+        else:
+            self._arm()
+
+    async def _look_ahead(self) -> None:
+        """Read the deadlines of the next stretch of time; a long backlog is read page by page."""
+        until = self._world.now() + HORIZON
+        found = await self._store.due(until, PAGE)
+        full = len(found) == PAGE
+        self._horizon = found[-1][0] if full else until
+        for at, key in found:
+            if self._armed.get(key) != at:
+                self._armed[key] = at
+                heappush(self._heap, (at, key))
+        if full and self._horizon <= self._world.now():
+            # Everything on this page is overdue. What was delivered moves its row, so the next page starts behind it.
+            self._horizon = self._world.now()
+        self._arm()

@@ -1,0 +1,22 @@
+"""Commands: what workflow code asks for at the end of a workflow task, imperative.
+
+`StepCommand`s take a step number each; a terminal command closes the run and stands alone at the end.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+
+class Command(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type", gc=False):
+    """Base of all commands; the tag is the wire's `type`."""
+
+
+class StepCommand(Command, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """A durable call. `sequence` is sent by our SDK and must then be the next step of the run."""
+
+    sequence: int | None = None
+
+
+class TerminalCommand(Command, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """Closes the run; at most one per completion."""

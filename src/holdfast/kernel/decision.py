@@ -1,0 +1,96 @@
+"""A Decision: all effects of one message on one workflow instance, applied entirely or not at all.
+
+The set of effects is closed: append events, put or close tasks, set the next wake, record a command, write index rows,
+send, reply. The store persists exactly these shapes and knows no feature.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Struct
+
+from holdfast.kernel.event import Recorded
+from holdfast.kernel.task import Task
+from holdfast.kernel.values import Micros
+
+
+class WorkflowRow(Struct, frozen=True, gc=False):
+    """The instance row after a decision. `last` is the guard; `expects` how many task rows must exist."""
+
+    key: int
+    namespace: str
+    workflow_id: str
+    workflow_type: str
+    last: int
+    run: int | None
+    command_sequence: int
+    cursor: int
+    next_wake: Micros | None
+    expects: int
+    reserved_at: Micros | None
+
+
+class RunRow(Struct, frozen=True, gc=False):
+    """The index row of a run: what lists filter and order by."""
+
+    key: int
+    workflow: int
+    run_id: str
+    number: int
+    namespace: str
+    workflow_id: str
+    workflow_type: str
+    status: str
+    closed_reason: str | None
+    queue: str
+    connection: str | None
+    compatibility: str | None
+    business_key: str | None
+    labels: dict[str, str]
+    search_attributes: dict[str, Any]
+    started_at: Micros
+    closed_at: Micros | None
+    length: int
+
+
+class CommandRecord(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """The audit trail of one accepted or rejected command."""
+
+    id: str
+    run: int | None
+    sequence: int | None
+    command_type: str
+    status: str  # accepted | rejected
+    outcome: str | None
+    at: Micros
+    source: str
+    target_scope: str = "instance"
+    request_id: str | None = None
+    fingerprint: str | None = None
+    rejection_reason: str | None = None
+    context: dict[str, Any] = {}
+    payload: bytes | None = None
+
+
+class TaskChange(Struct, frozen=True, gc=False):
+    """`task` None closes it. `stored`: a row existed before this decision."""
+
+    task_id: str
+    task: Task | None
+    stored: bool
+
+
+class Decision(Struct, gc=False):
+    workflow: WorkflowRow
+    after: int  # the decision this one was made on top of; 0 creates the instance
+    events: list[Recorded]
+    tasks: list[TaskChange]
+    runs: list[tuple[bool, RunRow]]  # (is new, row)
+    commands: list[CommandRecord]
+    reply: Any
+    born: list[Task]  # tasks that came out ready and unmatched, for the engine's queues
+    leased: list[Task]  # tasks that came out leased, to be delivered after the commit
+    closed: list[str]  # runs that closed in this decision
+    wake_moved: bool  # `next_wake` differs from before
+    idle: bool  # nothing to write; only the reply counts

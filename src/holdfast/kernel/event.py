@@ -1,0 +1,110 @@
+"""Events: facts of a run, past tense, never edited.
+
+An event's fields are the payload keys of the contract, literally. Beside the payload a record keeps a compact
+*context* (which task, attempt, owner or command caused it, and what the code had seen when it decided), from which
+the wire and exports produce the literal snapshots. Each record's checksum covers the one before it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+from zlib import crc32
+
+import msgspec
+from msgspec import Struct
+
+from holdfast.kernel.values import Micros
+
+
+class Event(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """Base of all events; the class name is the `event_type`."""
+
+
+class StepEvent(Event, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """An event of one durable call. `sequence` is the step number, not the history sequence."""
+
+    sequence: int
+
+
+class Context(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """Who caused an event. `decided_after` is the history sequence the deciding code had seen."""
+
+    decided_after: int | None = None
+    task_id: str | None = None
+    attempt: int | None = None
+    owner: str | None = None
+    leased_at: Micros | None = None
+    lease_expires_at: Micros | None = None
+    command_id: str | None = None
+    command_sequence: int | None = None
+    source: str | None = None
+
+
+NO_CONTEXT = Context()
+
+
+class Recorded(Struct, frozen=True, gc=False):
+    """An event at its place in a run's history, with the bytes that were (or will be) stored."""
+
+    run: int
+    sequence: int
+    at: Micros
+    event: Event
+    context: Context
+    body: bytes
+    context_body: bytes
+    checksum: int
+
+    @property
+    def type(self) -> str:
+        return type(self.event).__name__
+
+
+class HistoryDamaged(Exception):
+    """Stored history does not add up. The run is unreadable until it is restored; nothing is replayed from it."""
+
+    def __init__(self, run: int, sequence: int, why: str) -> None:
+        super().__init__(f"history of run {run} is damaged at event {sequence}: {why}; restore the database from a backup")
+        self.run = run
+        self.sequence = sequence
+
+
+E = TypeVar("E", bound=Event)
+
+_encode = msgspec.json.Encoder().encode
+_decoders: dict[type[Event], msgspec.json.Decoder[Any]] = {}
+_context_decoder = msgspec.json.Decoder(Context)
+
+
+def chain(previous: int, sequence: int, type_name: str, at: int, body: bytes, context: bytes) -> int:
+    """The checksum of a record, over everything stored of it and the checksum before it."""
+    return crc32(context, crc32(body, crc32(b"%d %d %s" % (sequence, at, type_name.encode()), previous)))
+
+
+def record(run: int, sequence: int, at: Micros, event: Event, context: Context, previous: int) -> Recorded:
+    body = _encode(event)
+    context_body = b"" if context is NO_CONTEXT else _encode(context)
+    checksum = chain(previous, sequence, type(event).__name__, at, body, context_body)
+    return Recorded(run, sequence, at, event, context, body, context_body, checksum)
+
+
+def restore(
+    kinds: dict[str, type[Event]],
+    run: int,
+    row: tuple[int, str, int, bytes, bytes, int],
+    previous: tuple[int, int],
+) -> Recorded:
+    """Read back one stored row (sequence, type, at, body, context, checksum) behind (sequence, checksum)."""
+    sequence, type_name, at, body, context_body, checksum = row
+    if sequence != previous[0] + 1:
+        raise HistoryDamaged(run, previous[0] + 1, f"missing; the next stored event is {sequence}")
+    if checksum != chain(previous[1], sequence, type_name, at, body, context_body):
+        raise HistoryDamaged(run, sequence, "its checksum does not match")
+    kind = kinds.get(type_name)
+    if kind is None:
+        raise HistoryDamaged(run, sequence, f"unknown event type {type_name!r}, written by a newer version?")
+    decoder = _decoders.get(kind)
+    if decoder is None:
+        decoder = _decoders[kind] = msgspec.json.Decoder(kind)
+    context = _context_decoder.decode(context_body) if context_body else NO_CONTEXT
+    return Recorded(run, sequence, at, decoder.decode(body), context, body, context_body, checksum)

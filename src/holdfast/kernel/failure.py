@@ -1,0 +1,39 @@
+"""A failure as history keeps it: language-neutral, with the class of the raising runtime as a diagnostic only.
+
+The stable surface is `exception_type`, `message`, `code`, `non_retryable` and `details`; everything that names
+classes, files or lines is for people and never decides behaviour.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+
+class Property(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One attribute of an exception, kept so that the same class can be rebuilt."""
+
+    declaring_class: str
+    name: str
+    value: bytes  # codec blob
+
+
+class Diagnostics(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Where it happened, for people."""
+
+    file: str | None = None
+    line: int | None = None
+    trace: list[str] = []
+
+
+class Failure(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What travels from a raising `activity` or workflow to history and back."""
+
+    message: str
+    exception_type: str | None = None  # the durable alias
+    exception_class: str | None = None  # `module:QualName` of the runtime that raised
+    code: int | str | None = None
+    non_retryable: bool = False
+    details: bytes | None = None  # codec blob, kept verbatim
+    details_payload_codec: str | None = None
+    properties: list[Property] = []
+    diagnostics: Diagnostics | None = None

@@ -1,0 +1,105 @@
+"""What a feature is: one module that holds its commands, events, decisions, folds, expectations and replay rule.
+
+A feature hands the machine its tables. Adding one is adding a file and its name in `machine.FEATURES`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from holdfast.kernel.command import Command
+from holdfast.kernel.event import Event, Recorded
+from holdfast.kernel.failure import Failure
+from holdfast.kernel.limits import Breach
+from holdfast.kernel.message import Message
+from holdfast.kernel.state import Run, Workflow
+from holdfast.kernel.task import Resume, Task
+from holdfast.kernel.turn import Turn
+from holdfast.kernel.values import Micros
+
+
+class CommandRule(NamedTuple):
+    """`check` refuses before anything of the completion is applied; `apply` can no longer refuse."""
+
+    check: Callable[[Turn, Any], None]
+    apply: Callable[[Turn, Any], None]
+
+
+class Deadline(NamedTuple):
+    """A kind of agenda entry. An entry counts only while `armed` still answers its time."""
+
+    armed: Callable[[Workflow, Any], Micros | None]
+    due: Callable[[Turn, Any], None]
+
+
+class Value(NamedTuple):
+    """A step ended well; `blob` is its encoded result (None: it has no result)."""
+
+    blob: bytes | None
+
+
+class Plain(NamedTuple):
+    """A step ended well with a value that needs no decoding."""
+
+    value: Any
+
+
+class Thrown(NamedTuple):
+    """A step ended badly; the author's code sees an exception."""
+
+    failure: Failure
+    failure_id: str | None
+    category: str
+    timeout_kind: str | None = None
+
+
+Outcome = Value | Plain | Thrown
+
+
+class Shape(NamedTuple):
+    """What kind of step an event belongs to, and the one detail that must not change under a run."""
+
+    name: str
+    detail: Callable[[Any], object] | None = None
+
+
+Decide = Callable[[Turn, Any], None]
+Fold = Callable[[Run, Any, Recorded], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Feature:
+    name: str
+    decide: Mapping[type[Message], Decide] = field(default_factory=dict[type[Message], Decide])
+    commands: Mapping[type[Command], CommandRule] = field(default_factory=dict[type[Command], CommandRule])
+    evolve: Mapping[type[Event], Fold] = field(default_factory=dict[type[Event], Fold])
+    resume: Mapping[type[Event], Callable[[Run, Any, Recorded], Resume | None]] = field(
+        default_factory=dict[type[Event], Callable[[Run, Any, Recorded], Resume | None]]
+    )
+    """Events that make a workflow task due, and what it is told about them."""
+    deadlines: Mapping[str, Deadline] = field(default_factory=dict[str, Deadline])
+    claim: Mapping[str, Callable[[Turn, Task], None]] = field(default_factory=dict[str, Callable[[Turn, Task], None]])
+    """What a claim of that kind of task records."""
+    assign: Mapping[str, Callable[[Workflow, Task], Any]] = field(
+        default_factory=dict[str, Callable[[Workflow, Task], Any]]
+    )
+    """What a worker is handed with a leased task of that kind."""
+    expect: Callable[[Workflow], Iterable[Task]] | None = None
+    """The tasks that must exist for what is open."""
+    cancel: Callable[[Turn], None] | None = None
+    """Supersede what is open because the run is being stopped."""
+    limits: Callable[[Turn, list[Command]], Breach | None] | None = None
+    """Whether these commands would pass a structural limit; the run then fails instead of applying them."""
+    shapes: Mapping[type[Event], Callable[[Any], Shape]] = field(
+        default_factory=dict[type[Event], Callable[[Any], Shape]]
+    )
+    outcomes: Mapping[type[Event], Callable[[Any], Outcome | None]] = field(
+        default_factory=dict[type[Event], Callable[[Any], Outcome | None]]
+    )
+    """How replay answers the awaiting author code."""
+
+
+def nothing_to_check(turn: Turn, command: Any) -> None:
+    """For commands whose types already say everything."""

@@ -1,0 +1,158 @@
+"""Activities: work that may fail and be tried again. Scheduled → Started* → Completed | Failed | TimedOut | Cancelled.
+
+Four chapters: `records` (facts and state), `schedule` (what is asked, which tasks must exist), `attempts` (claim, heartbeat,
+outcome, retry, cancel), `timeouts`. The workflow is woken by the end of an execution, never by one of its attempts.
+"""
+
+from __future__ import annotations
+
+from holdfast.kernel.event import Recorded, StepEvent
+from holdfast.kernel.failure import Failure
+from holdfast.kernel.feature import CommandRule, Feature, Outcome, Shape, Thrown, Value, nothing_to_check
+from holdfast.kernel.features.activity import attempts, records, schedule, timeouts
+from holdfast.kernel.features.activity.attempts import (
+    AttemptOutcome,
+    CompleteActivity,
+    FailActivity,
+    HeartbeatActivity,
+    HeartbeatReply,
+    status,
+)
+from holdfast.kernel.features.activity.records import (
+    Activities,
+    ActivityCancelled,
+    ActivityCompleted,
+    ActivityFailed,
+    ActivityHeartbeatRecorded,
+    ActivityRetryScheduled,
+    ActivityScheduled,
+    ActivitySnapshot,
+    ActivityStarted,
+    ActivityTimedOut,
+    Progress,
+    RetryPolicy,
+    Terminal,
+)
+from holdfast.kernel.features.activity.schedule import ActivityAssignment, CancelActivity, ScheduleActivity
+from holdfast.kernel.state import Run
+from holdfast.kernel.task import Resume
+
+__all__ = [
+    "FEATURE",
+    "Activities",
+    "ActivityAssignment",
+    "ActivityCancelled",
+    "ActivityCompleted",
+    "ActivityFailed",
+    "ActivityHeartbeatRecorded",
+    "ActivityRetryScheduled",
+    "ActivityScheduled",
+    "ActivitySnapshot",
+    "ActivityStarted",
+    "ActivityTimedOut",
+    "AttemptOutcome",
+    "CancelActivity",
+    "CompleteActivity",
+    "FailActivity",
+    "HeartbeatActivity",
+    "HeartbeatReply",
+    "Progress",
+    "RetryPolicy",
+    "ScheduleActivity",
+    "status",
+]
+
+
+def _wake(run: Run, event: Terminal, entry: Recorded) -> Resume:
+    return Resume(
+        resume_source_kind="activity_execution",
+        resume_source_id=event.activity_execution_id,
+        open_wait_id=f"activity:{event.activity_execution_id}",
+        activity_execution_id=event.activity_execution_id,
+        activity_attempt_id=event.activity_attempt_id,
+        activity_type=event.activity_type,
+        workflow_sequence=entry.sequence,
+        workflow_event_type=type(event).__name__,
+    )
+
+
+def _wake_unless_local(run: Run, event: Terminal, entry: Recorded) -> Resume | None:
+    return None if event.local_activity else _wake(run, event, entry)
+
+
+def _shape(event: StepEvent) -> Shape:
+    local = getattr(event, "local_activity", False)
+    return Shape("local activity" if local else "activity", lambda e: e.activity_type)
+
+
+def _value(event: ActivityCompleted) -> Outcome:
+    return Value(event.result)
+
+
+def _failed(event: ActivityFailed) -> Outcome:
+    failure = event.exception or Failure(message=event.message, exception_type=event.exception_type)
+    return Thrown(failure, event.failure_id, event.failure_category)
+
+
+def _timed_out(event: ActivityTimedOut) -> Outcome:
+    failure = Failure(message=event.message, exception_type="ActivityTimedOut")
+    return Thrown(failure, event.failure_id, "timeout", event.timeout_kind)
+
+
+def _cancelled(event: ActivityCancelled) -> Outcome:
+    failure = Failure(message=f"activity {event.activity_type!r} was cancelled", exception_type="ActivityCancelled")
+    return Thrown(failure, None, "cancelled")
+
+
+FEATURE = Feature(
+    name="activity",
+    decide={
+        CompleteActivity: attempts.complete,
+        FailActivity: attempts.fail,
+        HeartbeatActivity: attempts.heartbeat,
+    },
+    commands={
+        ScheduleActivity: CommandRule(schedule.check, schedule.apply),
+        CancelActivity: CommandRule(nothing_to_check, attempts.cancel),
+    },
+    evolve={
+        ActivityScheduled: records.scheduled,
+        ActivityStarted: records.started,
+        ActivityHeartbeatRecorded: records.heartbeat_recorded,
+        ActivityRetryScheduled: records.retry_scheduled,
+        ActivityCompleted: records.closed,
+        ActivityFailed: records.closed,
+        ActivityTimedOut: records.closed,
+        ActivityCancelled: records.closed,
+    },
+    resume={
+        ActivityCompleted: _wake_unless_local,
+        ActivityFailed: _wake_unless_local,
+        ActivityTimedOut: _wake_unless_local,
+    },
+    deadlines=timeouts.DEADLINES,
+    claim={"activity": attempts.claimed},
+    assign={"activity": schedule.assign},
+    expect=schedule.expect,
+    cancel=attempts.cancel_all,
+    limits=schedule.limits,
+    shapes={
+        kind: _shape
+        for kind in (
+            ActivityScheduled,
+            ActivityStarted,
+            ActivityHeartbeatRecorded,
+            ActivityRetryScheduled,
+            ActivityCompleted,
+            ActivityFailed,
+            ActivityTimedOut,
+            ActivityCancelled,
+        )
+    },
+    outcomes={
+        ActivityCompleted: _value,
+        ActivityFailed: _failed,
+        ActivityTimedOut: _timed_out,
+        ActivityCancelled: _cancelled,
+    },
+)

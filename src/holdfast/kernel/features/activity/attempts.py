@@ -1,0 +1,395 @@
+"""Attempts: claimed, heartbeating, ended. One terminal event per execution however often its work was delivered."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from holdfast.kernel.event import NO_CONTEXT, Context
+from holdfast.kernel.failure import Failure
+from holdfast.kernel.features.activity.records import (
+    Activities,
+    ActivityCancelled,
+    ActivityCompleted,
+    ActivityFailed,
+    ActivityHeartbeatRecorded,
+    ActivityRetryScheduled,
+    ActivityStarted,
+    Execution,
+    Progress,
+)
+from holdfast.kernel.features.activity.schedule import CancelActivity, task_of
+from holdfast.kernel.limits import over_count
+from holdfast.kernel.message import Message, Refused
+from holdfast.kernel.state import Run, Workflow
+from holdfast.kernel.task import Task
+from holdfast.kernel.turn import Turn
+from holdfast.kernel.values import LEASE, SECOND, Micros, activity_task_id, attempt_id, failure_id
+
+
+class CompleteActivity(Message, frozen=True, kw_only=True):
+    step: int
+    attempt: int
+    owner: str
+    run_id: str
+    result: bytes | None = None
+
+
+class FailActivity(Message, frozen=True, kw_only=True):
+    step: int
+    attempt: int
+    owner: str
+    run_id: str
+    failure: Failure
+
+
+class HeartbeatActivity(Message, frozen=True, kw_only=True):
+    step: int
+    attempt: int
+    owner: str
+    run_id: str
+    progress: Progress | None = None
+
+
+class AttemptOutcome(Struct, frozen=True, kw_only=True):
+    """The reply to complete and fail."""
+
+    task_id: str
+    activity_attempt_id: str
+    outcome: str
+    recorded: bool = True
+    reason: str | None = None
+
+
+class HeartbeatReply(Struct, frozen=True, kw_only=True):
+    """Whether the attempt may go on, and until when it is ours."""
+
+    activity_attempt_id: str
+    can_continue: bool
+    cancel_requested: bool
+    reason: str | None
+    heartbeat_recorded: bool
+    run_status: str
+    attempt_status: str
+    task_status: str | None = None
+    lease_expires_at: Micros | None = None
+    last_heartbeat_at: Micros | None = None
+    run_closed_reason: str | None = None
+    run_closed_at: Micros | None = None
+
+
+def claimed(turn: Turn, task: Task) -> None:
+    run = turn.run
+    assert task.step is not None, "an activity task names its step"
+    scheduled = run.part(Activities).open[task.step].scheduled
+    turn.record(
+        ActivityStarted(
+            sequence=task.step,
+            activity_execution_id=scheduled.activity_execution_id,
+            activity_type=scheduled.activity_type,
+            activity_attempt_id=attempt_id(run.run_id, task.step, task.attempt),
+            attempt_number=task.attempt,
+            lease_expires_at=task.until,
+        )
+    )
+
+
+def complete(turn: Turn, message: CompleteActivity) -> None:
+    execution = current(turn, message)
+    breach = over_count("payload_size", len(message.result or b""), turn.machine.limits.payload_size)
+    task_id = spend(turn, execution, message.owner)
+    scheduled = execution.scheduled
+    id = attempt_id(turn.run.run_id, message.step, message.attempt)
+    if breach is not None:
+        turn.record(
+            ActivityFailed(
+                sequence=message.step,
+                activity_execution_id=scheduled.activity_execution_id,
+                activity_type=scheduled.activity_type,
+                activity_attempt_id=id,
+                attempt_number=message.attempt,
+                failure_id=failure_id(turn.run.run_id, turn.run.length + 1),
+                message=breach.message,
+                failure_category="structural_limit",
+                non_retryable=True,
+                exception_type="StructuralLimitExceeded",
+                structural_limit_kind=breach.kind,
+                structural_limit_value=breach.value,
+                structural_limit_configured=breach.configured,
+            )
+        )
+    else:
+        turn.record(
+            ActivityCompleted(
+                sequence=message.step,
+                activity_execution_id=scheduled.activity_execution_id,
+                activity_type=scheduled.activity_type,
+                activity_attempt_id=id,
+                attempt_number=message.attempt,
+                result=message.result,
+            )
+        )
+    turn.context = NO_CONTEXT
+    turn.reply = AttemptOutcome(
+        task_id=task_id, activity_attempt_id=id, outcome="completed" if breach is None else "failed"
+    )
+
+
+def fail(turn: Turn, message: FailActivity) -> None:
+    execution = current(turn, message)
+    task_id = spend(turn, execution, message.owner)
+    failure = message.failure
+    id = attempt_id(turn.run.run_id, message.step, message.attempt)
+    if retryable(execution, failure):
+        retry(turn, execution, failure, reason="activity_failed")
+        outcome = "retry_scheduled"
+    else:
+        turn.record(
+            ActivityFailed(
+                sequence=message.step,
+                activity_execution_id=execution.scheduled.activity_execution_id,
+                activity_type=execution.scheduled.activity_type,
+                activity_attempt_id=id,
+                attempt_number=message.attempt,
+                failure_id=failure_id(turn.run.run_id, turn.run.length + 1),
+                message=failure.message,
+                non_retryable=failure.non_retryable,
+                exception_type=failure.exception_type,
+                exception_class=failure.exception_class,
+                code=failure.code,
+                exception=failure,
+            )
+        )
+        outcome = "failed"
+    turn.context = NO_CONTEXT
+    turn.reply = AttemptOutcome(task_id=task_id, activity_attempt_id=id, outcome=outcome)
+
+
+def retryable(execution: Execution, failure: Failure) -> bool:
+    policy = execution.policy
+    if failure.non_retryable:
+        return False
+    named = policy.non_retryable_error_types
+    if named and (failure.exception_type in named or failure.exception_class in named):
+        return False
+    return policy.max_attempts is None or execution.attempt < policy.max_attempts
+
+
+def retry(turn: Turn, execution: Execution, failure: Failure, *, reason: str, timeout_kind: str | None = None) -> None:
+    """Close this attempt and schedule the next one; the workflow stays parked on the same execution."""
+    run = turn.run
+    step = execution.step
+    attempt = execution.attempt
+    pause = execution.policy.backoff(max(attempt, 1))
+    scheduled = execution.scheduled
+    turn.drop(activity_task_id(run.run_id, step, execution.retry))
+    turn.record(
+        ActivityRetryScheduled(
+            sequence=step,
+            activity_execution_id=scheduled.activity_execution_id,
+            activity_type=scheduled.activity_type,
+            activity_attempt_id=attempt_id(run.run_id, step, attempt),
+            retry_task_id=activity_task_id(run.run_id, step, execution.retry + 1),
+            retry_of_task_id=activity_task_id(run.run_id, step, execution.retry),
+            retry_available_at=turn.now + pause,
+            retry_backoff_seconds=pause / SECOND,
+            retry_after_attempt_id=attempt_id(run.run_id, step, attempt),
+            retry_after_attempt=attempt,
+            retry_reason=reason,
+            message=failure.message,
+            max_attempts=execution.policy.max_attempts,
+            timeout_kind=timeout_kind,
+            exception_type=failure.exception_type,
+            exception_class=failure.exception_class,
+            code=failure.code,
+            exception=failure,
+        )
+    )
+    turn.put(task_of(turn.flow, run, execution))
+
+
+def heartbeat(turn: Turn, message: HeartbeatActivity) -> None:
+    run = turn.flow.run
+    id = attempt_id(message.run_id, message.step, message.attempt)
+    if run is None or run.run_id != message.run_id or not run.open:
+        turn.reply = _stopped(turn.flow, id)
+        return
+    execution = run.part(Activities).open.get(message.step)
+    if execution is None or not _is_current(
+        turn.flow, execution, message.step, message.attempt, message.owner, turn.now
+    ):
+        turn.reply = _stale(run, id, execution)
+        return
+    recorded = _worth_recording(turn, execution, message.progress)
+    task = turn.flow.tasks.get(activity_task_id(run.run_id, message.step, execution.retry))
+    until = None if execution.lease_until is None else turn.now + LEASE
+    if recorded:
+        turn.context = Context(task_id=None if task is None else task.id, attempt=message.attempt, owner=message.owner)
+        turn.record(
+            ActivityHeartbeatRecorded(
+                sequence=message.step,
+                activity_execution_id=execution.scheduled.activity_execution_id,
+                activity_type=execution.scheduled.activity_type,
+                activity_attempt_id=id,
+                attempt_number=message.attempt,
+                heartbeat_at=turn.now,
+                lease_expires_at=until,
+                progress=message.progress,
+            )
+        )
+        turn.context = NO_CONTEXT
+    elif execution.policy.heartbeat_timeout is not None:
+        execution.heard_at = turn.now
+        turn.run.remind(turn.now + round(execution.policy.heartbeat_timeout * SECOND), "heartbeat", message.step)
+    if task is not None and task.until is not None:
+        turn.put(replace(task, until=turn.now + LEASE))
+    turn.reply = HeartbeatReply(
+        activity_attempt_id=id,
+        can_continue=True,
+        cancel_requested=False,
+        reason=None,
+        heartbeat_recorded=recorded,
+        run_status=run.status,
+        attempt_status="running",
+        task_status="leased",
+        lease_expires_at=until,
+        last_heartbeat_at=turn.now,
+    )
+
+
+def status(flow: Workflow, run_id: str, step: int, attempt: int, owner: str, now: Micros) -> HeartbeatReply:
+    """Liveness and cancellation of an attempt, without touching its lease."""
+    run = flow.run
+    id = attempt_id(run_id, step, attempt)
+    if run is None or run.run_id != run_id or not run.open:
+        return _stopped(flow, id)
+    execution = run.part(Activities).open.get(step)
+    if execution is None or not _is_current(flow, execution, step, attempt, owner, now):
+        return _stale(run, id, execution)
+    return HeartbeatReply(
+        activity_attempt_id=id,
+        can_continue=True,
+        cancel_requested=False,
+        reason=None,
+        heartbeat_recorded=False,
+        run_status=run.status,
+        attempt_status="running",
+        task_status="leased",
+        lease_expires_at=execution.lease_until,
+        last_heartbeat_at=execution.heartbeat_at,
+    )
+
+
+def _stale(run: Run, id: str, execution: Execution | None) -> HeartbeatReply:
+    return HeartbeatReply(
+        activity_attempt_id=id,
+        can_continue=False,
+        cancel_requested=execution is None,
+        reason="stale_attempt" if execution is not None else "activity_closed",
+        heartbeat_recorded=False,
+        run_status=run.status,
+        attempt_status="expired" if execution is not None else "closed",
+    )
+
+
+def _stopped(flow: Workflow, id: str) -> HeartbeatReply:
+    run = flow.run
+    status = "closed" if run is None else run.status
+    return HeartbeatReply(
+        activity_attempt_id=id,
+        can_continue=False,
+        cancel_requested=True,
+        reason=f"run_{status}",
+        heartbeat_recorded=False,
+        run_status=status,
+        attempt_status="cancelled",
+        run_closed_reason=None if run is None else run.closed_reason,
+        run_closed_at=None if run is None else run.closed_at,
+    )
+
+
+def _worth_recording(turn: Turn, execution: Execution, progress: Progress | None) -> bool:
+    """Changed progress, or half the heartbeat timeout gone (at most 30 s); never more than once a second."""
+    last = execution.heartbeat_at or 0
+    if turn.now - last < SECOND:
+        # The first progress of an attempt is worth having at once.
+        return progress is not None and execution.progress is None
+    changed = progress is not None and progress != execution.progress
+    timeout = execution.policy.heartbeat_timeout
+    interval = 30 * SECOND if timeout is None else min(30 * SECOND, round(timeout * SECOND / 2))
+    return changed or turn.now - last >= interval
+
+
+def current(turn: Turn, message: CompleteActivity | FailActivity) -> Execution:
+    """The execution this attempt may end, or a refusal: only the current attempt of an open run writes history."""
+    run = turn.flow.run
+    if run is None or run.run_id != message.run_id or not run.open:
+        status = "closed" if run is None or run.run_id != message.run_id else run.status
+        raise Refused(
+            f"run_{status}",
+            f"the run of this attempt is {status}; its outcome is ignored",
+            outcome="ignored",
+            can_continue=False,
+            cancel_requested=status in ("cancelled", "terminated"),
+            run_status=status,
+            run_closed_reason=None if run is None else run.closed_reason,
+            run_closed_at=None if run is None else run.closed_at,
+        )
+    execution = run.part(Activities).open.get(message.step)
+    if execution is None:
+        raise Refused("stale_attempt", f"activity {message.step} has already ended", outcome="ignored")
+    if not _is_current(turn.flow, execution, message.step, message.attempt, message.owner, turn.now):
+        raise Refused(
+            "stale_attempt",
+            f"attempt {message.attempt} of activity {message.step} is no longer the current one",
+            outcome="ignored",
+            current_attempt=execution.attempt,
+        )
+    return execution
+
+
+def _is_current(flow: Workflow, execution: Execution, step: int, attempt: int, owner: str, now: Micros) -> bool:
+    if not execution.running or execution.attempt != attempt or execution.owner != owner:
+        return False
+    task = flow.tasks.get(activity_task_id(flow.current.run_id, step, execution.retry))
+    if task is None:
+        return True  # the row is only transport: history says that this attempt is the current one
+    return task.state == "leased" and (task.until is None or task.until > now)
+
+
+def spend(turn: Turn, execution: Execution, owner: str) -> str:
+    """Use up the lease of the current attempt, if its row still exists."""
+    task_id = activity_task_id(turn.run.run_id, execution.step, execution.retry)
+    if task_id in turn.flow.tasks:
+        task = turn.hold(task_id, owner, execution.attempt)
+        turn.drop(task_id)
+        turn.context = Context(task_id=task.id, attempt=task.attempt, owner=task.owner)
+    return task_id
+
+
+def cancel(turn: Turn, command: CancelActivity) -> None:
+    execution = turn.run.part(Activities).open.get(command.step)
+    if execution is not None:
+        _cancel(turn, execution)
+
+
+def cancel_all(turn: Turn) -> None:
+    for execution in list(turn.run.part(Activities).open.values()):
+        _cancel(turn, execution)
+
+
+def _cancel(turn: Turn, execution: Execution) -> None:
+    run = turn.run
+    turn.drop(activity_task_id(run.run_id, execution.step, execution.retry))
+    turn.record(
+        ActivityCancelled(
+            sequence=execution.step,
+            activity_execution_id=execution.scheduled.activity_execution_id,
+            activity_type=execution.scheduled.activity_type,
+            cancelled_at=turn.now,
+            activity_attempt_id=attempt_id(run.run_id, execution.step, execution.attempt)
+            if execution.running
+            else None,
+            attempt_number=execution.attempt or None,
+        )
+    )

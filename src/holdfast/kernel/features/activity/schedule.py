@@ -1,0 +1,181 @@
+"""Scheduling activities, and the tasks that must exist for the open ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from msgspec import Struct
+
+from holdfast.kernel.command import Command, StepCommand
+from holdfast.kernel.features.activity.records import (
+    Activities,
+    ActivityScheduled,
+    ActivitySnapshot,
+    Execution,
+    RetryPolicy,
+)
+from holdfast.kernel.limits import Breach, over_count
+from holdfast.kernel.message import Refused
+from holdfast.kernel.state import Run, Workflow
+from holdfast.kernel.task import Task
+from holdfast.kernel.turn import Turn
+from holdfast.kernel.values import Micros, Routing, activity_task_id, attempt_id, execution_id
+
+_ONCE = RetryPolicy(max_attempts=1)
+
+
+class ScheduleActivity(StepCommand, frozen=True, kw_only=True, omit_defaults=True, tag="schedule_activity"):
+    activity_type: str
+    arguments: bytes | None = None
+    activity_class: str | None = None
+    queue: str | None = None
+    connection: str | None = None
+    retry_policy: RetryPolicy | None = None
+
+
+class CancelActivity(Command, frozen=True, kw_only=True, omit_defaults=True, tag="cancel_activity"):
+    """The code no longer waits for this activity. Losing the race against its end is not an error."""
+
+    step: int
+
+
+def check(turn: Turn, command: ScheduleActivity) -> None:
+    if not command.activity_type:
+        raise Refused("invalid_commands", "schedule_activity needs an activity_type", field="activity_type")
+    policy = command.retry_policy
+    if policy is not None:
+        check_policy(policy)
+
+
+def check_policy(policy: RetryPolicy) -> None:
+    if policy.max_attempts is not None and policy.max_attempts < 1:
+        raise Refused(
+            "invalid_commands", "retry_policy.max_attempts must be 1 or more", field="retry_policy.max_attempts"
+        )
+    if any(pause < 0 for pause in policy.backoff_seconds):
+        raise Refused(
+            "invalid_commands", "retry_policy.backoff_seconds must not be negative", field="retry_policy.backoff_seconds"
+        )
+    limits = {
+        "start_to_close_timeout": policy.start_to_close_timeout,
+        "schedule_to_start_timeout": policy.schedule_to_start_timeout,
+        "schedule_to_close_timeout": policy.schedule_to_close_timeout,
+        "heartbeat_timeout": policy.heartbeat_timeout,
+    }
+    for name, value in limits.items():
+        if value is not None and value <= 0:
+            raise Refused("invalid_commands", f"{name} must be above zero, not {value}", field=name)
+    for inner, outer in (("heartbeat_timeout", "start_to_close_timeout"), ("start_to_close_timeout", "schedule_to_close_timeout")):
+        a, b = limits[inner], limits[outer]
+        if a is not None and b is not None and a > b:
+            raise Refused("invalid_commands", f"{inner} ({a} s) must not exceed {outer} ({b} s)", field=inner)
+
+
+def apply(turn: Turn, command: ScheduleActivity) -> None:
+    run = turn.run
+    step = run.step + 1
+    turn.record(
+        ActivityScheduled(
+            sequence=step,
+            activity_execution_id=execution_id(run.run_id, step),
+            activity_type=command.activity_type,
+            activity_class=command.activity_class,
+            activity=ActivitySnapshot(
+                retry_policy=command.retry_policy or _ONCE,
+                routing=route(run.routing, command.queue, command.connection),
+                arguments=command.arguments,
+            ),
+        )
+    )
+    turn.put(task_of(turn.flow, run, run.part(Activities).open[step]))
+
+
+def route(routing: Routing, queue: str | None, connection: str | None) -> Routing:
+    """The run's routing, with another queue or connection where the step names one."""
+    if queue is None and connection is None:
+        return routing
+    return Routing(
+        namespace=routing.namespace,
+        connection=connection or routing.connection,
+        queue=queue or routing.queue,
+        compatibility=routing.compatibility,
+        priority=routing.priority,
+        fairness_key=routing.fairness_key,
+        fairness_weight=routing.fairness_weight,
+    )
+
+
+def task_of(flow: Workflow, run: Run, execution: Execution) -> Task:
+    """The task that must exist for an open activity: ready when nobody runs it."""
+    scheduled = execution.scheduled
+    return Task(
+        id=activity_task_id(run.run_id, execution.step, execution.retry),
+        workflow=flow.key,
+        run=run.key,
+        kind="activity",
+        type=scheduled.activity_type,
+        routing=scheduled.activity.routing,
+        available_at=execution.retry_at,
+        created_at=execution.retry_at,
+        step=execution.step,
+        attempt=execution.attempt,
+        state="leased" if execution.running else "ready",
+        owner=execution.owner,
+        until=execution.lease_until,
+    )
+
+
+class ActivityAssignment(Struct, frozen=True, kw_only=True):
+    """An activity task as its worker gets it."""
+
+    task: Task
+    namespace: str
+    workflow_id: str
+    run_id: str
+    step: int
+    activity_execution_id: str
+    activity_attempt_id: str
+    attempt_number: int
+    activity_type: str
+    arguments: bytes | None
+    retry_policy: RetryPolicy
+    close_deadline_at: Micros | None = None
+    schedule_to_close_deadline_at: Micros | None = None
+
+
+def assign(flow: Workflow, task: Task) -> ActivityAssignment:
+    run = flow.current
+    assert task.step is not None, "an activity task names its step"
+    execution = run.part(Activities).open[task.step]
+    scheduled = execution.scheduled
+    return ActivityAssignment(
+        task=task,
+        namespace=flow.namespace,
+        workflow_id=flow.workflow_id,
+        run_id=run.run_id,
+        step=task.step,
+        activity_execution_id=scheduled.activity_execution_id,
+        activity_attempt_id=attempt_id(run.run_id, task.step, task.attempt),
+        attempt_number=task.attempt,
+        activity_type=scheduled.activity_type,
+        arguments=scheduled.activity.arguments,
+        retry_policy=scheduled.activity.retry_policy,
+        close_deadline_at=execution.close_deadline,
+        schedule_to_close_deadline_at=execution.total_deadline,
+    )
+
+
+def expect(flow: Workflow) -> Iterable[Task]:
+    run = flow.current
+    for execution in run.part(Activities).open.values():
+        yield task_of(flow, run, execution)
+
+
+def limits(turn: Turn, commands: list[Command]) -> Breach | None:
+    asked = [command for command in commands if isinstance(command, ScheduleActivity)]
+    if not asked:
+        return None
+    bounds = turn.machine.limits
+    return over_count(
+        "pending_activity_count", len(turn.run.part(Activities).open) + len(asked), bounds.pending_activity_count
+    ) or over_count("payload_size", max(len(c.arguments or b"") for c in asked), bounds.payload_size)

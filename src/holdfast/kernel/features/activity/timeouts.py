@@ -1,0 +1,90 @@
+"""The four activity timeouts. A timeout with budget left is a retry; without, or past `schedule_to_close`, it is the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from holdfast.kernel.failure import Failure
+from holdfast.kernel.feature import Deadline
+from holdfast.kernel.features.activity.attempts import retry
+from holdfast.kernel.features.activity.records import Activities, ActivityTimedOut, Execution, after
+from holdfast.kernel.state import Workflow
+from holdfast.kernel.turn import Turn
+from holdfast.kernel.values import Micros, activity_task_id, attempt_id, failure_id
+
+
+def _armed(read: Callable[[Execution], Micros | None]) -> Callable[[Workflow, int], Micros | None]:
+    def armed(flow: Workflow, step: int) -> Micros | None:
+        execution = flow.current.part(Activities).open.get(step)
+        return None if execution is None else read(execution)
+
+    return armed
+
+
+def _start_deadline(execution: Execution) -> Micros | None:
+    return None if execution.running else execution.start_deadline
+
+
+def _heartbeat_deadline(execution: Execution) -> Micros | None:
+    if not execution.running or execution.heard_at is None:
+        return None
+    return after(execution.heard_at, execution.policy.heartbeat_timeout)
+
+
+def _retry_at(execution: Execution) -> Micros | None:
+    return None if execution.running else execution.retry_at
+
+
+def _expire(kind: str) -> Callable[[Turn, int], None]:
+    def due(turn: Turn, step: int) -> None:
+        time_out(turn, turn.run.part(Activities).open[step], kind)
+
+    return due
+
+
+def time_out(turn: Turn, execution: Execution, kind: str) -> None:
+    run = turn.run
+    policy = execution.policy
+    spelled = kind.replace("_", "-")
+    message = f"activity {execution.scheduled.activity_type!r} passed its {spelled} timeout"
+    again = kind != "schedule_to_close" and (policy.max_attempts is None or execution.attempt < policy.max_attempts)
+    if again:
+        failure = Failure(message=message, exception_type="ActivityTimedOut")
+        retry(turn, execution, failure, reason="activity_timed_out", timeout_kind=kind)
+        return
+    turn.drop(activity_task_id(run.run_id, execution.step, execution.retry))
+    turn.record(
+        ActivityTimedOut(
+            sequence=execution.step,
+            activity_execution_id=execution.scheduled.activity_execution_id,
+            activity_type=execution.scheduled.activity_type,
+            activity_attempt_id=attempt_id(run.run_id, execution.step, execution.attempt)
+            if execution.attempt
+            else None,
+            attempt_number=execution.attempt,
+            failure_id=failure_id(run.run_id, run.length + 1),
+            timeout_kind=kind,
+            message=message,
+            schedule_deadline_at=execution.start_deadline,
+            close_deadline_at=execution.close_deadline,
+            schedule_to_close_deadline_at=execution.total_deadline,
+            heartbeat_deadline_at=_heartbeat_deadline(execution),
+        )
+    )
+
+
+def _offer_retry(turn: Turn, step: int) -> None:
+    """The backoff is over: put the retry's task before the workers again."""
+    execution = turn.run.part(Activities).open[step]
+    task = turn.flow.tasks.get(activity_task_id(turn.run.run_id, step, execution.retry))
+    if task is not None:
+        turn.put(task)
+
+
+DEADLINES = {
+    "schedule_to_close": Deadline(_armed(lambda e: e.total_deadline), _expire("schedule_to_close")),
+    "schedule_to_start": Deadline(_armed(_start_deadline), _expire("schedule_to_start")),
+    "heartbeat": Deadline(_armed(_heartbeat_deadline), _expire("heartbeat")),
+    "start_to_close": Deadline(_armed(lambda e: e.close_deadline), _expire("start_to_close")),
+    "retry": Deadline(_armed(_retry_at), _offer_retry),
+}

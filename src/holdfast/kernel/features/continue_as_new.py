@@ -1,0 +1,121 @@
+"""Continue as new: this run closes as `continued` and the next one opens in the same decision.
+
+The instance id stays; identity, labels, memo, search attributes, routing, compatibility and the execution deadline go along.
+"""
+
+from __future__ import annotations
+
+from holdfast.kernel.command import TerminalCommand
+from holdfast.kernel.event import NO_CONTEXT, Recorded, StepEvent
+from holdfast.kernel.feature import CommandRule, Feature, Shape, nothing_to_check
+from holdfast.kernel.features import close, memo, search
+from holdfast.kernel.features.start import Definition, Identity, Start, WorkflowStarted, open_run
+from holdfast.kernel.state import Run
+from holdfast.kernel.turn import Turn
+from holdfast.kernel.values import Routing
+
+
+class ContinueAsNew(TerminalCommand, frozen=True, kw_only=True, omit_defaults=True, tag="continue_as_new"):
+    arguments: bytes | None = None
+    workflow_type: str | None = None
+    queue: str | None = None
+    definition: Definition | None = None
+
+
+class WorkflowContinuedAsNew(StepEvent, frozen=True, kw_only=True, omit_defaults=True):
+    continued_to_run_id: str
+    continued_to_run_number: int
+    workflow_link_id: str
+    closed_reason: str = "continued"
+
+
+def apply(turn: Turn, command: ContinueAsNew) -> None:
+    old = turn.run
+    identity = old.part(Identity)
+    before = identity.started
+    assert before is not None, "a run that continues has started"
+    new = Run(turn.ids.key(), turn.ids.ulid(), old.number + 1)
+    turn.record(
+        WorkflowContinuedAsNew(
+            sequence=old.step + 1,
+            continued_to_run_id=new.run_id,
+            continued_to_run_number=new.number,
+            workflow_link_id=f"{old.run_id}-n{new.number}",
+        )
+    )
+    close.closed(turn)
+    for task_id in list(turn.flow.tasks):
+        turn.drop(task_id)
+    turn.context = NO_CONTEXT
+    routing = old.routing
+    turn.flow.workflow_type = command.workflow_type or before.workflow_type
+    open_run(
+        turn,
+        new,
+        Start(
+            namespace=turn.flow.namespace,
+            workflow_id=turn.flow.workflow_id,
+            workflow_type=turn.flow.workflow_type,
+            arguments=before.arguments if command.arguments is None else command.arguments,
+            routing=routing if command.queue is None else _requeued(routing, command.queue),
+            business_key=identity.business_key,
+            visibility_labels=identity.visibility_labels,
+            memo=old.part(memo.Memo).values,
+            search_attributes=old.part(search.SearchAttributes).values,
+            execution_timeout_seconds=before.execution_timeout_seconds,
+            run_timeout_seconds=before.run_timeout_seconds,
+            definition=command.definition or _definition(before),
+            source="workflow",
+            context={"workflow": {"parent_run_id": old.run_id, "sequence": old.step}},
+        ),
+        execution_deadline_at=before.execution_deadline_at,
+        continued_from_run_id=old.run_id,
+    )
+
+
+def _requeued(routing: Routing, queue: str) -> Routing:
+    return Routing(
+        namespace=routing.namespace,
+        connection=routing.connection,
+        queue=queue,
+        compatibility=routing.compatibility,
+        priority=routing.priority,
+        fairness_key=routing.fairness_key,
+        fairness_weight=routing.fairness_weight,
+    )
+
+
+def _definition(before: WorkflowStarted) -> Definition | None:
+    """Without news from the worker the next run is judged by what the last one was started with."""
+    if before.declared_queries is None:
+        return None
+    return Definition(
+        workflow_class=before.workflow_class,
+        fingerprint=before.workflow_definition_fingerprint,
+        change_ids=before.declared_change_ids,
+        queries=before.declared_queries,
+        query_contracts=before.declared_query_contracts or [],
+        signals=before.declared_signals or [],
+        signal_contracts=before.declared_signal_contracts or [],
+        updates=before.declared_updates or [],
+        update_contracts=before.declared_update_contracts or [],
+        entry_method=before.declared_entry_method or "handle",
+        entry_mode=before.declared_entry_mode or "canonical",
+        entry_declaring_class=before.declared_entry_declaring_class,
+    )
+
+
+def _continued(run: Run, event: WorkflowContinuedAsNew, entry: Recorded) -> None:
+    close.shut(run, entry, "completed", "continued")
+
+
+def _shape(event: WorkflowContinuedAsNew) -> Shape:
+    return Shape("continue as new")
+
+
+FEATURE = Feature(
+    name="continue_as_new",
+    commands={ContinueAsNew: CommandRule(nothing_to_check, apply)},
+    evolve={WorkflowContinuedAsNew: _continued},
+    shapes={WorkflowContinuedAsNew: _shape},
+)

@@ -1,0 +1,117 @@
+"""Leases: who may work on a task. ready → leased → (spent | released | expired) → ready again, next attempt.
+
+A claim is a decision, so it is durable before anybody works. An expired or lost lease keeps the task and its id;
+it is offered again. Lost leases never count against a retry budget.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from holdfast.kernel.event import NO_CONTEXT, Context
+from holdfast.kernel.feature import Deadline, Feature
+from holdfast.kernel.message import Message, Refused
+from holdfast.kernel.state import Workflow
+from holdfast.kernel.task import Lease, Task
+from holdfast.kernel.turn import Turn
+from holdfast.kernel.values import Micros
+
+
+class Claim(Message, frozen=True, kw_only=True):
+    """Lease one specific task."""
+
+    task_id: str
+    lease: Lease
+    kind: str | None = None  # refuse another kind of task
+
+
+class Offer(Message, frozen=True, kw_only=True):
+    """Put a ready task before the workers again; whoever has room may take it. `quiet`: only see that it is loaded."""
+
+    task_id: str
+    quiet: bool = False
+
+
+class Release(Message, frozen=True, kw_only=True):
+    """The worker cannot use its lease (it went away, or is stopping)."""
+
+    task_id: str
+    owner: str
+    attempt: int
+
+
+def claim(turn: Turn, message: Claim) -> None:
+    refusal = claim_status(turn.flow, message.task_id, message.kind, turn.now)
+    if refusal is not None:
+        raise Refused(refusal, f"task {message.task_id} cannot be claimed: {refusal}", task_id=message.task_id)
+    turn.reply = grant(turn, turn.flow.tasks[message.task_id], message.lease)
+
+
+def claim_status(flow: Workflow, task_id: str, kind: str | None, now: Micros) -> str | None:
+    """Why this task cannot be claimed now, in the words of the contract; None if it can."""
+    task = flow.tasks.get(task_id)
+    if task is None:
+        return "run_closed" if flow.run is not None and not flow.run.open else "task_not_found"
+    if kind is not None and task.kind != kind:
+        return f"task_not_{kind}"
+    if task.state != "ready":
+        return "task_not_claimable" if task.kind == "workflow" else "task_not_ready"
+    if task.available_at > now:
+        return "task_not_due"
+    return None
+
+
+def offer(turn: Turn, message: Offer) -> None:
+    if message.task_id in turn.flow.tasks and not message.quiet:
+        turn.touched.setdefault(message.task_id, True)
+
+
+def release(turn: Turn, message: Release) -> None:
+    turn.release(turn.hold(message.task_id, message.owner, message.attempt))
+
+
+def grant(turn: Turn, task: Task, lease: Lease) -> Task:
+    leased = turn.put(
+        replace(
+            task,
+            state="leased",
+            attempt=task.attempt + 1,
+            owner=lease.owner,
+            leased_at=turn.now,
+            until=lease.until,
+            call=lease.call,
+            seen=turn.run.length if task.kind == "workflow" else None,
+        )
+    )
+    turn.context = context(leased)
+    turn.machine.claim(turn, leased)
+    turn.context = NO_CONTEXT
+    return leased
+
+
+def context(task: Task) -> Context:
+    """What events caused by work under this lease remember of it."""
+    return Context(
+        decided_after=task.seen,
+        task_id=task.id,
+        attempt=task.attempt,
+        owner=task.owner,
+        leased_at=task.leased_at,
+        lease_expires_at=task.until,
+    )
+
+
+def _armed(flow: Workflow, task_id: str) -> Micros | None:
+    task = flow.tasks.get(task_id)
+    return None if task is None else task.until
+
+
+def _expire(turn: Turn, task_id: str) -> None:
+    turn.release(turn.flow.tasks[task_id])
+
+
+FEATURE = Feature(
+    name="lease",
+    decide={Claim: claim, Offer: offer, Release: release},
+    deadlines={"lease": Deadline(_armed, _expire)},
+)

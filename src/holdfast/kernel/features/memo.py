@@ -1,0 +1,82 @@
+"""Memo: notes on a run that are returned with it and never searched. Values are payloads; None removes a key."""
+
+from __future__ import annotations
+
+import re
+
+from holdfast.kernel.command import StepCommand
+from holdfast.kernel.event import Recorded, StepEvent
+from holdfast.kernel.feature import CommandRule, Feature, Outcome, Plain, Shape
+from holdfast.kernel.message import Refused
+from holdfast.kernel.state import Run
+from holdfast.kernel.turn import Turn
+
+_KEY = re.compile(r"(?!-?[0-9]+$)[A-Za-z0-9_.:-]{1,64}")
+MAX_KEYS = 100
+
+
+class UpsertMemo(StepCommand, frozen=True, kw_only=True, omit_defaults=True, tag="upsert_memo"):
+    entries: dict[str, bytes | None]
+
+
+class MemoUpserted(StepEvent, frozen=True, kw_only=True, omit_defaults=True):
+    entries: dict[str, bytes | None]
+    merged: dict[str, bytes]
+
+
+class Memo:
+    __slots__ = ("values",)
+
+    def __init__(self) -> None:
+        self.values: dict[str, bytes] = {}
+
+
+def check(entries: dict[str, bytes] | dict[str, bytes | None]) -> None:
+    if len(entries) > MAX_KEYS:
+        raise Refused("invalid_memo", f"a memo has at most {MAX_KEYS} keys, not {len(entries)}", field="memo")
+    for key in entries:
+        if not _KEY.fullmatch(key):
+            raise Refused(
+                "invalid_memo",
+                f"memo key {key!r}: use 1 to 64 of A-Z a-z 0-9 _ . : - and not only digits",
+                field=f"memo.{key}",
+            )
+
+
+def size(values: dict[str, bytes]) -> int:
+    return sum(len(key) + len(blob) for key, blob in values.items())
+
+
+def merge(values: dict[str, bytes], entries: dict[str, bytes | None]) -> dict[str, bytes]:
+    merged = {**values, **entries}
+    return {key: blob for key, blob in sorted(merged.items()) if blob is not None}
+
+
+def _check(turn: Turn, command: UpsertMemo) -> None:
+    check(command.entries)
+
+
+def apply(turn: Turn, command: UpsertMemo) -> None:
+    merged = merge(turn.run.part(Memo).values, command.entries)
+    turn.record(MemoUpserted(sequence=turn.run.step + 1, entries=command.entries, merged=merged))
+
+
+def _upserted(run: Run, event: MemoUpserted, entry: Recorded) -> None:
+    run.part(Memo).values = dict(event.merged)
+
+
+def _shape(event: MemoUpserted) -> Shape:
+    return Shape("memo upsert")
+
+
+def _outcome(event: MemoUpserted) -> Outcome:
+    return Plain(None)
+
+
+FEATURE = Feature(
+    name="memo",
+    commands={UpsertMemo: CommandRule(_check, apply)},
+    evolve={MemoUpserted: _upserted},
+    shapes={MemoUpserted: _shape},
+    outcomes={MemoUpserted: _outcome},
+)

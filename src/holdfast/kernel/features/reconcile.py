@@ -1,0 +1,90 @@
+"""Reconcile: expected minus actual, and actual minus expected. The mechanism behind recovery, the sweep and repair.
+
+It restores whatever transport is missing from typed history, and only that. Work that may still be running is left alone:
+a running activity whose row is gone counts as live until its recorded lease is over.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from holdfast.kernel.feature import Feature
+from holdfast.kernel.features import workflow_task
+from holdfast.kernel.message import Message
+from holdfast.kernel.task import Task
+from holdfast.kernel.turn import Turn
+from holdfast.kernel.values import SECOND, Micros
+
+GRACE = 30 * SECOND
+
+
+class Reconcile(Message, frozen=True, kw_only=True):
+    """Bring the task rows back to what history expects.
+
+    `incarnation` is the engine's own: in-process leases of any other are over. `fingerprints` maps workflow types to the
+    definitions now deployed, so that runs blocked by another definition are tried again; `force` tries every failed task.
+    """
+
+    incarnation: str
+    fingerprints: dict[str, str | None] = {}
+    force: bool = False
+
+
+class Reconciled(Struct, frozen=True, kw_only=True):
+    restored: list[str]
+    released: list[str]
+    dropped: list[str]
+    revived: list[str]
+
+    @property
+    def changed(self) -> bool:
+        return bool(self.restored or self.released or self.dropped or self.revived)
+
+
+def reconcile(turn: Turn, message: Reconcile) -> None:
+    flow = turn.flow
+    expected = turn.machine.expect(flow).tasks
+    result = Reconciled(restored=[], released=[], dropped=[], revived=[])
+    for id, task in list(flow.tasks.items()):
+        if id not in expected:
+            turn.drop(id)
+            result.dropped.append(id)
+        elif task.state == "leased" and _over(task.owner, task.until, turn.now, message.incarnation):
+            turn.release(task)
+            result.released.append(id)
+        elif task.state == "failed" and _fit_again(task, message):
+            workflow_task.revive(turn, task)
+            result.revived.append(id)
+        elif task.state == "ready" and task.available_at <= turn.now:
+            turn.touched.setdefault(id, True)  # offer it again
+    for id, task in expected.items():
+        if id in flow.tasks:
+            continue
+        if task.state == "leased":
+            until = None if task.until is None else task.until + GRACE
+            if not _over(task.owner, until, turn.now, message.incarnation):
+                continue
+            task = replace(task, state="ready", owner=None, until=None)
+        turn.put(replace(task, repair_count=1))
+        result.restored.append(id)
+    turn.reply = result
+
+
+def _over(owner: str | None, until: Micros | None, now: Micros, incarnation: str) -> bool:
+    """A lease without an end lives as long as the engine that gave it."""
+    if until is not None:
+        return until <= now
+    return owner is None or owner.partition("/")[0] != incarnation
+
+
+def _fit_again(task: Task, message: Reconcile) -> bool:
+    if message.force:
+        return True
+    if task.block is None or not task.block.replay_blocked:
+        return False  # its backoff is on the agenda
+    current = message.fingerprints.get(task.type)
+    return current is not None and current != task.block.fingerprint
+
+
+FEATURE = Feature(name="reconcile", decide={Reconcile: reconcile})

@@ -1,0 +1,377 @@
+"""Reserving and starting. Reserved → Started; an instance id is used once, continue-as-new opens its later runs.
+
+An accepted start writes its command, `StartAccepted`, `WorkflowStarted` and the first workflow task in one decision.
+`WorkflowStarted` is the authority for everything about a run that was fixed when it began.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from msgspec import Struct
+
+from holdfast.kernel.event import Event, Recorded
+from holdfast.kernel.feature import Feature
+from holdfast.kernel.features import memo, search
+from holdfast.kernel.limits import Breach, over_count
+from holdfast.kernel.message import Message, Refused
+from holdfast.kernel.state import Run
+from holdfast.kernel.task import START, Resume
+from holdfast.kernel.turn import Turn
+from holdfast.kernel.values import CODEC, Micros, Routing, seconds, valid_id
+
+DuplicatePolicy = Literal["reject_duplicate", "return_existing_active"]
+
+
+class Definition(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the starter knew of the workflow's code. Absent parts stay unknown for the life of the run."""
+
+    workflow_class: str | None = None
+    fingerprint: str | None = None
+    change_ids: list[str] | None = None  # literal version ids in the source
+    queries: list[str] = []
+    query_contracts: list[dict[str, Any]] = []
+    signals: list[str] = []
+    signal_contracts: list[dict[str, Any]] = []
+    updates: list[str] = []
+    update_contracts: list[dict[str, Any]] = []
+    entry_method: str = "handle"
+    entry_mode: str = "canonical"
+    entry_declaring_class: str | None = None
+
+
+class Reserve(Message, frozen=True, kw_only=True):
+    """Make an instance id known before any run exists."""
+
+    namespace: str
+    workflow_id: str
+    workflow_type: str
+
+
+class Start(Message, frozen=True, kw_only=True):
+    namespace: str
+    workflow_id: str
+    workflow_type: str
+    arguments: bytes | None = None
+    routing: Routing = Routing()
+    business_key: str | None = None
+    visibility_labels: dict[str, str] = {}
+    memo: dict[str, bytes] = {}
+    search_attributes: dict[str, Any] = {}
+    execution_timeout_seconds: float | None = None
+    run_timeout_seconds: float | None = None
+    duplicate_policy: DuplicatePolicy = "reject_duplicate"
+    definition: Definition | None = None
+    source: str = "python"
+    context: dict[str, Any] = {}
+    request_id: str | None = None
+
+
+class Started(Struct, frozen=True, kw_only=True):
+    """The reply to a start."""
+
+    workflow_id: str
+    run_id: str
+    outcome: str
+    command_id: str | None
+    accepted: bool = True
+    rejection_reason: str | None = None
+
+
+class Reserved(Struct, frozen=True, kw_only=True):
+    workflow_id: str
+    reserved: bool
+
+
+class StartAccepted(Event, frozen=True, kw_only=True, omit_defaults=True):
+    workflow_command_id: str
+    workflow_instance_id: str
+    workflow_run_id: str
+    workflow_type: str
+    workflow_class: str | None = None
+    business_key: str | None = None
+    visibility_labels: dict[str, str] = {}
+    outcome: str | None = None
+
+
+class StartRejected(Event, frozen=True, kw_only=True, omit_defaults=True):
+    workflow_command_id: str
+    workflow_instance_id: str
+    workflow_run_id: str
+    workflow_type: str
+    outcome: str
+    rejection_reason: str
+
+
+class WorkflowStarted(Event, frozen=True, kw_only=True, omit_defaults=True):
+    workflow_instance_id: str
+    workflow_run_id: str
+    workflow_type: str
+    workflow_class: str | None = None
+    workflow_command_id: str | None = None
+    business_key: str | None = None
+    visibility_labels: dict[str, str] = {}
+    memo: dict[str, bytes] = {}
+    search_attributes: dict[str, Any] = {}
+    arguments: bytes | None = None
+    payload_codec: str = CODEC
+    execution_timeout_seconds: float | None = None
+    run_timeout_seconds: float | None = None
+    execution_deadline_at: Micros | None = None
+    run_deadline_at: Micros | None = None
+    workflow_definition_fingerprint: str | None = None
+    declared_change_ids: list[str] | None = None
+    declared_queries: list[str] | None = None
+    declared_query_contracts: list[dict[str, Any]] | None = None
+    declared_signals: list[str] | None = None
+    declared_signal_contracts: list[dict[str, Any]] | None = None
+    declared_updates: list[str] | None = None
+    declared_update_contracts: list[dict[str, Any]] | None = None
+    declared_entry_method: str | None = None
+    declared_entry_mode: str | None = None
+    declared_entry_declaring_class: str | None = None
+    continued_from_run_id: str | None = None
+    routing: Routing = Routing()
+
+
+class Identity:
+    """What is fixed at start: who the run is, its arguments, its definition's snapshot."""
+
+    __slots__ = ("business_key", "started", "visibility_labels")
+
+    def __init__(self) -> None:
+        self.business_key: str | None = None
+        self.visibility_labels: dict[str, str] = {}
+        self.started: WorkflowStarted | None = None
+
+
+def check_id(workflow_id: str) -> None:
+    """Refuse an id before anything is stored under it."""
+    if not valid_id(workflow_id):
+        raise Refused(
+            "invalid_workflow_id",
+            "a workflow id is 1 to 191 characters out of A-Z a-z 0-9 . _ : ~ -",
+            field="workflow_id",
+            value=workflow_id[:200],
+        )
+
+
+def reserve(turn: Turn, message: Reserve) -> None:
+    flow = turn.flow
+    check_id(message.workflow_id)
+    if flow.exists and flow.workflow_type != message.workflow_type:
+        raise Refused(
+            "workflow_type_mismatch",
+            f"workflow {flow.workflow_id!r} is reserved for type {flow.workflow_type!r}",
+            field="workflow_type",
+        )
+    turn.reply = Reserved(workflow_id=flow.workflow_id, reserved=not flow.exists)
+    if not flow.exists:
+        flow.workflow_type = message.workflow_type
+        flow.reserved_at = turn.now
+
+
+def start(turn: Turn, message: Start) -> None:
+    check_id(message.workflow_id)
+    _check_options(message)
+    flow = turn.flow
+    if flow.run is not None:
+        return _already_started(turn, message)
+    if flow.exists and flow.workflow_type != message.workflow_type:
+        raise Refused(
+            "workflow_type_mismatch",
+            f"workflow {flow.workflow_id!r} is reserved for type {flow.workflow_type!r}",
+            field="workflow_type",
+        )
+    breach = _breach(turn, message)
+    if breach is not None:
+        raise Refused(
+            "structural_limit_exceeded",
+            breach.message,
+            limit_kind=breach.kind,
+            current_value=breach.value,
+            configured_limit=breach.configured,
+        )
+    flow.workflow_type = message.workflow_type
+    execution_deadline = _deadline(turn.now, message.execution_timeout_seconds)
+    open_run(
+        turn,
+        Run(turn.ids.key(), turn.ids.ulid(), 1),
+        message,
+        execution_deadline_at=execution_deadline,
+        continued_from_run_id=None,
+    )
+    return None
+
+
+def open_run(
+    turn: Turn, run: Run, message: Start, *, execution_deadline_at: Micros | None, continued_from_run_id: str | None
+) -> None:
+    """Begin a run: its command, its two opening events; the first task follows from them."""
+    flow = turn.flow
+    flow.run = run
+    flow.command_sequence = 0
+    flow.cursor = 0
+    turn.runs_started.add(run.key)
+    command = turn.command(
+        "start",
+        outcome="started_new",
+        source=message.source,
+        request_id=message.request_id,
+        context=message.context,
+        payload=message.arguments,
+    )
+    definition = message.definition
+    known = definition is not None
+    d = definition or Definition()
+    turn.record(
+        StartAccepted(
+            workflow_command_id=command.id,
+            workflow_instance_id=flow.workflow_id,
+            workflow_run_id=run.run_id,
+            workflow_type=message.workflow_type,
+            workflow_class=d.workflow_class,
+            business_key=message.business_key,
+            visibility_labels=message.visibility_labels,
+            outcome="started_new",
+        )
+    )
+    turn.record(
+        WorkflowStarted(
+            workflow_instance_id=flow.workflow_id,
+            workflow_run_id=run.run_id,
+            workflow_type=message.workflow_type,
+            workflow_class=d.workflow_class,
+            workflow_command_id=command.id,
+            business_key=message.business_key,
+            visibility_labels=message.visibility_labels,
+            memo=message.memo,
+            search_attributes=message.search_attributes,
+            arguments=message.arguments,
+            execution_timeout_seconds=message.execution_timeout_seconds,
+            run_timeout_seconds=message.run_timeout_seconds,
+            execution_deadline_at=execution_deadline_at,
+            run_deadline_at=_deadline(turn.now, message.run_timeout_seconds),
+            workflow_definition_fingerprint=d.fingerprint,
+            declared_change_ids=d.change_ids,
+            declared_queries=d.queries if known else None,
+            declared_query_contracts=d.query_contracts if known else None,
+            declared_signals=d.signals if known else None,
+            declared_signal_contracts=d.signal_contracts if known else None,
+            declared_updates=d.updates if known else None,
+            declared_update_contracts=d.update_contracts if known else None,
+            declared_entry_method=d.entry_method if known else None,
+            declared_entry_mode=d.entry_mode if known else None,
+            declared_entry_declaring_class=d.entry_declaring_class,
+            continued_from_run_id=continued_from_run_id,
+            routing=message.routing,
+        )
+    )
+    turn.index()
+    turn.reply = Started(
+        workflow_id=flow.workflow_id, run_id=run.run_id, outcome="started_new", command_id=command.id
+    )
+
+
+def _already_started(turn: Turn, message: Start) -> None:
+    run = turn.run
+    active = message.duplicate_policy == "return_existing_active" and run.open
+    outcome = "returned_existing_active" if active else "rejected_duplicate"
+    reason = None if active else "instance_already_started"
+    command = turn.command(
+        "start",
+        outcome=outcome,
+        source=message.source,
+        status="accepted" if active else "rejected",
+        rejection_reason=reason,
+        request_id=message.request_id,
+        context=message.context,
+    )
+    if run.open:  # nothing may follow a terminal event; the command record alone keeps the attempt
+        identity = {
+            "workflow_command_id": command.id,
+            "workflow_instance_id": turn.flow.workflow_id,
+            "workflow_run_id": run.run_id,
+            "workflow_type": message.workflow_type,
+            "outcome": outcome,
+        }
+        turn.record(StartAccepted(**identity) if active else StartRejected(rejection_reason=str(reason), **identity))
+    turn.reply = Started(
+        workflow_id=turn.flow.workflow_id,
+        run_id=run.run_id,
+        outcome=outcome,
+        command_id=command.id,
+        accepted=active,
+        rejection_reason=reason,
+    )
+
+
+def _check_options(message: Start) -> None:
+    if not message.workflow_type:
+        raise Refused("invalid_workflow_type", "a workflow type is needed", field="workflow_type")
+    for name in ("execution_timeout_seconds", "run_timeout_seconds"):
+        value: float | None = getattr(message, name)
+        if value is not None and value <= 0:
+            raise Refused("invalid_timeout", f"{name} must be above zero, not {value}", field=name)
+    if message.business_key is not None and not 1 <= len(message.business_key) <= 191:
+        raise Refused("invalid_business_key", "a business key is 1 to 191 characters", field="business_key")
+    for label, value in message.visibility_labels.items():
+        if not search.valid_key(label) or not 1 <= len(value) <= 191:
+            raise Refused(
+                "invalid_visibility_label",
+                f"label {label!r}: keys are 1 to 64 of A-Z a-z 0-9 _ . : -, values 1 to 191 characters",
+                field=f"visibility_labels.{label}",
+            )
+    search.check(message.search_attributes)
+    memo.check(message.memo)
+
+
+def _breach(turn: Turn, message: Start) -> Breach | None:
+    limits = turn.machine.limits
+    return (
+        over_count("payload_size", len(message.arguments or b""), limits.payload_size)
+        or over_count("memo_size", memo.size(message.memo), limits.memo_size)
+        or over_count("search_attribute_size", search.size(message.search_attributes), limits.search_attribute_size)
+    )
+
+
+def _deadline(now: Micros, timeout: float | None) -> Micros | None:
+    return None if timeout is None else now + seconds(timeout)
+
+
+def _accepted(run: Run, event: StartAccepted, entry: Recorded) -> None:
+    """The command's own trace; `WorkflowStarted` carries the facts."""
+
+
+def _rejected(run: Run, event: StartRejected, entry: Recorded) -> None:
+    """A rejected start changes nothing of the run it was rejected by."""
+
+
+def _started(run: Run, event: WorkflowStarted, entry: Recorded) -> None:
+    run.workflow_type = event.workflow_type
+    run.routing = event.routing
+    run.started_at = entry.at
+    identity = run.part(Identity)
+    identity.business_key = event.business_key
+    identity.visibility_labels = event.visibility_labels
+    identity.started = event
+    if event.memo:
+        run.part(memo.Memo).values.update(event.memo)
+    if event.search_attributes:
+        run.part(search.SearchAttributes).values.update(event.search_attributes)
+    if event.execution_deadline_at is not None:
+        run.remind(event.execution_deadline_at, "execution_timeout", 0)
+    if event.run_deadline_at is not None:
+        run.remind(event.run_deadline_at, "run_timeout", 0)
+
+
+def _wake(run: Run, event: WorkflowStarted, entry: Recorded) -> Resume:
+    return START
+
+
+FEATURE = Feature(
+    name="start",
+    decide={Reserve: reserve, Start: start},
+    evolve={StartAccepted: _accepted, StartRejected: _rejected, WorkflowStarted: _started},
+    resume={WorkflowStarted: _wake},
+)

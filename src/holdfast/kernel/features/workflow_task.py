@@ -1,0 +1,316 @@
+"""Workflow tasks: due exactly while a waking event stands behind the cursor; at most one per run.
+
+The task's id derives from the first such event, so losing the row costs nothing. Completing it applies its commands in
+order, all or none, and moves the cursor to what the code had seen. A failed task never fails the run: it stays, `failed`,
+until its backoff ends or, when replay is blocked, until another definition is deployed or an operator repairs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from holdfast.kernel.command import Command, StepCommand, TerminalCommand
+from holdfast.kernel.event import NO_CONTEXT
+from holdfast.kernel.feature import Deadline, Feature
+from holdfast.kernel.features import close, failures, lease
+from holdfast.kernel.features.start import Identity, WorkflowStarted
+from holdfast.kernel.limits import Breach, over_count
+from holdfast.kernel.message import Message, Refused
+from holdfast.kernel.state import Run, Workflow
+from holdfast.kernel.task import Block, Lease, Task
+from holdfast.kernel.turn import Turn
+from holdfast.kernel.values import LEASE, SECOND, Micros, workflow_task_id
+
+WAITING_FOR_HISTORY = "WorkflowTaskWaitingForHistory"
+BACKOFF = (3 * SECOND, 60 * SECOND)
+
+
+class CompleteWorkflowTask(Message, frozen=True, kw_only=True):
+    """The outcome of running workflow code. `lease` set: claim the ready task and complete it in one decision."""
+
+    task_id: str
+    owner: str
+    attempt: int
+    commands: list[Command]
+    handled_failures: list[str] = []
+    lease: Lease | None = None
+
+
+class FailWorkflowTask(Message, frozen=True, kw_only=True):
+    """The code could not be run, or diverged from history. Never the end of the run."""
+
+    task_id: str
+    owner: str
+    attempt: int
+    block: Block
+    lease: Lease | None = None
+
+
+class HeartbeatWorkflowTask(Message, frozen=True, kw_only=True):
+    """Renew the lease, or only ask whether it still holds."""
+
+    task_id: str
+    owner: str
+    attempt: int
+    renew: bool = True
+
+
+class TaskOutcome(Struct, frozen=True, kw_only=True):
+    """The reply to complete, fail and heartbeat."""
+
+    task_id: str
+    workflow_task_attempt: int
+    outcome: str
+    run_id: str
+    run_status: str
+    recorded: bool = True
+    reason: str | None = None
+    lease_expires_at: Micros | None = None
+    seen: int | None = None
+
+
+class WorkflowAssignment(Struct, frozen=True, kw_only=True):
+    """A workflow task as its worker gets it. History comes beside it."""
+
+    task: Task
+    namespace: str
+    workflow_id: str
+    run_id: str
+    run_key: int
+    run_number: int
+    workflow_type: str
+    started: WorkflowStarted
+    last_sequence: int
+    cursor: int  # up to here an earlier task has already run this code
+
+
+def assign(flow: Workflow, task: Task) -> WorkflowAssignment:
+    run = flow.current
+    started = run.part(Identity).started
+    assert started is not None, "a run with a task has started"
+    return WorkflowAssignment(
+        task=task,
+        namespace=flow.namespace,
+        workflow_id=flow.workflow_id,
+        run_id=run.run_id,
+        run_key=run.key,
+        run_number=run.number,
+        workflow_type=run.workflow_type,
+        started=started,
+        last_sequence=run.length if task.seen is None else task.seen,
+        cursor=flow.cursor,
+    )
+
+
+def ensure(turn: Turn) -> None:
+    """Put the workflow task that is due, if its row does not exist."""
+    flow = turn.flow
+    run = turn.run
+    waking = run.waking
+    while waking and waking[0][0] <= flow.cursor:
+        waking.popleft()
+    if waking and workflow_task_id(run.run_id, waking[0][0]) not in flow.tasks:
+        turn.put(_task(flow, run))
+
+
+def complete(turn: Turn, message: CompleteWorkflowTask) -> None:
+    _refuse_closed(turn, message.task_id)
+    check(turn, message.commands)
+    task = _held(turn, message)
+    run = turn.run
+    status = run.status
+    turn.context = lease.context(task)
+    for failure_id in message.handled_failures:
+        failures.handled(turn, failure_id)
+    breach = turn.machine.breach(turn, message.commands)
+    if breach is not None:
+        close.fail_by_limit(turn, breach)
+    else:
+        _apply(turn, message.commands)
+    turn.context = NO_CONTEXT
+    if turn.flow.run is run:  # otherwise continued: the new run starts with a cursor of its own
+        _close(turn, task)
+        if run.status != status:
+            turn.index()
+    turn.reply = TaskOutcome(
+        task_id=task.id,
+        workflow_task_attempt=task.attempt,
+        outcome="completed",
+        run_id=run.run_id,
+        run_status=run.status,
+    )
+
+
+def fail(turn: Turn, message: FailWorkflowTask) -> None:
+    _refuse_closed(turn, message.task_id)
+    task = _held(turn, message)
+    block = message.block
+    if block.type == WAITING_FOR_HISTORY:
+        _close(turn, task)
+    else:
+        pause = min(BACKOFF[0] << min(task.repair_count, 5), BACKOFF[1])
+        turn.put(
+            replace(
+                task,
+                state="failed",
+                owner=None,
+                leased_at=None,
+                until=None,
+                call=None,
+                seen=None,
+                block=block,
+                repair_count=task.repair_count + 1,
+                repair_available_at=None if block.replay_blocked else turn.now + pause,
+            )
+        )
+    run = turn.run
+    turn.reply = TaskOutcome(
+        task_id=task.id,
+        workflow_task_attempt=task.attempt,
+        outcome="failed",
+        run_id=run.run_id,
+        run_status=run.status,
+        reason=block.reason,
+    )
+
+
+def heartbeat(turn: Turn, message: HeartbeatWorkflowTask) -> None:
+    _refuse_closed(turn, message.task_id)
+    task = turn.hold(message.task_id, message.owner, message.attempt)
+    if task.until is not None and message.renew:
+        task = turn.put(replace(task, until=turn.now + LEASE))
+    turn.reply = TaskOutcome(
+        task_id=task.id,
+        workflow_task_attempt=task.attempt,
+        outcome="renewed",
+        run_id=turn.run.run_id,
+        run_status=turn.run.status,
+        lease_expires_at=task.until,
+        seen=task.seen,
+    )
+
+
+def check(turn: Turn, commands: list[Command]) -> None:
+    """Refuse the whole completion for any wrong command of it, before one of them is applied."""
+    rules = turn.machine.commands
+    step = turn.run.step
+    for position, command in enumerate(commands):
+        rule = rules.get(type(command))
+        if rule is None:
+            raise Refused("invalid_commands", f"unknown command {type(command).__name__}", field=f"commands[{position}]")
+        if isinstance(command, StepCommand):
+            if command.sequence is not None and command.sequence > step + 1:
+                raise Refused(
+                    "invalid_commands",
+                    f"command {position} is step {command.sequence}, but the next step of this run is {step + 1}",
+                    field=f"commands[{position}].sequence",
+                )
+            if command.sequence is None or command.sequence > step:
+                step += 1
+        elif isinstance(command, TerminalCommand) and position != len(commands) - 1:
+            raise Refused(
+                "invalid_commands",
+                "a terminal command must be the only one and the last",
+                field=f"commands[{position}]",
+            )
+        rule.check(turn, command)
+
+
+def _apply(turn: Turn, commands: list[Command]) -> None:
+    run = turn.run
+    rules = turn.machine.commands
+    for command in commands:
+        if isinstance(command, StepCommand) and command.sequence is not None and command.sequence <= run.step:
+            continue  # recorded by an earlier completion whose reply was lost
+        rules[type(command)].apply(turn, command)
+
+
+def _held(turn: Turn, message: CompleteWorkflowTask | FailWorkflowTask) -> Task:
+    if message.lease is not None:
+        task = turn.flow.tasks[message.task_id]
+        return lease.grant(turn, task, message.lease)
+    return turn.hold(message.task_id, message.owner, message.attempt)
+
+
+def _refuse_closed(turn: Turn, task_id: str) -> None:
+    run = turn.flow.run
+    if run is not None and run.open:
+        return
+    status = "not started" if run is None else run.status
+    raise Refused(
+        "run_closed",
+        f"the run of task {task_id} is {status}",
+        can_continue=False,
+        cancel_requested=status in ("cancelled", "terminated"),
+        stop_reason=f"run_{status}",
+        run_status=status,
+        run_closed_reason=None if run is None else run.closed_reason,
+        run_closed_at=None if run is None else run.closed_at,
+    )
+
+
+def _close(turn: Turn, task: Task) -> None:
+    """An ordinary task is done: everything it had seen is behind the cursor now."""
+    turn.drop(task.id)
+    assert task.seen is not None, "a leased workflow task knows what it has seen"
+    turn.flow.cursor = task.seen
+
+
+def _limits(turn: Turn, commands: list[Command]) -> Breach | None:
+    limits = turn.machine.limits
+    return over_count("command_batch_size", len(commands), limits.command_batch_size) or over_count(
+        "history_length", turn.run.length + len(commands), limits.history_length
+    )
+
+
+def _task(flow: Workflow, run: Run) -> Task:
+    sequence, resume = run.waking[0]
+    return Task(
+        id=workflow_task_id(run.run_id, sequence),
+        workflow=flow.key,
+        run=run.key,
+        kind="workflow",
+        type=run.workflow_type,
+        routing=run.routing,
+        available_at=run.last_at,
+        created_at=run.last_at,
+        resume=resume,
+    )
+
+
+def expect(flow: Workflow) -> Iterable[Task]:
+    run = flow.current
+    if run.waking:
+        yield _task(flow, run)
+
+
+def _claimed(turn: Turn, task: Task) -> None:
+    """Claiming a workflow task is no fact of the run: replay decides nothing by who ran it."""
+
+
+def _repair_armed(flow: Workflow, task_id: str) -> Micros | None:
+    task = flow.tasks.get(task_id)
+    return None if task is None else task.repair_available_at
+
+
+def _revive(turn: Turn, task_id: str) -> None:
+    revive(turn, turn.flow.tasks[task_id])
+
+
+def revive(turn: Turn, task: Task) -> None:
+    """Offer a failed task again."""
+    turn.put(replace(task, state="ready", block=None, repair_available_at=None, available_at=turn.now))
+
+
+FEATURE = Feature(
+    name="workflow_task",
+    decide={CompleteWorkflowTask: complete, FailWorkflowTask: fail, HeartbeatWorkflowTask: heartbeat},
+    deadlines={"repair": Deadline(_repair_armed, _revive)},
+    claim={"workflow": _claimed},
+    assign={"workflow": assign},
+    expect=expect,
+    limits=_limits,
+)

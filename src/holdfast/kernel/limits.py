@@ -1,0 +1,31 @@
+"""Structural limits: bounds that keep one run from hurting the others. 0 disables a limit."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+
+class Limits(Struct, frozen=True, kw_only=True):
+    payload_size: int = 2 * 1024 * 1024
+    memo_size: int = 256 * 1024
+    search_attribute_size: int = 40 * 1024
+    pending_activity_count: int = 2000
+    pending_timer_count: int = 2000
+    command_batch_size: int = 1000
+    history_length: int = 50_000
+
+
+class Breach(Struct, frozen=True):
+    """Which limit was passed, by how much."""
+
+    kind: str
+    value: int
+    configured: int
+
+    @property
+    def message(self) -> str:
+        return f"Structural limit exceeded: {self.kind} is {self.value}, the limit is {self.configured}"
+
+
+def over_count(kind: str, value: int, configured: int) -> Breach | None:
+    return Breach(kind, value, configured) if configured and value > configured else None

@@ -1,0 +1,289 @@
+"""The machine: every feature's tables merged into decide, evolve and expect.
+
+`decide(flow, message, now, ids, offer)` is a function of its arguments: it reads no clock, opens no file, and decides the
+same for the same input. `evolve` is the only writer of a run. `expect` says which tasks and wake must exist, and serves
+repair, the operator and the tests alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from heapq import heappop
+from typing import Any, NamedTuple
+
+from holdfast.kernel.command import Command
+from holdfast.kernel.decision import Decision, RunRow, TaskChange, WorkflowRow
+from holdfast.kernel.event import Event, Recorded, StepEvent
+from holdfast.kernel.feature import CommandRule, Deadline, Feature, Outcome, Shape
+from holdfast.kernel.features import (
+    activity,
+    close,
+    continue_as_new,
+    deadline,
+    failures,
+    lease,
+    local_activity,
+    memo,
+    reconcile,
+    search,
+    side_effect,
+    start,
+    timer,
+    version,
+    workflow_task,
+)
+from holdfast.kernel.limits import Breach, Limits
+from holdfast.kernel.message import Message
+from holdfast.kernel.state import Run, Workflow
+from holdfast.kernel.task import Lease, Task
+from holdfast.kernel.turn import Turn
+from holdfast.kernel.values import Ids, Micros
+
+FEATURES: tuple[Feature, ...] = (
+    start.FEATURE,
+    close.FEATURE,
+    continue_as_new.FEATURE,
+    deadline.FEATURE,
+    lease.FEATURE,
+    failures.FEATURE,
+    workflow_task.FEATURE,
+    activity.FEATURE,
+    local_activity.FEATURE,
+    timer.FEATURE,
+    side_effect.FEATURE,
+    version.FEATURE,
+    memo.FEATURE,
+    search.FEATURE,
+    reconcile.FEATURE,
+)
+
+
+class Expected(NamedTuple):
+    """What must exist for a workflow to move: the tasks by id, and the earliest deadline."""
+
+    tasks: dict[str, Task]
+    next_wake: Micros | None
+
+
+def nobody(task: Task) -> Lease | None:
+    """An offer that finds no waiting worker."""
+    return None
+
+
+class Machine:
+    def __init__(self, features: Iterable[Feature] = FEATURES, limits: Limits | None = None) -> None:
+        features = tuple(features)
+        self.limits = limits or Limits()
+        self._decide = _merge(features, lambda f: f.decide)
+        self.commands: dict[type[Any], CommandRule] = _merge(features, lambda f: f.commands)
+        self._evolve = _merge(features, lambda f: f.evolve)
+        self._resume = _merge(features, lambda f: f.resume)
+        self.deadlines: dict[str, Deadline] = _merge(features, lambda f: f.deadlines)
+        self._claim = _merge(features, lambda f: f.claim)
+        self._assign = _merge(features, lambda f: f.assign)
+        self._shapes = _merge(features, lambda f: f.shapes)
+        self._outcomes = _merge(features, lambda f: f.outcomes)
+        self._expect = [f.expect for f in features if f.expect is not None]
+        self._cancel = [f.cancel for f in features if f.cancel is not None]
+        self._limits = [f.limits for f in features if f.limits is not None]
+        self._steps = {kind for kind in self._evolve if issubclass(kind, StepEvent)}
+        self.kinds: dict[str, type[Event]] = {kind.__name__: kind for kind in self._evolve}
+
+    def decide(
+        self,
+        flow: Workflow,
+        message: Message,
+        now: Micros,
+        ids: Ids,
+        offer: Callable[[Task], Lease | None] = nobody,
+    ) -> Decision:
+        """What this message changes. The state is folded forward as far as the decision goes."""
+        after = flow.last
+        turn = Turn(self, flow, now, ids, offer)
+        self._decide[type(message)](turn, message)
+        return self._settle(turn, after)
+
+    def evolve(self, flow: Workflow, run: Run, entry: Recorded) -> None:
+        """Fold one recorded event into the run."""
+        event = entry.event
+        kind = type(event)
+        run.length = entry.sequence
+        run.bytes += len(entry.body)
+        run.checksum = entry.checksum
+        run.last_at = entry.at
+        if kind in self._steps and event.sequence > run.step:  # type: ignore[attr-defined]
+            run.step = event.sequence  # type: ignore[attr-defined]
+            if run.status == "pending":
+                run.status = "waiting"
+        self._evolve[kind](run, event, entry)
+        resume = self._resume.get(kind)
+        if resume is not None and entry.sequence > flow.cursor and run.closed_reason is None:
+            told = resume(run, event, entry)
+            if told is not None:
+                run.waking.append((entry.sequence, told))
+
+    def fold(self, flow: Workflow, run: Run, history: Iterable[Recorded]) -> None:
+        for entry in history:
+            self.evolve(flow, run, entry)
+
+    def expect(self, flow: Workflow) -> Expected:
+        if flow.run is None or not flow.run.open:
+            return Expected({}, None)
+        tasks = {task.id: task for source in self._expect for task in source(flow)}
+        return Expected(tasks, self.next_wake(flow))
+
+    def next_wake(self, flow: Workflow) -> Micros | None:
+        """The earliest deadline that still counts; stale agenda entries are dropped on the way."""
+        run = flow.run
+        if run is None or run.closed_reason is not None:
+            return None
+        agenda = run.agenda
+        while agenda:
+            at, kind, id = agenda[0]
+            if self.deadlines[kind].armed(flow, id) == at:
+                return at
+            heappop(agenda)
+        return None
+
+    def claim(self, turn: Turn, task: Task) -> None:
+        self._claim[task.kind](turn, task)
+
+    def assign(self, flow: Workflow, task: Task) -> Any:
+        """What the worker that leased this task needs to know, as of now."""
+        return self._assign[task.kind](flow, task)
+
+    def cancel_open(self, turn: Turn) -> None:
+        """Close everything the run still waits for, with typed history, because the run is being stopped."""
+        for cancel in self._cancel:
+            cancel(turn)
+
+    def breach(self, turn: Turn, commands: list[Command]) -> Breach | None:
+        """The first structural limit these commands would pass."""
+        for limit in self._limits:
+            found = limit(turn, commands)
+            if found is not None:
+                return found
+        return None
+
+    def shape(self, event: Event) -> Shape | None:
+        """The step shape an event belongs to, or None if it is not a step event."""
+        rule = self._shapes.get(type(event))
+        return None if rule is None else rule(event)
+
+    def outcome(self, event: Event) -> Outcome | None:
+        """How the step of this event ended, if the event ends it."""
+        rule = self._outcomes.get(type(event))
+        return None if rule is None else rule(event)
+
+    def index(self, flow: Workflow) -> RunRow:
+        run = flow.current
+        labels = run.part(start.Identity)
+        return RunRow(
+            run.key,
+            flow.key,
+            run.run_id,
+            run.number,
+            flow.namespace,
+            flow.workflow_id,
+            run.workflow_type,
+            run.status,
+            run.closed_reason,
+            run.routing.queue,
+            run.routing.connection,
+            run.routing.compatibility,
+            labels.business_key,
+            labels.visibility_labels,
+            run.part(search.SearchAttributes).values,
+            run.started_at,
+            run.closed_at,
+            run.length,
+        )
+
+    def _settle(self, turn: Turn, after: int) -> Decision:
+        flow = turn.flow
+        run = flow.run
+        if run is not None:
+            if run.closed_reason is None:
+                workflow_task.ensure(turn)
+            else:
+                for task_id in list(flow.tasks):
+                    turn.drop(task_id)
+        born, leased = self._match(turn)
+        woke = flow.next_wake
+        wake = self.next_wake(flow)
+        if self._changes_nothing(turn, wake):
+            return Decision(_row(flow), after, [], [], [], [], turn.reply, born, leased, [], False, True)
+        flow.next_wake = wake
+        flow.last = turn.ids.key()
+        flow.exists = True
+        tasks = flow.tasks
+        return Decision(
+            _row(flow),
+            after,
+            turn.events,
+            [TaskChange(id, tasks.get(id), stored) for id, stored in turn.touched.items()],
+            [(key in turn.runs_started, row) for key, row in turn.indexed.items()],
+            turn.commands,
+            turn.reply,
+            born,
+            leased,
+            turn.closed,
+            flow.next_wake != woke,
+            False,
+        )
+
+    @staticmethod
+    def _changes_nothing(turn: Turn, wake: Micros | None) -> bool:
+        """A wake that only moved later need not be written: it may be early, never late."""
+        flow = turn.flow
+        if not flow.exists or turn.events or turn.touched or turn.commands or turn.indexed:
+            return False
+        return wake == flow.next_wake or (wake is not None and flow.next_wake is not None and turn.now < flow.next_wake < wake)
+
+    def _match(self, turn: Turn) -> tuple[list[Task], list[Task]]:
+        """Offer what is ready to whoever waits: such a task is born leased and never enters a queue."""
+        born: list[Task] = []
+        leased: list[Task] = []
+        if not turn.touched:
+            return born, leased
+        tasks = turn.flow.tasks
+        for id in list(turn.touched):
+            task = tasks.get(id)
+            if task is None or task.state == "failed":
+                continue
+            if task.state == "ready" and task.available_at <= turn.now:
+                offered = turn.offer(task)
+                if offered is None:
+                    born.append(task)
+                    continue
+                task = lease.grant(turn, task, offered)
+                leased.append(task)
+            elif task.state == "leased" and task.leased_at == turn.now:
+                leased.append(task)
+        return born, leased
+
+
+def _row(flow: Workflow) -> WorkflowRow:
+    return WorkflowRow(
+        flow.key,
+        flow.namespace,
+        flow.workflow_id,
+        flow.workflow_type,
+        flow.last,
+        None if flow.run is None else flow.run.key,
+        flow.command_sequence,
+        flow.cursor,
+        flow.next_wake,
+        len(flow.tasks),
+        flow.reserved_at,
+    )
+
+
+def _merge(features: Iterable[Feature], table: Callable[[Feature], Mapping[Any, Any]]) -> dict[Any, Any]:
+    merged: dict[Any, Any] = {}
+    for feature in features:
+        for key, entry in table(feature).items():
+            if key in merged:
+                raise TypeError(f"{key!r} is claimed by two features, one of them {feature.name!r}")
+            merged[key] = entry
+    return merged

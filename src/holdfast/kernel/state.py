@@ -1,0 +1,117 @@
+"""State: what a workflow instance is right now, folded from its history plus its own row and task rows.
+
+`Run` is fold(history) and nothing else, so it can be thrown away at any time. Each feature keeps its own *part* of a
+run and is the only one to touch it. `Workflow` adds what lives beside history: the guard, counters, cursor and tasks.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from heapq import heappush
+from typing import Any, TypeVar
+
+from holdfast.kernel.task import Resume, Task
+from holdfast.kernel.values import Micros, Routing
+
+P = TypeVar("P")
+
+OPEN = ("pending", "waiting")
+
+
+class Run:
+    """One execution. Only folds write here."""
+
+    __slots__ = (
+        "agenda",
+        "bytes",
+        "checksum",
+        "closed_at",
+        "closed_reason",
+        "compatibility",
+        "key",
+        "last_at",
+        "length",
+        "number",
+        "parts",
+        "routing",
+        "run_id",
+        "started_at",
+        "status",
+        "step",
+        "waking",
+        "workflow_type",
+    )
+
+    def __init__(self, key: int, run_id: str, number: int) -> None:
+        self.key = key
+        self.run_id = run_id
+        self.number = number
+        self.status = "pending"
+        self.closed_reason: str | None = None
+        self.workflow_type = ""
+        self.routing = Routing()
+        self.started_at: Micros = 0
+        self.closed_at: Micros | None = None
+        self.length = 0  # the last history sequence
+        self.bytes = 0
+        self.checksum = 0
+        self.last_at: Micros = 0
+        self.step = 0  # the highest step number recorded
+        self.waking: deque[tuple[int, Resume]] = deque()  # waking events, oldest first; the cursor eats them
+        self.agenda: list[tuple[Micros, str, int | str]] = []  # heap of (at, kind, id); entries may be stale
+        self.parts: dict[type[Any], Any] = {}
+
+    def part(self, kind: type[P]) -> P:
+        """This feature's own state of the run, made on first use."""
+        found = self.parts.get(kind)
+        if found is None:
+            found = self.parts[kind] = kind()
+        return found
+
+    @property
+    def open(self) -> bool:
+        return self.closed_reason is None
+
+    def remind(self, at: Micros, kind: str, id: int | str) -> None:
+        """Put a deadline on the agenda. The feature must still vouch for it when it comes up."""
+        heappush(self.agenda, (at, kind, id))
+
+
+class Workflow:
+    """An instance: durable identity, its current run, and the rows beside history."""
+
+    __slots__ = (
+        "command_sequence",
+        "cursor",
+        "exists",
+        "key",
+        "last",
+        "namespace",
+        "next_wake",
+        "reserved_at",
+        "run",
+        "tasks",
+        "workflow_id",
+        "workflow_type",
+    )
+
+    def __init__(self, key: int, namespace: str, workflow_id: str) -> None:
+        self.key = key
+        self.namespace = namespace
+        self.workflow_id = workflow_id
+        self.workflow_type = ""
+        self.exists = False
+        self.reserved_at: Micros | None = None
+        self.last = 0  # the last decision applied: the guard
+        self.command_sequence = 0
+        self.cursor = 0  # history sequence up to which a closed ordinary workflow task has seen the run
+        self.next_wake: Micros | None = None
+        self.run: Run | None = None
+        self.tasks: dict[str, Task] = {}
+
+    @property
+    def current(self) -> Run:
+        """The current run of a started instance."""
+        if self.run is None:
+            raise LookupError(f"workflow {self.workflow_id!r} is reserved but not started")
+        return self.run

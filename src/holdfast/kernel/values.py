@@ -1,0 +1,85 @@
+"""Words shared by every part of the kernel: time, routing, ids derived from a run.
+
+Time is whole microseconds since the epoch, handed in by the shell; nothing here reads a clock.
+Ids of steps, attempts, tasks and commands derive from the run they belong to, so they need no generator,
+are the same after a crash, and name their run.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Protocol
+
+from msgspec import Meta, Struct
+
+Micros = Annotated[int, Meta(extra={"time": True})]
+"""Microseconds since the epoch. The annotation lets the wire write such fields as ISO-8601."""
+
+SECOND = 1_000_000
+LEASE = 300 * SECOND
+
+CODEC = "avro"
+"""The one payload codec; the kernel only tags with it and never looks inside a payload."""
+
+MAX_ID = 191
+_ID = re.compile(r"[A-Za-z0-9._:~-]{1,191}")
+
+
+class Ids(Protocol):
+    """Where fresh identity comes from: time-ordered, unique over all engines of a store."""
+
+    def ulid(self) -> str: ...
+    def key(self) -> int: ...
+
+
+class Routing(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Where a task may run, and in which order. Inherited from the run unless a step says otherwise."""
+
+    namespace: str = "default"
+    connection: str | None = None
+    queue: str = "default"
+    compatibility: str | None = None
+    priority: int = 5
+    fairness_key: str | None = None
+    fairness_weight: int = 1
+
+
+def valid_id(text: str) -> bool:
+    return _ID.fullmatch(text) is not None
+
+
+def execution_id(run_id: str, step: int) -> str:
+    return f"{run_id}-{step}"
+
+
+def attempt_id(run_id: str, step: int, attempt: int) -> str:
+    return f"{run_id}-{step}-{attempt}"
+
+
+def activity_task_id(run_id: str, step: int, retry: int) -> str:
+    return f"{run_id}-a{step}.{retry}"
+
+
+def workflow_task_id(run_id: str, sequence: int) -> str:
+    return f"{run_id}-w{sequence}"
+
+
+def timer_id(run_id: str, step: int) -> str:
+    return f"{run_id}-t{step}"
+
+
+def failure_id(run_id: str, sequence: int) -> str:
+    return f"{run_id}-f{sequence}"
+
+
+def command_id(run_id: str, sequence: int) -> str:
+    return f"{run_id}-c{sequence}"
+
+
+def run_of(derived_id: str) -> str:
+    """The run id that a task, attempt, execution, timer or command id was derived from."""
+    return derived_id.partition("-")[0]
+
+
+def seconds(delay: float) -> Micros:
+    return round(delay * SECOND)

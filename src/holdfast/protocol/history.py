@@ -1,0 +1,84 @@
+"""Events as they cross the wire: literal names, ISO times, base64 payloads; and compressed histories.
+
+What an event keeps compactly in its context comes out here as the snapshots the contract names.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import zlib
+from datetime import datetime, timedelta, timezone
+from typing import Any, Literal, get_args, get_type_hints
+
+import msgspec
+
+from holdfast.kernel.event import Event, Recorded
+from holdfast.kernel.values import Micros
+
+Encoding = Literal["gzip", "deflate"]
+COMPRESS_ABOVE = 50
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_times: dict[type[Event], frozenset[str]] = {}
+
+
+def iso(at: Micros) -> str:
+    """Microseconds since the epoch as `2026-01-31T12:00:00.000000Z`."""
+    return (_EPOCH + timedelta(microseconds=at)).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def to_wire(entry: Recorded, run_id: str) -> dict[str, Any]:
+    """One history event as a worker or an export sees it."""
+    event = entry.event
+    payload: dict[str, Any] = {
+        name: value for name, value in msgspec.to_builtins(event).items() if value is not None
+    }
+    for name in _time_fields(type(event)) & payload.keys():
+        payload[name] = iso(payload[name])
+    context = entry.context
+    if context.task_id is not None:
+        payload["task"] = {
+            key: value
+            for key, value in {
+                "id": context.task_id,
+                "attempt_count": context.attempt,
+                "lease_owner": context.owner,
+                "leased_at": None if context.leased_at is None else iso(context.leased_at),
+                "lease_expires_at": None if context.lease_expires_at is None else iso(context.lease_expires_at),
+            }.items()
+            if value is not None
+        }
+    wire: dict[str, Any] = {
+        "id": f"{run_id}-e{entry.sequence}",
+        "sequence": entry.sequence,
+        "event_type": entry.type,
+        "payload": payload,
+        "recorded_at": iso(entry.at),
+        "workflow_task_id": context.task_id,
+        "workflow_command_id": payload.get("workflow_command_id"),
+    }
+    if context.decided_after is not None:
+        wire["decided_after"] = context.decided_after
+    return wire
+
+
+def compress(events: list[dict[str, Any]], encoding: Encoding) -> str:
+    """A history array, compressed and in base64."""
+    plain = msgspec.json.encode(events)
+    packed = gzip.compress(plain, mtime=0) if encoding == "gzip" else zlib.compress(plain)
+    return base64.b64encode(packed).decode("ascii")
+
+
+def decompress(text: str, encoding: Encoding) -> list[dict[str, Any]]:
+    packed = base64.b64decode(text, validate=True)
+    plain = gzip.decompress(packed) if encoding == "gzip" else zlib.decompress(packed)
+    return msgspec.json.decode(plain, type=list[dict[str, Any]])
+
+
+def _time_fields(kind: type[Event]) -> frozenset[str]:
+    found = _times.get(kind)
+    if found is None:
+        hints = get_type_hints(kind, include_extras=True)
+        found = _times[kind] = frozenset(name for name, hint in hints.items() if Micros in (hint, *get_args(hint)))
+    return found

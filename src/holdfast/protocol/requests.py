@@ -1,0 +1,256 @@
+"""Requests and replies: the client's verbs, and the bridge verbs of workflow and activity workers."""
+
+from __future__ import annotations
+
+from typing import Any, Generic, TypeVar
+
+from msgspec import Struct
+
+from holdfast.kernel.command import Command
+from holdfast.kernel.decision import CommandRecord, RunRow
+from holdfast.kernel.event import Recorded
+from holdfast.kernel.failure import Failure
+from holdfast.kernel.features.activity import ActivityAssignment, AttemptOutcome, HeartbeatReply, Progress
+from holdfast.kernel.features.reconcile import Reconciled
+from holdfast.kernel.features.start import Definition, DuplicatePolicy, Reserved, Started
+from holdfast.kernel.features.workflow_task import TaskOutcome, WorkflowAssignment
+from holdfast.kernel.task import Block, Task
+from holdfast.kernel.values import Micros, Routing
+
+R = TypeVar("R")
+
+PAGE_DEFAULT = 500
+PAGE_MAX = 1000
+
+
+class Request(Struct, Generic[R], frozen=True, kw_only=True):
+    """Asks for an R."""
+
+
+# -- clients
+
+
+class StartWorkflow(Request[Started], frozen=True, kw_only=True):
+    workflow_type: str
+    workflow_id: str | None = None
+    namespace: str = "default"
+    arguments: bytes | None = None
+    routing: Routing = Routing()
+    business_key: str | None = None
+    visibility_labels: dict[str, str] = {}
+    memo: dict[str, bytes] = {}
+    search_attributes: dict[str, Any] = {}
+    execution_timeout_seconds: float | None = None
+    run_timeout_seconds: float | None = None
+    duplicate_policy: DuplicatePolicy = "reject_duplicate"
+    definition: Definition | None = None
+    request_id: str | None = None
+    source: str = "python"
+
+
+class ReserveWorkflow(Request[Reserved], frozen=True, kw_only=True):
+    workflow_type: str
+    workflow_id: str
+    namespace: str = "default"
+
+
+class Result(Struct, frozen=True, kw_only=True):
+    """How a run ended; `event` is its terminal event. `status` None: it has not ended within the wait."""
+
+    workflow_id: str
+    run_id: str
+    status: str | None
+    closed_reason: str | None = None
+    event: Recorded | None = None
+
+
+class AwaitResult(Request[Result], frozen=True, kw_only=True):
+    """The end of the chain of runs of an instance: continued runs are followed."""
+
+    workflow_id: str
+    namespace: str = "default"
+    wait_seconds: float | None = None
+
+
+class TaskView(Struct, frozen=True, kw_only=True):
+    """An open task as an operator sees it."""
+
+    task: Task
+    transport_state: str
+
+
+class Description(Struct, frozen=True, kw_only=True):
+    """A workflow instance and its current run, from typed history."""
+
+    workflow_id: str
+    namespace: str
+    workflow_type: str
+    status: str
+    run: RunRow | None
+    memo: dict[str, bytes] = {}
+    fingerprint: str | None = None
+    execution_deadline_at: Micros | None = None
+    run_deadline_at: Micros | None = None
+    wait_kind: str | None = None
+    open_wait_id: str | None = None
+    resume_source_kind: str | None = None
+    resume_source_id: str | None = None
+    liveness_state: str = "closed"
+    next_wake: Micros | None = None
+    tasks: list[TaskView] = []
+    commands: list[CommandRecord] = []
+    exception_count: int = 0
+
+
+class DescribeWorkflow(Request[Description], frozen=True, kw_only=True):
+    workflow_id: str
+    namespace: str = "default"
+
+
+class ListWorkflows(Request[list[RunRow]], frozen=True, kw_only=True):
+    namespace: str = "default"
+    workflow_id: str | None = None
+    workflow_type: str | None = None
+    status: str | None = None
+    business_key: str | None = None
+    label: tuple[str, str] | None = None
+    search: tuple[str, Any] | None = None
+    before: int | None = None
+    limit: int = 100
+
+
+class GetHistory(Request[list[Recorded]], frozen=True, kw_only=True):
+    """The events of a run (the current one unless named) behind `after`."""
+
+    workflow_id: str
+    namespace: str = "default"
+    run_id: str | None = None
+    after: int = 0
+    limit: int | None = None
+
+
+class RepairWorkflow(Request[Reconciled], frozen=True, kw_only=True):
+    """Restore whatever transport is missing from typed history, and try failed tasks again."""
+
+    workflow_id: str
+    namespace: str = "default"
+
+
+# -- workers: workflow tasks
+
+
+class PollWorkflowTask(Request[WorkflowAssignment | None], frozen=True, kw_only=True):
+    worker_id: str
+    queue: str = "default"
+    namespace: str = "default"
+    connection: str | None = None
+    compatibility: frozenset[str] | None = None
+    workflow_types: frozenset[str] | None = None
+    wait_seconds: float = 0
+    poll_request_id: str | None = None
+
+
+class ClaimWorkflowTask(Request[WorkflowAssignment], frozen=True, kw_only=True):
+    task_id: str
+    worker_id: str
+
+
+class ClaimStatus(Struct, frozen=True, kw_only=True):
+    """Whether a task could be claimed right now, and if not, why."""
+
+    task_id: str
+    claimable: bool
+    reason: str | None = None
+
+
+class GetClaimStatus(Request[ClaimStatus], frozen=True, kw_only=True):
+    task_id: str
+    kind: str = "workflow"
+
+
+class HistoryPage(Struct, frozen=True, kw_only=True):
+    history_events: list[Recorded]
+    has_more: bool
+    next_after_sequence: int | None
+    total_history_events: int
+
+
+class GetTaskHistory(Request[HistoryPage], frozen=True, kw_only=True):
+    """History for a claimed task: all of it, or page by page with `page_size`."""
+
+    task_id: str
+    lease_owner: str
+    workflow_task_attempt: int
+    after_sequence: int = 0
+    page_size: int | None = PAGE_DEFAULT
+
+
+class ExecuteWorkflowTask(Request[TaskOutcome], frozen=True, kw_only=True):
+    """Claim a task and run it here, with the workflows registered in this process."""
+
+    task_id: str
+
+
+class CompleteTask(Request[TaskOutcome], frozen=True, kw_only=True):
+    task_id: str
+    lease_owner: str
+    workflow_task_attempt: int
+    commands: list[Command]
+    handled_failures: list[str] = []
+
+
+class FailTask(Request[TaskOutcome], frozen=True, kw_only=True):
+    task_id: str
+    lease_owner: str
+    workflow_task_attempt: int
+    failure: Block
+
+
+class HeartbeatTask(Request[TaskOutcome], frozen=True, kw_only=True):
+    task_id: str
+    lease_owner: str
+    workflow_task_attempt: int
+
+
+# -- workers: activity tasks
+
+
+class PollActivityTask(Request[ActivityAssignment | None], frozen=True, kw_only=True):
+    worker_id: str
+    activity_types: frozenset[str]
+    queue: str = "default"
+    namespace: str = "default"
+    connection: str | None = None
+    compatibility: frozenset[str] | None = None
+    wait_seconds: float = 0
+    poll_request_id: str | None = None
+
+
+class ClaimActivityTask(Request[ActivityAssignment], frozen=True, kw_only=True):
+    task_id: str
+    worker_id: str
+
+
+class CompleteActivityTask(Request[AttemptOutcome], frozen=True, kw_only=True):
+    activity_attempt_id: str
+    lease_owner: str
+    result: bytes | None = None
+
+
+class FailActivityTask(Request[AttemptOutcome], frozen=True, kw_only=True):
+    activity_attempt_id: str
+    lease_owner: str
+    failure: Failure
+
+
+class HeartbeatActivityTask(Request[HeartbeatReply], frozen=True, kw_only=True):
+    activity_attempt_id: str
+    lease_owner: str
+    progress: Progress | None = None
+
+
+class GetActivityStatus(Request[HeartbeatReply], frozen=True, kw_only=True):
+    """Liveness and cancellation of an attempt, without renewing its lease."""
+
+    activity_attempt_id: str
+    lease_owner: str

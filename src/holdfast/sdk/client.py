@@ -1,0 +1,275 @@
+"""The client: start workflows, wait for their results, look at them. Async; `sync.py` offers the same without `await`.
+
+Options go before the call (`client.options(business_key=...).start(order, "id", ...)`), because the workflow's own
+arguments come last and keep their types.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Mapping
+from typing import Any, Generic, ParamSpec, TypedDict, TypeVar, Unpack, overload
+
+from holdfast.codec.exceptions import Exceptions, UnresolvedFailure
+from holdfast.codec.values import dumps, loads
+from holdfast.kernel.decision import RunRow
+from holdfast.kernel.event import Recorded
+from holdfast.kernel.features.close import WorkflowCompleted, WorkflowFailed
+from holdfast.kernel.features.deadline import WorkflowTimedOut
+from holdfast.kernel.features.reconcile import Reconciled
+from holdfast.kernel.features.start import DuplicatePolicy
+from holdfast.kernel.message import Refused
+from holdfast.kernel.values import Routing
+from holdfast.protocol import requests as ask
+from holdfast.sdk import errors
+from holdfast.sdk.durations import Duration, to_seconds
+from holdfast.sdk.transport import Transport
+from holdfast.sdk.workflow import Entry, WorkflowDefinition, WorkflowFn, definition_of
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+Coro = Coroutine[Any, Any, T]
+
+_ERRORS = {"workflow_not_found": errors.WorkflowNotFound, "run_not_found": errors.WorkflowNotFound}
+
+
+class StartOptions(TypedDict, total=False):
+    """What a start can say beside the workflow's own arguments."""
+
+    queue: str
+    business_key: str
+    labels: Mapping[str, str]
+    memo: Mapping[str, Any]
+    search: Mapping[str, Any]
+    timeout: Duration  # of the whole chain of runs
+    run_timeout: Duration  # of each run
+    existing: DuplicatePolicy
+    priority: int
+    fairness_key: str
+    fairness_weight: int
+    compatibility: str
+    connection: str
+    request_id: str
+
+
+class AsyncHandle(Generic[R]):
+    """A workflow instance, started or not."""
+
+    def __init__(self, client: AsyncClient, id: str, run_id: str | None, definition: WorkflowDefinition | None) -> None:
+        self._client = client
+        self._definition = definition
+        self.id = id
+        self.run_id = run_id
+
+    async def result(self, timeout: Duration | None = None) -> R:
+        """Wait for the end and return the result. Runs that continue as new are followed."""
+        wait = None if timeout is None else to_seconds(timeout)
+        ended = await self._client.call(
+            ask.AwaitResult(workflow_id=self.id, namespace=self._client.namespace, wait_seconds=wait)
+        )
+        return self._client.outcome(ended, self._definition)
+
+    async def describe(self) -> ask.Description:
+        return await self._client.describe(self.id)
+
+    async def history(self, run_id: str | None = None) -> list[Recorded]:
+        return await self._client.history(self.id, run_id)
+
+    async def repair(self) -> Reconciled:
+        """Restore missing tasks from history, and try blocked or failed ones again."""
+        return await self._client.call(ask.RepairWorkflow(workflow_id=self.id, namespace=self._client.namespace))
+
+    def __repr__(self) -> str:
+        return f"<workflow handle {self.id}>"
+
+
+class AsyncClient:
+    def __init__(self, transport: Transport, *, namespace: str = "default", exceptions: Exceptions | None = None) -> None:
+        self._transport = transport
+        self.namespace = namespace
+        self.exceptions = exceptions or Exceptions()
+        self._options: StartOptions = {}
+
+    def options(self, **options: Unpack[StartOptions]) -> AsyncClient:
+        """The same client with other options for the starts that follow."""
+        unknown = set(options) - set(StartOptions.__annotations__)
+        if unknown:
+            known = ", ".join(sorted(StartOptions.__annotations__))
+            raise TypeError(f"unknown option {sorted(unknown)[0]!r}; known are {known}")
+        changed = AsyncClient(self._transport, namespace=self.namespace, exceptions=self.exceptions)
+        changed._options = {**self._options, **options}
+        return changed
+
+    @overload
+    async def start(
+        self, workflow: WorkflowFn[P, R], id: str | None, /, *args: P.args, **kwargs: P.kwargs
+    ) -> AsyncHandle[R]: ...
+    @overload
+    async def start(
+        self, workflow: type[Entry[P, Coro[R]]], id: str | None, /, *args: P.args, **kwargs: P.kwargs
+    ) -> AsyncHandle[R]: ...
+    @overload
+    async def start(
+        self, workflow: type[Entry[P, R]], id: str | None, /, *args: P.args, **kwargs: P.kwargs
+    ) -> AsyncHandle[R]: ...
+    async def start(self, workflow: Any, id: str | None, /, *args: Any, **kwargs: Any) -> AsyncHandle[Any]:
+        """Start a workflow durably. When this returns, it is on disk. Without an id one is made."""
+        definition = definition_of(workflow)
+        arguments = definition.signature.pack(args, kwargs)
+        started = await self.call(self._start_request(definition, id, arguments))
+        if not started.accepted:
+            raise errors.WorkflowAlreadyStarted(
+                started.rejection_reason or "rejected",
+                f"workflow {started.workflow_id!r} has already been started (run {started.run_id}); ids are used once."
+                " To get the running one instead, start with options(existing='return_existing_active')",
+                workflow_id=started.workflow_id,
+                run_id=started.run_id,
+            )
+        return AsyncHandle(self, started.workflow_id, started.run_id, definition)
+
+    @overload
+    async def execute(
+        self, workflow: WorkflowFn[P, R], id: str | None, /, *args: P.args, **kwargs: P.kwargs
+    ) -> R: ...
+    @overload
+    async def execute(
+        self, workflow: type[Entry[P, Coro[R]]], id: str | None, /, *args: P.args, **kwargs: P.kwargs
+    ) -> R: ...
+    @overload
+    async def execute(
+        self, workflow: type[Entry[P, R]], id: str | None, /, *args: P.args, **kwargs: P.kwargs
+    ) -> R: ...
+    async def execute(self, workflow: Any, id: str | None, /, *args: Any, **kwargs: Any) -> Any:
+        """Start a workflow and wait for its result."""
+        return await (await self.start(workflow, id, *args, **kwargs)).result()
+
+    async def reserve(self, workflow: WorkflowFn[Any, Any] | type[Any], id: str, /) -> bool:
+        """Make an id known before its run exists. False: it was known already."""
+        definition = definition_of(workflow)
+        reply = await self.call(
+            ask.ReserveWorkflow(workflow_type=definition.type, workflow_id=id, namespace=self.namespace)
+        )
+        return reply.reserved
+
+    @overload
+    def handle(self, workflow: WorkflowFn[Any, R], id: str, /) -> AsyncHandle[R]: ...
+    @overload
+    def handle(self, workflow: type[Entry[Any, Coro[R]]], id: str, /) -> AsyncHandle[R]: ...
+    @overload
+    def handle(self, workflow: type[Entry[Any, R]], id: str, /) -> AsyncHandle[R]: ...
+    @overload
+    def handle(self, workflow: None, id: str, /) -> AsyncHandle[Any]: ...
+    def handle(self, workflow: Any, id: str, /) -> AsyncHandle[Any]:
+        """A workflow that was started earlier, here or elsewhere."""
+        return AsyncHandle(self, id, None, None if workflow is None else definition_of(workflow))
+
+    async def describe(self, id: str) -> ask.Description:
+        return await self.call(ask.DescribeWorkflow(workflow_id=id, namespace=self.namespace))
+
+    async def list(
+        self,
+        *,
+        workflow_id: str | None = None,
+        type: str | None = None,
+        status: str | None = None,
+        business_key: str | None = None,
+        label: tuple[str, str] | None = None,
+        search: tuple[str, Any] | None = None,
+        before: int | None = None,
+        limit: int = 100,
+    ) -> list[RunRow]:
+        """Runs, newest first. For the next page pass the last row's `key` as `before`."""
+        return await self.call(
+            ask.ListWorkflows(
+                namespace=self.namespace,
+                workflow_id=workflow_id,
+                workflow_type=type,
+                status=status,
+                business_key=business_key,
+                label=label,
+                search=search,
+                before=before,
+                limit=limit,
+            )
+        )
+
+    async def history(self, id: str, run_id: str | None = None, *, after: int = 0) -> list[Recorded]:
+        return await self.call(
+            ask.GetHistory(workflow_id=id, namespace=self.namespace, run_id=run_id, after=after)
+        )
+
+    async def call(self, request: ask.Request[T]) -> T:
+        """Send any request of the protocol."""
+        try:
+            return await self._transport.call(request)
+        except Refused as refusal:
+            kind = _ERRORS.get(refusal.reason, errors.RequestRefused)
+            raise kind(refusal.reason, refusal.message, **refusal.fields) from None
+
+    def outcome(self, ended: ask.Result, definition: WorkflowDefinition | None) -> Any:
+        """The value a run returned, or the error it ended with."""
+        entry = ended.event
+        if ended.status is None or entry is None:
+            raise TimeoutError(f"workflow {ended.workflow_id!r} has not ended yet; wait again with handle.result()")
+        match entry.event:
+            case WorkflowCompleted(output=output):
+                annotation = Any if definition is None else definition.signature.returns
+                return None if output is None else loads(output, annotation)
+            case WorkflowFailed(message=message, exception=failure, exception_type=type):
+                error = errors.WorkflowFailed(
+                    f"workflow {ended.workflow_id!r} failed: {type or 'error'}: {message}", ended.workflow_id, ended.run_id
+                )
+                if failure is not None:
+                    try:
+                        error.__cause__ = self.exceptions.restore(failure).exception
+                    except UnresolvedFailure as unresolved:
+                        error.add_note(f"its exception could not be restored here: {unresolved}")
+                raise error
+            case WorkflowTimedOut(message=message):
+                raise errors.WorkflowTimedOut(
+                    f"workflow {ended.workflow_id!r}: {message}", ended.workflow_id, ended.run_id
+                )
+            case _:
+                raise errors.WorkflowStopped(
+                    f"workflow {ended.workflow_id!r} was {ended.closed_reason}", ended.workflow_id, ended.run_id
+                )
+
+    def _start_request(self, definition: WorkflowDefinition, id: str | None, arguments: bytes) -> ask.StartWorkflow:
+        o = self._options
+        if not o:
+            return ask.StartWorkflow(
+                workflow_type=definition.type,
+                workflow_id=id,
+                namespace=self.namespace,
+                arguments=arguments,
+                routing=self._routing(definition, o),
+                definition=definition.snapshot,
+            )
+        timeout, run_timeout = o.get("timeout"), o.get("run_timeout")
+        return ask.StartWorkflow(
+            workflow_type=definition.type,
+            workflow_id=id,
+            namespace=self.namespace,
+            arguments=arguments,
+            routing=self._routing(definition, o),
+            business_key=o.get("business_key"),
+            visibility_labels=dict(o.get("labels", {})),
+            memo={key: dumps(value) for key, value in o.get("memo", {}).items()},
+            search_attributes=dict(o.get("search", {})),
+            execution_timeout_seconds=None if timeout is None else to_seconds(timeout),
+            run_timeout_seconds=None if run_timeout is None else to_seconds(run_timeout),
+            duplicate_policy=o.get("existing", "reject_duplicate"),
+            definition=definition.snapshot,
+            request_id=o.get("request_id"),
+        )
+
+    def _routing(self, definition: WorkflowDefinition, o: StartOptions) -> Routing:
+        return Routing(
+            namespace=self.namespace,
+            connection=o.get("connection"),
+            queue=o.get("queue") or definition.queue or "default",
+            compatibility=o.get("compatibility"),
+            priority=o.get("priority", 5),
+            fairness_key=o.get("fairness_key"),
+            fairness_weight=o.get("fairness_weight", 1),
+        )

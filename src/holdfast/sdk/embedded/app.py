@@ -1,0 +1,224 @@
+"""Opening and closing an embedded Holdfast: file, engine, worker, client."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import Any, Self, TypedDict, TypeVar, Unpack
+
+from holdfast.engine.engine import Engine
+from holdfast.engine.operations import Operations
+from holdfast.engine.recovery import Recovery
+from holdfast.engine.world import AsyncioWorld, World
+from holdfast.kernel.limits import Limits
+from holdfast.kernel.machine import Machine
+from holdfast.protocol.requests import Request
+from holdfast.sdk.client import AsyncClient
+from holdfast.sdk.embedded.host import EngineHost
+from holdfast.sdk.executor import EmbeddedExecutor
+from holdfast.sdk.registry import Guard, Registry, Types
+from holdfast.sdk.sync import Client, LoopBridge
+from holdfast.store.sqlite import SqliteStore
+
+R = TypeVar("R")
+
+
+class HoldfastOptions(TypedDict, total=False):
+    """Options of an embedded Holdfast, the same in both forms."""
+
+    namespace: str
+    queues: Iterable[str]
+    threads: int
+    async_tasks: int
+    types: Types | None
+    guard: Guard
+    compatibility: str | None
+    limits: Limits | None
+    cache_bytes: int
+    run_tasks: bool
+
+
+class InProcess:
+    """The transport to an engine in this process."""
+
+    def __init__(self) -> None:
+        self.operations: Operations | None = None
+
+    async def call(self, request: Request[R]) -> R:
+        if self.operations is None:
+            raise RuntimeError("this Holdfast is not open; enter it with `with` or `async with` first")
+        return await self.operations.call(request)
+
+
+class AsyncHoldfast(AsyncClient):
+    """An embedded engine with its worker and client, on the running event loop."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str] = "holdfast.db",
+        register: Iterable[Any] = (),
+        *,
+        namespace: str = "default",
+        queues: Iterable[str] = ("default",),
+        threads: int = 32,
+        async_tasks: int = 1000,
+        types: Types | None = None,
+        guard: Guard = "warn",
+        compatibility: str | None = None,
+        limits: Limits | None = None,
+        cache_bytes: int = 48 << 20,
+        run_tasks: bool = True,
+        world: Callable[[], World] | None = None,
+    ) -> None:
+        self.registry = Registry(types, guard)
+        self._engine_room = InProcess()
+        super().__init__(self._engine_room, namespace=namespace, exceptions=self.registry.exceptions)
+        self.path = os.fspath(path)
+        self._queues = frozenset(queues)
+        self._threads = threads
+        self._async_tasks = async_tasks
+        self._compatibility = compatibility
+        self._limits = limits
+        self._cache_bytes = cache_bytes
+        self._run_tasks = run_tasks
+        self._world = world
+        self.register(*register)
+
+    def register(self, *things: Any) -> None:
+        """Workflows, activities, objects with activity methods, exception classes: what this process can run."""
+        self.registry.register(things)
+        if self._engine_room.operations is not None:
+            self._deployed()
+            self.engine.world.spawn(self.recovery.deployed(), "holdfast-deployed")
+            self.recovery.offer_waiting()
+
+    async def __aenter__(self) -> Self:
+        world = self._world() if self._world is not None else AsyncioWorld(asyncio.get_running_loop())
+        machine = Machine(limits=self._limits)
+        commits = world.pool(1, "holdfast-commit")
+        # A database in memory has no slow disk to wait for.
+        offload = None if self.path == ":memory:" or self._world is not None else commits.submit
+        self._commits = commits
+        self.store = SqliteStore(self.path, machine.kinds, offload)
+        self.engine = Engine(world, self.store, machine, cache_bytes=self._cache_bytes)
+        self.recovery = Recovery(self.engine)
+        self._host = EngineHost(self.engine, world, self._threads)
+        self.executor = EmbeddedExecutor(
+            self._host,
+            machine,
+            self.registry,
+            f"{self.engine.incarnation}/worker",
+            namespace=self.namespace,
+            queues=self._queues,
+            threads=self._threads,
+            tasks=self._async_tasks,
+            compatibility=self._compatibility,
+        )
+        self._host.executor = self.executor
+        self.engine.matching.manual = self.executor
+        if self._run_tasks:
+            self.engine.matching.executors.append(self.executor)
+        self._deployed()
+        self._engine_room.operations = Operations(self.engine, self.recovery)
+        try:
+            await self.recovery.start()
+        except BaseException:
+            self._shut()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.engine.drain()
+        self._shut()
+
+    def _shut(self) -> None:
+        self.recovery.stop()
+        self.engine.waking.stop()
+        self.executor.stop()
+        self._host.close()
+        self._commits.close()
+        self.store.close()
+        self._engine_room.operations = None
+
+    def _deployed(self) -> None:
+        self.recovery.fingerprints = {type: d.fingerprint for type, d in self.registry.workflows.items()}
+
+
+
+class Holdfast(Client):
+    """The same for code without `await`: everything runs on a thread of its own."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str] = "holdfast.db",
+        register: Iterable[Any] = (),
+        **options: Unpack[HoldfastOptions],
+    ) -> None:
+        self._app = AsyncHoldfast(path, register, **options)
+        self._loop = asyncio.new_event_loop()
+        self._thread: threading.Thread | None = None
+        super().__init__(self._app, LoopBridge(self._loop))
+
+    @property
+    def path(self) -> str:
+        return self._app.path
+
+    @property
+    def is_engine(self) -> bool:
+        """Whether this process runs the engine of the file, or another one does."""
+        return self._app.engine.holder
+
+    def register(self, *things: Any) -> None:
+        """Workflows, activities, objects with activity methods, exception classes: what this process can run."""
+        if self._thread is None:
+            self._app.register(*things)
+        else:
+            self._bridge.run(self._register(things))
+
+    async def _register(self, things: tuple[Any, ...]) -> None:
+        self._app.register(*things)
+
+    def open(self) -> Self:
+        if self._thread is not None:
+            return self
+        thread = threading.Thread(target=self._run, name="holdfast-engine", daemon=True)
+        thread.start()
+        self._thread = thread
+        try:
+            self._bridge.run(self._app.__aenter__())
+        except BaseException:
+            self._stop()
+            raise
+        return self
+
+    def close(self) -> None:
+        """Stop taking work, let what is being written reach the disk, and free the file."""
+        if self._thread is not None:
+            try:
+                self._bridge.run(self._app.__aexit__(None, None, None))
+            finally:
+                self._stop()
+
+    def __enter__(self) -> Self:
+        return self.open()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
+
+    def _stop(self) -> None:
+        thread, self._thread = self._thread, None
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        if thread is not None:
+            thread.join()
+        self._loop.close()

@@ -1,0 +1,67 @@
+"""The engine as the embedded worker sees it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from holdfast.engine.engine import Engine
+from holdfast.engine.matching import COLD, Held
+from holdfast.engine.world import World
+from holdfast.kernel.event import Recorded
+from holdfast.kernel.message import Message
+from holdfast.kernel.values import SECOND
+from holdfast.sdk.executor import EmbeddedExecutor
+from holdfast.store import Now
+
+
+class EngineHost:
+    cold = COLD
+
+    def __init__(self, engine: Engine, world: World, threads: int) -> None:
+        self._engine = engine
+        self._world = world
+        self._pool = world.pool(threads, "holdfast-activity")
+        self._workflows = world.pool(1, "holdfast-workflow")
+        self.executor: EmbeddedExecutor | None = None
+
+    def held(self, start: Callable[[BaseException | None], None]) -> object:
+        return Held(start)
+
+    def report(
+        self, key: int, message: Message, reply: Callable[[Any, BaseException | None], None] | None
+    ) -> None:
+        self._engine.submit(key, message, reply)
+
+    def room(self) -> None:
+        assert self.executor is not None
+        self._engine.refill(self.executor)
+
+    def events(self, run: int, after: int, upto: int) -> list[Recorded]:
+        found = self._engine.store.history(run, after, upto - after)
+        if not isinstance(found, Now):
+            raise TypeError("an embedded engine reads its own file at once")
+        return found.value
+
+    def done_holding(self, key: int) -> None:
+        self._engine.release_hold(key)
+
+    def thread(self, call: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        self._pool.submit(call, done)
+
+    def workflow_thread(self, call: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        self._workflows.submit(call, done)
+
+    def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
+        return self._world.spawn(work, name)
+
+    def post(self, call: Callable[[], None]) -> None:
+        self._world.post(call)
+
+    def later(self, seconds: float, call: Callable[[], None]) -> None:
+        self._world.at(self._world.now() + round(seconds * SECOND), call)
+
+    def close(self) -> None:
+        self._pool.close()
+        self._workflows.close()

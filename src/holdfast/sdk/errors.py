@@ -1,0 +1,102 @@
+"""Every error an author or a caller can meet, in one tree.
+
+    HoldfastError
+    ├── NotInWorkflow            a durable primitive was used outside a workflow
+    ├── DurableCallRefused       a durable call where none is allowed (query, side effect, generator, ...)
+    ├── DefinitionError          a workflow or activity is declared wrongly; raised at import or registration
+    ├── ActivityError            what a workflow sees of an activity that did not end well by itself
+    │   ├── ActivityTimedOut
+    │   └── ActivityCancelled
+    ├── WorkflowError            what a caller sees of a run that did not complete
+    │   ├── WorkflowFailed
+    │   ├── WorkflowTimedOut
+    │   └── WorkflowStopped      cancelled or terminated
+    ├── WorkflowAlreadyStarted   the id is taken
+    ├── WorkflowNotFound
+    └── RequestRefused           anything else the engine refused, with its stable reason
+
+`Evicted` and `ContinueAsNewRequested` are no errors: they end code without being one, so `except Exception` misses them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from greenlet import GreenletExit
+
+
+class HoldfastError(Exception):
+    pass
+
+
+class NotInWorkflow(HoldfastError):
+    def __init__(self, what: str) -> None:
+        super().__init__(f"{what} works only inside a workflow; start one with client.start(...)")
+
+
+class DurableCallRefused(HoldfastError):
+    pass
+
+
+class DefinitionError(HoldfastError, TypeError):
+    pass
+
+
+class ActivityError(HoldfastError):
+    pass
+
+
+class ActivityTimedOut(ActivityError, TimeoutError):
+    def __init__(self, message: str, timeout_kind: str) -> None:
+        super().__init__(message)
+        self.timeout_kind = timeout_kind
+
+
+class ActivityCancelled(ActivityError):
+    """Inside an activity: its run was closed, or nobody waits for it any more. Clean up and leave."""
+
+
+class WorkflowError(HoldfastError):
+    def __init__(self, message: str, workflow_id: str, run_id: str) -> None:
+        super().__init__(message)
+        self.workflow_id = workflow_id
+        self.run_id = run_id
+
+
+class WorkflowFailed(WorkflowError):
+    """The run failed; `__cause__` is the exception its code raised, restored where its class is known."""
+
+
+class WorkflowTimedOut(WorkflowError, TimeoutError):
+    pass
+
+
+class WorkflowStopped(WorkflowError):
+    pass
+
+
+class RequestRefused(HoldfastError):
+    def __init__(self, reason: str, message: str, **fields: Any) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.fields = fields
+
+
+class WorkflowAlreadyStarted(RequestRefused):
+    pass
+
+
+class WorkflowNotFound(RequestRefused):
+    pass
+
+
+class Evicted(GreenletExit):
+    """The live code of a run is being given up. Whatever it does from here on has no effect."""
+
+
+class ContinueAsNewRequested(BaseException):
+    def __init__(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        super().__init__("continue as new")
+        self.target = target
+        self.args_given = args
+        self.kwargs_given = kwargs

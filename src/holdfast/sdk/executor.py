@@ -1,0 +1,370 @@
+"""The worker inside an embedding process: runs workflow code on the engine's thread and activities beside it.
+
+Live code of a run (its fiber) stays here between tasks and goes on from new events alone; without one, a task is answered
+`COLD` and comes back with the whole history. A workflow type whose code keeps the engine's thread busy for more than a few
+milliseconds moves to a thread of its own from then on, so that it never stalls leases, timers or other workflows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from time import thread_time
+from typing import Any, Protocol
+
+from holdfast.codec.errors import PayloadError
+from holdfast.codec.values import dumps
+from holdfast.kernel.event import Recorded
+from holdfast.kernel.failure import Failure
+from holdfast.kernel.features.activity import (
+    ActivityAssignment,
+    CompleteActivity,
+    FailActivity,
+    HeartbeatActivity,
+    HeartbeatReply,
+    Progress,
+)
+from holdfast.kernel.features.workflow_task import CompleteWorkflowTask, FailWorkflowTask, WorkflowAssignment
+from holdfast.kernel.machine import Machine
+from holdfast.kernel.message import Message
+from holdfast.kernel.task import Block, Lease, Task
+from holdfast.sdk.attempt import Attempt, set_current
+from holdfast.sdk.errors import ActivityCancelled
+from holdfast.sdk.fiber import Fiber
+from holdfast.sdk.local import LocalRunner
+from holdfast.sdk.registry import Registry
+
+log = logging.getLogger("holdfast.worker")
+
+SLOW = 0.005  # seconds of CPU on the engine's thread
+FIBER_BYTES = 9_000
+
+
+class Host(Protocol):
+    """What the executor needs of the engine it lives in."""
+
+    cold: object
+
+    def held(self, start: Callable[[BaseException | None], None]) -> object: ...
+    def report(self, key: int, message: Message, reply: Callable[[Any, BaseException | None], None] | None) -> None: ...
+    def room(self) -> None: ...
+    def events(self, run: int, after: int, upto: int) -> list[Recorded]: ...
+    def done_holding(self, key: int) -> None: ...
+    def thread(self, call: Callable[[], Any], done: Callable[[Any], None]) -> None: ...
+    def workflow_thread(self, call: Callable[[], Any], done: Callable[[Any], None]) -> None: ...
+    def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]: ...
+    def post(self, call: Callable[[], None]) -> None: ...
+    def later(self, seconds: float, call: Callable[[], None]) -> None: ...
+
+
+class EmbeddedExecutor:
+    def __init__(
+        self,
+        host: Host,
+        machine: Machine,
+        registry: Registry,
+        owner: str,
+        *,
+        namespace: str,
+        queues: frozenset[str],
+        threads: int,
+        tasks: int,
+        compatibility: str | None,
+    ) -> None:
+        self.host = host
+        self.machine = machine
+        self.registry = registry
+        self.owner = owner
+        self.namespace = namespace
+        self.queues = queues
+        self.compatibility = compatibility
+        self._free = {False: threads, True: tasks}  # by: is the activity async
+        self._fibers: dict[int, Fiber] = {}
+        self._slow: set[str] = set()
+        self._attempts: dict[str, tuple[Attempt, asyncio.Task[Any] | None]] = {}
+        self._lease = Lease(owner=owner)
+        self._locals = LocalRunner(self)
+
+    # -- what the engine asks
+
+    def serves(self, task: Task) -> bool:
+        routing = task.routing
+        return self.runs(
+            task.kind, task.type, routing.namespace, routing.queue, routing.compatibility
+        )
+
+    def runs(self, kind: str, type: str, namespace: str, queue: str, compatibility: str | None) -> bool:
+        table = self.registry.workflows if kind == "workflow" else self.registry.activities
+        return (
+            type in table
+            and queue in self.queues
+            and namespace == self.namespace
+            and (compatibility is None or compatibility == self.compatibility)
+        )
+
+    def inline(self, task: Task) -> bool:
+        return task.kind == "workflow" and task.type not in self._slow
+
+    def has_room(self, kind: str, type: str) -> bool:
+        if kind == "workflow":
+            return type in self._slow
+        return self._free[self.registry.activities[type].is_async] > 0
+
+    def take(self, task: Task) -> bool:
+        if task.kind == "workflow":
+            return True
+        lane = self.registry.activities[task.type].is_async
+        if self._free[lane] <= 0:
+            return False
+        self._free[lane] -= 1
+        return True
+
+    def give_back(self, task: Task) -> None:
+        if task.kind == "activity":
+            self._free[self.registry.activities[task.type].is_async] += 1
+
+    def deliver(self, assignment: Any) -> None:
+        if isinstance(assignment, ActivityAssignment):
+            self._run_activity(assignment)
+        elif assignment.task.call != "held":
+            self._run_on_thread(assignment)
+
+    def forget(self, run: int) -> None:
+        fiber = self._fibers.pop(run, None)
+        if fiber is not None:
+            self._abandon(fiber)
+
+    def weight(self, run: int) -> int:
+        return FIBER_BYTES if run in self._fibers else 0
+
+    def closed(self, run_id: str) -> None:
+        """The run is over: attempts that still run for it are told to stop."""
+        for attempt, task in list(self._attempts.values()):
+            if attempt.run_id == run_id:
+                attempt.cancel()
+                if task is not None:
+                    task.cancel()
+
+    def stop(self) -> None:
+        """Give up all live code and stop the async activities; their leases end with this process's engine."""
+        for run in list(self._fibers):
+            self.forget(run)
+        for _, task in list(self._attempts.values()):
+            if task is not None:
+                task.cancel()
+
+    # -- workflow code
+
+    def activate(self, assignment: WorkflowAssignment, events: list[Recorded]) -> Any:
+        fiber = self._fibers.get(assignment.run_key)
+        if fiber is None:
+            if not events or events[0].sequence != 1:
+                return self.host.cold
+            fiber = self._new_fiber(assignment)
+        elif events and events[0].sequence != fiber.position + 1:
+            self.forget(assignment.run_key)
+            return self.host.cold
+        fiber.assignment = assignment
+        began = thread_time()
+        self._resume(fiber, events, assignment)
+        if thread_time() - began > SLOW and not fiber.replaying:
+            self._move_to_thread(assignment.workflow_type, thread_time() - began)
+        if fiber.locals and fiber.block is None:
+            return self.host.held(lambda error: self._locals.start(fiber, assignment, error))
+        return self.report(fiber, assignment, self._lease)
+
+    def _resume(self, fiber: Fiber, events: list[Recorded], assignment: WorkflowAssignment) -> None:
+        """Drive the code. What escapes here is our own bug, not the author's: it fails the task, never the engine."""
+        try:
+            fiber.resume(events, assignment.cursor)
+        except Exception as error:
+            log.exception("driving workflow %s failed", assignment.workflow_id)
+            fiber.block = Block(message=f"the worker failed: {error!r}", type=type(error).__name__)
+
+    def report(self, fiber: Fiber, assignment: WorkflowAssignment, lease: Lease | None) -> Message:
+        """What the code did in this task, as a message. With a lease it claims and completes in one."""
+        task = assignment.task
+        attempt = task.attempt + 1 if lease is not None else task.attempt
+        if fiber.block is not None:
+            self.forget(assignment.run_key)
+            _explain(assignment, fiber.block)
+            return FailWorkflowTask(
+                task_id=task.id, owner=self.owner, attempt=attempt, block=fiber.block, lease=lease
+            )
+        commands, handled = fiber.take_commands()
+        if fiber.closing is not None:
+            self.forget(assignment.run_key)
+        return CompleteWorkflowTask(
+            task_id=task.id,
+            owner=self.owner,
+            attempt=attempt,
+            commands=commands,
+            handled_failures=handled,
+            lease=lease,
+        )
+
+    def _new_fiber(self, assignment: WorkflowAssignment) -> Fiber:
+        definition = self.registry.workflows[assignment.workflow_type]
+        fiber = self._fibers[assignment.run_key] = Fiber(
+            self.machine,
+            assignment,
+            definition.main,
+            self.registry.exceptions,
+            definition.fingerprint,
+            self.compatibility,
+        )
+        fiber.threaded = assignment.workflow_type in self._slow
+        return fiber
+
+    def _abandon(self, fiber: Fiber) -> None:
+        if fiber.threaded:
+            self.host.workflow_thread(fiber.abandon, lambda _: None)
+        else:
+            fiber.abandon()
+
+    def _move_to_thread(self, type: str, seconds: float) -> None:
+        if type in self._slow:
+            return
+        log.warning(
+            "workflow %r used %.0f ms of CPU in one go; it runs on a thread of its own from now on."
+            " Move heavy work into an activity",
+            type,
+            seconds * 1000,
+        )
+        self._slow.add(type)
+
+    def _run_on_thread(self, assignment: WorkflowAssignment) -> None:
+        fiber = self._fibers.get(assignment.run_key)
+        if fiber is not None and not fiber.threaded:
+            self.forget(assignment.run_key)  # greenlets cannot change threads
+            fiber = None
+        after = 0 if fiber is None else fiber.position
+        events = self.host.events(assignment.run_key, after, assignment.last_sequence)
+        live = fiber or self._new_fiber(assignment)
+        live.assignment = assignment
+        self.host.workflow_thread(
+            lambda: self._resume(live, events, assignment), lambda _: self._ran_on_thread(live, assignment)
+        )
+
+    def _ran_on_thread(self, fiber: Fiber, assignment: WorkflowAssignment) -> None:
+        if fiber.locals and fiber.block is None:
+            self._locals.start(fiber, assignment, None)
+            return
+        self.finish_held(fiber, assignment)
+
+    def finish_held(self, fiber: Fiber, assignment: WorkflowAssignment) -> None:
+        """Report a task that was held under a lease of its own."""
+        message = self.report(fiber, assignment, None)
+        key = assignment.task.workflow
+        self.host.done_holding(key)
+
+        def reported(value: Any, error: BaseException | None) -> None:
+            if error is not None:
+                self.forget(assignment.run_key)
+
+        self.host.report(key, message, reported)
+
+    # -- activities
+
+    def _run_activity(self, assignment: ActivityAssignment) -> None:
+        definition = self.registry.activities[assignment.activity_type]
+        attempt = Attempt(assignment, self._beat)
+        if definition.is_async:
+            task = self.host.spawn(self._async_attempt(assignment, attempt), f"activity-{assignment.activity_type}")
+            self._attempts[attempt.attempt_id] = (attempt, task)
+        else:
+            self._attempts[attempt.attempt_id] = (attempt, None)
+            self.host.thread(lambda: self._attempt(assignment, attempt), self._ended)
+
+    def _attempt(self, assignment: ActivityAssignment, attempt: Attempt) -> tuple[ActivityAssignment, Message]:
+        """One try of a sync activity, on a pool thread: decode, run, encode."""
+        set_current(attempt)
+        try:
+            fn, args, kwargs = self.call_of(assignment.activity_type, assignment.arguments)
+            result = dumps(fn(*args, **kwargs))
+        except BaseException as error:
+            return assignment, self._failed(assignment, error)
+        finally:
+            set_current(None)
+        return assignment, _completed(assignment, self.owner, result)
+
+    async def _async_attempt(self, assignment: ActivityAssignment, attempt: Attempt) -> None:
+        set_current(attempt)
+        message: Message
+        try:
+            fn, args, kwargs = self.call_of(assignment.activity_type, assignment.arguments)
+            message = _completed(assignment, self.owner, dumps(await fn(*args, **kwargs)))
+        except BaseException as error:
+            if isinstance(error, asyncio.CancelledError) and not attempt.cancelled:
+                raise  # the process is stopping: the lease ends with it and the activity is delivered again
+            message = self._failed(assignment, error)
+        self._ended((assignment, message))
+
+    def call_of(
+        self, type: str, arguments: bytes | None
+    ) -> tuple[Callable[..., Any], list[Any], dict[str, Any]]:
+        definition = self.registry.activities[type]
+        args, kwargs = definition.signature.unpack(arguments) if arguments is not None else ([], {})
+        instance = self.registry.instances.get(type)
+        return (definition.fn if instance is None else definition.fn.__get__(instance)), args, kwargs
+
+    def _ended(self, outcome: tuple[ActivityAssignment, Message]) -> None:
+        assignment, message = outcome
+        self._attempts.pop(assignment.activity_attempt_id, None)
+        self._free[self.registry.activities[assignment.activity_type].is_async] += 1
+        self.host.report(assignment.task.workflow, message, None)
+        self.host.room()
+
+    def _failed(self, assignment: ActivityAssignment, error: BaseException) -> Message:
+        return FailActivity(
+            step=assignment.step,
+            attempt=assignment.attempt_number,
+            owner=self.owner,
+            run_id=assignment.run_id,
+            failure=self.failure_of(error),
+        )
+
+    def failure_of(self, error: BaseException) -> Failure:
+        if isinstance(error, ActivityCancelled):
+            return Failure(message=str(error), exception_type="ActivityCancelled", non_retryable=True)
+        failure = self.registry.exceptions.failure(error)
+        if isinstance(error, PayloadError | TypeError) and failure.diagnostics is None:
+            return failure
+        return failure
+
+    def _beat(self, attempt: Attempt, progress: Progress | None) -> None:
+        """Called on the activity's own thread: hand the heartbeat over and go on."""
+        assignment = attempt._assignment  # pyright: ignore[reportPrivateUsage]
+        message = HeartbeatActivity(
+            step=assignment.step,
+            attempt=assignment.attempt_number,
+            owner=self.owner,
+            run_id=assignment.run_id,
+            progress=progress,
+        )
+
+        def heard(reply: HeartbeatReply | None, error: BaseException | None) -> None:
+            if reply is not None and not reply.can_continue:
+                attempt.cancel()
+
+        self.host.post(lambda: self.host.report(assignment.task.workflow, message, heard))
+
+
+def _completed(assignment: ActivityAssignment, owner: str, result: bytes) -> Message:
+    return CompleteActivity(
+        step=assignment.step,
+        attempt=assignment.attempt_number,
+        owner=owner,
+        run_id=assignment.run_id,
+        result=result,
+    )
+
+
+def _explain(assignment: WorkflowAssignment, block: Block) -> None:
+    lines = [f"workflow {assignment.workflow_id} ({assignment.workflow_type}) is blocked: {block.message}"]
+    if block.difference:
+        width = max(len(left) for left, _ in block.difference)
+        lines.append(f"  {'history':<{width}} | code")
+        lines += [f"  {left:<{width}} | {right}" for left, right in block.difference]
+    log.warning("\n".join(lines))

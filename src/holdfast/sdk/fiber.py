@@ -1,0 +1,344 @@
+"""A fiber: the live code of one run, driven by its history. Pure: events in, commands out, no I/O.
+
+History is applied one event at a time, and the code runs to quiescence after each, so a cold replay does exactly what the
+live code did, however many strands it has. A durable call takes the next step number; if history has that step, its shape
+must match, and a mismatch *blocks*: the strand is parked, nothing is thrown into the author's code, the run stays open.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+from holdfast.codec.exceptions import Exceptions
+from holdfast.kernel.command import Command
+from holdfast.kernel.event import Recorded, StepEvent
+from holdfast.kernel.feature import Outcome, Shape
+from holdfast.kernel.features.start import WorkflowStarted
+from holdfast.kernel.features.workflow_task import WorkflowAssignment
+from holdfast.kernel.machine import Machine
+from holdfast.kernel.task import Block
+from holdfast.kernel.values import Micros
+from holdfast.sdk import strand as strands
+from holdfast.sdk.errors import DurableCallRefused, Evicted
+from holdfast.sdk.strand import Strand, current_strand
+
+
+class Operation(Protocol):
+    """A durable call as a fiber sees it."""
+
+    shape: str
+    detail: str | None
+
+    def command(self, step: int) -> Command: ...
+    def describe(self) -> str: ...
+
+
+class LocalCall(Protocol):
+    """A local activity waiting to be run by the worker that holds the task."""
+
+    step: int
+
+
+class _Known(NamedTuple):
+    """A step that history has and the code has not reached yet."""
+
+    shape: Shape
+    event: StepEvent
+    types: list[str]
+    outcome: Outcome | None
+
+
+class Fiber:
+    def __init__(
+        self,
+        machine: Machine,
+        assignment: WorkflowAssignment,
+        main: Callable[[Fiber, WorkflowStarted], None],
+        exceptions: Exceptions,
+        fingerprint: str | None,
+        compatibility: str | None = None,
+    ) -> None:
+        self.machine = machine
+        self.assignment = assignment
+        self.exceptions = exceptions
+        self.fingerprint = fingerprint
+        self.compatibility = compatibility
+        self.now: Micros = 0
+        self.position = 0  # the last history sequence applied
+        self.step = 0  # the last step number the code has asked for
+        self.commands: list[Any] = []
+        self.thrown: dict[str, BaseException] = {}  # failures given to the code since its last completion
+        self.locals: dict[int, Any] = {}
+        self.block: Block | None = None
+        self.abandoned = False
+        self.threaded = False  # lives on the workflow thread
+        self.replaying = False
+        self.closing: Command | None = None
+        self.fatal: BaseException | None = None
+        self.loop: Any = None  # the event loop of an `async def` workflow
+        self.branches: dict[Any, None] = {}  # not joined yet, oldest first
+        self.markers: dict[str, int] = {}
+        self._main = main
+        self._known: dict[int, _Known] = {}
+        self._waiting: dict[int, Callable[[Outcome], None]] = {}
+        self._runnable: deque[tuple[Strand | None, Any]] = deque()
+        self._suspended: set[Strand] = set()
+        self._asked: deque[tuple[int, str]] = deque(maxlen=8)
+        self._random: random.Random | None = None
+        self._uuids = 0
+
+    # -- driven by the worker
+
+    def resume(self, events: list[Recorded], cursor: int = 0) -> None:
+        """Apply events behind `position`, then let the code run as far as it can.
+
+        Up to `cursor` this is repetition: an earlier task has run the same code, and logs stay silent.
+        """
+        if events:
+            self.position = events[-1].sequence
+        if len(events) > 1:
+            events = sorted(events, key=_place)
+        self._read_ahead(events)
+        for entry in events:
+            self.replaying = entry.sequence <= cursor
+            self._apply(entry)
+            if self.block is not None:
+                return
+        self.replaying = False
+        if self._known and self.block is None:
+            self._block_unreached()
+
+    def settle_local(self, step: int, command: Command, outcome: Outcome) -> None:
+        """A local activity has ended: its record takes the place that was kept for it, and the code goes on."""
+        call = self.locals.pop(step)
+        self.commands[self.commands.index(call)] = command
+        self._settle(step, outcome)
+
+    def take_commands(self) -> tuple[list[Command], list[str]]:
+        """What the code has asked for since the last time, in order."""
+        commands, self.commands = self.commands, []
+        if self.closing is not None:
+            commands.append(self.closing)
+        if not self.thrown:
+            return commands, []
+        # Whatever was thrown into the code and is not what the run fails with was caught.
+        handled = [id for id, exception in self.thrown.items() if exception is not self.fatal]
+        self.thrown = {}
+        return commands, handled
+
+    def abandon(self) -> None:
+        """Give the live code up. It is unwound with every durable call, log and side effect inert."""
+        self.abandoned = True
+        self._waiting.clear()
+        self._runnable.clear()
+        suspended, self._suspended = self._suspended, set()
+        for strand in suspended:
+            if self.block is not None:
+                strands.keep_parked(strand)
+            else:
+                strands.give_up(strand)
+
+    # -- called by the author's code, on a strand
+
+    def call(self, operation: Operation) -> Outcome:
+        """A durable call that waits: take a step, ask for it unless history has it, suspend until it is answered."""
+        step = self._ask(operation)
+        strand = current_strand()
+        assert strand is not None
+        self._waiting[step] = lambda outcome: self._runnable.append((strand, outcome))
+        return self.suspend(strand)
+
+    def ask(self, operation: Operation, answer: Callable[[Outcome], None]) -> int:
+        """A durable call whose answer goes to a callback (futures of the workflow's event loop)."""
+        step = self._ask(operation)
+        self._waiting[step] = answer
+        return step
+
+    def immediate(self, operation: Operation, decide: Callable[[int], Command]) -> Outcome | None:
+        """A durable call that does not wait. Returns what history has, or records what `decide` says and returns None."""
+        step = self._next(operation)
+        known = self._known.pop(step, None)
+        if known is not None:
+            self._guard(step, operation, known)
+            if known.outcome is not None:
+                return known.outcome
+        self.commands.append(decide(step))
+        return None
+
+    def peek(self) -> StepEvent | None:
+        """The event that history has for the next step, if any."""
+        known = self._known.get(self.step + 1)
+        return None if known is None else known.event
+
+    def emit(self, command: Command) -> None:
+        """A command without a step, such as a cancellation."""
+        if not self.abandoned:
+            self.commands.append(command)
+
+    def drop(self, step: int) -> None:
+        """Nobody waits for this step any more."""
+        self._waiting.pop(step, None)
+
+    def spawn(self, job: Callable[[], None]) -> None:
+        """Run a job as another strand of this run, after what is running now."""
+        self._check()
+        self._runnable.append((None, job))
+
+    def wake_job(self, job: Callable[[], None]) -> None:
+        """Like `spawn`, for the run's own machinery: also allowed while code is being unwound."""
+        if not self.abandoned:
+            self._runnable.append((None, job))
+
+    def suspend(self, strand: Strand) -> Any:
+        """Wait on this strand; whoever makes it runnable again passes a value."""
+        self._suspended.add(strand)
+        value = strands.suspend()
+        self._suspended.discard(strand)
+        if self.abandoned:
+            raise Evicted
+        return value
+
+    def wake(self, strand: Strand, value: Any) -> None:
+        self._runnable.append((strand, value))
+
+    def park(self, block: Block) -> None:
+        """Replay cannot go on. This strand never continues; the code does not notice."""
+        self.block = block
+        strand = current_strand()
+        assert strand is not None
+        self._suspended.add(strand)
+        while True:
+            strands.suspend()
+            if self.abandoned:
+                raise Evicted
+
+    def rng(self) -> random.Random:
+        if self._random is None:
+            self._random = random.Random(self.assignment.run_id)
+        return self._random
+
+    def drain(self) -> None:
+        """Let every runnable strand run until all of them wait."""
+        runnable = self._runnable
+        while runnable and self.block is None:
+            strand, value = runnable.popleft()
+            if strand is None:
+                strands.run(self, value)
+            else:
+                strands.enter(strand, value)
+
+    # -- inside
+
+    def _check(self) -> None:
+        if self.abandoned:
+            raise Evicted
+        strand = current_strand()
+        if strand is not None and strand.readonly is not None:
+            raise DurableCallRefused(f"{strand.readonly} cannot make durable calls; do it in the workflow's body")
+
+    def _next(self, operation: Operation) -> int:
+        self._check()
+        self.step = step = self.step + 1
+        if self._known:
+            self._asked.append((step, operation.describe()))
+        return step
+
+    def _ask(self, operation: Operation) -> int:
+        step = self._next(operation)
+        known = self._known.pop(step, None)
+        if known is None:
+            self.commands.append(operation.command(step))
+        else:
+            self._guard(step, operation, known)
+        return step
+
+    def _guard(self, step: int, operation: Operation, known: _Known) -> None:
+        shape = known.shape
+        if shape.name == operation.shape:
+            if shape.detail is None or operation.detail is None or shape.detail(known.event) == operation.detail:
+                return
+        self._known[step] = known
+        self.park(self._mismatch(step, operation.describe(), operation.shape))
+
+    def _apply(self, entry: Recorded) -> None:
+        self.now = entry.at
+        event = entry.event
+        if isinstance(event, WorkflowStarted):
+            self._runnable.append((None, lambda: self._main(self, event)))
+        else:
+            outcome = self.machine.outcome(event)
+            if outcome is None:
+                return
+            self._settle(event.sequence, outcome)  # type: ignore[attr-defined]
+            return
+        self.drain()
+
+    def _settle(self, step: int, outcome: Outcome) -> None:
+        waiter = self._waiting.pop(step, None)
+        if waiter is not None:
+            waiter(outcome)
+            self.drain()
+
+    def _read_ahead(self, events: list[Recorded]) -> None:
+        """Note the steps that history has and the code has not asked for: a cold replay, or a lost completion."""
+        for entry in events:
+            event = entry.event
+            if not isinstance(event, StepEvent) or event.sequence <= self.step:
+                continue
+            shape = self.machine.shape(event)
+            if shape is None:
+                continue
+            known = self._known.get(event.sequence)
+            outcome = self.machine.outcome(event)
+            if known is None:
+                self._known[event.sequence] = _Known(shape, event, [entry.type], outcome)
+            else:
+                known.types.append(entry.type)
+                if outcome is not None and known.outcome is None:
+                    self._known[event.sequence] = known._replace(outcome=outcome)
+
+    def _block_unreached(self) -> None:
+        """History has steps that the code no longer asks for."""
+        step = min(self._known)
+        if self.closing is not None and self._known[step].shape.name == "continue as new":
+            return
+        asked = "the end of the workflow" if self.closing is not None else "nothing (it waits)"
+        self._asked.append((step, asked))
+        self.block = self._mismatch(step, asked, "no step")
+
+    def _mismatch(self, step: int, asked: str, shape: str) -> Block:
+        recorded = self._known[step]
+        rows: dict[int, tuple[str, str]] = {number: ("", text) for number, text in self._asked}
+        for number, text in list(rows.items()):
+            known = self._known.get(number)
+            rows[number] = (_described(known) if known is not None else text[1], text[1])
+        rows[step] = (_described(recorded), asked)
+        for number in range(step + 1, step + 3):
+            known = self._known.get(number)
+            if known is not None:
+                rows.setdefault(number, (_described(known), ""))
+        return Block(
+            message=f"replay diverged at step {step}: history has {_described(recorded)}, the code asked for {asked}",
+            type="NonDeterministicReplayError",
+            replay_blocked=True,
+            reason="history_shape_mismatch",
+            workflow_sequence=step,
+            expected_history_shape=shape,
+            recorded_event_types=recorded.types,
+            difference=[(f"{number}: {left}", right) for number, (left, right) in sorted(rows.items())],
+            fingerprint=self.fingerprint,
+        )
+
+
+def _described(known: _Known) -> str:
+    detail = known.shape.detail
+    return known.shape.name if detail is None else f"{known.shape.name} {detail(known.event)}"
+
+
+def _place(entry: Recorded) -> int:
+    """Where replay applies an event: what code decided belongs right behind what it had seen."""
+    after = entry.context.decided_after
+    return entry.sequence if after is None else after

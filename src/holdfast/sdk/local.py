@@ -1,0 +1,128 @@
+"""Local activities: run beside the workflow task that asked for them, while it is held.
+
+Several may run at once; their results are given to the code in step order, which is the order a replay gives them in.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from holdfast.codec.values import dumps
+from holdfast.kernel.failure import Failure
+from holdfast.kernel.feature import Outcome, Thrown, Value
+from holdfast.kernel.features.local_activity import LocalAttempt, RecordLocalActivity
+from holdfast.kernel.features.workflow_task import WorkflowAssignment
+from holdfast.sdk.fiber import Fiber
+
+if TYPE_CHECKING:
+    from holdfast.sdk.activity import ActivityCall
+    from holdfast.sdk.executor import EmbeddedExecutor
+
+
+class LocalRunner:
+    def __init__(self, executor: EmbeddedExecutor) -> None:
+        self._executor = executor
+
+    def start(self, fiber: Fiber, assignment: WorkflowAssignment, error: BaseException | None) -> None:
+        """The task's lease is on disk (or, with an error, is not): run what the code waits for."""
+        if error is not None:
+            self._executor.forget(assignment.run_key)
+            return
+        _Round(self._executor, fiber, assignment).begin()
+
+
+class _Round:
+    """The local activities of one held task."""
+
+    def __init__(self, executor: EmbeddedExecutor, fiber: Fiber, assignment: WorkflowAssignment) -> None:
+        self.executor = executor
+        self.fiber = fiber
+        self.assignment = assignment
+        self.running: set[int] = set()
+        self.attempts: dict[int, list[LocalAttempt]] = {}
+        self.ended: dict[int, bytes | Failure] = {}
+
+    def begin(self) -> None:
+        for step, call in list(self.fiber.locals.items()):
+            if step not in self.running:
+                self.running.add(step)
+                self.attempts[step] = []
+                self._try(step, call)
+
+    def _try(self, step: int, call: ActivityCall[Any]) -> None:
+        executor = self.executor
+        definition = call.definition
+        arguments = definition.signature.pack(call.args, call.kwargs)
+
+        def attempt() -> bytes | Failure:
+            try:
+                fn, args, kwargs = executor.call_of(definition.type, arguments)
+                return dumps(fn(*args, **kwargs))
+            except BaseException as error:
+                return executor.failure_of(error)
+
+        async def attempt_async() -> None:
+            try:
+                fn, args, kwargs = executor.call_of(definition.type, arguments)
+                result: bytes | Failure = dumps(await fn(*args, **kwargs))
+            except Exception as error:
+                result = executor.failure_of(error)
+            self._tried(step, call, result)
+
+        if definition.is_async:
+            executor.host.spawn(attempt_async(), f"local-{definition.type}")
+        else:
+            executor.host.thread(attempt, lambda result: self._tried(step, call, result))
+
+    def _tried(self, step: int, call: ActivityCall[Any], result: bytes | Failure) -> None:
+        policy = call.definition.policy
+        tries = self.attempts[step]
+        if isinstance(result, Failure):
+            number = len(tries) + 1
+            named = policy.non_retryable_error_types
+            final = result.non_retryable or result.exception_type in named or result.exception_class in named
+            if not final and (policy.max_attempts is None or number < policy.max_attempts):
+                pause = policy.backoff(number) / 1_000_000
+                tries.append(LocalAttempt(failure=result, backoff_seconds=pause))
+                self.executor.host.later(pause, lambda: self._try(step, call))
+                return
+            tries.append(LocalAttempt(failure=result))
+        else:
+            tries.append(LocalAttempt())
+        self.ended[step] = result
+        self._settle()
+
+    def _settle(self) -> None:
+        """Give ended activities to the code, lowest step first; it may ask for more of them on the way."""
+        fiber = self.fiber
+        while fiber.locals and fiber.block is None:
+            step = min(fiber.locals)
+            if step not in self.ended:
+                self.begin()
+                return
+            call = fiber.locals[step]
+            record, outcome = self._record(step, call, self.ended.pop(step))
+            if fiber.threaded:
+                self.executor.host.workflow_thread(
+                    lambda: fiber.settle_local(step, record, outcome), lambda _: self._settle()
+                )
+                return
+            fiber.settle_local(step, record, outcome)
+        self.executor.finish_held(fiber, self.assignment)
+
+    def _record(
+        self, step: int, call: ActivityCall[Any], result: bytes | Failure
+    ) -> tuple[RecordLocalActivity, Outcome]:
+        definition = call.definition
+        failed = isinstance(result, Failure)
+        record = RecordLocalActivity(
+            sequence=step,
+            activity_type=definition.type,
+            outcome="failed" if failed else "completed",
+            attempts=self.attempts.pop(step),
+            arguments=definition.signature.pack(call.args, call.kwargs),
+            result=None if failed else result,
+            retry_policy=definition.policy,
+        )
+        # The failure id is the engine's to give; code that catches this failure is recorded by the replaying kernel.
+        return record, Thrown(result, None, "activity") if failed else Value(result)

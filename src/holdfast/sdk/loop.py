@@ -1,0 +1,177 @@
+"""The event loop of an `async def` workflow: small, deterministic, and its time is durable.
+
+Callbacks run first in, first out. `call_later` is a durable timer; cancelling its handle cancels the timer. Sockets, threads,
+signals and processes do not exist here. It is pumped on a strand, so that a blocking durable call inside `async` code works
+and blocks this run only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+from collections import deque
+from collections.abc import Callable, Coroutine, Generator
+from typing import Any
+
+from holdfast.kernel.feature import Outcome
+from holdfast.kernel.features.timer import CancelTimer
+from holdfast.kernel.values import SECOND
+from holdfast.sdk import strand as strands
+from holdfast.sdk.errors import DurableCallRefused
+from holdfast.sdk.fiber import Fiber
+from holdfast.sdk.timer import TimerCall
+
+log = logging.getLogger("holdfast.workflow")
+
+
+class _Timer(asyncio.TimerHandle):
+    """A pending `call_later`. It becomes a durable timer at once and is cancelled with it."""
+
+    step: int = 0
+
+    def cancel(self) -> None:
+        if not self.cancelled():
+            super().cancel()
+            loop: Any = self._loop  # pyright: ignore[reportUnknownMemberType, reportAttributeAccessIssue]
+            loop.cancel_timer(self.step)
+
+
+class _Task(asyncio.Task[Any]):
+    """Tasks hash by creation order, so that sets of them iterate the same way in every replay."""
+
+    def __init__(self, coroutine: Any, *, loop: WorkflowLoop, name: str | None = None, **options: Any) -> None:
+        self._number = loop.next_task()
+        super().__init__(coroutine, loop=loop, name=name or f"task-{self._number}", **options)
+
+    def __hash__(self) -> int:
+        return self._number
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+
+class WorkflowLoop(asyncio.AbstractEventLoop):
+    def __init__(self, fiber: Fiber) -> None:
+        self._fiber = fiber
+        self._ready: deque[asyncio.Handle] = deque()
+        self._scheduled = False
+        self._tasks = 0
+
+    # -- running
+
+    def pump(self) -> None:
+        """Run every callback that is ready. Called on a strand."""
+        running = strands._get_running_loop()  # pyright: ignore[reportPrivateUsage]
+        strands._set_running_loop(self)  # pyright: ignore[reportPrivateUsage]
+        try:
+            while self._ready and not self._fiber.abandoned:
+                handle = self._ready.popleft()
+                if not handle.cancelled():
+                    handle._run()  # pyright: ignore[reportPrivateUsage]
+        finally:
+            self._scheduled = False
+            strands._set_running_loop(running)  # pyright: ignore[reportPrivateUsage]
+
+    def _wake(self) -> None:
+        if not self._scheduled:
+            self._scheduled = True
+            self._fiber.wake_job(self.pump)
+
+    # -- what asyncio asks of a loop
+
+    def call_soon(
+        self, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.Handle:
+        handle = asyncio.Handle(callback, args, self, context)
+        self._ready.append(handle)
+        self._wake()
+        return handle
+
+    def call_later(
+        self, delay: float, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.TimerHandle:
+        handle = _Timer(self.time() + delay, callback, args, self, context)
+
+        def fired(outcome: Outcome) -> None:
+            if not handle.cancelled():
+                self._ready.append(handle)
+                self._wake()
+
+        handle.step = self._fiber.ask(TimerCall(max(delay, 0.0)), fired)
+        return handle
+
+    def call_at(
+        self, when: float, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.TimerHandle:
+        # asyncio adds `time()` to a delay and hands the sum over; take the noise of that sum away again.
+        return self.call_later(round(when - self.time(), 6), callback, *args, context=context)
+
+    def cancel_timer(self, step: int) -> None:
+        if not self._fiber.abandoned:
+            self._fiber.drop(step)
+            self._fiber.emit(CancelTimer(step=step))
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        """asyncio tells its loop about cancelled timers; ours already knows."""
+
+    def time(self) -> float:
+        return self._fiber.now / SECOND
+
+    def create_future(self) -> asyncio.Future[Any]:
+        return asyncio.Future(loop=self)
+
+    def create_task(
+        self, coro: Coroutine[Any, Any, Any] | Generator[Any, None, Any], *, name: str | None = None, **options: Any
+    ) -> asyncio.Task[Any]:
+        return _Task(coro, loop=self, name=name, **options)
+
+    def next_task(self) -> int:
+        self._tasks += 1
+        return self._tasks
+
+    def get_debug(self) -> bool:
+        return False
+
+    def is_running(self) -> bool:
+        return True
+
+    def is_closed(self) -> bool:
+        return False
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        if not self._fiber.abandoned and not self._fiber.replaying:
+            log.error("%s", context.get("message", "error in workflow"), exc_info=context.get("exception"))
+
+    async def shutdown_asyncgens(self) -> None:
+        """Async generators of workflow code are closed with their run."""
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in _REFUSED:
+            raise DurableCallRefused(f"loop.{name}() has no place in a workflow; do it in an activity")
+        return super().__getattribute__(name)
+
+
+_REFUSED = frozenset(
+    {
+        "call_soon_threadsafe",
+        "run_in_executor",
+        "create_connection",
+        "create_server",
+        "create_datagram_endpoint",
+        "create_unix_connection",
+        "create_unix_server",
+        "subprocess_exec",
+        "subprocess_shell",
+        "add_signal_handler",
+        "getaddrinfo",
+        "getnameinfo",
+        "sock_connect",
+        "sock_recv",
+        "sock_sendall",
+        "connect_read_pipe",
+        "connect_write_pipe",
+        "run_forever",
+        "run_until_complete",
+    }
+)

@@ -1,0 +1,128 @@
+"""What a worker can run: workflows and activities by durable type, exceptions by alias. Conflicts fail at registration."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
+
+from msgspec import Struct
+
+from holdfast.codec.exceptions import Exceptions
+from holdfast.sdk.activity import Definition as ActivityDefinition
+from holdfast.sdk.errors import DefinitionError
+from holdfast.sdk.workflow import WorkflowDefinition, WorkflowFn, definition_of
+
+Guard = Literal["error", "warn", "off"]
+
+
+class NonDeterminismWarning(UserWarning):
+    """Workflow code that may not replay the same way."""
+
+
+class Types(Struct, frozen=True, kw_only=True):
+    """The type map: durable keys for code that was renamed or moved, or that carries no decorator name of its own."""
+
+    workflows: Mapping[str, Any] = {}
+    activities: Mapping[str, Any] = {}
+    exceptions: Mapping[str, type[BaseException] | str] = {}
+    exception_class_aliases: Mapping[str, type[BaseException]] = {}
+
+
+class Registry:
+    def __init__(self, types: Types | None = None, guard: Guard = "warn") -> None:
+        types = types or Types()
+        self.guard = guard
+        self.workflows: dict[str, WorkflowDefinition] = {}
+        self.activities: dict[str, ActivityDefinition[Any, Any]] = {}
+        self.instances: dict[str, object] = {}
+        self.exceptions = Exceptions(types=types.exceptions, class_aliases=types.exception_class_aliases)
+        self._types = types
+        self._keys: dict[int, str] = {}
+        for key, target in types.workflows.items():
+            self._workflow(target, key)
+        for key, target in types.activities.items():
+            self._activity(target, key)
+
+    def register(self, things: Iterable[Any]) -> None:
+        for thing in things:
+            self._one(thing)
+
+    def _one(self, thing: Any) -> None:
+        if isinstance(thing, WorkflowFn) or (isinstance(thing, type) and "__holdfast_workflow__" in vars(thing)):
+            self._workflow(thing, None)
+        elif isinstance(thing, ActivityDefinition):
+            self._activity(thing, None)
+        elif isinstance(thing, type) and issubclass(thing, Exception):
+            self.exceptions.register(thing)
+        elif not isinstance(thing, type) and not callable(thing):
+            self._methods(thing)
+        else:
+            raise DefinitionError(
+                f"cannot register {thing!r}: it is neither a workflow, an activity, an exception class,"
+                " nor an object with activity methods"
+            )
+
+    def _methods(self, instance: Any) -> None:
+        """Every activity method of an object; calls run on this instance."""
+        found = False
+        for cls in type(instance).__mro__:
+            for value in vars(cls).values():
+                if isinstance(value, ActivityDefinition) and value.type not in self.instances:
+                    found = True
+                    self._activity(value, None)
+                    self.instances[value.type] = instance
+        if not found:
+            raise DefinitionError(f"{instance!r} has no methods decorated with @activity")
+
+    def _workflow(self, target: Any, key: str | None) -> None:
+        definition = definition_of(target)
+        if key is not None and not definition.named:
+            definition.type = key
+        self._claim("workflow", key, definition.type, definition.target, self.workflows)
+        if definition.type not in self.workflows:
+            self._check(definition)
+        self.workflows[definition.type] = definition
+
+    def _activity(self, target: Any, key: str | None) -> None:
+        if not isinstance(target, ActivityDefinition):
+            raise DefinitionError(f"{target!r} is not an activity; decorate it with @activity")
+        if target.extern:
+            return
+        if key is not None and not target.named:
+            target.type = key
+        self._claim("activity", key, target.type, target.fn, self.activities)
+        self.activities[target.type] = target
+
+    def _claim(self, kind: str, key: str | None, own: str, code: object, table: Mapping[str, Any]) -> None:
+        """One durable key per piece of code and one piece of code per key; a map may not contradict a decorator."""
+        name = getattr(code, "__qualname__", repr(code))
+        if key is not None and key != own:
+            raise DefinitionError(f"the type map names {kind} {name} {key!r}, its decorator says {own!r}; make them agree")
+        before = self._keys.get(id(code))
+        if before is not None and before != own:
+            raise DefinitionError(f"{kind} {name} is registered as {before!r} and as {own!r}; use one type key")
+        other = table.get(own)
+        holder = None if other is None else getattr(other, "target", getattr(other, "fn", None))
+        if holder is not None and holder is not code:
+            raise DefinitionError(
+                f"{kind} type {own!r} is claimed by {getattr(holder, '__qualname__', holder)} and by {name};"
+                " give one of them another type"
+            )
+        self._keys[id(code)] = own
+
+    def _check(self, definition: WorkflowDefinition) -> None:
+        if self.guard == "off" or definition.unchecked:
+            return
+        from holdfast.sdk.branch import spawn
+        from holdfast.sdk.primitives import side_effect
+        from holdfast.sdk.source import check
+        from holdfast.sdk.timer import sleep
+
+        findings = check(
+            definition.target, name=definition.type, blocking=(sleep,), recording=(side_effect,), deferring=(spawn,)
+        )
+        for finding in findings:
+            if finding.severity == "error" or self.guard == "error":
+                raise DefinitionError(str(finding))
+            warnings.warn(str(finding), NonDeterminismWarning, stacklevel=6)

@@ -1,0 +1,136 @@
+"""Strands: the greenlets that workflow code runs on. The current run is an attribute of the current strand.
+
+Strands are pooled, because making one costs more than a whole resumed step. A strand that ends hands itself back;
+one that is suspended in a durable call belongs to its run until the call is answered or the run is given up.
+"""
+
+from __future__ import annotations
+
+import asyncio.events
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from greenlet import getcurrent, greenlet
+
+from holdfast.sdk.errors import Evicted
+
+if TYPE_CHECKING:
+    from holdfast.sdk.fiber import Fiber
+
+POOL_LIMIT = 256
+
+_get_running_loop = asyncio.events._get_running_loop
+_set_running_loop = asyncio.events._set_running_loop
+
+
+class _Pools(threading.local):
+    def __init__(self) -> None:
+        self.idle: list[Strand] = []
+        self.quarantine: list[Strand] = []
+
+
+_pools = _Pools()
+
+
+class Strand(greenlet):
+    """Runs one job after another. `readonly` names why durable calls are refused right now."""
+
+    fiber: Fiber | None
+    job: Callable[[], None] | None
+    readonly: str | None
+
+    def __init__(self) -> None:
+        super().__init__(self._live)
+        self.fiber = None
+        self.job = None
+        self.readonly = None
+
+    def _live(self, _: Any = None) -> None:
+        idle = _pools.idle
+        while True:
+            job = self.job
+            if job is None:
+                return
+            job()
+            self.job = None
+            self.fiber = None
+            self.readonly = None
+            if len(idle) >= POOL_LIMIT:
+                return
+            idle.append(self)
+            hub = self.parent
+            assert hub is not None
+            hub.switch()
+
+
+def current_fiber() -> Fiber | None:
+    """The run whose code is executing, or None outside workflow code."""
+    strand = getcurrent()
+    return strand.fiber if type(strand) is Strand else None
+
+
+def current_strand() -> Strand | None:
+    strand = getcurrent()
+    return strand if type(strand) is Strand else None
+
+
+def run(fiber: Fiber, job: Callable[[], None]) -> Strand:
+    """Run a job of this run on a strand until it ends or suspends."""
+    idle = _pools.idle
+    strand = idle.pop() if idle else Strand()
+    strand.fiber = fiber
+    strand.job = job
+    enter(strand, None)
+    return strand
+
+
+def enter(strand: Strand, value: Any) -> None:
+    """Switch into a strand; control comes back when it suspends or ends.
+
+    Its end switches to its parent, so the parent is set on every entry. The surrounding event loop is hidden from
+    workflow code: it would find a loop there that knows nothing of durable time.
+    """
+    strand.parent = getcurrent()
+    outer = _get_running_loop()
+    _set_running_loop(None)
+    try:
+        strand.switch(value)
+    finally:
+        _set_running_loop(outer)
+
+
+def suspend() -> Any:
+    """Give control back to whoever entered this strand; returns what it is resumed with."""
+    strand = getcurrent()
+    hub = strand.parent
+    assert hub is not None
+    inner = _get_running_loop()
+    try:
+        return hub.switch()
+    finally:
+        _set_running_loop(inner)
+
+
+def give_up(strand: Strand) -> None:
+    """Unwind a suspended strand. Its run is already marked abandoned, so nothing it still does has an effect."""
+    outer = _get_running_loop()
+    for _ in range(2):
+        if strand.dead or strand.job is None:
+            return
+        strand.parent = getcurrent()
+        _set_running_loop(None)
+        try:
+            strand.throw(Evicted)
+        except BaseException:
+            return  # the code died of something of its own; its run is gone either way
+        finally:
+            _set_running_loop(outer)
+    # Code that swallows its own end twice would do so for ever. Kept, so that nothing is thrown into it again.
+    if not strand.dead and strand.job is not None:
+        _pools.quarantine.append(strand)
+
+
+def keep_parked(strand: Strand) -> None:
+    """Never resume this strand and never throw into it: its replay is blocked, and its code must not notice."""
+    _pools.quarantine.append(strand)

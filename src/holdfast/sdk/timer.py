@@ -1,0 +1,44 @@
+"""Sleeping. `sleep("3d")` suspends the run; only the durable timer's firing resumes it."""
+
+from __future__ import annotations
+
+from holdfast.kernel.command import Command
+from holdfast.kernel.feature import Outcome
+from holdfast.kernel.features.timer import CancelTimer, StartTimer
+from holdfast.sdk.durations import Duration, to_seconds
+from holdfast.sdk.fiber import Fiber
+from holdfast.sdk.step import Call, Step
+
+
+class TimerCall(Call[None]):
+    name = "sleep()"
+    shape = "timer"
+    detail = None
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    def command(self, step: int) -> Command:
+        return StartTimer(sequence=step, delay_seconds=self.seconds)
+
+    def describe(self) -> str:
+        return "timer"
+
+    def finish(self, fiber: Fiber, outcome: Outcome) -> None:
+        return None
+
+    def cancel(self, fiber: Fiber, step: int) -> None:
+        fiber.emit(CancelTimer(step=step))
+
+
+class Sleep:
+    """`sleep(d)` waits; `sleep.step(d)` describes the wait."""
+
+    def __call__(self, duration: Duration, /) -> None:
+        Step(TimerCall(to_seconds(duration))).run()
+
+    def step(self, duration: Duration, /) -> Step[None]:
+        return Step(TimerCall(to_seconds(duration)))
+
+
+sleep = Sleep()

@@ -1,0 +1,13 @@
+"""The one-method seam between the SDK and an engine, in this process or across a network."""
+
+from __future__ import annotations
+
+from typing import Protocol, TypeVar
+
+from holdfast.protocol.requests import Request
+
+R = TypeVar("R")
+
+
+class Transport(Protocol):
+    async def call(self, request: Request[R]) -> R: ...

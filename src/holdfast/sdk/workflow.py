@@ -1,0 +1,278 @@
+"""Workflows as authors write them: `@workflow` on a function, or on a class with `handle()`.
+
+The decorator only describes; a worker that registers the definition runs it. A class is what a workflow becomes when others
+talk to it while it runs. The entry is straight-line code: `def`, or `async def` on the run's own event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from functools import cached_property, update_wrapper
+from typing import Any, Generic, NoReturn, ParamSpec, Protocol, TypeVar, overload
+
+from holdfast.codec.arguments import Signature
+from holdfast.codec.errors import PayloadError
+from holdfast.codec.values import dumps
+from holdfast.kernel.features.close import CompleteWorkflow, FailWorkflow
+from holdfast.kernel.features.continue_as_new import ContinueAsNew
+from holdfast.kernel.features.start import Definition as Snapshot
+from holdfast.kernel.features.start import WorkflowStarted
+from holdfast.kernel.task import Block
+from holdfast.sdk.errors import ContinueAsNewRequested, DefinitionError, DurableCallRefused, Evicted, NotInWorkflow
+from holdfast.sdk.fiber import Fiber
+from holdfast.sdk.loop import WorkflowLoop
+from holdfast.sdk.primitives import patched, version
+from holdfast.sdk.strand import current_fiber
+
+P = ParamSpec("P")
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+T = TypeVar("T")
+Coro = Coroutine[Any, Any, T]
+
+_GENERATOR = 0x20 | 0x200  # plain and async generators
+_COROUTINE = 0x80
+
+
+class HasHandle(Protocol):
+    def handle(self, *args: Any, **kwargs: Any) -> Any: ...
+
+
+class Entry(Protocol[P, R_co]):
+    """A workflow class, seen through its entry method."""
+
+    def handle(self, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
+
+
+W = TypeVar("W", bound=HasHandle)
+
+
+class WorkflowDefinition:
+    """What a worker needs to run a workflow and a client to start it."""
+
+    def __init__(
+        self, target: Any, entry: Callable[..., Any], type: str | None, *, queue: str | None, unchecked: bool, is_class: bool
+    ) -> None:
+        self.target = target
+        self.entry = entry
+        self.type: str = type or target.__name__
+        self.named = type is not None  # a name of its own, which a type map may not contradict
+        self.queue = queue
+        self.unchecked = unchecked
+        self.is_class = is_class
+        self.is_async = bool(entry.__code__.co_flags & _COROUTINE)
+
+    @cached_property
+    def signature(self) -> Signature:
+        return Signature(self.entry, drop_self=self.is_class)
+
+    @cached_property
+    def fingerprint(self) -> str | None:
+        from holdfast.sdk.source import definition_fingerprint
+
+        return definition_fingerprint(self.target)
+
+    @cached_property
+    def snapshot(self) -> Snapshot:
+        """What a start records of this definition."""
+        from holdfast.sdk.source import change_ids
+
+        return Snapshot(
+            workflow_class=self.class_name,
+            fingerprint=self.fingerprint,
+            change_ids=change_ids(self.target, (version, patched)),
+            entry_method="handle" if self.is_class else self.entry.__name__,
+            entry_declaring_class=self.class_name if self.is_class else None,
+        )
+
+    @property
+    def class_name(self) -> str:
+        return f"{self.target.__module__}:{self.target.__qualname__}"
+
+    def main(self, fiber: Fiber, started: WorkflowStarted) -> None:
+        """The first job of a fiber: run the entry from its arguments to its end."""
+        try:
+            args, kwargs = self.signature.unpack(started.arguments) if started.arguments is not None else ([], {})
+        except PayloadError as error:
+            fiber.park(
+                Block(
+                    message=f"the recorded arguments do not fit {self.type!r}: {error}",
+                    type="WorkflowEntryArgumentsMismatch",
+                    replay_blocked=True,
+                    reason="workflow_entry_arguments_mismatch",
+                    fingerprint=self.fingerprint,
+                )
+            )
+            return
+        if self.is_async:
+            self._start_async(fiber, args, kwargs)
+        else:
+            self._conclude(fiber, lambda: self._enter(args, kwargs))
+
+    def _enter(self, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        if self.is_class:
+            return self.entry(self.target(), *args, **kwargs)
+        return self.entry(*args, **kwargs)
+
+    def _start_async(self, fiber: Fiber, args: list[Any], kwargs: dict[str, Any]) -> None:
+        loop = WorkflowLoop(fiber)
+        fiber.loop = loop
+        task = loop.create_task(self._enter(args, kwargs), name="main")
+        task.add_done_callback(lambda done: self._conclude(fiber, done.result))
+
+    def _conclude(self, fiber: Fiber, end: Callable[[], Any]) -> None:
+        """Turn the end of the code into the command that closes the run."""
+        try:
+            result = end()
+            for branch in fiber.branches:
+                if branch.error is not None:
+                    raise branch.error
+            fiber.closing = CompleteWorkflow(result=dumps(result))
+        except Evicted:
+            return
+        except ContinueAsNewRequested as request:
+            fiber.closing = self._continue(request)
+        except asyncio.CancelledError as error:
+            fiber.fatal = error
+            fiber.closing = _failed(fiber, error)
+        except Exception as error:
+            fiber.fatal = error
+            fiber.closing = _failed(fiber, error)
+
+    def _continue(self, request: ContinueAsNewRequested) -> ContinueAsNew:
+        definition = definition_of(request.target)
+        return ContinueAsNew(
+            arguments=definition.signature.pack(request.args_given, request.kwargs_given),
+            workflow_type=definition.type,
+            definition=definition.snapshot,
+        )
+
+
+def _failed(fiber: Fiber, error: BaseException) -> FailWorkflow:
+    failure = fiber.exceptions.failure(error)
+    return FailWorkflow(
+        message=failure.message,
+        exception_type=failure.exception_type,
+        exception_class=failure.exception_class,
+        exception=failure,
+        non_retryable=failure.non_retryable,
+    )
+
+
+class WorkflowFn(Generic[P, R]):
+    """A decorated workflow function: handed to clients and workers, and still the function when called outside."""
+
+    def __init__(self, fn: Callable[..., Any], type: str | None, *, queue: str | None, unchecked: bool) -> None:
+        update_wrapper(self, fn)
+        self.definition = WorkflowDefinition(fn, fn, type, queue=queue, unchecked=unchecked, is_class=False)
+
+    @property
+    def type(self) -> str:
+        return self.definition.type
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Any:
+        if current_fiber() is not None:
+            raise DurableCallRefused(
+                f"calling workflow {self.type!r} inside a workflow would start a child; this version has no children."
+                " Move shared code to a plain function"
+            )
+        return self.definition.entry(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<workflow {self.type}>"
+
+
+class Workflow(WorkflowFn[P, R]):
+    pass
+
+
+class AsyncWorkflow(WorkflowFn[P, R]):
+    pass
+
+
+class WorkflowDecorator(Protocol):
+    @overload
+    def __call__(self, cls: type[W], /) -> type[W]: ...
+    @overload
+    def __call__(self, fn: Callable[P, Coro[R]], /) -> AsyncWorkflow[P, R]: ...
+    @overload
+    def __call__(self, fn: Callable[P, R], /) -> Workflow[P, R]: ...
+
+
+@overload
+def workflow(cls: type[W], /) -> type[W]: ...
+@overload
+def workflow(fn: Callable[P, Coro[R]], /) -> AsyncWorkflow[P, R]: ...
+@overload
+def workflow(fn: Callable[P, R], /) -> Workflow[P, R]: ...
+@overload
+def workflow(
+    *, type: str | None = None, queue: str | None = None, unchecked: bool = False
+) -> WorkflowDecorator: ...
+def workflow(
+    target: Any = None, /, *, type: str | None = None, queue: str | None = None, unchecked: bool = False
+) -> Any:
+    """Make a function or class a workflow. `unchecked` skips the source check at registration."""
+
+    def decorate(target: Any) -> Any:
+        return _decorate(target, type, queue, unchecked)
+
+    return decorate if target is None else decorate(target)
+
+
+def _decorate(target: Any, name: str | None, queue: str | None, unchecked: bool) -> Any:
+    if isinstance(target, type):
+        return _decorate_class(target, name, queue, unchecked)
+    code = getattr(target, "__code__", None)
+    if code is None:
+        raise DefinitionError(f"@workflow needs a function or a class with handle(), not {target!r}")
+    _refuse_generator(target)
+    kind = AsyncWorkflow if code.co_flags & _COROUTINE else Workflow
+    return kind(target, name, queue=queue, unchecked=unchecked)
+
+
+def _decorate_class(cls: type[Any], name: str | None, queue: str | None, unchecked: bool) -> type[Any]:
+    entry = getattr(cls, "handle", None)
+    if entry is None or getattr(entry, "__code__", None) is None:
+        raise DefinitionError(f"workflow class {cls.__qualname__} needs a method handle(self, ...)")
+    if hasattr(cls, "execute"):
+        raise DefinitionError(f"workflow class {cls.__qualname__} has two entry methods, handle() and execute(); keep one")
+    _refuse_generator(entry)
+    for attribute, value in vars(cls).items():
+        if not attribute.startswith("__") and isinstance(value, list | dict | set | bytearray):
+            raise DefinitionError(
+                f"{cls.__qualname__}.{attribute} is a mutable class attribute, shared by all runs of a worker;"
+                " set it in __init__(self)"
+            )
+    definition = WorkflowDefinition(
+        cls, entry, name, queue=queue, unchecked=unchecked, is_class=True
+    )
+    cls.__holdfast_workflow__ = definition
+    return cls
+
+
+def _refuse_generator(fn: Any) -> None:
+    if fn.__code__.co_flags & _GENERATOR:
+        raise DefinitionError(
+            f"workflow {fn.__qualname__} uses `yield`; write straight-line code: durable calls return their value"
+        )
+
+
+def definition_of(target: Any) -> WorkflowDefinition:
+    """The definition behind anything an author can name a workflow by."""
+    if isinstance(target, WorkflowFn):
+        return target.definition  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    found = vars(target).get("__holdfast_workflow__") if isinstance(target, type) else None
+    if found is None:
+        raise DefinitionError(f"{target!r} is not a workflow; decorate it with @workflow")
+    return found
+
+
+def continue_as_new(
+    target: WorkflowFn[P, Any] | type[Entry[P, Any]], /, *args: P.args, **kwargs: P.kwargs
+) -> NoReturn:
+    """Close this run and go on as a new one with a fresh history. The first argument gives the types."""
+    if current_fiber() is None:
+        raise NotInWorkflow("continue_as_new()")
+    raise ContinueAsNewRequested(target, args, kwargs)

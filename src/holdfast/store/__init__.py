@@ -1,0 +1,156 @@
+"""The Store: what an engine needs of a database, and nothing of any feature.
+
+Every change goes through `apply`: independent Decisions, each guarded by the instance row it was decided on. Nothing
+depends on a batch being atomic. A guard that does not match skips that Decision alone (`stale`), a Decision that cannot be
+written fails alone, and a database that cannot commit is `down`: nothing of the batch happened and nobody may say it did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from functools import wraps
+from typing import Any, Generic, NamedTuple, ParamSpec, Protocol, TypeVar
+
+from msgspec import Struct
+
+from holdfast.kernel.decision import CommandRecord, Decision, RunRow, WorkflowRow
+from holdfast.kernel.event import Recorded
+from holdfast.kernel.task import Task
+from holdfast.kernel.values import Micros
+
+
+class StoreError(Exception):
+    """Base of everything a store says is wrong."""
+
+
+class Unavailable(StoreError):
+    """The database cannot commit now (disk full, I/O error, locked). Nothing was lost; try again."""
+
+
+class IncompatibleStore(StoreError):
+    """The database was written by a newer version, or is not ours."""
+
+
+class Applied(NamedTuple):
+    """What became of a batch, by position. Positions in neither were committed."""
+
+    stale: frozenset[int] = frozenset()
+    failed: dict[int, Exception] = {}
+    down: Unavailable | None = None
+
+
+ALL = Applied()
+
+
+class Loaded(NamedTuple):
+    """An instance as it is on disk: its row, its current run with its history, its task rows."""
+
+    row: WorkflowRow
+    run: RunRow | None
+    history: list[Recorded]
+    tasks: list[Task]
+
+
+class RunFilter(Struct, frozen=True, kw_only=True):
+    """Which runs to list; None matches everything. Newest first."""
+
+    namespace: str = "default"
+    workflow_id: str | None = None
+    workflow_type: str | None = None
+    status: str | None = None
+    business_key: str | None = None
+    label: tuple[str, str] | None = None
+    search: tuple[str, Any] | None = None
+    before: int | None = None  # run key of the last row of the page before
+    limit: int = 100
+
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+
+class Now(Generic[T]):
+    """An awaitable whose value is already there. Who looks first saves a task switch; who awaits sees no difference."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: T) -> None:
+        self.value = value
+
+    def __await__(self) -> Generator[Any, None, T]:
+        return self.value
+        yield  # makes this a generator, as awaiting demands
+
+
+def at_once(verb: Callable[P, T]) -> Callable[P, Awaitable[T]]:
+    """Offer a plain method as an awaitable verb of the protocol."""
+
+    @wraps(verb)
+    def answer(*args: P.args, **kwargs: P.kwargs) -> Now[T]:
+        return Now(verb(*args, **kwargs))
+
+    return answer
+
+
+class Store(Protocol):
+    """About fifteen coarse verbs. Reads see committed state only."""
+
+    def apply(self, decisions: Sequence[Decision], done: Callable[[Applied], None]) -> None:
+        """Write and commit; `done` is called on the engine's thread once it is on disk (or is not)."""
+        ...
+
+    def probe(self) -> Awaitable[Unavailable | None]:
+        """Try one commit on a fresh connection; None means the database works again."""
+        ...
+
+    def find(self, namespace: str, workflow_id: str) -> Awaitable[int | None]:
+        """The key of that instance, if it exists. Asked on every start, so it must be cheap."""
+        ...
+
+    def locate(self, run_id: str) -> Awaitable[tuple[int, int] | None]:
+        """(instance key, run key) of a run."""
+        ...
+
+    def load(self, key: int) -> Awaitable[Loaded | None]: ...
+
+    def history(self, run: int, after: int = 0, limit: int | None = None) -> Awaitable[list[Recorded]]:
+        """A run's events behind a sequence, verified. Damage raises `HistoryDamaged`."""
+        ...
+
+    def last_event(self, run: int) -> Awaitable[Recorded | None]: ...
+
+    def due(self, until: Micros, limit: int) -> Awaitable[list[tuple[Micros, int]]]:
+        """(next wake, instance key), earliest first."""
+        ...
+
+    def ready(self, limit: int, after: tuple[Micros, int, str] | None = None) -> Awaitable[list[Task]]:
+        """Unleased ready tasks, oldest first, behind (available_at, instance key, task id)."""
+        ...
+
+    def leased(self) -> Awaitable[list[Task]]: ...
+
+    def failed(self) -> Awaitable[list[Task]]: ...
+
+    def suspects(self, after: int, limit: int) -> Awaitable[tuple[list[int], int | None]]:
+        """Instances whose task rows are not as many as they expect, in one page of the sweep; then where to go on."""
+        ...
+
+    def runs(self, where: RunFilter) -> Awaitable[list[RunRow]]: ...
+
+    def run(self, run_id: str) -> Awaitable[RunRow | None]: ...
+
+    def commands(self, workflow: int) -> Awaitable[list[CommandRecord]]: ...
+
+    def acquire(self) -> bool:
+        """Become the one engine of this database, if there is none. Held until the process ends or closes the store."""
+        ...
+
+    def changed(self) -> bool:
+        """Whether another process has committed since the last time this was asked."""
+        ...
+
+    def notices(self) -> Awaitable[list[int]]:
+        """Instances that other processes have changed; each is told once."""
+        ...
+
+    def close(self) -> None: ...

@@ -1,0 +1,148 @@
+-- name: find
+select key
+from workflow
+where namespace = ?
+  and workflow_id = ?
+
+-- name: load_workflow
+select key, namespace, workflow_id, workflow_type, last, run, command_sequence, cursor, next_wake, expects, reserved_at
+from workflow
+where key = ?
+
+-- name: load_tasks
+select body
+from task
+where workflow = ?
+
+-- name: locate
+select workflow, key
+from run
+where run_id = ?
+
+-- name: history
+select sequence, type, at, body, context, checksum
+from event
+where run = ?
+  and sequence > ?
+order by sequence
+limit ?
+
+-- name: last_event
+select sequence, type, at, body, context, checksum
+from event
+where run = ?
+order by sequence desc
+limit 2
+
+-- name: due
+select next_wake, key
+from workflow
+where next_wake <= ?
+order by next_wake
+limit ?
+
+-- name: ready
+-- The row value compares like the index is ordered, so a page starts where the last one ended.
+select body
+from task
+where state = 'ready'
+  and (available_at, workflow, id) > (?, ?, ?)
+order by available_at, workflow, id
+limit ?
+
+-- name: by_state
+select body
+from task
+where state = ?
+
+-- name: suspects
+-- One page of the sweep: `expects` is how many task rows the last decision left.
+select key, expects <> (select count(*) from task where task.workflow = workflow.key)
+from workflow
+where key > ?
+order by key
+limit ?
+
+-- name: run_by_id
+select key, workflow, run_id, number, namespace, workflow_id, workflow_type, status, closed_reason, queue, connection,
+  compatibility, business_key, labels, search_attributes, started_at, closed_at, length
+from run
+where run_id = ?
+
+-- name: run_by_key
+select key, workflow, run_id, number, namespace, workflow_id, workflow_type, status, closed_reason, queue, connection,
+  compatibility, business_key, labels, search_attributes, started_at, closed_at, length
+from run
+where key = ?
+
+-- name: runs
+select key, workflow, run_id, number, namespace, workflow_id, workflow_type, status, closed_reason, queue, connection,
+  compatibility, business_key, labels, search_attributes, started_at, closed_at, length
+from run
+
+-- name: commands
+select body
+from command
+where workflow = ?
+order by rowid
+
+-- name: notices
+select key, workflow
+from notice
+order by key
+limit 1000
+
+-- name: forget_notices
+delete from notice
+where key <= ?
+
+-- name: insert_notice
+insert into notice (workflow)
+values (?)
+
+-- name: guard_new
+-- An id that exists by now makes its decision stale; the rest of the batch goes on.
+insert or ignore into workflow
+  (key, namespace, workflow_id, workflow_type, last, run, command_sequence, cursor, next_wake, expects, reserved_at)
+values
+
+-- name: guard
+update workflow
+set last = ?, run = ?, command_sequence = ?, cursor = ?, expects = ?
+where key = ?
+  and last = ?
+
+-- name: guard_and_wake
+-- Apart from `guard` because setting an indexed column rewrites the index even when the value stays.
+update workflow
+set last = ?, run = ?, command_sequence = ?, cursor = ?, expects = ?, next_wake = ?, workflow_type = ?
+where key = ?
+  and last = ?
+
+-- name: insert_run
+insert into run
+  (key, workflow, run_id, number, namespace, workflow_id, workflow_type, status, closed_reason, queue, connection,
+  compatibility, business_key, labels, search_attributes, started_at, closed_at, length)
+values
+
+-- name: update_run
+update run
+set status = ?, closed_reason = ?, search_attributes = ?, closed_at = ?, length = ?
+where key = ?
+
+-- name: insert_event
+insert into event (run, sequence, type, at, body, context, checksum)
+values
+
+-- name: put_task
+insert or replace into task (workflow, id, state, available_at, body)
+values
+
+-- name: drop_task
+delete from task
+where workflow = ?
+  and id = ?
+
+-- name: insert_command
+insert into command (workflow, sequence, request_id, command_type, body)
+values

@@ -1,0 +1,188 @@
+"""The one write path: a batch of decisions, one transaction, one fsync.
+
+Fast way: all rows of the batch in multi-row statements, with the guards counted. If a count is short, or a statement fails,
+the batch is rolled back and each decision is written under a savepoint of its own, so that only the culprit suffers.
+A failed commit is never tried again on the same connection: after an I/O error SQLite may report success for pages it lost.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from time import perf_counter
+
+from holdfast.kernel.decision import Decision
+from holdfast.store import ALL, Applied
+from holdfast.store.sqlite.connection import connect, is_down, primary, unavailable
+from holdfast.store.sqlite.rows import Row, Rows
+
+Offload = Callable[[Callable[[], Applied], Callable[[Applied], None]], None]
+
+_CHUNKS = (64, 16, 4, 1)
+SLOW_COMMIT = 0.001
+
+
+class _Short(Exception):
+    """A guard of the batch did not match."""
+
+
+class Writer:
+    """Owns the writing connection. Used by one thread at a time: the engine's, or the commit thread's."""
+
+    def __init__(self, path: str, sql: dict[str, str], connection: sqlite3.Connection, offload: Offload | None) -> None:
+        self.path = path
+        self._sql = sql
+        self.connection: sqlite3.Connection | None = connection
+        self._offload = offload
+        self._pace = 0.0  # moving average of a commit, in seconds
+        self._inserts = {
+            (name, size): sql[name] + " " + ",".join(["(" + ",".join("?" * columns) + ")"] * size)
+            for name, columns in (
+                ("guard_new", 11),
+                ("insert_run", 18),
+                ("insert_event", 7),
+                ("put_task", 5),
+                ("insert_command", 5),
+            )
+            for size in _CHUNKS
+        }
+        self.tell = False  # leave a notice for the engine, because we are not it
+
+    def apply(self, decisions: Sequence[Decision], done: Callable[[Applied], None]) -> None:
+        connection = self.connection
+        if connection is None:
+            done(Applied(down=unavailable(self.path, sqlite3.OperationalError("the database is closed"))))
+            return
+        try:
+            result = self._write(connection, decisions)
+        except sqlite3.Error as error:
+            if primary(error) == sqlite3.SQLITE_BUSY and self._offload is not None:
+                # Somebody else is writing: wait for them, but not on the engine's thread.
+                self._offload(lambda: self._whole(connection, decisions), done)
+                return
+            done(self._give_up(error))
+            return
+        if self._offload is not None and self._pace > SLOW_COMMIT:
+            self._offload(lambda: self._commit(connection, result), done)
+        else:
+            done(self._commit(connection, result))
+
+    def probe(self) -> Exception | None:
+        """One real commit on a fresh connection: the only proof that the database works again."""
+        self.close()
+        try:
+            connection = connect(self.path)
+            connection.execute("begin immediate")
+            connection.execute("insert or replace into migration values (0, 'probe', null)")
+            connection.execute("commit")
+        except Exception as error:
+            return error
+        self.connection = connection
+        return None
+
+    def close(self) -> None:
+        if self.connection is not None:
+            with suppress(sqlite3.Error):
+                self.connection.close()
+            self.connection = None
+
+    def _whole(self, connection: sqlite3.Connection, decisions: Sequence[Decision]) -> Applied:
+        try:
+            connection.execute("pragma busy_timeout = 5000")
+            result = self._write(connection, decisions)
+            connection.execute("pragma busy_timeout = 50")
+        except sqlite3.Error as error:
+            return self._give_up(error)
+        return self._commit(connection, result)
+
+    def _write(self, connection: sqlite3.Connection, decisions: Sequence[Decision]) -> Applied:
+        """Everything but the commit."""
+        connection.execute("begin immediate")
+        try:
+            self._rows(connection, Rows(decisions))
+            return ALL
+        except _Short:
+            connection.execute("rollback")
+        except sqlite3.Error as error:
+            if is_down(error):
+                raise
+            connection.execute("rollback")
+        connection.execute("begin immediate")
+        return self._one_by_one(connection, decisions)
+
+    def _one_by_one(self, connection: sqlite3.Connection, decisions: Sequence[Decision]) -> Applied:
+        stale: set[int] = set()
+        failed: dict[int, Exception] = {}
+        for position, decision in enumerate(decisions):
+            connection.execute("savepoint one")
+            try:
+                self._rows(connection, Rows((decision,)))
+            except _Short:
+                stale.add(position)
+                connection.execute("rollback to one")
+            except Exception as error:
+                if isinstance(error, sqlite3.Error) and is_down(error):
+                    raise
+                failed[position] = error
+                connection.execute("rollback to one")
+            connection.execute("release one")
+        return Applied(frozenset(stale), failed)
+
+    def _rows(self, connection: sqlite3.Connection, rows: Rows) -> None:
+        sql = self._sql
+        if rows.new and self._insert(connection, "guard_new", rows.new) != len(rows.new):
+            raise _Short
+        if rows.guards and connection.executemany(sql["guard"], rows.guards).rowcount != len(rows.guards):
+            raise _Short
+        if rows.wakes and connection.executemany(sql["guard_and_wake"], rows.wakes).rowcount != len(rows.wakes):
+            raise _Short
+        if rows.runs:
+            self._insert(connection, "insert_run", rows.runs)
+        if rows.runs_changed:
+            connection.executemany(sql["update_run"], rows.runs_changed)
+        if rows.events:
+            self._insert(connection, "insert_event", rows.events)
+        # Drop before put: a task that changed its lease is in both when its retry reuses the row.
+        if rows.drops:
+            connection.executemany(sql["drop_task"], rows.drops)
+        if rows.puts:
+            self._insert(connection, "put_task", rows.puts)
+        if rows.commands:
+            self._insert(connection, "insert_command", rows.commands)
+        if self.tell:
+            connection.executemany(sql["insert_notice"], [(key,) for key in rows.touched])
+
+    def _insert(self, connection: sqlite3.Connection, name: str, rows: list[Row]) -> int:
+        """Multi-row statements in a few fixed sizes: fewer steps into SQLite, and each statement stays prepared."""
+        count = 0
+        start = 0
+        left = len(rows)
+        for size in _CHUNKS:
+            while left >= size:
+                statement = self._inserts[name, size]
+                if size == 1:
+                    count += connection.execute(statement, rows[start]).rowcount
+                else:
+                    flat = [value for row in rows[start : start + size] for value in row]
+                    count += connection.execute(statement, flat).rowcount
+                start += size
+                left -= size
+        return count
+
+    def _commit(self, connection: sqlite3.Connection, result: Applied) -> Applied:
+        began = perf_counter()
+        try:
+            connection.execute("commit")
+        except sqlite3.Error as error:
+            return self._give_up(error)
+        self._pace += (perf_counter() - began - self._pace) / 16
+        return result
+
+    def _give_up(self, error: sqlite3.Error) -> Applied:
+        connection = self.connection
+        if connection is not None:
+            with suppress(sqlite3.Error):
+                connection.execute("rollback")
+        self.close()
+        return Applied(down=unavailable(self.path, error))

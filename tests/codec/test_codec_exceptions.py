@@ -1,0 +1,469 @@
+"""Exceptions through history: the same class, text and attributes after a restart, or a block with its reason."""
+
+import enum
+import subprocess
+import sys
+from dataclasses import dataclass
+from decimal import Decimal
+
+import msgspec
+import pydantic
+import pytest
+
+from holdfast.codec import avro, values
+from holdfast.codec.avro import PayloadError
+from holdfast.codec.exceptions import Exceptions, RemoteFailure, UnresolvedFailure
+from holdfast.kernel.failure import Failure
+
+HERE = __name__
+
+
+class Declined(Exception):
+    """Attributes set in an __init__ that takes other arguments than `args`."""
+
+    def __init__(self, order: str, amount: Decimal, *, tries: int = 1):
+        super().__init__(f"order {order} declined")
+        self.order = order
+        self.amount = amount
+        self.tries = tries
+        self.connection = object()
+        built.append(order)
+
+
+class Coded(Exception):
+    code = 404
+    non_retryable = True
+    exception_type = "shop.coded"
+
+
+class Slotted(Exception):
+    __slots__ = ("shelf",)
+
+    def __init__(self, shelf):
+        self.shelf = shelf
+
+
+class Lost(OSError):
+    def __init__(self, place):
+        super().__init__(2, "lost", place)
+        self.place = place
+
+
+@dataclass(frozen=True)
+class Typed(Exception):
+    amount: Decimal
+    reason: str
+
+
+class Renamed(Exception):
+    def __init__(self, sku: str):
+        super().__init__(sku)
+        self.sku = sku
+
+
+class Refusing(Exception):
+    def __new__(cls, *args):
+        if not allowed:
+            raise TypeError("only from within")
+        return super().__new__(cls, *args)
+
+
+class Mute(Exception):
+    def __init__(self, connection):
+        self.connection = connection
+
+    def __str__(self):
+        return str(self.connection.name)
+
+
+class Careless(Exception):
+    """Annotations that say nothing true, and a property that fails."""
+
+    later: "Nowhere"  # noqa: F821
+
+    def __init__(self, amount: int):
+        super().__init__(Decimal(amount), "x")
+        self.amount = str(amount)
+
+    @property
+    def code(self):
+        raise LookupError
+
+
+class Several(Exception):
+    def __init__(self):
+        super().__init__("several")
+        self.exceptions = ["a", "b"]
+
+
+class Status(enum.IntEnum):
+    GONE = 410
+
+
+built: list[str] = []
+allowed: list[bool] = []
+
+
+def raised(exc: BaseException) -> BaseException:
+    try:
+        raise exc
+    except BaseException as caught:
+        return caught
+
+
+def through(exc: BaseException, registry: Exceptions | None = None) -> BaseException:
+    """Recorded, stored as history stores it, read and restored."""
+    registry = registry or Exceptions()
+    stored = msgspec.json.encode(registry.failure(raised(exc)))
+    return registry.restore(msgspec.json.decode(stored, type=Failure)).exception
+
+
+def blocked(failure: Failure, registry: Exceptions | None = None) -> UnresolvedFailure:
+    with pytest.raises(UnresolvedFailure) as caught:
+        (registry or Exceptions()).restore(failure)
+    return caught.value
+
+
+def noted(exc: Exception) -> Exception:
+    exc.add_note("in the evening")
+    return exc
+
+
+def undecodable() -> Exception:
+    return UnicodeDecodeError("utf-8", b"\xff\xfe", 0, 1, "invalid start byte")
+
+
+@pytest.mark.contract("FAIL-05")
+@pytest.mark.parametrize(
+    "exc",
+    [
+        ValueError("no", 2),
+        KeyError("missing"),
+        RuntimeError(),
+        FileNotFoundError(2, "No such file", "/a/b"),
+        OSError("plain"),
+        Lost("/attic"),
+        undecodable(),
+        ImportError("no module", name="shop", path="/x"),
+        AttributeError("no attribute", name="colour"),
+        StopIteration(3),
+        ZeroDivisionError("division by zero"),
+        Slotted("upper"),
+        Typed(Decimal("1.50"), "limit"),
+        Coded("x"),
+        Several(),
+        noted(ValueError("x")),
+        subprocess.CalledProcessError(3, ["ls"], b"out"),
+    ],
+    ids=lambda exc: type(exc).__name__,
+)
+def test_an_exception_comes_back_with_its_class_text_and_attributes(exc):
+    back = through(exc)
+    assert type(back) is type(exc)
+    assert str(back) == str(exc)
+    assert vars(back) == vars(exc)
+    for name in ("errno", "filename", "start", "reason", "object", "name", "path", "value", "shelf"):
+        assert getattr(back, name, "absent") == getattr(exc, name, "absent")
+
+
+@pytest.mark.contract("FAIL-05")
+def test_custom_attributes_come_back_without_running_the_constructor():
+    exc = Declined("o-1", Decimal("9.90"), tries=3)
+    built.clear()
+    back = through(exc)
+    assert isinstance(back, Declined)
+    assert (back.order, back.amount, back.tries) == ("o-1", Decimal("9.90"), 3)
+    assert isinstance(back.amount, Decimal)
+    assert back.args == exc.args
+    assert not hasattr(back, "connection")
+    assert built == []
+
+
+@pytest.mark.contract("FAIL-05")
+def test_an_exception_comes_back_in_another_process():
+    program = (
+        "import sys, msgspec\n"
+        "from holdfast.codec.exceptions import Exceptions\n"
+        "from holdfast.kernel.failure import Failure\n"
+        "restored = Exceptions().restore(msgspec.json.decode(sys.stdin.buffer.read(), type=Failure))\n"
+        "print(type(restored.exception).__name__, restored.exception.order, restored.source)\n"
+    )
+    failure = Exceptions().failure(Declined("o-1", Decimal(1)))
+    folder = sys.modules[HERE].__file__.rpartition("/")[0]
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        input=msgspec.json.encode(failure),
+        env={"PYTHONPATH": folder},
+        capture_output=True,
+        check=True,
+    )
+    assert done.stdout.split() == [b"Declined", b"o-1", b"recorded_class"]
+
+
+def test_an_exception_with_careless_annotations_comes_back_with_plain_values():
+    back = through(Careless(1))
+    assert type(back) is Careless
+    assert (back.args, back.amount) == (("1", "x"), "1")
+
+
+def test_a_group_comes_back_with_its_members():
+    group = ExceptionGroup("two", [ValueError("a"), ExceptionGroup("inner", [Declined("o", Decimal(1))])])
+    back = through(group)
+    assert isinstance(back, ExceptionGroup)
+    assert str(back) == str(group)
+    assert back.exceptions[0].args == ("a",)
+    assert back.exceptions[1].exceptions[0].order == "o"
+
+
+def test_an_argument_without_a_payload_form_comes_back_as_its_text():
+    back = through(RuntimeError(ValueError("inner")))
+    assert (type(back), str(back)) == (RuntimeError, "inner")
+
+
+@pytest.mark.parametrize(
+    ("exc", "type", "code", "non_retryable"),
+    [
+        (ValueError("x"), "ValueError", None, False),
+        (Renamed("x"), f"{HERE}.Renamed", None, False),
+        (Coded("x"), "shop.coded", 404, True),
+    ],
+)
+def test_the_stable_surface_of_a_failure(exc, type, code, non_retryable):
+    failure = Exceptions().failure(exc)
+    assert (failure.exception_type, failure.code, failure.non_retryable) == (type, code, non_retryable)
+    assert failure.message == "x"
+    assert values.loads(failure.details) == ["x"]
+    assert failure.details_payload_codec == "avro"
+
+
+@pytest.mark.parametrize(
+    ("code", "kept"), [(7, 7), ("E7", "E7"), (Status.GONE, 410), (True, None), (1.5, None), (object(), None)]
+)
+def test_a_code_is_an_integer_or_text(code, kept):
+    exc = ValueError("x")
+    exc.code = code
+    assert Exceptions().failure(exc).code == kept
+
+
+def test_text_that_cannot_be_stored_or_made_does_not_hide_the_failure():
+    assert Exceptions().failure(ValueError("\ud800")).message == "\\ud800"
+    assert "AttributeError" in Exceptions().failure(Mute(None)).message
+
+
+@pytest.mark.contract("FAIL-06")
+def test_a_registered_alias_is_resolved_before_the_recorded_class():
+    before = Exceptions()
+    before.register(Declined, "shop.declined")
+    failure = before.failure(Declined("o-1", Decimal(1)))
+    assert failure.exception_type == "shop.declined"
+    after = Exceptions(types={"shop.declined": Renamed})
+    restored = after.restore(failure)
+    assert type(restored.exception) is Renamed
+    assert restored.exception.order == "o-1"
+
+
+@pytest.mark.contract("FAIL-06")
+@pytest.mark.parametrize("target", [Renamed, f"{HERE}:Renamed"])
+def test_a_renamed_class_is_found_by_its_alias(target):
+    failure = Failure(message="s", exception_type="shop.old", exception_class="gone.module:OldName")
+    registry = Exceptions(types={"shop.old": target})
+    restored = registry.restore(failure)
+    assert (type(restored.exception), restored.source) == (Renamed, "exception_type")
+    assert registry.failure(Renamed("s")).exception_type == "shop.old"
+
+
+def test_a_class_is_registered_under_the_alias_that_it_declares():
+    registry = Exceptions()
+    registry.register(Coded)
+    assert registry.restore(Failure(message="x", exception_type="shop.coded")).source == "exception_type"
+
+
+@pytest.mark.contract("FAIL-10")
+def test_a_moved_class_is_found_by_the_class_it_was_recorded_as():
+    failure = Failure(message="s", exception_type="old.place.Renamed", exception_class="old.place:Renamed")
+    restored = Exceptions(class_aliases={"old.place:Renamed": Renamed}).restore(failure)
+    assert (type(restored.exception), restored.source) == (Renamed, "class_alias")
+
+
+RECORDED = Failure(message="s", exception_type="alias", exception_class=f"{HERE}:Renamed")
+
+
+@pytest.mark.contract("FAIL-07")
+@pytest.mark.parametrize(
+    ("registry", "source"),
+    [
+        (Exceptions(types={"alias": KeyError}, class_aliases={f"{HERE}:Renamed": OSError}), "exception_type"),
+        (Exceptions(types={"other": KeyError}, class_aliases={f"{HERE}:Renamed": OSError}), "class_alias"),
+        (Exceptions(), "recorded_class"),
+    ],
+)
+def test_the_source_tells_by_what_the_class_was_found(registry, source):
+    assert registry.restore(RECORDED).source == source
+
+
+@pytest.mark.contract("FAIL-07")
+@pytest.mark.parametrize(
+    ("recorded", "registry", "source"),
+    [
+        ("gone.module:Error", Exceptions(), "unresolved"),
+        (f"{HERE}:Gone", Exceptions(), "unresolved"),
+        (f"{HERE}:Status", Exceptions(), "unresolved"),
+        ("builtins:KeyboardInterrupt", Exceptions(), "unresolved"),
+        (f"{HERE}:f.<locals>.E", Exceptions(), "unresolved"),
+        ("nonsense", Exceptions(), "unresolved"),
+        (f"{HERE}:Renamed", Exceptions(types={"alias": "gone.module:Error"}), "misconfigured"),
+        (f"{HERE}:Renamed", Exceptions(types={"alias": "no.colon"}), "misconfigured"),
+        (f"{HERE}:Renamed", Exceptions(types={"alias": int}), "misconfigured"),
+        (f"{HERE}:Renamed", Exceptions(class_aliases={f"{HERE}:Renamed": int}), "misconfigured"),
+        (f"{HERE}:Refusing", Exceptions(), "unrestorable"),
+        (f"{HERE}:Mute", Exceptions(), "unrestorable"),
+        ("pydantic_core:ValidationError", Exceptions(), "unrestorable"),
+    ],
+)
+def test_what_cannot_be_restored_is_blocked_with_its_reason(recorded, registry, source):
+    error = blocked(Failure(message="m", exception_type="alias", exception_class=recorded), registry)
+    assert error.resolution_source == source
+    assert (error.exception_class, error.exception_type) == (recorded, "alias")
+    assert error.resolution_error in str(error)
+
+
+def test_a_block_is_not_caught_by_a_broad_except():
+    assert not issubclass(UnresolvedFailure, Exception)
+
+
+def test_details_that_are_not_ours_to_read_block_and_are_not_guessed():
+    failure = msgspec.structs.replace(RECORDED, details=b'["s"]', details_payload_codec="json")
+    assert "unsupported_payload_codec" in blocked(failure).resolution_error
+
+
+def invalid() -> Exception:
+    try:
+        pydantic.TypeAdapter(int).validate_python("x")
+    except pydantic.ValidationError as error:
+        return error
+    raise AssertionError
+
+
+def local() -> Exception:
+    class Local(Exception):
+        pass
+
+    return Local("x")
+
+
+@pytest.mark.parametrize(
+    "exc", [invalid(), local(), Mute(object()), KeyboardInterrupt()], ids=lambda e: type(e).__name__
+)
+def test_what_could_never_come_back_is_recorded_as_of_another_runtime_and_does_not_block(exc):
+    registry = Exceptions()
+    failure = registry.failure(exc)
+    assert failure.exception_class is None
+    assert failure.diagnostics is not None
+    restored = registry.restore(failure)
+    assert (type(restored.exception), restored.source) == (RemoteFailure, "external")
+    assert restored.exception.exception_type.endswith(type(exc).__qualname__)
+
+
+def test_a_local_class_comes_back_if_it_is_registered():
+    exc = local()
+    registry = Exceptions()
+    registry.register(type(exc), "local")
+    assert type(through(exc, registry)) is type(exc)
+
+
+FOREIGN = Failure(
+    message="card declined",
+    exception_type="payment.declined",
+    code=51,
+    non_retryable=True,
+    details=values.dumps({"limit": 5}),
+    details_payload_codec="avro",
+)
+
+
+def test_a_failure_of_another_language_is_a_typed_exception_and_not_a_block():
+    exc = Exceptions().restore(FOREIGN).exception
+    assert isinstance(exc, RemoteFailure)
+    assert (str(exc), exc.message, exc.exception_type) == ("card declined", "card declined", "payment.declined")
+    assert (exc.code, exc.non_retryable, exc.details) == (51, True, {"limit": 5})
+
+
+def test_a_failure_of_another_language_passes_through_unchanged():
+    registry = Exceptions()
+    assert registry.failure(registry.restore(FOREIGN).exception) == FOREIGN
+
+
+def test_a_failure_of_another_language_becomes_the_class_of_its_alias():
+    restored = Exceptions(types={"payment.declined": Renamed}).restore(FOREIGN)
+    exc = restored.exception
+    assert (type(exc), exc.args, exc.code, exc.details) == (Renamed, ("card declined",), 51, {"limit": 5})
+
+
+@pytest.mark.contract("CODEC-05")
+def test_details_in_another_codec_are_not_sniffed():
+    exc = RemoteFailure(msgspec.structs.replace(FOREIGN, details_payload_codec="json"))
+    with pytest.raises(PayloadError, match="unsupported_payload_codec"):
+        _ = exc.details
+    assert RemoteFailure(Failure(message="x")).details is None
+
+
+def fail_at_depth(depth: int) -> None:
+    if depth:
+        fail_at_depth(depth - 1)
+    raise Declined("o", Decimal(1))
+
+
+def caught_at_depth(depth: int) -> Declined:
+    with pytest.raises(Declined) as caught:
+        fail_at_depth(depth)
+    return caught.value
+
+
+def test_diagnostics_name_the_innermost_frame_of_the_author_and_at_most_twenty():
+    diagnostics = Exceptions().failure(caught_at_depth(50)).diagnostics
+    assert diagnostics.file == __file__
+    assert diagnostics.line == fail_at_depth.__code__.co_firstlineno + 3
+    assert len(diagnostics.trace) == 20
+    assert diagnostics.trace[-1] == f"{__file__}:{diagnostics.line} in fail_at_depth"
+
+
+def test_diagnostics_leave_out_our_own_frames():
+    with pytest.raises(PayloadError) as caught:
+        values.dumps(object())
+    diagnostics = Exceptions().failure(caught.value).diagnostics
+    assert diagnostics.file == __file__
+    assert not any("holdfast" in line.rpartition(" in ")[0].rpartition("src/")[2] for line in diagnostics.trace)
+
+
+@pytest.mark.contract("CODEC-09")
+def test_without_diagnostics_a_failure_hides_classes_files_lines_and_traces():
+    exc = caught_at_depth(2)
+    shown = Exceptions().failure(exc)
+    assert shown.exception_class == f"{HERE}:Declined"
+    assert shown.diagnostics.trace
+    registry = Exceptions()
+    registry.register(Declined, "shop.declined")
+    hidden = registry.failure(exc, diagnostics=False)
+    text = msgspec.json.encode(hidden).decode()
+    assert (hidden.exception_class, hidden.diagnostics, hidden.properties) == (None, None, [])
+    assert "Declined" not in text
+    assert __file__ not in text
+    assert (hidden.message, hidden.exception_type) == ("order o declined", "shop.declined")
+
+
+@pytest.mark.contract("CODEC-08")
+def test_files_lines_traces_and_a_recorded_class_do_not_decide_what_is_restored_for_an_alias():
+    registry = Exceptions(types={"shop.declined": Declined})
+    failure = registry.failure(caught_at_depth(1))
+    forged = msgspec.structs.replace(
+        failure,
+        exception_class="somewhere.else:Entirely",
+        diagnostics=msgspec.structs.replace(failure.diagnostics, file="/x.py", line=1, trace=[]),
+    )
+    one, other = (registry.restore(each).exception for each in (failure, forged))
+    assert (type(one), one.args, vars(one)) == (type(other), other.args, vars(other))
+
+
+def test_details_are_the_arguments_in_the_codec():
+    failure = Exceptions().failure(ValueError("a", 1, {"b": [2.5]}))
+    assert avro.decode(failure.details) == ["a", 1, {"b": [2.5]}]

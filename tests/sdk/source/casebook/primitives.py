@@ -1,0 +1,38 @@
+"""Stand-ins for the SDK's primitives: only their identity counts."""
+
+from typing import Any
+
+
+class Primitive:
+    def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
+
+    def step(self, *args: Any, **kwargs: Any) -> Any: ...
+
+
+class Activity(Primitive):
+    __holdfast_activity__ = True
+
+    def __init__(self, function: Any) -> None:
+        self.__wrapped__ = function
+
+
+sleep = Primitive()
+wait = Primitive()
+gather = Primitive()
+side_effect = Primitive()
+spawn = Primitive()
+
+
+def activity(function: Any) -> Activity:
+    return Activity(function)
+
+
+def marked(function: Any) -> Any:
+    function.__holdfast_activity__ = True
+    return function
+
+
+def version(change_id: str, max: int = 1) -> int: ...
+
+
+def patched(change_id: str) -> bool: ...
