@@ -34,7 +34,7 @@ class Entry:
 
     def weigh(self, code: int) -> int:
         run = self.flow.run
-        fresh = 0 if self.fresh is None else sum(len(e.body) + 400 for e in self.fresh)
+        fresh = 0 if self.fresh is None else len(self.fresh) * 700
         return _BASE + len(self.flow.tasks) * _PER_TASK + fresh + (0 if run is None else 64 * len(run.agenda)) + code
 
 

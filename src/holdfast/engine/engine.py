@@ -426,17 +426,15 @@ class Engine:
         self, key: int, closed: Callable[[Entry, Decision], None], future: asyncio.Future[Any], workflow_id: str
     ) -> None:
         """Call `closed` when the chain of runs of this instance ends."""
-        watcher = Watcher(closed, future, workflow_id)
-        self.watchers.setdefault(key, []).append(watcher)
+        self.watchers.setdefault(key, []).append(Watcher(closed, future, workflow_id))
 
-        def done(_: object) -> None:
-            left = self.watchers.get(key)
-            if left is not None and watcher in left:
-                left.remove(watcher)
-                if not left:
-                    del self.watchers[key]
-
-        future.add_done_callback(done)
+    def unwatch(self, key: int, future: asyncio.Future[Any]) -> None:
+        """Nobody waits on this future any more."""
+        left = [watcher for watcher in self.watchers.get(key, ()) if watcher.future is not future]
+        if left:
+            self.watchers[key] = left
+        else:
+            self.watchers.pop(key, None)
 
     def serve(self, waiter: Waiter) -> None:
         """A poll has come: offer it the best task that waits for one like it."""

@@ -30,6 +30,7 @@ class Executor(Protocol):
     """A worker in this process."""
 
     owner: str
+    holding: set[str]  # ids of the tasks it is working on
 
     def serves(self, task: Task) -> bool:
         """Whether this executor runs such tasks at all."""

@@ -121,7 +121,11 @@ class Operations:
                 return ended
         future = self._watch(key, request.workflow_id)
         if request.wait_seconds is None:
-            return await future
+            try:
+                return await future
+            except asyncio.CancelledError:
+                self._engine.unwatch(key, future)
+                raise
         timer = self._engine.world.at(
             self._engine.world.now() + round(request.wait_seconds * SECOND),
             lambda: None
@@ -132,6 +136,7 @@ class Operations:
             return await future
         finally:
             timer.cancel()
+            self._engine.unwatch(key, future)
 
     async def describe(self, request: ask.DescribeWorkflow) -> ask.Description:
         key = await self._key(request.namespace, request.workflow_id)

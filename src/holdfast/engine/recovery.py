@@ -6,6 +6,7 @@ lock) only looks whether it may take over.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -29,6 +30,7 @@ class Recovery:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._alarms: dict[str, Alarm] = {}
+        self._turns: dict[str, asyncio.Task[Any]] = {}
         self._stopped = False
         self._sweep_from = 0
         self.fingerprints: dict[str, str | None] = {}
@@ -48,14 +50,23 @@ class Recovery:
         self._stopped = True
         for alarm in self._alarms.values():
             alarm.cancel()
+        for turn in self._turns.values():
+            turn.cancel()
 
     def look_at(self, key: int) -> None:
         """Bring the tasks of an instance back to what its history expects, and before the workers."""
         if self._engine.holder:
-            self._engine.submit(key, self._reconcile(), again=False)
+            self._engine.submit(key, self._reconcile(key), again=False)
 
-    def _reconcile(self) -> Reconcile:
-        return Reconcile(incarnation=self._engine.incarnation, fingerprints=self.fingerprints)
+    def _reconcile(self, key: int) -> Reconcile:
+        # Work that is on its way to (or from) a worker is held by nobody for a moment: only judge what is at rest.
+        entry = self._engine.cache.get(key)
+        at_rest = entry is None or not (entry.inflight or entry.held)
+        return Reconcile(
+            incarnation=self._engine.incarnation,
+            holding=frozenset().union(*(e.holding for e in self._engine.matching.executors)) if at_rest else None,
+            fingerprints=self.fingerprints,
+        )
 
     async def deployed(self) -> None:
         """Definitions were registered: what another definition was blocked by is tried again."""
@@ -132,6 +143,8 @@ class Recovery:
             return
         suspects, after = await engine.store.suspects(self._sweep_from, PAGE)
         self._sweep_from = after or 0
+        held = frozenset[str]().union(*(executor.holding for executor in engine.matching.executors))
+        suspects += [t.workflow for t in await engine.store.leased() if t.until is None and t.id not in held]
         for key in suspects:
             entry = engine.cache.get(key)
             if entry is not None:
@@ -174,6 +187,6 @@ class Recovery:
 
         def ring() -> None:
             if not self._stopped:
-                engine.world.spawn(turn(), f"holdfast-{name}")
+                self._turns[name] = engine.world.spawn(turn(), f"holdfast-{name}")
 
         self._alarms[name] = engine.world.at(engine.world.now() + interval, ring)

@@ -105,7 +105,14 @@ class AsyncioWorld:
 
 
 class ThreadPool:
-    """A pool of its own rather than an executor: one queue in, one wake-up per drain out (100 times cheaper in bulk)."""
+    """A pool of its own rather than an executor: one queue in, one wake-up per drain out (100 times cheaper in bulk).
+
+    A few threads work off short calls without fighting over the interpreter. Only when calls have waited for a moment,
+    because the few are blocked, does the pool grow: to as many threads as there are calls, up to its size.
+    """
+
+    CORE = 2
+    PATIENCE = SECOND // 500
 
     def __init__(self, world: World, size: int, name: str) -> None:
         self._world = world
@@ -116,19 +123,35 @@ class ThreadPool:
         self._threads: list[threading.Thread] = []
         self._busy = 0
         self._draining = False
+        self._watched = False
 
     def submit(self, call: Callable[[], T], done: Callable[[T], None]) -> None:
         self._busy += 1
-        if self._busy > len(self._threads) and len(self._threads) < self._size:
-            thread = threading.Thread(target=self._work, name=f"{self._name}-{len(self._threads)}", daemon=True)
-            self._threads.append(thread)
-            thread.start()
         self._jobs.put((call, done))
+        threads = len(self._threads)
+        if self._busy > threads and threads < self._size:
+            if threads < self.CORE:
+                self._grow(1)
+            elif not self._watched:
+                self._watched = True
+                self._world.at(self._world.now() + self.PATIENCE, self._look)
 
     def close(self) -> None:
         for _ in self._threads:
             self._jobs.put(None)
         self._threads.clear()
+
+    def _grow(self, count: int) -> None:
+        for _ in range(count):
+            thread = threading.Thread(target=self._work, name=f"{self._name}-{len(self._threads)}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def _look(self) -> None:
+        self._watched = False
+        waiting = self._jobs.qsize()
+        if waiting:
+            self._grow(min(waiting, self._size - len(self._threads)))
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:

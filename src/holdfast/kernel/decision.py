@@ -6,6 +6,7 @@ send, reply. The store persists exactly these shapes and knows no feature.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -84,13 +85,13 @@ class TaskChange(Struct, frozen=True, gc=False):
 class Decision(Struct, gc=False):
     workflow: WorkflowRow
     after: int  # the decision this one was made on top of; 0 creates the instance
-    events: list[Recorded]
-    tasks: list[TaskChange]
-    runs: list[tuple[bool, RunRow]]  # (is new, row)
-    commands: list[CommandRecord]
+    events: Sequence[Recorded]
+    tasks: Sequence[TaskChange]
+    runs: Sequence[tuple[bool, RunRow]]  # (is new, row)
+    commands: Sequence[CommandRecord]
     reply: Any
-    born: list[Task]  # tasks that came out ready and unmatched, for the engine's queues
-    leased: list[Task]  # tasks that came out leased, to be delivered after the commit
-    closed: list[str]  # runs that closed in this decision
+    born: Sequence[Task]  # tasks that came out ready and unmatched, for the engine's queues
+    leased: Sequence[Task]  # tasks that came out leased, to be delivered after the commit
+    closed: Sequence[str]  # runs that closed in this decision
     wake_moved: bool  # `next_wake` differs from before
     idle: bool  # nothing to write; only the reply counts

@@ -76,14 +76,28 @@ _decoders: dict[type[Event], msgspec.json.Decoder[Any]] = {}
 _context_decoder = msgspec.json.Decoder(Context)
 
 
+_salts: dict[str, int] = {}
+
+
 def chain(previous: int, sequence: int, type_name: str, at: int, body: bytes, context: bytes) -> int:
-    """The checksum of a record, over everything stored of it and the checksum before it."""
-    return crc32(context, crc32(body, crc32(b"%d %d %s" % (sequence, at, type_name.encode()), previous)))
+    """The checksum of a record, over everything stored of it and the checksum before it.
+
+    A CRC with another start never ends the same over equal bytes, so every part of the start counts too.
+    """
+    salt = _salts.get(type_name)
+    if salt is None:
+        salt = _salts[type_name] = crc32(type_name.encode())
+    return crc32(body, crc32(context, previous ^ salt ^ ((sequence * 0x9E3779B1 + at) & 0xFFFFFFFF)))
 
 
-def record(run: int, sequence: int, at: Micros, event: Event, context: Context, previous: int) -> Recorded:
+def encode_context(context: Context) -> bytes:
+    return b"" if context is NO_CONTEXT else _encode(context)
+
+
+def record(
+    run: int, sequence: int, at: Micros, event: Event, context: Context, context_body: bytes, previous: int
+) -> Recorded:
     body = _encode(event)
-    context_body = b"" if context is NO_CONTEXT else _encode(context)
     checksum = chain(previous, sequence, type(event).__name__, at, body, context_body)
     return Recorded(run, sequence, at, event, context, body, context_body, checksum)
 

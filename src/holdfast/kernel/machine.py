@@ -7,7 +7,7 @@ repair, the operator and the tests alike.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from heapq import heappop
 from typing import Any, NamedTuple
 
@@ -79,14 +79,14 @@ class Machine:
         self._evolve = _merge(features, lambda f: f.evolve)
         self._resume = _merge(features, lambda f: f.resume)
         self.deadlines: dict[str, Deadline] = _merge(features, lambda f: f.deadlines)
-        self._claim = _merge(features, lambda f: f.claim)
+        self.claims = _merge(features, lambda f: f.claim)
         self._assign = _merge(features, lambda f: f.assign)
         self._shapes = _merge(features, lambda f: f.shapes)
-        self._outcomes = _merge(features, lambda f: f.outcomes)
+        self.outcomes = _merge(features, lambda f: f.outcomes)
         self._expect = [f.expect for f in features if f.expect is not None]
         self._cancel = [f.cancel for f in features if f.cancel is not None]
         self._limits = [f.limits for f in features if f.limits is not None]
-        self._steps = {kind for kind in self._evolve if issubclass(kind, StepEvent)}
+        self.step_kinds = {kind for kind in self._evolve if issubclass(kind, StepEvent)}
         self.kinds: dict[str, type[Event]] = {kind.__name__: kind for kind in self._evolve}
 
     def decide(
@@ -111,7 +111,7 @@ class Machine:
         run.bytes += len(entry.body)
         run.checksum = entry.checksum
         run.last_at = entry.at
-        if kind in self._steps and event.sequence > run.step:  # type: ignore[attr-defined]
+        if kind in self.step_kinds and event.sequence > run.step:  # type: ignore[attr-defined]
             run.step = event.sequence  # type: ignore[attr-defined]
             if run.status == "pending":
                 run.status = "waiting"
@@ -146,7 +146,8 @@ class Machine:
         return None
 
     def claim(self, turn: Turn, task: Task) -> None:
-        self._claim[task.kind](turn, task)
+        """Record what a claim of this kind of task means; claiming a workflow task is no fact of its run."""
+        self.claims[task.kind](turn, task)
 
     def assign(self, flow: Workflow, task: Task) -> Any:
         """What the worker that leased this task needs to know, as of now."""
@@ -172,7 +173,7 @@ class Machine:
 
     def outcome(self, event: Event) -> Outcome | None:
         """How the step of this event ended, if the event ends it."""
-        rule = self._outcomes.get(type(event))
+        rule = self.outcomes.get(type(event))
         return None if rule is None else rule(event)
 
     def index(self, flow: Workflow) -> RunRow:
@@ -209,10 +210,11 @@ class Machine:
                 for task_id in list(flow.tasks):
                     turn.drop(task_id)
         born, leased = self._match(turn)
+        turn.index_now()
         woke = flow.next_wake
         wake = self.next_wake(flow)
         if self._changes_nothing(turn, wake):
-            return Decision(_row(flow), after, [], [], [], [], turn.reply, born, leased, [], False, True)
+            return Decision(_row(flow), after, (), (), (), (), turn.reply, born, leased, (), False, True)
         flow.next_wake = wake
         flow.last = turn.ids.key()
         flow.exists = True
@@ -222,7 +224,7 @@ class Machine:
             after,
             turn.events,
             [TaskChange(id, tasks.get(id), stored) for id, stored in turn.touched.items()],
-            [(key in turn.runs_started, row) for key, row in turn.indexed.items()],
+            turn.indexed,
             turn.commands,
             turn.reply,
             born,
@@ -240,13 +242,13 @@ class Machine:
             return False
         return wake == flow.next_wake or (wake is not None and flow.next_wake is not None and turn.now < flow.next_wake < wake)
 
-    def _match(self, turn: Turn) -> tuple[list[Task], list[Task]]:
+    def _match(self, turn: Turn) -> tuple[Sequence[Task], Sequence[Task]]:
         """Offer what is ready to whoever waits: such a task is born leased and never enters a queue."""
+        tasks = turn.flow.tasks
+        if not turn.touched or not tasks:
+            return (), ()
         born: list[Task] = []
         leased: list[Task] = []
-        if not turn.touched:
-            return born, leased
-        tasks = turn.flow.tasks
         for id in list(turn.touched):
             task = tasks.get(id)
             if task is None or task.state == "failed":

@@ -7,13 +7,13 @@ Features therefore check everything they can refuse before they record anything.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
 from holdfast.kernel.decision import CommandRecord, RunRow
-from holdfast.kernel.event import NO_CONTEXT, Context, Event, Recorded, record
+from holdfast.kernel.event import NO_CONTEXT, Context, Event, Recorded, encode_context, record
 from holdfast.kernel.message import Refused
 from holdfast.kernel.task import Lease, Task
 from holdfast.kernel.values import Ids, Micros, command_id
@@ -35,6 +35,7 @@ class Turn:
     __slots__ = (
         "closed",
         "commands",
+        "_context_body",
         "context",
         "events",
         "flow",
@@ -43,7 +44,9 @@ class Turn:
         "machine",
         "now",
         "offer",
+        "reindex",
         "reply",
+        "run",
         "runs_started",
         "touched",
     )
@@ -57,25 +60,31 @@ class Turn:
         self.offer = offer
         # Time never runs backwards inside an instance, whatever the machine's clock does.
         self.now: Micros = now if flow.run is None or now >= flow.run.last_at else flow.run.last_at
+        # The current run. Before an instance's first run there is none, and nobody asks.
+        self.run: Run = flow.run  # type: ignore[assignment]
         self.context: Context = NO_CONTEXT
+        self._context_body = b""
         self.events: list[Recorded] = []
         self.touched: dict[str, bool] = {}  # task id -> a row existed before this turn
-        self.commands: list[CommandRecord] = []
+        # Most turns have none of these; a shared empty tuple costs nothing.
+        self.commands: Sequence[CommandRecord] = ()
         self.reply: Any = None
-        self.indexed: dict[int, RunRow] = {}
-        self.runs_started: set[int] = set()
-        self.closed: list[str] = []
+        self.indexed: Sequence[tuple[bool, RunRow]] = ()
+        self.runs_started: Sequence[int] = ()
+        self.closed: Sequence[str] = ()
+        self.reindex = False
 
-    @property
-    def run(self) -> Run:
-        return self.flow.current
+    def act_for(self, context: Context) -> None:
+        """From here on events are caused by this."""
+        self.context = context
+        self._context_body = encode_context(context)
 
     def record(self, event: Event) -> Recorded:
         """Append a fact to the current run and fold it."""
-        run = self.flow.run
-        if run is None:
-            raise LookupError("no run to record on")
-        entry = record(run.key, run.length + 1, self.now, event, self.context, run.checksum)
+        run = self.run
+        entry = record(
+            run.key, run.length + 1, self.now, event, self.context, self._context_body, run.checksum
+        )
         self.machine.evolve(self.flow, run, entry)
         self.events.append(entry)
         return entry
@@ -84,7 +93,8 @@ class Turn:
         tasks = self.flow.tasks
         self.touched.setdefault(task.id, task.id in tasks)
         tasks[task.id] = task
-        watch(self.run, task)
+        if task.until is not None or task.repair_available_at is not None:
+            watch(self.run, task)
         return task
 
     def drop(self, task_id: str) -> None:
@@ -156,10 +166,24 @@ class Turn:
             context=context or {},
             payload=payload,
         )
-        self.commands.append(entry)
+        self.commands = (*self.commands, entry)
         return entry
 
+    def begin(self, run: Run) -> None:
+        """A new run of this instance starts in this turn."""
+        self.index_now()
+        self.flow.run = self.run = run
+        self.flow.command_sequence = 0
+        self.flow.cursor = 0
+        self.runs_started = (*self.runs_started, run.key)
+        self.reindex = True
+
     def index(self) -> None:
-        """Rewrite the index row of the current run in this commit."""
-        row = self.machine.index(self.flow)
-        self.indexed[row.key] = row
+        """Rewrite the index row of the current run in this commit, as it is at its end."""
+        self.reindex = True
+
+    def index_now(self) -> None:
+        if self.reindex:
+            self.reindex = False
+            row = self.machine.index(self.flow)
+            self.indexed = (*self.indexed, (row.key in self.runs_started, row))

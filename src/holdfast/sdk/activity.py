@@ -95,7 +95,7 @@ class Activity(Definition[P, R]):
         fiber = current_fiber()
         if fiber is None:
             return self.fn(*args, **kwargs)
-        call = ActivityCall[R](self, args, kwargs)
+        call = ActivityCall(self, args, kwargs)
         return call.finish(fiber, fiber.call(call))
 
     def options(self, **options: Unpack[ActivityOptions]) -> Activity[P, R]:
@@ -123,7 +123,7 @@ class AsyncActivity(Definition[P, R]):
                 f"{self.type!r} is an async activity; in a `def` workflow write"
                 f" {self.__name__}.step(...).run()"  # type: ignore[attr-defined]
             )
-        return Step(ActivityCall[R](self, args, kwargs))
+        return Step(ActivityCall(self, args, kwargs))
 
     def options(self, **options: Unpack[ActivityOptions]) -> AsyncActivity[P, R]:
         return self._with(options)

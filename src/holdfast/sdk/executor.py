@@ -38,6 +38,7 @@ from holdfast.sdk.registry import Registry
 log = logging.getLogger("holdfast.worker")
 
 SLOW = 0.005  # seconds of CPU on the engine's thread
+LONG = 200  # events: a long replay or a wide fan-in takes its time honestly
 FIBER_BYTES = 9_000
 
 
@@ -51,6 +52,7 @@ class Host(Protocol):
     def room(self) -> None: ...
     def events(self, run: int, after: int, upto: int) -> list[Recorded]: ...
     def done_holding(self, key: int) -> None: ...
+    def look_at(self, key: int) -> None: ...
     def thread(self, call: Callable[[], Any], done: Callable[[Any], None]) -> None: ...
     def workflow_thread(self, call: Callable[[], Any], done: Callable[[Any], None]) -> None: ...
     def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]: ...
@@ -79,9 +81,11 @@ class EmbeddedExecutor:
         self.namespace = namespace
         self.queues = queues
         self.compatibility = compatibility
+        self.holding: set[str] = set()
         self._free = {False: threads, True: tasks}  # by: is the activity async
         self._fibers: dict[int, Fiber] = {}
         self._slow: set[str] = set()
+        self._strikes: dict[str, int] = {}
         self._attempts: dict[str, tuple[Attempt, asyncio.Task[Any] | None]] = {}
         self._lease = Lease(owner=owner)
         self._locals = LocalRunner(self)
@@ -125,6 +129,7 @@ class EmbeddedExecutor:
             self._free[self.registry.activities[task.type].is_async] += 1
 
     def deliver(self, assignment: Any) -> None:
+        self.holding.add(assignment.task.id)
         if isinstance(assignment, ActivityAssignment):
             self._run_activity(assignment)
         elif assignment.task.call != "held":
@@ -168,8 +173,9 @@ class EmbeddedExecutor:
         fiber.assignment = assignment
         began = thread_time()
         self._resume(fiber, events, assignment)
-        if thread_time() - began > SLOW and not fiber.replaying:
-            self._move_to_thread(assignment.workflow_type, thread_time() - began)
+        spent = thread_time() - began
+        if spent > SLOW and len(events) < LONG:
+            self._was_slow(assignment.workflow_type, spent)
         if fiber.locals and fiber.block is None:
             return self.host.held(lambda error: self._locals.start(fiber, assignment, error))
         return self.report(fiber, assignment, self._lease)
@@ -185,7 +191,8 @@ class EmbeddedExecutor:
     def report(self, fiber: Fiber, assignment: WorkflowAssignment, lease: Lease | None) -> Message:
         """What the code did in this task, as a message. With a lease it claims and completes in one."""
         task = assignment.task
-        attempt = task.attempt + 1 if lease is not None else task.attempt
+        # A task run inline is claimed after its assignment was made: with its completion, or to be held.
+        attempt = task.attempt + 1 if task.state == "ready" else task.attempt
         if fiber.block is not None:
             self.forget(assignment.run_key)
             _explain(assignment, fiber.block)
@@ -223,11 +230,13 @@ class EmbeddedExecutor:
         else:
             fiber.abandon()
 
-    def _move_to_thread(self, type: str, seconds: float) -> None:
-        if type in self._slow:
+    def _was_slow(self, type: str, seconds: float) -> None:
+        """Once may be bad luck (a garbage collection fell into it); again and again, or for long, is a habit."""
+        self._strikes[type] = strikes = self._strikes.get(type, 0) + (3 if seconds > 10 * SLOW else 1)
+        if strikes < 3 or type in self._slow:
             return
         log.warning(
-            "workflow %r used %.0f ms of CPU in one go; it runs on a thread of its own from now on."
+            "workflow %r used %.0f ms of CPU on the engine's thread; it runs on a thread of its own from now on."
             " Move heavy work into an activity",
             type,
             seconds * 1000,
@@ -257,11 +266,14 @@ class EmbeddedExecutor:
         """Report a task that was held under a lease of its own."""
         message = self.report(fiber, assignment, None)
         key = assignment.task.workflow
+        self.holding.discard(assignment.task.id)
         self.host.done_holding(key)
 
         def reported(value: Any, error: BaseException | None) -> None:
             if error is not None:
+                log.warning("workflow %s: completion refused: %s", assignment.workflow_id, error)
                 self.forget(assignment.run_key)
+                self.host.look_at(key)
 
         self.host.report(key, message, reported)
 
@@ -312,6 +324,7 @@ class EmbeddedExecutor:
     def _ended(self, outcome: tuple[ActivityAssignment, Message]) -> None:
         assignment, message = outcome
         self._attempts.pop(assignment.activity_attempt_id, None)
+        self.holding.discard(assignment.task.id)
         self._free[self.registry.activities[assignment.activity_type].is_async] += 1
         self.host.report(assignment.task.workflow, message, None)
         self.host.room()

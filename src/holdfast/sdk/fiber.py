@@ -83,7 +83,7 @@ class Fiber:
         self.markers: dict[str, int] = {}
         self._main = main
         self._known: dict[int, _Known] = {}
-        self._waiting: dict[int, Callable[[Outcome], None]] = {}
+        self._waiting: dict[int, Strand | Callable[[Outcome], None]] = {}
         self._runnable: deque[tuple[Strand | None, Any]] = deque()
         self._suspended: set[Strand] = set()
         self._asked: deque[tuple[int, str]] = deque(maxlen=8)
@@ -99,12 +99,23 @@ class Fiber:
         """
         if events:
             self.position = events[-1].sequence
-        if len(events) > 1:
-            events = sorted(events, key=_place)
-        self._read_ahead(events)
+        events = self._in_order(events)
+        outcomes = self.machine.outcomes
         for entry in events:
-            self.replaying = entry.sequence <= cursor
-            self._apply(entry)
+            event = entry.event
+            rule = outcomes.get(type(event))
+            if rule is not None:
+                outcome = rule(event)
+                waiter = self._waiting.pop(event.sequence, None)  # type: ignore[attr-defined]
+                if waiter is None:
+                    continue
+                self.now = entry.at
+                self.replaying = entry.sequence <= cursor
+                self._resolve(waiter, outcome)
+            elif type(event) is WorkflowStarted:
+                self.now = entry.at
+                self.replaying = entry.sequence <= cursor
+                self._begin(event)
             if self.block is not None:
                 return
         self.replaying = False
@@ -115,7 +126,9 @@ class Fiber:
         """A local activity has ended: its record takes the place that was kept for it, and the code goes on."""
         call = self.locals.pop(step)
         self.commands[self.commands.index(call)] = command
-        self._settle(step, outcome)
+        waiter = self._waiting.pop(step, None)
+        if waiter is not None:
+            self._resolve(waiter, outcome)
 
     def take_commands(self) -> tuple[list[Command], list[str]]:
         """What the code has asked for since the last time, in order."""
@@ -148,7 +161,7 @@ class Fiber:
         step = self._ask(operation)
         strand = current_strand()
         assert strand is not None
-        self._waiting[step] = lambda outcome: self._runnable.append((strand, outcome))
+        self._waiting[step] = strand
         return self.suspend(strand)
 
     def ask(self, operation: Operation, answer: Callable[[Outcome], None]) -> int:
@@ -263,42 +276,51 @@ class Fiber:
         self._known[step] = known
         self.park(self._mismatch(step, operation.describe(), operation.shape))
 
-    def _apply(self, entry: Recorded) -> None:
-        self.now = entry.at
-        event = entry.event
-        if isinstance(event, WorkflowStarted):
-            self._runnable.append((None, lambda: self._main(self, event)))
-        else:
-            outcome = self.machine.outcome(event)
-            if outcome is None:
-                return
-            self._settle(event.sequence, outcome)  # type: ignore[attr-defined]
-            return
+    def _begin(self, started: WorkflowStarted) -> None:
+        strands.run(self, lambda: self._main(self, started))
         self.drain()
 
-    def _settle(self, step: int, outcome: Outcome) -> None:
-        waiter = self._waiting.pop(step, None)
-        if waiter is not None:
-            waiter(outcome)
+    def _resolve(self, waiter: Strand | Callable[[Outcome], None], outcome: Outcome) -> None:
+        """Answer a durable call and let everything that follows from it run."""
+        if type(waiter) is Strand:
+            strands.enter(waiter, outcome)
+        else:
+            waiter(outcome)  # type: ignore[operator]
+        if self._runnable:
             self.drain()
 
-    def _read_ahead(self, events: list[Recorded]) -> None:
-        """Note the steps that history has and the code has not asked for: a cold replay, or a lost completion."""
+    def _in_order(self, events: list[Recorded]) -> list[Recorded]:
+        """The events in the order the code meets them, with the steps noted that it has not asked for yet.
+
+        Unknown steps mean a cold replay, or a completion whose answer was lost.
+        """
+        steps = self.machine.step_kinds
+        last = 0
+        ordered = True
         for entry in events:
             event = entry.event
-            if not isinstance(event, StepEvent) or event.sequence <= self.step:
-                continue
-            shape = self.machine.shape(event)
-            if shape is None:
-                continue
-            known = self._known.get(event.sequence)
-            outcome = self.machine.outcome(event)
-            if known is None:
-                self._known[event.sequence] = _Known(shape, event, [entry.type], outcome)
-            else:
-                known.types.append(entry.type)
-                if outcome is not None and known.outcome is None:
-                    self._known[event.sequence] = known._replace(outcome=outcome)
+            if type(event) in steps and event.sequence > self.step:  # type: ignore[attr-defined]
+                self._note(entry, event)  # type: ignore[arg-type]
+            place = entry.context.decided_after
+            if place is None:
+                place = entry.sequence
+            if place < last:
+                ordered = False
+            last = place
+        return events if ordered else sorted(events, key=_place)
+
+    def _note(self, entry: Recorded, event: StepEvent) -> None:
+        shape = self.machine.shape(event)
+        if shape is None:
+            return
+        known = self._known.get(event.sequence)
+        outcome = self.machine.outcome(event)
+        if known is None:
+            self._known[event.sequence] = _Known(shape, event, [entry.type], outcome)
+            return
+        known.types.append(entry.type)
+        if outcome is not None and known.outcome is None:
+            self._known[event.sequence] = known._replace(outcome=outcome)
 
     def _block_unreached(self) -> None:
         """History has steps that the code no longer asks for."""

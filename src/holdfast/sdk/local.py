@@ -27,6 +27,7 @@ class LocalRunner:
         """The task's lease is on disk (or, with an error, is not): run what the code waits for."""
         if error is not None:
             self._executor.forget(assignment.run_key)
+            self._executor.host.done_holding(assignment.task.workflow)
             return
         _Round(self._executor, fiber, assignment).begin()
 

@@ -1,8 +1,9 @@
 """The Store: what an engine needs of a database, and nothing of any feature.
 
 Every change goes through `apply`: independent Decisions, each guarded by the instance row it was decided on. Nothing
-depends on a batch being atomic. A guard that does not match skips that Decision alone (`stale`), a Decision that cannot be
-written fails alone, and a database that cannot commit is `down`: nothing of the batch happened and nobody may say it did.
+depends on a batch being atomic. A guard that does not match skips that Decision alone (`stale`), a Decision that cannot
+be written fails alone, and a database that cannot commit is `down`: nothing of the batch happened and nobody may say it
+did.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class RunFilter(Struct, frozen=True, kw_only=True):
     status: str | None = None
     business_key: str | None = None
     label: tuple[str, str] | None = None
-    search: tuple[str, Any] | None = None
+    search: tuple[str, str | float | bool] | None = None  # exact: True is not 1, "1" is not 1, but 1.0 is
     before: int | None = None  # run key of the last row of the page before
     limit: int = 100
 

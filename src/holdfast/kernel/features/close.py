@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from holdfast.kernel.command import TerminalCommand
+from holdfast.kernel.command import Command, TerminalCommand
 from holdfast.kernel.event import Event, Recorded
 from holdfast.kernel.failure import Failure
 from holdfast.kernel.feature import CommandRule, Feature, nothing_to_check
-from holdfast.kernel.limits import Breach
+from holdfast.kernel.limits import Breach, over_count
 from holdfast.kernel.state import Run
 from holdfast.kernel.turn import Turn
 from holdfast.kernel.values import CODEC, failure_id
@@ -47,7 +47,7 @@ class WorkflowFailed(Event, frozen=True, kw_only=True, omit_defaults=True):
 
 def closed(turn: Turn) -> None:
     """What every kind of close has in common, right behind its terminal event."""
-    turn.closed.append(turn.run.run_id)
+    turn.closed = (*turn.closed, turn.run.run_id)
     turn.index()
 
 
@@ -94,6 +94,13 @@ def fail_by_limit(turn: Turn, breach: Breach) -> None:
     closed(turn)
 
 
+def _limits(turn: Turn, commands: list[Command]) -> Breach | None:
+    last = commands[-1] if commands else None
+    if not isinstance(last, CompleteWorkflow) or last.result is None:
+        return None
+    return over_count("payload_size", len(last.result), turn.machine.limits.payload_size)
+
+
 def shut(run: Run, entry: Recorded, status: str, reason: str) -> None:
     """Fold of every terminal event: no task, no wake, no step may follow."""
     run.status = status
@@ -118,4 +125,5 @@ FEATURE = Feature(
         FailWorkflow: CommandRule(nothing_to_check, fail),
     },
     evolve={WorkflowCompleted: _completed, WorkflowFailed: _failed},
+    limits=_limits,
 )

@@ -5,11 +5,12 @@ The instance id stays; identity, labels, memo, search attributes, routing, compa
 
 from __future__ import annotations
 
-from holdfast.kernel.command import TerminalCommand
+from holdfast.kernel.command import Command, TerminalCommand
 from holdfast.kernel.event import NO_CONTEXT, Recorded, StepEvent
 from holdfast.kernel.feature import CommandRule, Feature, Shape, nothing_to_check
 from holdfast.kernel.features import close, memo, search
 from holdfast.kernel.features.start import Definition, Identity, Start, WorkflowStarted, open_run
+from holdfast.kernel.limits import Breach, over_count
 from holdfast.kernel.state import Run
 from holdfast.kernel.turn import Turn
 from holdfast.kernel.values import Routing
@@ -46,7 +47,7 @@ def apply(turn: Turn, command: ContinueAsNew) -> None:
     close.closed(turn)
     for task_id in list(turn.flow.tasks):
         turn.drop(task_id)
-    turn.context = NO_CONTEXT
+    turn.act_for(NO_CONTEXT)
     routing = old.routing
     turn.flow.workflow_type = command.workflow_type or before.workflow_type
     open_run(
@@ -105,6 +106,13 @@ def _definition(before: WorkflowStarted) -> Definition | None:
     )
 
 
+def _limits(turn: Turn, commands: list[Command]) -> Breach | None:
+    last = commands[-1] if commands else None
+    if not isinstance(last, ContinueAsNew) or last.arguments is None:
+        return None
+    return over_count("payload_size", len(last.arguments), turn.machine.limits.payload_size)
+
+
 def _continued(run: Run, event: WorkflowContinuedAsNew, entry: Recorded) -> None:
     close.shut(run, entry, "completed", "continued")
 
@@ -117,5 +125,6 @@ FEATURE = Feature(
     name="continue_as_new",
     commands={ContinueAsNew: CommandRule(nothing_to_check, apply)},
     evolve={WorkflowContinuedAsNew: _continued},
+    limits=_limits,
     shapes={WorkflowContinuedAsNew: _shape},
 )

@@ -83,9 +83,10 @@ def grant(turn: Turn, task: Task, lease: Lease) -> Task:
             seen=turn.run.length if task.kind == "workflow" else None,
         )
     )
-    turn.context = context(leased)
-    turn.machine.claim(turn, leased)
-    turn.context = NO_CONTEXT
+    if task.kind in turn.machine.claims:
+        turn.act_for(context(leased))
+        turn.machine.claim(turn, leased)
+        turn.act_for(NO_CONTEXT)
     return leased
 
 

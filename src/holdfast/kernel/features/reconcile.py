@@ -22,11 +22,13 @@ GRACE = 30 * SECOND
 class Reconcile(Message, frozen=True, kw_only=True):
     """Bring the task rows back to what history expects.
 
-    `incarnation` is the engine's own: in-process leases of any other are over. `fingerprints` maps workflow types to the
+    `incarnation` is the engine's own: in-process leases of any other are over, and so are its own that nobody in the
+    process is `holding`. `fingerprints` maps workflow types to the
     definitions now deployed, so that runs blocked by another definition are tried again; `force` tries every failed task.
     """
 
     incarnation: str
+    holding: frozenset[str] | None = None
     fingerprints: dict[str, str | None] = {}
     force: bool = False
 
@@ -50,7 +52,9 @@ def reconcile(turn: Turn, message: Reconcile) -> None:
         if id not in expected:
             turn.drop(id)
             result.dropped.append(id)
-        elif task.state == "leased" and _over(task.owner, task.until, turn.now, message.incarnation):
+        elif task.state == "leased" and (
+            _over(task.owner, task.until, turn.now, message.incarnation) or _let_go(task, message)
+        ):
             turn.release(task)
             result.released.append(id)
         elif task.state == "failed" and _fit_again(task, message):
@@ -76,6 +80,10 @@ def _over(owner: str | None, until: Micros | None, now: Micros, incarnation: str
     if until is not None:
         return until <= now
     return owner is None or owner.partition("/")[0] != incarnation
+
+
+def _let_go(task: Task, message: Reconcile) -> bool:
+    return task.until is None and message.holding is not None and task.id not in message.holding
 
 
 def _fit_again(task: Task, message: Reconcile) -> bool:

@@ -209,10 +209,7 @@ def open_run(
 ) -> None:
     """Begin a run: its command, its two opening events; the first task follows from them."""
     flow = turn.flow
-    flow.run = run
-    flow.command_sequence = 0
-    flow.cursor = 0
-    turn.runs_started.add(run.key)
+    turn.begin(run)
     command = turn.command(
         "start",
         outcome="started_new",
@@ -267,7 +264,6 @@ def open_run(
             routing=message.routing,
         )
     )
-    turn.index()
     turn.reply = Started(
         workflow_id=flow.workflow_id, run_id=run.run_id, outcome="started_new", command_id=command.id
     )
@@ -311,8 +307,8 @@ def _check_options(message: Start) -> None:
         raise Refused("invalid_workflow_type", "a workflow type is needed", field="workflow_type")
     for name in ("execution_timeout_seconds", "run_timeout_seconds"):
         value: float | None = getattr(message, name)
-        if value is not None and value <= 0:
-            raise Refused("invalid_timeout", f"{name} must be above zero, not {value}", field=name)
+        if value is not None and not 0 < value < 1e10:
+            raise Refused("invalid_timeout", f"{name} must be above 0 and below 10^10, not {value}", field=name)
     if message.business_key is not None and not 1 <= len(message.business_key) <= 191:
         raise Refused("invalid_business_key", "a business key is 1 to 191 characters", field="business_key")
     for label, value in message.visibility_labels.items():
@@ -358,7 +354,8 @@ def _started(run: Run, event: WorkflowStarted, entry: Recorded) -> None:
     if event.memo:
         run.part(memo.Memo).values.update(event.memo)
     if event.search_attributes:
-        run.part(search.SearchAttributes).values.update(event.search_attributes)
+        given = {key: value for key, value in event.search_attributes.items() if value is not None}
+        run.part(search.SearchAttributes).values.update(given)
     if event.execution_deadline_at is not None:
         run.remind(event.execution_deadline_at, "execution_timeout", 0)
     if event.run_deadline_at is not None:

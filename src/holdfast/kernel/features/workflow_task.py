@@ -122,7 +122,7 @@ def complete(turn: Turn, message: CompleteWorkflowTask) -> None:
     task = _held(turn, message)
     run = turn.run
     status = run.status
-    turn.context = lease.context(task)
+    turn.act_for(lease.context(task))
     for failure_id in message.handled_failures:
         failures.handled(turn, failure_id)
     breach = turn.machine.breach(turn, message.commands)
@@ -130,7 +130,7 @@ def complete(turn: Turn, message: CompleteWorkflowTask) -> None:
         close.fail_by_limit(turn, breach)
     else:
         _apply(turn, message.commands)
-    turn.context = NO_CONTEXT
+    turn.act_for(NO_CONTEXT)
     if turn.flow.run is run:  # otherwise continued: the new run starts with a cursor of its own
         _close(turn, task)
         if run.status != status:
@@ -230,8 +230,16 @@ def _apply(turn: Turn, commands: list[Command]) -> None:
 
 def _held(turn: Turn, message: CompleteWorkflowTask | FailWorkflowTask) -> Task:
     if message.lease is not None:
+        # Claimed and spent in one decision: the lease is never a row, only the context of what it causes.
         task = turn.flow.tasks[message.task_id]
-        return lease.grant(turn, task, message.lease)
+        return replace(
+            task,
+            state="leased",
+            attempt=task.attempt + 1,
+            owner=message.lease.owner,
+            leased_at=turn.now,
+            seen=turn.run.length,
+        )
     return turn.hold(message.task_id, message.owner, message.attempt)
 
 
@@ -287,10 +295,6 @@ def expect(flow: Workflow) -> Iterable[Task]:
         yield _task(flow, run)
 
 
-def _claimed(turn: Turn, task: Task) -> None:
-    """Claiming a workflow task is no fact of the run: replay decides nothing by who ran it."""
-
-
 def _repair_armed(flow: Workflow, task_id: str) -> Micros | None:
     task = flow.tasks.get(task_id)
     return None if task is None else task.repair_available_at
@@ -309,7 +313,6 @@ FEATURE = Feature(
     name="workflow_task",
     decide={CompleteWorkflowTask: complete, FailWorkflowTask: fail, HeartbeatWorkflowTask: heartbeat},
     deadlines={"repair": Deadline(_repair_armed, _revive)},
-    claim={"workflow": _claimed},
     assign={"workflow": assign},
     expect=expect,
     limits=_limits,

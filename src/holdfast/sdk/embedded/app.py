@@ -63,7 +63,7 @@ class AsyncHoldfast(AsyncClient):
         *,
         namespace: str = "default",
         queues: Iterable[str] = ("default",),
-        threads: int = 32,
+        threads: int = 200,
         async_tasks: int = 1000,
         types: Types | None = None,
         guard: Guard = "warn",

@@ -47,6 +47,9 @@ class EngineHost:
     def done_holding(self, key: int) -> None:
         self._engine.release_hold(key)
 
+    def look_at(self, key: int) -> None:
+        self._engine.look_at(key)
+
     def thread(self, call: Callable[[], Any], done: Callable[[Any], None]) -> None:
         self._pool.submit(call, done)
 

@@ -18,33 +18,45 @@ from holdfast.kernel.values import Micros
 from holdfast.store import Applied, Loaded, RunFilter, StoreError, Unavailable, at_once
 from holdfast.store.sql import queries
 from holdfast.store.sqlite import rows
-from holdfast.store.sqlite.connection import check_path, connect, migrate, unavailable
+from holdfast.store.sqlite.connection import connect, open_database, unavailable
 from holdfast.store.sqlite.listing import select_runs
 from holdfast.store.sqlite.writer import Offload, Writer
 
 _EVERYTHING = 1 << 62
+_engine_locks: set[IO[str]] = set()
+
+
+def _forget_inherited_locks() -> None:
+    """An OS lock is shared with forked children: one that outlives its parent would keep the next engine out."""
+    for lock in _engine_locks:
+        lock.close()
+    _engine_locks.clear()
+
+
+os.register_at_fork(after_in_child=_forget_inherited_locks)
 
 
 class SqliteStore:
     """`kinds` maps event type names to event classes; `offload` runs slow commits on another thread."""
 
     def __init__(self, path: str, kinds: dict[str, type[Event]], offload: Offload | None = None) -> None:
-        check_path(path)
-        self.path = path
+        connection = open_database(path)
+        # From here on the file is meant, not whatever its name means after a change of directory.
+        self.path = path = path if path == ":memory:" else os.path.realpath(path)
         self._kinds = kinds
         self._sql = queries("holdfast.store.sqlite", "queries.sql")
-        connection = connect(path)
-        try:
-            migrate(connection, path)
-        except BaseException:
-            connection.close()
-            raise
-        self._writer = Writer(path, self._sql, connection, offload)
-        # A database in memory exists in one connection only.
-        self._reader = connection if path == ":memory:" else connect(path, readers=True)
-        self._lock: IO[str] | None = None
+        self._writer = Writer(path, self._sql, connection, None if path == ":memory:" else offload)
         self._writer.tell = path != ":memory:"
-        self._version = self._data_version()
+        self._open_readers(connection)
+        self._lock: IO[str] | None = None
+        self._noticed = 0  # the last notice that was told and could not be deleted yet
+        self._version: int | None = self._data_version()
+
+    def _open_readers(self, writing: sqlite3.Connection) -> None:
+        # A database in memory exists in one connection only. Lists get one of their own: they may take long.
+        memory = self.path == ":memory:"
+        self._reader = writing if memory else connect(self.path, readers=True)
+        self._lister = writing if memory else connect(self.path, readers=True)
 
     # -- writing
 
@@ -55,8 +67,25 @@ class SqliteStore:
     def probe(self) -> Unavailable | None:
         error = self._writer.probe()
         if error is None:
+            error = self._reopen_readers()
+        if error is None:
+            self._version = None  # whatever happened meanwhile, look at it
             return None
         return error if isinstance(error, Unavailable) else Unavailable(f"{self.path}: {error}")
+
+    def _reopen_readers(self) -> StoreError | None:
+        """The file may be another one than before, restored from a backup."""
+        writing = self._writer.connection
+        assert writing is not None, "a probe that succeeds leaves a connection"
+        if self.path == ":memory:":
+            return None
+        self._reader.close()
+        self._lister.close()
+        try:
+            self._open_readers(writing)
+        except StoreError as error:
+            return error
+        return None
 
     # -- one engine per file
 
@@ -77,10 +106,13 @@ class SqliteStore:
         lock.write(f"{os.getpid()}\n")
         lock.flush()
         self._lock = lock
+        _engine_locks.add(lock)
         self._writer.tell = False
         return True
 
     def changed(self) -> bool:
+        if self._writer.away or self._writer.connection is None:
+            return False  # asked again soon
         version = self._data_version()
         if version == self._version:
             return False
@@ -89,18 +121,20 @@ class SqliteStore:
 
     @at_once
     def notices(self) -> list[int]:
-        found = self._reader.execute(self._sql["notices"]).fetchall()
+        found = self._all("notices", self._noticed)
         if not found:
             return []
-        connection = self._writer.connection
-        if connection is not None:
-            connection.execute(self._sql["forget_notices"], (found[-1][0],))
+        # Keys are given anew when the table is empty, so the mark goes with the rows.
+        last: int = found[-1][0]
+        self._noticed = 0 if self._writer.forget_notices(last) else last
         return list(dict.fromkeys(workflow for _, workflow in found))
 
     def close(self) -> None:
         self._writer.close()
         self._reader.close()
+        self._lister.close()
         if self._lock is not None:
+            _engine_locks.discard(self._lock)
             self._lock.close()
             self._lock = None
 
@@ -115,24 +149,31 @@ class SqliteStore:
     def load(self, key: int) -> Loaded | None:
         # One read transaction: the row, its history and its tasks belong to the same moment.
         reader = self._reader
-        own = not reader.in_transaction
-        if own:
-            reader.execute("begin")
         try:
-            row = self._one("load_workflow", key)
-            if row is None:
-                return None
-            workflow = WorkflowRow(*row)
-            tasks = [rows.task(body) for (body,) in self._all("load_tasks", key)]
-            if workflow.run is None:
-                return Loaded(workflow, None, [], tasks)
-            found = self._one("run_by_key", workflow.run)
-            if found is None:
-                raise HistoryDamaged(workflow.run, 0, "the run's row is missing")
-            return Loaded(workflow, rows.run(found), self._history(workflow.run, 0, None), tasks)
-        finally:
-            if own:
+            reader.execute("begin")
+            try:
+                return self._load(key)
+            finally:
                 reader.execute("commit")
+        except sqlite3.Error as error:
+            raise unavailable(self.path, error) from error
+
+    def _load(self, key: int) -> Loaded | None:
+        row = self._one("load_workflow", key)
+        if row is None:
+            return None
+        workflow = WorkflowRow(*row)
+        tasks = [rows.task(body) for (body,) in self._all("load_tasks", key)]
+        if workflow.run is None:
+            return Loaded(workflow, None, [], tasks)
+        found = self._one("run_by_key", workflow.run)
+        if found is None:
+            raise HistoryDamaged(workflow.run, 0, "the run's row is missing")
+        run = rows.run(found)
+        history = self._history(run.key, 0, None)
+        if len(history) < max(run.length, workflow.cursor):
+            raise HistoryDamaged(run.key, len(history) + 1, "missing, and so is everything behind it")
+        return Loaded(workflow, run, history, tasks)
 
     @at_once
     def locate(self, run_id: str) -> tuple[int, int] | None:
@@ -150,10 +191,11 @@ class SqliteStore:
         found = self._all("history", run, start, count)
         events: list[Recorded] = []
         previous = (0, 0)
+        if after and found:
+            if found[0][0] != after:
+                raise HistoryDamaged(run, after, f"missing; the next stored event is {found[0][0]}")
+            previous = (after, found.pop(0)[5])
         for row in found:
-            if after and row[0] == after:
-                previous = (row[0], row[5])
-                continue
             entry = restore(self._kinds, run, row, previous)
             events.append(entry)
             previous = (entry.sequence, entry.checksum)
@@ -191,7 +233,11 @@ class SqliteStore:
     @at_once
     def runs(self, where: RunFilter) -> list[RunRow]:
         statement, parameters = select_runs(self._sql["runs"], where)
-        return [rows.run(row) for row in self._reader.execute(statement, parameters).fetchall()]
+        try:
+            found = self._lister.execute(statement, parameters).fetchall()
+        except sqlite3.Error as error:
+            raise unavailable(self.path, error) from error
+        return [rows.run(row) for row in found]
 
     @at_once
     def run(self, run_id: str) -> RunRow | None:
@@ -217,4 +263,5 @@ class SqliteStore:
     def _data_version(self) -> int:
         # Asked on the writing connection: its own commits do not move the number, everybody else's do.
         connection = self._writer.connection
-        return 0 if connection is None else connection.execute("pragma data_version").fetchone()[0]
+        assert connection is not None, "asked only while there is a connection"
+        return connection.execute("pragma data_version").fetchone()[0]

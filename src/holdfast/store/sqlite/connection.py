@@ -1,6 +1,7 @@
 """Opening a SQLite file safely: pragmas, migrations, and errors that say what to do.
 
-The file is ours (application id) and of a version we know, or it is left untouched.
+The file is ours (application id) and of a version we know, or it is left untouched: nothing is written before that is
+clear.
 """
 
 from __future__ import annotations
@@ -15,6 +16,10 @@ from holdfast.store import IncompatibleStore, StoreError, Unavailable
 from holdfast.store.sql import migrations
 
 APPLICATION_ID = 0x486F6C64  # "Hold"
+OLDEST_SQLITE = (3, 38, 0)  # strict tables and the ->> operator
+
+BUSY = 50  # milliseconds to wait for another writer on the engine's thread
+PATIENT = 5000  # the same where nobody else is kept waiting: on opening, and off the engine's thread
 
 _DOWN = {
     sqlite3.SQLITE_IOERR,
@@ -33,11 +38,13 @@ _ADVICE = {
     sqlite3.SQLITE_FULL: "the disk is full; free some space and it goes on by itself",
     sqlite3.SQLITE_IOERR: "the disk reports an error; check it and its mount",
     sqlite3.SQLITE_READONLY: "the file or its directory is read-only; make both writable",
-    sqlite3.SQLITE_CANTOPEN: "the file cannot be opened; check that its directory exists and is writable",
+    sqlite3.SQLITE_CANTOPEN: "the file cannot be opened; check that it exists and that its directory is writable",
     sqlite3.SQLITE_CORRUPT: "the file is damaged; restore it from a backup",
     sqlite3.SQLITE_NOTADB: "this is not a SQLite database",
     sqlite3.SQLITE_BUSY: "another program holds its write lock; find it with `lsof` and let it finish",
 }
+
+Migration = tuple[int, str, str]
 
 
 def primary(error: sqlite3.Error) -> int:
@@ -55,24 +62,57 @@ def unavailable(path: str, error: sqlite3.Error) -> Unavailable:
     return Unavailable(f"{path}: {error}" + (f": {advice}" if advice else ""))
 
 
-def connect(path: str, *, readers: bool = False) -> sqlite3.Connection:
+def open_database(path: str) -> sqlite3.Connection:
+    """The writing connection of a file that is made ours if it is new, and refused untouched if it is not ours."""
+    if sqlite3.sqlite_version_info < OLDEST_SQLITE:
+        oldest = ".".join(map(str, OLDEST_SQLITE))
+        raise StoreError(f"this Python brings SQLite {sqlite3.sqlite_version}; Holdfast needs {oldest} or newer")
+    check_path(path)
+    connection = connect(path, create=True, wait=PATIENT)
+    try:
+        steps = migrations("holdfast.store.sqlite")
+        _check_ours(connection, path, steps)
+        _use_wal(connection, path)
+        migrate(connection, path, steps)
+        connection.execute(f"pragma busy_timeout = {BUSY}")
+        return connection
+    except sqlite3.Error as error:
+        connection.close()
+        raise _cannot_open(path, error) from error
+    except BaseException:
+        connection.close()
+        raise
+
+
+def connect(path: str, *, create: bool = False, readers: bool = False, wait: int = BUSY) -> sqlite3.Connection:
     """A connection with our pragmas. Autocommit: every transaction is begun and ended by name."""
+    # Only opening makes a file: a database that is gone must not come back empty.
+    name = path if create or path == ":memory:" else Path(path).as_uri() + "?mode=rw"
     try:
         connection = sqlite3.connect(
-            path, isolation_level=None, check_same_thread=False, timeout=0, cached_statements=256
+            name, isolation_level=None, check_same_thread=False, timeout=0, cached_statements=256, uri=name is not path
         )
-        connection.execute("pragma busy_timeout = 50")
+    except sqlite3.Error as error:
+        raise unavailable(path, error) from error
+    try:
+        connection.execute(f"pragma busy_timeout = {wait}")
         connection.execute(f"pragma cache_size = {-4096 if readers else -32768}")
         connection.execute("pragma temp_store = memory")
         if not readers:
-            connection.execute("pragma journal_mode = wal")
             connection.execute("pragma synchronous = full")
             connection.execute("pragma wal_autocheckpoint = 1000")
             # Not 0: truncating the log after each checkpoint makes every commit extend the file again.
             connection.execute("pragma journal_size_limit = 67108864")
         return connection
     except sqlite3.Error as error:
-        raise unavailable(path, error) from error
+        connection.close()
+        raise _cannot_open(path, error) from error
+
+
+def _cannot_open(path: str, error: sqlite3.Error) -> StoreError:
+    if primary(error) == sqlite3.SQLITE_NOTADB:
+        return IncompatibleStore(f"{path} is not a SQLite database; give Holdfast a file of its own")
+    return unavailable(path, error)
 
 
 def check_path(path: str) -> None:
@@ -80,44 +120,78 @@ def check_path(path: str) -> None:
     if path == ":memory:":
         return
     file = Path(path)
-    if file.is_dir():
-        raise StoreError(f"{path} is a directory; name a file in it, for example {path.rstrip('/')}/holdfast.db")
-    if not file.parent.is_dir():
-        raise StoreError(f"the directory {file.parent} does not exist; create it first")
-    target = file if file.exists() else file.parent
-    if not os.access(target, os.W_OK) or not os.access(file.parent, os.W_OK):
-        raise Unavailable(f"{path}: {target} is not writable; SQLite must write the file and its directory")
-
-
-def migrate(connection: sqlite3.Connection, path: str) -> None:
-    """Bring the schema to our version. Forward only; a file from a newer version is refused, untouched."""
     try:
-        version = connection.execute("pragma user_version").fetchone()[0]
-        owner = connection.execute("pragma application_id").fetchone()[0]
-        foreign = owner not in (0, APPLICATION_ID) or (
-            owner == 0 and connection.execute("select count(*) from sqlite_master").fetchone()[0] > 0
-        )
-        if foreign:
+        if file.is_dir():
+            raise StoreError(f"{path} is a directory; name a file in it, for example {path.rstrip('/')}/holdfast.db")
+        if not file.parent.is_dir():
+            raise StoreError(f"the directory {file.parent} does not exist; create it first")
+        target = file if file.exists() else file.parent
+    except PermissionError as error:
+        raise Unavailable(f"{path}: this user may not look into {error.filename}; give it access") from error
+    for place in (target, file.parent):
+        if not os.access(place, os.W_OK):
+            raise Unavailable(f"{path}: {place} is not writable; SQLite must write the file and its directory")
+
+
+def _check_ours(connection: sqlite3.Connection, path: str, steps: list[Migration]) -> None:
+    """Refuse a file of another program or of a newer version. Reads only, and all of it at one moment."""
+    connection.execute("begin")
+    try:
+        owner = _number(connection, "pragma application_id")
+        version = _number(connection, "pragma user_version")
+        if owner != APPLICATION_ID and (owner != 0 or _number(connection, "select count(*) from sqlite_master") > 0):
             raise IncompatibleStore(f"{path} belongs to another program; give Holdfast a file of its own")
-        steps = migrations("holdfast.store.sqlite")
-        newest = steps[-1][0]
-        if version > newest:
+        _check_version(path, version, steps)
+        if owner == APPLICATION_ID:
+            _check_recorded(connection, path, steps)
+    finally:
+        with suppress(sqlite3.Error):
+            connection.execute("rollback")
+
+
+def _check_version(path: str, version: int, steps: list[Migration]) -> None:
+    newest = steps[-1][0]
+    if version > newest:
+        raise IncompatibleStore(
+            f"{path} has schema {version}, this version of Holdfast knows up to {newest}; upgrade Holdfast"
+        )
+
+
+def _check_recorded(connection: sqlite3.Connection, path: str, steps: list[Migration]) -> None:
+    ours = {number: _digest(script) for number, _, script in steps}
+    for number, digest in connection.execute("select number, checksum from migration order by number"):
+        if ours.get(number, digest) != digest:
             raise IncompatibleStore(
-                f"{path} has schema {version}, this version of Holdfast knows up to {newest}; upgrade Holdfast"
+                f"{path} was made with another migration {number} than this version of Holdfast has;"
+                " open it with the version that made it"
             )
-        if version == newest:
+
+
+def _use_wal(connection: sqlite3.Connection, path: str) -> None:
+    """Write-ahead logging, for good. Several processes may open a new file at once, and only one can switch it."""
+    for last in (False, False, False, True):
+        try:
+            mode = connection.execute("pragma journal_mode = wal").fetchone()[0]
+        except sqlite3.Error as error:
+            # SQLite does not wait for this lock by itself. It does for this one, which the other process holds.
+            if last or primary(error) != sqlite3.SQLITE_BUSY:
+                raise
+            connection.execute("begin immediate")
+            connection.execute("rollback")
+        else:
+            if mode not in ("wal", "memory"):
+                raise Unavailable(f"{path}: no write-ahead log on this file system ({mode} mode); use a local disk")
             return
-        _run(connection, steps)
-    except sqlite3.Error as error:
-        raise unavailable(path, error) from error
 
 
-def _run(connection: sqlite3.Connection, steps: list[tuple[int, str, str]]) -> None:
-    connection.execute("pragma busy_timeout = 5000")
+def migrate(connection: sqlite3.Connection, path: str, steps: list[Migration]) -> None:
+    """Bring the schema to our version, all of it or nothing. Forward only; another process may be faster."""
+    if _number(connection, "pragma user_version") == steps[-1][0]:
+        return
     connection.execute("begin immediate")
     try:
-        # Another process may have migrated while we waited for the lock.
-        version = connection.execute("pragma user_version").fetchone()[0]
+        version = _number(connection, "pragma user_version")
+        _check_version(path, version, steps)
         connection.execute(
             "create table if not exists migration (number integer primary key, name text, checksum text) strict"
         )
@@ -127,8 +201,7 @@ def _run(connection: sqlite3.Connection, steps: list[tuple[int, str, str]]) -> N
             for statement in script.split(";\n"):
                 if statement.strip():
                     connection.execute(statement)
-            digest = sha256(script.encode()).hexdigest()
-            connection.execute("insert into migration values (?, ?, ?)", (number, name, digest))
+            connection.execute("insert into migration values (?, ?, ?)", (number, name, _digest(script)))
         connection.execute(f"pragma user_version = {steps[-1][0]}")
         connection.execute(f"pragma application_id = {APPLICATION_ID}")
         connection.execute("commit")
@@ -136,5 +209,11 @@ def _run(connection: sqlite3.Connection, steps: list[tuple[int, str, str]]) -> N
         with suppress(sqlite3.Error):
             connection.execute("rollback")
         raise
-    finally:
-        connection.execute("pragma busy_timeout = 50")
+
+
+def _digest(script: str) -> str:
+    return sha256(script.encode()).hexdigest()
+
+
+def _number(connection: sqlite3.Connection, statement: str) -> int:
+    return connection.execute(statement).fetchone()[0]

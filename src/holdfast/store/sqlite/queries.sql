@@ -38,7 +38,7 @@ limit 2
 select next_wake, key
 from workflow
 where next_wake <= ?
-order by next_wake
+order by next_wake, key
 limit ?
 
 -- name: ready
@@ -89,8 +89,8 @@ order by rowid
 -- name: notices
 select key, workflow
 from notice
+where key > ?
 order by key
-limit 1000
 
 -- name: forget_notices
 delete from notice
@@ -99,6 +99,15 @@ where key <= ?
 -- name: insert_notice
 insert into notice (workflow)
 values (?)
+
+-- name: insert_probe
+-- Written and taken back in one transaction: the commit writes a page and leaves nothing behind.
+insert into notice (key, workflow)
+values (-1, 0)
+
+-- name: forget_probe
+delete from notice
+where key = -1
 
 -- name: guard_new
 -- An id that exists by now makes its decision stale; the rest of the batch goes on.

@@ -1,7 +1,7 @@
 """Decisions as rows, coalesced: what one batch writes to each table.
 
-Several decisions of one instance become one guarded update (the first one's guard, the last one's values), and a task that
-was born and closed inside the batch never touches the disk.
+Several decisions of one instance become one guarded update (the first one's guard, the last one's values), and a task
+that was born and closed inside the batch never touches the disk.
 """
 
 from __future__ import annotations
@@ -21,6 +21,10 @@ _decode_labels = msgspec.json.Decoder(dict[str, str]).decode
 _decode_search = msgspec.json.Decoder(dict[str, Any]).decode
 
 Row = tuple[Any, ...]
+
+
+class Unlinked(Exception):
+    """Two decisions of one instance that were not made one on top of the other: each needs its own guard."""
 
 
 class Rows:
@@ -49,7 +53,11 @@ class Rows:
         runs: dict[int, tuple[bool, RunRow]] = {}
         for decision in decisions:
             key = decision.workflow.key
-            first.setdefault(key, decision)
+            previous = last.get(key)
+            if previous is None:
+                first[key] = decision
+            elif decision.after != previous.workflow.last:
+                raise Unlinked
             last[key] = decision
             if decision.wake_moved:
                 moved.add(key)
@@ -58,10 +66,12 @@ class Rows:
                     (e.run, e.sequence, type(e.event).__name__, e.at, e.body, e.context_body, e.checksum)
                 )
             for change in decision.tasks:
-                id = (key, change.task_id)
-                before = tasks.get(id)
-                tasks[id] = (change.stored if before is None else before[0], change.task)
+                place = (key, change.task_id)
+                before = tasks.get(place)
+                tasks[place] = (change.stored if before is None else before[0], change.task)
             for is_new, row in decision.runs:
+                if is_new:
+                    moved.add(key)  # the next run may be of another type, which is written with the wake
                 before_run = runs.get(row.key)
                 runs[row.key] = (is_new or (before_run is not None and before_run[0]), row)
             for c in decision.commands:
@@ -94,7 +104,7 @@ class Rows:
                         w.reserved_at,
                     )
                 )
-            elif key in moved or first[key].runs:
+            elif key in moved:
                 self.wakes.append(
                     (w.last, w.run, w.command_sequence, w.cursor, w.expects, w.next_wake, w.workflow_type, key, after)
                 )
@@ -104,11 +114,11 @@ class Rows:
     def _tasks(self, tasks: dict[tuple[int, str], tuple[bool, Task | None]]) -> None:
         self.puts: list[Row] = []
         self.drops: list[Row] = []
-        for id, (stored, task) in tasks.items():
+        for place, (stored, task) in tasks.items():
             if task is not None:
-                self.puts.append((id[0], id[1], task.state, task.available_at, _encode(task)))
+                self.puts.append((*place, task.state, task.available_at, _encode(task)))
             elif stored:
-                self.drops.append(id)
+                self.drops.append(place)
 
     def _runs(self, runs: dict[int, tuple[bool, RunRow]]) -> None:
         self.runs: list[Row] = []
@@ -151,6 +161,7 @@ def command(body: bytes) -> CommandRecord:
 
 
 def run(row: Row) -> RunRow:
-    labels = {} if row[13] is None else _decode_labels(row[13])
-    search = {} if row[14] is None else _decode_search(row[14])
-    return RunRow(*row[:13], labels, search, *row[15:])
+    values = list(row)
+    values[13] = {} if row[13] is None else _decode_labels(row[13])
+    values[14] = {} if row[14] is None else _decode_search(row[14])
+    return RunRow(*values)

@@ -1,8 +1,9 @@
 """The one write path: a batch of decisions, one transaction, one fsync.
 
-Fast way: all rows of the batch in multi-row statements, with the guards counted. If a count is short, or a statement fails,
-the batch is rolled back and each decision is written under a savepoint of its own, so that only the culprit suffers.
-A failed commit is never tried again on the same connection: after an I/O error SQLite may report success for pages it lost.
+Fast way: all rows of the batch in multi-row statements, with the guards counted. If a count is short, or a statement
+fails, the batch is rolled back and each decision is written under a savepoint of its own, so that only the culprit
+suffers. A failed commit is never tried again on the same connection: after an I/O error SQLite may report success for
+pages it lost.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from time import perf_counter
 
 from holdfast.kernel.decision import Decision
 from holdfast.store import ALL, Applied
-from holdfast.store.sqlite.connection import connect, is_down, primary, unavailable
+from holdfast.store.sqlite.connection import BUSY, PATIENT, connect, is_down, primary, unavailable
 from holdfast.store.sqlite.rows import Row, Rows
 
 Offload = Callable[[Callable[[], Applied], Callable[[Applied], None]], None]
@@ -48,6 +49,7 @@ class Writer:
             for size in _CHUNKS
         }
         self.tell = False  # leave a notice for the engine, because we are not it
+        self.away = False  # the connection is with the commit thread; touching it would wait for the disk
 
     def apply(self, decisions: Sequence[Decision], done: Callable[[Applied], None]) -> None:
         connection = self.connection
@@ -59,27 +61,52 @@ class Writer:
         except sqlite3.Error as error:
             if primary(error) == sqlite3.SQLITE_BUSY and self._offload is not None:
                 # Somebody else is writing: wait for them, but not on the engine's thread.
-                self._offload(lambda: self._whole(connection, decisions), done)
+                self._elsewhere(self._offload, lambda: self._whole(connection, decisions), done)
                 return
             done(self._give_up(error))
             return
         if self._offload is not None and self._pace > SLOW_COMMIT:
-            self._offload(lambda: self._commit(connection, result), done)
+            self._elsewhere(self._offload, lambda: self._commit(connection, result), done)
         else:
             done(self._commit(connection, result))
 
+    def _elsewhere(self, offload: Offload, work: Callable[[], Applied], done: Callable[[Applied], None]) -> None:
+        def back(result: Applied) -> None:
+            self.away = False
+            done(result)
+
+        self.away = True
+        offload(work, back)
+
     def probe(self) -> Exception | None:
         """One real commit on a fresh connection: the only proof that the database works again."""
-        self.close()
+        if self.path != ":memory:":
+            self.close()
         try:
-            connection = connect(self.path)
+            connection = self.connection or connect(self.path)
+        except Exception as error:
+            return error
+        try:
             connection.execute("begin immediate")
-            connection.execute("insert or replace into migration values (0, 'probe', null)")
+            connection.execute(self._sql["insert_probe"])
+            connection.execute(self._sql["forget_probe"])
             connection.execute("commit")
         except Exception as error:
+            self._drop(connection)
             return error
         self.connection = connection
         return None
+
+    def forget_notices(self, until: int) -> bool:
+        """Whether notices up to this key are gone. If somebody else is writing they stay for the next time."""
+        connection = self.connection
+        if connection is None or self.away:
+            return False
+        try:
+            connection.execute(self._sql["forget_notices"], (until,))
+        except sqlite3.Error:
+            return False
+        return True
 
     def close(self) -> None:
         if self.connection is not None:
@@ -89,9 +116,9 @@ class Writer:
 
     def _whole(self, connection: sqlite3.Connection, decisions: Sequence[Decision]) -> Applied:
         try:
-            connection.execute("pragma busy_timeout = 5000")
+            connection.execute(f"pragma busy_timeout = {PATIENT}")
             result = self._write(connection, decisions)
-            connection.execute("pragma busy_timeout = 50")
+            connection.execute(f"pragma busy_timeout = {BUSY}")
         except sqlite3.Error as error:
             return self._give_up(error)
         return self._commit(connection, result)
@@ -102,10 +129,8 @@ class Writer:
         try:
             self._rows(connection, Rows(decisions))
             return ALL
-        except _Short:
-            connection.execute("rollback")
-        except sqlite3.Error as error:
-            if is_down(error):
+        except Exception as error:
+            if isinstance(error, sqlite3.Error) and is_down(error):
                 raise
             connection.execute("rollback")
         connection.execute("begin immediate")
@@ -180,9 +205,15 @@ class Writer:
         return result
 
     def _give_up(self, error: sqlite3.Error) -> Applied:
-        connection = self.connection
-        if connection is not None:
-            with suppress(sqlite3.Error):
-                connection.execute("rollback")
-        self.close()
+        if self.connection is not None:
+            self._drop(self.connection)
         return Applied(down=unavailable(self.path, error))
+
+    def _drop(self, connection: sqlite3.Connection) -> None:
+        """Undo what is open and never use this connection again. A database in memory has no other."""
+        with suppress(sqlite3.Error):
+            connection.execute("rollback")
+        if self.path != ":memory:":
+            with suppress(sqlite3.Error):
+                connection.close()
+            self.connection = None

@@ -129,7 +129,7 @@ def complete(turn: Turn, message: CompleteActivity) -> None:
                 result=message.result,
             )
         )
-    turn.context = NO_CONTEXT
+    turn.act_for(NO_CONTEXT)
     turn.reply = AttemptOutcome(
         task_id=task_id, activity_attempt_id=id, outcome="completed" if breach is None else "failed"
     )
@@ -161,7 +161,7 @@ def fail(turn: Turn, message: FailActivity) -> None:
             )
         )
         outcome = "failed"
-    turn.context = NO_CONTEXT
+    turn.act_for(NO_CONTEXT)
     turn.reply = AttemptOutcome(task_id=task_id, activity_attempt_id=id, outcome=outcome)
 
 
@@ -212,7 +212,7 @@ def heartbeat(turn: Turn, message: HeartbeatActivity) -> None:
     run = turn.flow.run
     id = attempt_id(message.run_id, message.step, message.attempt)
     if run is None or run.run_id != message.run_id or not run.open:
-        turn.reply = _stopped(turn.flow, id)
+        turn.reply = _stopped(run, message.run_id, id)
         return
     execution = run.part(Activities).open.get(message.step)
     if execution is None or not _is_current(
@@ -224,7 +224,9 @@ def heartbeat(turn: Turn, message: HeartbeatActivity) -> None:
     task = turn.flow.tasks.get(activity_task_id(run.run_id, message.step, execution.retry))
     until = None if execution.lease_until is None else turn.now + LEASE
     if recorded:
-        turn.context = Context(task_id=None if task is None else task.id, attempt=message.attempt, owner=message.owner)
+        turn.act_for(
+            Context(task_id=None if task is None else task.id, attempt=message.attempt, owner=message.owner)
+        )
         turn.record(
             ActivityHeartbeatRecorded(
                 sequence=message.step,
@@ -237,7 +239,7 @@ def heartbeat(turn: Turn, message: HeartbeatActivity) -> None:
                 progress=message.progress,
             )
         )
-        turn.context = NO_CONTEXT
+        turn.act_for(NO_CONTEXT)
     elif execution.policy.heartbeat_timeout is not None:
         execution.heard_at = turn.now
         turn.run.remind(turn.now + round(execution.policy.heartbeat_timeout * SECOND), "heartbeat", message.step)
@@ -262,7 +264,7 @@ def status(flow: Workflow, run_id: str, step: int, attempt: int, owner: str, now
     run = flow.run
     id = attempt_id(run_id, step, attempt)
     if run is None or run.run_id != run_id or not run.open:
-        return _stopped(flow, id)
+        return _stopped(run, run_id, id)
     execution = run.part(Activities).open.get(step)
     if execution is None or not _is_current(flow, execution, step, attempt, owner, now):
         return _stale(run, id, execution)
@@ -292,8 +294,9 @@ def _stale(run: Run, id: str, execution: Execution | None) -> HeartbeatReply:
     )
 
 
-def _stopped(flow: Workflow, id: str) -> HeartbeatReply:
-    run = flow.run
+def _stopped(run: Run | None, run_id: str, id: str) -> HeartbeatReply:
+    if run is not None and run.run_id != run_id:
+        run = None  # the current run is a later one, and says nothing about how this one ended
     status = "closed" if run is None else run.status
     return HeartbeatReply(
         activity_attempt_id=id,
@@ -363,7 +366,7 @@ def spend(turn: Turn, execution: Execution, owner: str) -> str:
     if task_id in turn.flow.tasks:
         task = turn.hold(task_id, owner, execution.attempt)
         turn.drop(task_id)
-        turn.context = Context(task_id=task.id, attempt=task.attempt, owner=task.owner)
+        turn.act_for(Context(task_id=task.id, attempt=task.attempt, owner=task.owner))
     return task_id
 
 

@@ -22,6 +22,8 @@ from holdfast.kernel.turn import Turn
 from holdfast.kernel.values import Micros, Routing, activity_task_id, attempt_id, execution_id
 
 _ONCE = RetryPolicy(max_attempts=1)
+_TIMEOUTS = ("start_to_close_timeout", "schedule_to_start_timeout", "schedule_to_close_timeout", "heartbeat_timeout")
+_NO_TIMEOUTS = (None, None, None, None)
 
 
 class ScheduleActivity(StepCommand, frozen=True, kw_only=True, omit_defaults=True, tag="schedule_activity"):
@@ -52,16 +54,19 @@ def check_policy(policy: RetryPolicy) -> None:
         raise Refused(
             "invalid_commands", "retry_policy.max_attempts must be 1 or more", field="retry_policy.max_attempts"
         )
-    if any(pause < 0 for pause in policy.backoff_seconds):
+    if policy.backoff_seconds and min(policy.backoff_seconds) < 0:
         raise Refused(
             "invalid_commands", "retry_policy.backoff_seconds must not be negative", field="retry_policy.backoff_seconds"
         )
-    limits = {
-        "start_to_close_timeout": policy.start_to_close_timeout,
-        "schedule_to_start_timeout": policy.schedule_to_start_timeout,
-        "schedule_to_close_timeout": policy.schedule_to_close_timeout,
-        "heartbeat_timeout": policy.heartbeat_timeout,
-    }
+    timeouts = (
+        policy.start_to_close_timeout,
+        policy.schedule_to_start_timeout,
+        policy.schedule_to_close_timeout,
+        policy.heartbeat_timeout,
+    )
+    if timeouts == _NO_TIMEOUTS:
+        return
+    limits = dict(zip(_TIMEOUTS, timeouts, strict=True))
     for name, value in limits.items():
         if value is not None and value <= 0:
             raise Refused("invalid_commands", f"{name} must be above zero, not {value}", field=name)

@@ -1,0 +1,59 @@
+"""Reading a database beside whoever runs its engine. A Reader never takes the engine's lock and decides nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from types import TracebackType
+from typing import Self, TypeVar
+
+from holdfast.cli.options import existing
+from holdfast.cli.problems import told
+from holdfast.engine.engine import Engine
+from holdfast.engine.operations import Operations
+from holdfast.engine.recovery import Recovery
+from holdfast.engine.world import AsyncioWorld
+from holdfast.kernel.machine import Machine
+from holdfast.protocol.requests import Request
+from holdfast.store.sqlite import SqliteStore
+
+R = TypeVar("R")
+
+
+class Reader:
+    def __init__(self, path: str) -> None:
+        self.path = existing(path)
+
+    def __enter__(self) -> Self:
+        machine = Machine()
+        with told():
+            self.store = SqliteStore(self.path, machine.kinds)
+        self._loop = asyncio.new_event_loop()
+        # An engine that is never started: it answers the reading verbs from disk.
+        engine = Engine(AsyncioWorld(self._loop), self.store, machine)
+        self._operations = Operations(engine, Recovery(engine))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.store.close()
+        self._loop.close()
+
+    def ask(self, request: Request[R]) -> R:
+        with told():
+            return self._loop.run_until_complete(self._operations.call(request))
+
+    def get(self, answer: Awaitable[R]) -> R:
+        """What a verb of the store answers."""
+
+        async def waited() -> R:
+            return await answer
+
+        with told():
+            return self._loop.run_until_complete(waited())
+
+    def changed(self) -> bool:
+        """Whether anything was committed since this was last asked."""
+        with told():
+            return self.store.changed()

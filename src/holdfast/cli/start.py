@@ -1,0 +1,98 @@
+"""`dw start`: start a workflow of a file, and with --wait stay until it ends."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from holdfast.cli import options
+from holdfast.cli.problems import Problem, Unsuccessful, told
+
+
+@click.command(name="start")
+@click.argument("workflow", metavar="FILE:WORKFLOW")
+@click.argument("id")
+@click.argument("args", nargs=-1, metavar="[JSON ARGS]...")
+@options.database
+@options.namespace
+@click.option("--wait", is_flag=True, help="Wait for the end and print the result as JSON.")
+def command(workflow: str, id: str, args: tuple[str, ...], path: str, namespace: str, wait: bool) -> None:
+    """Start WORKFLOW of FILE under ID. Each argument is JSON; text needs its quotes.
+
+    The start is on disk when this returns. The engine of the database runs it (`dw dev`, or your application), now or
+    when one starts. With --wait and no engine running, this process is the engine until the workflow has ended.
+
+    \b
+    Examples:
+      dw start shop.py:order order-1
+      dw start shop.py:order order-1 '"book"' 3
+      dw start shop.py:order order-1 '{"sku": "book", "count": 3}' --wait
+    """
+    from holdfast.cli.loading import load
+
+    file, colon, name = workflow.rpartition(":")
+    if not colon or not file or not name:
+        raise Problem(f"{workflow!r} names no workflow; write FILE:WORKFLOW, for example shop.py:order")
+    given = [_parsed(number, text) for number, text in enumerate(args, 1)]
+    program = load(Path(file))
+    target = program.workflow(name)
+    _check_arguments(target, name, given)
+
+    from holdfast import Holdfast
+
+    things = program.things if wait else ()
+    with (
+        told(),
+        Holdfast(
+            path,
+            things,
+            namespace=namespace,
+            queues=program.queues,
+            types=program.types,
+            guard="off",  # loading has checked already
+            run_tasks=wait,
+        ) as holdfast,
+    ):
+        handle = holdfast.start(target, id, *given)
+        click.echo(f"started {handle.id} (run {handle.run_id})", err=wait)
+        if wait:
+            if holdfast.is_engine:
+                click.echo("no engine runs this database; running it here", err=True)
+            _print_result(handle)
+        elif holdfast.is_engine:
+            click.echo(f"no engine runs this database now; it runs when one starts (dw dev {file})", err=True)
+
+
+def _parsed(number: int, text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        raise Problem(f"argument {number} is not JSON: {text!r}; text needs quotes, for example '\"{text}\"'") from None
+
+
+def _check_arguments(target: Any, name: str, given: list[Any]) -> None:
+    """Refuse what the workflow could not be called with before anything is stored."""
+    from holdfast.codec.errors import PayloadError
+    from holdfast.sdk.workflow import definition_of
+
+    signature = definition_of(target).signature
+    try:
+        signature.unpack(signature.pack(given, {}))
+    except (TypeError, PayloadError) as error:
+        raise Problem(f"{name} cannot be called like that: {error}") from None
+
+
+def _print_result(handle: Any) -> None:
+    import msgspec
+
+    from holdfast.codec.plain import plainly
+    from holdfast.sdk.errors import WorkflowError
+
+    try:
+        result = handle.result()
+    except WorkflowError as error:
+        raise Unsuccessful(str(error)) from None
+    click.echo(msgspec.json.encode(plainly(result)).decode())
