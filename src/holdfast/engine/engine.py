@@ -51,9 +51,7 @@ class Item:
 
     __slots__ = ("again", "assignments", "decision", "entry", "message", "reply")
 
-    def __init__(
-        self, entry: Entry, decision: Decision, message: Message, reply: Reply | None, again: bool
-    ) -> None:
+    def __init__(self, entry: Entry, decision: Decision, message: Message, reply: Reply | None, again: bool) -> None:
         self.entry = entry
         self.decision = decision
         self.message = message
@@ -129,9 +127,7 @@ class Engine:
             return
         self._address_found(namespace, workflow_id, message, reply, key)
 
-    def _address_found(
-        self, namespace: str, workflow_id: str, message: Message, reply: Reply, key: int | None
-    ) -> None:
+    def _address_found(self, namespace: str, workflow_id: str, message: Message, reply: Reply, key: int | None) -> None:
         # While we looked, another message may have created it.
         key = key or self.cache.named(namespace, workflow_id)
         if key is not None:

@@ -15,7 +15,6 @@ from holdfast.kernel.event import Recorded
 from holdfast.kernel.task import Lease, Task
 from holdfast.kernel.values import Micros
 
-
 COLD = object()
 """Answer of an executor that has no live code for a run and needs its whole history."""
 
@@ -186,7 +185,10 @@ class Matching:
         """Instances with waiting tasks that a worker of this process could run; their entries leave the lanes."""
         found: dict[int, None] = {}
         for lane in list(self._live()):
-            if any(executor.runs(lane.kind, lane.type, lane.namespace, lane.queue, lane.compatibility) for executor in self.executors):
+            if any(
+                executor.runs(lane.kind, lane.type, lane.namespace, lane.queue, lane.compatibility)
+                for executor in self.executors
+            ):
                 for _, _, task_id, workflow in self._lanes.pop(lane):
                     if task_id in self._known:
                         self._known.discard(task_id)

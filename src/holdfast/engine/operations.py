@@ -128,9 +128,11 @@ class Operations:
                 raise
         timer = self._engine.world.at(
             self._engine.world.now() + round(request.wait_seconds * SECOND),
-            lambda: None
-            if future.done()
-            else future.set_result(ask.Result(workflow_id=request.workflow_id, run_id="", status=None)),
+            lambda: (
+                None
+                if future.done()
+                else future.set_result(ask.Result(workflow_id=request.workflow_id, run_id="", status=None))
+            ),
         )
         try:
             return await future
@@ -173,9 +175,7 @@ class Operations:
 
     async def repair(self, request: ask.RepairWorkflow) -> Reconciled:
         key = await self._key(request.namespace, request.workflow_id)
-        message = Reconcile(
-            incarnation=self._engine.incarnation, fingerprints=self._recovery.fingerprints, force=True
-        )
+        message = Reconcile(incarnation=self._engine.incarnation, fingerprints=self._recovery.fingerprints, force=True)
         return await self._submit(key, message)
 
     # -- workflow tasks
@@ -314,9 +314,7 @@ class Operations:
         run_id, step, attempt = _parse_attempt(request.activity_attempt_id)
         return self._run_verb(
             run_id,
-            FailActivity(
-                step=step, attempt=attempt, owner=request.lease_owner, run_id=run_id, failure=request.failure
-            ),
+            FailActivity(step=step, attempt=attempt, owner=request.lease_owner, run_id=run_id, failure=request.failure),
         )
 
     def heartbeat_activity(self, request: ask.HeartbeatActivityTask) -> Awaitable[HeartbeatReply]:
@@ -341,7 +339,8 @@ class Operations:
             key = await self._engine.store.find(namespace, workflow_id)
         if key is None:
             raise Refused(
-                "workflow_not_found", f"there is no workflow {workflow_id!r} in namespace {namespace!r}",
+                "workflow_not_found",
+                f"there is no workflow {workflow_id!r} in namespace {namespace!r}",
                 workflow_id=workflow_id,
             )
         return key
@@ -467,5 +466,3 @@ def _parse_attempt(attempt_id: str) -> tuple[str, int, int]:
     if not (step.isdigit() and attempt.isdigit()):
         raise Refused("attempt_not_found", f"{attempt_id!r} is not an attempt id", field="activity_attempt_id")
     return run_id, int(step), int(attempt)
-
-

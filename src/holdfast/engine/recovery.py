@@ -64,9 +64,13 @@ class Recovery:
         at_rest = entry is None or not (entry.inflight or entry.held)
         return Reconcile(
             incarnation=self._engine.incarnation,
-            holding=frozenset().union(*(e.holding for e in self._engine.matching.executors)) if at_rest else None,
+            holding=self._held() if at_rest else None,
             fingerprints=self.fingerprints,
         )
+
+    def _held(self) -> frozenset[str]:
+        """The tasks somebody in this process is working on."""
+        return frozenset[str]().union(*(executor.holding for executor in self._engine.matching.executors))
 
     async def deployed(self) -> None:
         """Definitions were registered: what another definition was blocked by is tried again."""
@@ -143,7 +147,7 @@ class Recovery:
             return
         suspects, after = await engine.store.suspects(self._sweep_from, PAGE)
         self._sweep_from = after or 0
-        held = frozenset[str]().union(*(executor.holding for executor in engine.matching.executors))
+        held = self._held()
         suspects += [t.workflow for t in await engine.store.leased() if t.until is None and t.id not in held]
         for key in suspects:
             entry = engine.cache.get(key)

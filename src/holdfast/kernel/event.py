@@ -64,7 +64,9 @@ class HistoryDamaged(Exception):
     """Stored history does not add up. The run is unreadable until it is restored; nothing is replayed from it."""
 
     def __init__(self, run: int, sequence: int, why: str) -> None:
-        super().__init__(f"history of run {run} is damaged at event {sequence}: {why}; restore the database from a backup")
+        super().__init__(
+            f"history of run {run} is damaged at event {sequence}: {why}; restore the database from a backup"
+        )
         self.run = run
         self.sequence = sequence
 

@@ -240,7 +240,9 @@ class Machine:
         flow = turn.flow
         if not flow.exists or turn.events or turn.touched or turn.commands or turn.indexed:
             return False
-        return wake == flow.next_wake or (wake is not None and flow.next_wake is not None and turn.now < flow.next_wake < wake)
+        return wake == flow.next_wake or (
+            wake is not None and flow.next_wake is not None and turn.now < flow.next_wake < wake
+        )
 
     def _match(self, turn: Turn) -> tuple[Sequence[Task], Sequence[Task]]:
         """Offer what is ready to whoever waits: such a task is born leased and never enters a queue."""

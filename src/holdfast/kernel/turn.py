@@ -33,9 +33,9 @@ def watch(run: Run, task: Task) -> None:
 
 class Turn:
     __slots__ = (
+        "_context_body",
         "closed",
         "commands",
-        "_context_body",
         "context",
         "events",
         "flow",
@@ -82,9 +82,7 @@ class Turn:
     def record(self, event: Event) -> Recorded:
         """Append a fact to the current run and fold it."""
         run = self.run
-        entry = record(
-            run.key, run.length + 1, self.now, event, self.context, self._context_body, run.checksum
-        )
+        entry = record(run.key, run.length + 1, self.now, event, self.context, self._context_body, run.checksum)
         self.machine.evolve(self.flow, run, entry)
         self.events.append(entry)
         return entry
@@ -111,9 +109,7 @@ class Turn:
         if task.state != "leased":
             raise Refused("task_not_leased", f"task {task_id} is not leased", task_id=task_id, task_status=task.state)
         if task.owner != owner:
-            raise Refused(
-                "lease_owner_mismatch", f"task {task_id} is leased to another worker", lease_owner=task.owner
-            )
+            raise Refused("lease_owner_mismatch", f"task {task_id} is leased to another worker", lease_owner=task.owner)
         if task.attempt != attempt:
             raise Refused(
                 "workflow_task_attempt_mismatch" if task.kind == "workflow" else "stale_attempt",

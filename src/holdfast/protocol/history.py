@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import gzip
 import zlib
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, get_args, get_type_hints
 
 import msgspec
@@ -19,7 +19,7 @@ from holdfast.kernel.values import Micros
 Encoding = Literal["gzip", "deflate"]
 COMPRESS_ABOVE = 50
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _times: dict[type[Event], frozenset[str]] = {}
 
 
@@ -31,9 +31,7 @@ def iso(at: Micros) -> str:
 def to_wire(entry: Recorded, run_id: str) -> dict[str, Any]:
     """One history event as a worker or an export sees it."""
     event = entry.event
-    payload: dict[str, Any] = {
-        name: value for name, value in msgspec.to_builtins(event).items() if value is not None
-    }
+    payload: dict[str, Any] = {name: value for name, value in msgspec.to_builtins(event).items() if value is not None}
     for name in _time_fields(type(event)) & payload.keys():
         payload[name] = iso(payload[name])
     context = entry.context

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
 from functools import update_wrapper
-from typing import Any, Concatenate, Generic, Literal, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, overload
+from typing import Any, Concatenate, Generic, Literal, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, cast, overload
 
 from holdfast.codec.arguments import Signature
 from holdfast.codec.values import loads
@@ -54,7 +54,7 @@ class Definition(Generic[P, R]):
     def __init__(
         self, fn: Callable[..., Any], type: str, options: ActivityOptions, *, extern: bool, method: bool, is_async: bool
     ) -> None:
-        update_wrapper(self, fn)
+        update_wrapper(cast(Any, self), fn)
         self.fn = fn
         self.type = type
         self.named = True  # a name of its own, which a type map may not contradict
@@ -79,9 +79,7 @@ class Definition(Generic[P, R]):
 
     def _with(self, options: ActivityOptions) -> Any:
         merged: ActivityOptions = {**self.given, **options}
-        copy = type(self)(
-            self.fn, self.type, merged, extern=self.extern, method=self.method, is_async=self.is_async
-        )
+        copy = type(self)(self.fn, self.type, merged, extern=self.extern, method=self.method, is_async=self.is_async)
         copy._signature = self._signature
         copy.named = self.named
         return copy
@@ -102,13 +100,9 @@ class Activity(Definition[P, R]):
         return self._with(options)
 
     @overload
-    def __get__(
-        self: Activity[Concatenate[Any, P2], R2], instance: None, owner: type, /
-    ) -> Activity[P2, R2]: ...
+    def __get__(self: Activity[Concatenate[Any, P2], R2], instance: None, owner: type, /) -> Activity[P2, R2]: ...
     @overload
-    def __get__(
-        self: Activity[Concatenate[Any, P2], R2], instance: object, owner: type, /
-    ) -> Activity[P2, R2]: ...
+    def __get__(self: Activity[Concatenate[Any, P2], R2], instance: object, owner: type, /) -> Activity[P2, R2]: ...
     def __get__(self, instance: object | None, owner: type, /) -> Any:
         return _bound(self, instance)
 
@@ -120,8 +114,7 @@ class AsyncActivity(Definition[P, R]):
             return self.fn(*args, **kwargs)
         if not in_async_code():
             raise TypeError(
-                f"{self.type!r} is an async activity; in a `def` workflow write"
-                f" {self.__name__}.step(...).run()"  # type: ignore[attr-defined]
+                f"{self.type!r} is an async activity; in a `def` workflow write {self.__name__}.step(...).run()"  # type: ignore[attr-defined]
             )
         return Step(ActivityCall(self, args, kwargs))
 
@@ -248,14 +241,15 @@ def _bound(definition: Any, instance: object | None) -> Any:
 
 
 class ActivityDecorator(Protocol):
+    # An `async def` is also a callable that returns something; the first overload that fits is the meant one.
     @overload
-    def __call__(self, fn: Callable[P, Coro[R]], /) -> AsyncActivity[P, R]: ...
+    def __call__(self, fn: Callable[P, Coro[R]], /) -> AsyncActivity[P, R]: ...  # pyright: ignore[reportOverlappingOverload]
     @overload
     def __call__(self, fn: Callable[P, R], /) -> Activity[P, R]: ...
 
 
 @overload
-def activity(fn: Callable[P, Coro[R]], /) -> AsyncActivity[P, R]: ...
+def activity(fn: Callable[P, Coro[R]], /) -> AsyncActivity[P, R]: ...  # pyright: ignore[reportOverlappingOverload]
 @overload
 def activity(fn: Callable[P, R], /) -> Activity[P, R]: ...
 @overload
@@ -297,8 +291,7 @@ def _define(fn: Any, type: str | None, extern: bool, options: ActivityOptions) -
         raise DefinitionError(f"activity {fn.__qualname__} is a generator; return its values instead")
     name = fn.__qualname__.replace("<locals>.", "")
     method = "." in name and code is not None and code.co_varnames[:1] == ("self",)
-    kind = AsyncActivity if is_async else Activity
-    made = kind[Any, Any](fn, type or name, options, extern=extern, method=method, is_async=is_async)
+    kind: Callable[..., Definition[Any, Any]] = AsyncActivity if is_async else Activity
+    made = kind(fn, type or name, options, extern=extern, method=method, is_async=is_async)
     made.named = type is not None
     return made
-

@@ -84,7 +84,9 @@ class AsyncHandle(Generic[R]):
 
 
 class AsyncClient:
-    def __init__(self, transport: Transport, *, namespace: str = "default", exceptions: Exceptions | None = None) -> None:
+    def __init__(
+        self, transport: Transport, *, namespace: str = "default", exceptions: Exceptions | None = None
+    ) -> None:
         self._transport = transport
         self.namespace = namespace
         self.exceptions = exceptions or Exceptions()
@@ -128,17 +130,13 @@ class AsyncClient:
         return AsyncHandle(self, started.workflow_id, started.run_id, definition)
 
     @overload
-    async def execute(
-        self, workflow: WorkflowFn[P, R], id: str | None, /, *args: P.args, **kwargs: P.kwargs
-    ) -> R: ...
+    async def execute(self, workflow: WorkflowFn[P, R], id: str | None, /, *args: P.args, **kwargs: P.kwargs) -> R: ...
     @overload
     async def execute(
         self, workflow: type[Entry[P, Coro[R]]], id: str | None, /, *args: P.args, **kwargs: P.kwargs
     ) -> R: ...
     @overload
-    async def execute(
-        self, workflow: type[Entry[P, R]], id: str | None, /, *args: P.args, **kwargs: P.kwargs
-    ) -> R: ...
+    async def execute(self, workflow: type[Entry[P, R]], id: str | None, /, *args: P.args, **kwargs: P.kwargs) -> R: ...
     async def execute(self, workflow: Any, id: str | None, /, *args: Any, **kwargs: Any) -> Any:
         """Start a workflow and wait for its result."""
         return await (await self.start(workflow, id, *args, **kwargs)).result()
@@ -194,9 +192,7 @@ class AsyncClient:
         )
 
     async def history(self, id: str, run_id: str | None = None, *, after: int = 0) -> list[Recorded]:
-        return await self.call(
-            ask.GetHistory(workflow_id=id, namespace=self.namespace, run_id=run_id, after=after)
-        )
+        return await self.call(ask.GetHistory(workflow_id=id, namespace=self.namespace, run_id=run_id, after=after))
 
     async def call(self, request: ask.Request[T]) -> T:
         """Send any request of the protocol."""
@@ -217,7 +213,9 @@ class AsyncClient:
                 return None if output is None else loads(output, annotation)
             case WorkflowFailed(message=message, exception=failure, exception_type=type):
                 error = errors.WorkflowFailed(
-                    f"workflow {ended.workflow_id!r} failed: {type or 'error'}: {message}", ended.workflow_id, ended.run_id
+                    f"workflow {ended.workflow_id!r} failed: {type or 'error'}: {message}",
+                    ended.workflow_id,
+                    ended.run_id,
                 )
                 if failure is not None:
                     try:

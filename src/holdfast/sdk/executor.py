@@ -94,9 +94,7 @@ class EmbeddedExecutor:
 
     def serves(self, task: Task) -> bool:
         routing = task.routing
-        return self.runs(
-            task.kind, task.type, routing.namespace, routing.queue, routing.compatibility
-        )
+        return self.runs(task.kind, task.type, routing.namespace, routing.queue, routing.compatibility)
 
     def runs(self, kind: str, type: str, namespace: str, queue: str, compatibility: str | None) -> bool:
         table = self.registry.workflows if kind == "workflow" else self.registry.activities
@@ -196,9 +194,7 @@ class EmbeddedExecutor:
         if fiber.block is not None:
             self.forget(assignment.run_key)
             _explain(assignment, fiber.block)
-            return FailWorkflowTask(
-                task_id=task.id, owner=self.owner, attempt=attempt, block=fiber.block, lease=lease
-            )
+            return FailWorkflowTask(task_id=task.id, owner=self.owner, attempt=attempt, block=fiber.block, lease=lease)
         commands, handled = fiber.take_commands()
         if fiber.closing is not None:
             self.forget(assignment.run_key)
@@ -313,9 +309,7 @@ class EmbeddedExecutor:
             message = self._failed(assignment, error)
         self._ended((assignment, message))
 
-    def call_of(
-        self, type: str, arguments: bytes | None
-    ) -> tuple[Callable[..., Any], list[Any], dict[str, Any]]:
+    def call_of(self, type: str, arguments: bytes | None) -> tuple[Callable[..., Any], list[Any], dict[str, Any]]:
         definition = self.registry.activities[type]
         args, kwargs = definition.signature.unpack(arguments) if arguments is not None else ([], {})
         instance = self.registry.instances.get(type)

@@ -282,10 +282,10 @@ class Fiber:
 
     def _resolve(self, waiter: Strand | Callable[[Outcome], None], outcome: Outcome) -> None:
         """Answer a durable call and let everything that follows from it run."""
-        if type(waiter) is Strand:
+        if isinstance(waiter, Strand):
             strands.enter(waiter, outcome)
         else:
-            waiter(outcome)  # type: ignore[operator]
+            waiter(outcome)
         if self._runnable:
             self.drain()
 

@@ -104,12 +104,14 @@ class _Round:
             call = fiber.locals[step]
             record, outcome = self._record(step, call, self.ended.pop(step))
             if fiber.threaded:
-                self.executor.host.workflow_thread(
-                    lambda: fiber.settle_local(step, record, outcome), lambda _: self._settle()
-                )
+                self._settle_on_thread(step, record, outcome)
                 return
             fiber.settle_local(step, record, outcome)
         self.executor.finish_held(fiber, self.assignment)
+
+    def _settle_on_thread(self, step: int, record: RecordLocalActivity, outcome: Outcome) -> None:
+        fiber = self.fiber
+        self.executor.host.workflow_thread(lambda: fiber.settle_local(step, record, outcome), lambda _: self._settle())
 
     def _record(
         self, step: int, call: ActivityCall[Any], result: bytes | Failure

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable, MutableMapping
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
@@ -26,7 +26,7 @@ from holdfast.sdk.strand import current_fiber, current_strand
 
 T = TypeVar("T")
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class RunInfo(NamedTuple):

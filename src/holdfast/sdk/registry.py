@@ -98,7 +98,9 @@ class Registry:
         """One durable key per piece of code and one piece of code per key; a map may not contradict a decorator."""
         name = getattr(code, "__qualname__", repr(code))
         if key is not None and key != own:
-            raise DefinitionError(f"the type map names {kind} {name} {key!r}, its decorator says {own!r}; make them agree")
+            raise DefinitionError(
+                f"the type map names {kind} {name} {key!r}, its decorator says {own!r}; make them agree"
+            )
         before = self._keys.get(id(code))
         if before is not None and before != own:
             raise DefinitionError(f"{kind} {name} is registered as {before!r} and as {own!r}; use one type key")

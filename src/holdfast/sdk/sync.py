@@ -82,17 +82,13 @@ class Client:
         return Client(self._client.options(**options), self._bridge)
 
     @overload
-    def start(
-        self, workflow: WorkflowFn[P, R], id: str | None, /, *args: P.args, **kwargs: P.kwargs
-    ) -> Handle[R]: ...
+    def start(self, workflow: WorkflowFn[P, R], id: str | None, /, *args: P.args, **kwargs: P.kwargs) -> Handle[R]: ...
     @overload
     def start(
         self, workflow: type[Entry[P, Coro[R]]], id: str | None, /, *args: P.args, **kwargs: P.kwargs
     ) -> Handle[R]: ...
     @overload
-    def start(
-        self, workflow: type[Entry[P, R]], id: str | None, /, *args: P.args, **kwargs: P.kwargs
-    ) -> Handle[R]: ...
+    def start(self, workflow: type[Entry[P, R]], id: str | None, /, *args: P.args, **kwargs: P.kwargs) -> Handle[R]: ...
     def start(self, workflow: Any, id: str | None, /, *args: Any, **kwargs: Any) -> Handle[Any]:
         """Start a workflow durably. When this returns, it is on disk. Without an id one is made."""
         return Handle(self._bridge, self._bridge.run(self._client.start(workflow, id, *args, **kwargs)))
@@ -100,9 +96,7 @@ class Client:
     @overload
     def execute(self, workflow: WorkflowFn[P, R], id: str | None, /, *args: P.args, **kwargs: P.kwargs) -> R: ...
     @overload
-    def execute(
-        self, workflow: type[Entry[P, Coro[R]]], id: str | None, /, *args: P.args, **kwargs: P.kwargs
-    ) -> R: ...
+    def execute(self, workflow: type[Entry[P, Coro[R]]], id: str | None, /, *args: P.args, **kwargs: P.kwargs) -> R: ...
     @overload
     def execute(self, workflow: type[Entry[P, R]], id: str | None, /, *args: P.args, **kwargs: P.kwargs) -> R: ...
     def execute(self, workflow: Any, id: str | None, /, *args: Any, **kwargs: Any) -> Any:

@@ -52,7 +52,14 @@ class WorkflowDefinition:
     """What a worker needs to run a workflow and a client to start it."""
 
     def __init__(
-        self, target: Any, entry: Callable[..., Any], type: str | None, *, queue: str | None, unchecked: bool, is_class: bool
+        self,
+        target: Any,
+        entry: Callable[..., Any],
+        type: str | None,
+        *,
+        queue: str | None,
+        unchecked: bool,
+        is_class: bool,
     ) -> None:
         self.target = target
         self.entry = entry
@@ -192,8 +199,9 @@ class AsyncWorkflow(WorkflowFn[P, R]):
 
 
 class WorkflowDecorator(Protocol):
+    # A class is also a callable, and so is an `async def`; the first overload that fits is the meant one.
     @overload
-    def __call__(self, cls: type[W], /) -> type[W]: ...
+    def __call__(self, cls: type[W], /) -> type[W]: ...  # pyright: ignore[reportOverlappingOverload]
     @overload
     def __call__(self, fn: Callable[P, Coro[R]], /) -> AsyncWorkflow[P, R]: ...
     @overload
@@ -201,15 +209,13 @@ class WorkflowDecorator(Protocol):
 
 
 @overload
-def workflow(cls: type[W], /) -> type[W]: ...
+def workflow(cls: type[W], /) -> type[W]: ...  # pyright: ignore[reportOverlappingOverload]
 @overload
 def workflow(fn: Callable[P, Coro[R]], /) -> AsyncWorkflow[P, R]: ...
 @overload
 def workflow(fn: Callable[P, R], /) -> Workflow[P, R]: ...
 @overload
-def workflow(
-    *, type: str | None = None, queue: str | None = None, unchecked: bool = False
-) -> WorkflowDecorator: ...
+def workflow(*, type: str | None = None, queue: str | None = None, unchecked: bool = False) -> WorkflowDecorator: ...
 def workflow(
     target: Any = None, /, *, type: str | None = None, queue: str | None = None, unchecked: bool = False
 ) -> Any:
@@ -228,7 +234,7 @@ def _decorate(target: Any, name: str | None, queue: str | None, unchecked: bool)
     if code is None:
         raise DefinitionError(f"@workflow needs a function or a class with handle(), not {target!r}")
     _refuse_generator(target)
-    kind = AsyncWorkflow if code.co_flags & _COROUTINE else Workflow
+    kind: Callable[..., WorkflowFn[Any, Any]] = AsyncWorkflow if code.co_flags & _COROUTINE else Workflow
     return kind(target, name, queue=queue, unchecked=unchecked)
 
 
@@ -237,7 +243,9 @@ def _decorate_class(cls: type[Any], name: str | None, queue: str | None, uncheck
     if entry is None or getattr(entry, "__code__", None) is None:
         raise DefinitionError(f"workflow class {cls.__qualname__} needs a method handle(self, ...)")
     if hasattr(cls, "execute"):
-        raise DefinitionError(f"workflow class {cls.__qualname__} has two entry methods, handle() and execute(); keep one")
+        raise DefinitionError(
+            f"workflow class {cls.__qualname__} has two entry methods, handle() and execute(); keep one"
+        )
     _refuse_generator(entry)
     for attribute, value in vars(cls).items():
         if not attribute.startswith("__") and isinstance(value, list | dict | set | bytearray):
@@ -245,9 +253,7 @@ def _decorate_class(cls: type[Any], name: str | None, queue: str | None, uncheck
                 f"{cls.__qualname__}.{attribute} is a mutable class attribute, shared by all runs of a worker;"
                 " set it in __init__(self)"
             )
-    definition = WorkflowDefinition(
-        cls, entry, name, queue=queue, unchecked=unchecked, is_class=True
-    )
+    definition = WorkflowDefinition(cls, entry, name, queue=queue, unchecked=unchecked, is_class=True)
     cls.__holdfast_workflow__ = definition
     return cls
 
@@ -269,9 +275,7 @@ def definition_of(target: Any) -> WorkflowDefinition:
     return found
 
 
-def continue_as_new(
-    target: WorkflowFn[P, Any] | type[Entry[P, Any]], /, *args: P.args, **kwargs: P.kwargs
-) -> NoReturn:
+def continue_as_new(target: WorkflowFn[P, Any] | type[Entry[P, Any]], /, *args: P.args, **kwargs: P.kwargs) -> NoReturn:
     """Close this run and go on as a new one with a fresh history. The first argument gives the types."""
     if current_fiber() is None:
         raise NotInWorkflow("continue_as_new()")

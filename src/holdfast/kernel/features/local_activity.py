@@ -6,7 +6,7 @@ middle has recorded nothing: the next replay runs the activity again.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from msgspec import Struct
 
@@ -59,7 +59,7 @@ def check(turn: Turn, command: RecordLocalActivity) -> None:
 def apply(turn: Turn, command: RecordLocalActivity) -> None:
     run = turn.run
     step = run.step + 1
-    identity = {
+    identity: dict[str, Any] = {
         "sequence": step,
         "activity_execution_id": execution_id(run.run_id, step),
         "activity_type": command.activity_type,
@@ -98,7 +98,7 @@ def apply(turn: Turn, command: RecordLocalActivity) -> None:
     _end(turn, command, identity, last)
 
 
-def _end(turn: Turn, command: RecordLocalActivity, identity: dict[str, object], number: int) -> None:
+def _end(turn: Turn, command: RecordLocalActivity, identity: dict[str, Any], number: int) -> None:
     run = turn.run
     step = run.step
     id = attempt_id(run.run_id, step, number)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 
-from holdfast.kernel.command import StepCommand
+from holdfast.kernel.command import Command, StepCommand
 from holdfast.kernel.event import Recorded, StepEvent
 from holdfast.kernel.feature import CommandRule, Feature, Outcome, Plain, Shape
+from holdfast.kernel.limits import Breach, over_count
 from holdfast.kernel.message import Refused
 from holdfast.kernel.state import Run
 from holdfast.kernel.turn import Turn
@@ -61,6 +62,16 @@ def apply(turn: Turn, command: UpsertMemo) -> None:
     turn.record(MemoUpserted(sequence=turn.run.step + 1, entries=command.entries, merged=merged))
 
 
+def _limits(turn: Turn, commands: list[Command]) -> Breach | None:
+    asked = [command for command in commands if isinstance(command, UpsertMemo)]
+    if not asked:
+        return None
+    merged = turn.run.part(Memo).values
+    for command in asked:
+        merged = merge(merged, command.entries)
+    return over_count("memo_size", size(merged), turn.machine.limits.memo_size)
+
+
 def _upserted(run: Run, event: MemoUpserted, entry: Recorded) -> None:
     run.part(Memo).values = dict(event.merged)
 
@@ -77,6 +88,7 @@ FEATURE = Feature(
     name="memo",
     commands={UpsertMemo: CommandRule(_check, apply)},
     evolve={MemoUpserted: _upserted},
+    limits=_limits,
     shapes={MemoUpserted: _shape},
     outcomes={MemoUpserted: _outcome},
 )

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any
 
 import msgspec
 
-from holdfast.kernel.command import StepCommand
+from holdfast.kernel.command import Command, StepCommand
 from holdfast.kernel.event import Recorded, StepEvent
 from holdfast.kernel.feature import CommandRule, Feature, Outcome, Plain, Shape
+from holdfast.kernel.limits import Breach, over_count
 from holdfast.kernel.message import Refused
 from holdfast.kernel.state import Run
 from holdfast.kernel.turn import Turn
@@ -66,10 +68,19 @@ def size(values: dict[str, Any]) -> int:
     return len(msgspec.json.encode(values)) if values else 0
 
 
+def merge(values: dict[str, Any], attributes: dict[str, Any]) -> dict[str, Any]:
+    merged = {**values, **attributes}
+    return {key: value for key, value in sorted(merged.items()) if value is not None}
+
+
 def _storable(value: object) -> bool:
     match value:
-        case None | bool() | int() | float():
+        case None | bool():
             return True
+        case int():
+            return -(2**63) <= value < 2**63
+        case float():
+            return math.isfinite(value)
         case str():
             return len(value) <= MAX_TEXT
         case list():
@@ -83,12 +94,19 @@ def _check(turn: Turn, command: UpsertSearchAttributes) -> None:
 
 
 def apply(turn: Turn, command: UpsertSearchAttributes) -> None:
-    merged = {**turn.run.part(SearchAttributes).values, **command.attributes}
-    merged = {key: value for key, value in sorted(merged.items()) if value is not None}
-    turn.record(
-        SearchAttributesUpserted(sequence=turn.run.step + 1, attributes=command.attributes, merged=merged)
-    )
+    merged = merge(turn.run.part(SearchAttributes).values, command.attributes)
+    turn.record(SearchAttributesUpserted(sequence=turn.run.step + 1, attributes=command.attributes, merged=merged))
     turn.index()
+
+
+def _limits(turn: Turn, commands: list[Command]) -> Breach | None:
+    asked = [command for command in commands if isinstance(command, UpsertSearchAttributes)]
+    if not asked:
+        return None
+    merged = turn.run.part(SearchAttributes).values
+    for command in asked:
+        merged = merge(merged, command.attributes)
+    return over_count("search_attribute_size", size(merged), turn.machine.limits.search_attribute_size)
 
 
 def _upserted(run: Run, event: SearchAttributesUpserted, entry: Recorded) -> None:
@@ -107,6 +125,7 @@ FEATURE = Feature(
     name="search",
     commands={UpsertSearchAttributes: CommandRule(_check, apply)},
     evolve={SearchAttributesUpserted: _upserted},
+    limits=_limits,
     shapes={SearchAttributesUpserted: _shape},
     outcomes={SearchAttributesUpserted: _outcome},
 )

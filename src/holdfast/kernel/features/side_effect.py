@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from holdfast.kernel.command import StepCommand
+from holdfast.kernel.command import Command, StepCommand
 from holdfast.kernel.event import Recorded, StepEvent
 from holdfast.kernel.feature import CommandRule, Feature, Outcome, Shape, Value, nothing_to_check
+from holdfast.kernel.limits import Breach, over_count
 from holdfast.kernel.state import Run
 from holdfast.kernel.turn import Turn
 
@@ -19,6 +20,11 @@ class SideEffectRecorded(StepEvent, frozen=True, kw_only=True, omit_defaults=Tru
 
 def apply(turn: Turn, command: RecordSideEffect) -> None:
     turn.record(SideEffectRecorded(sequence=turn.run.step + 1, result=command.result))
+
+
+def _limits(turn: Turn, commands: list[Command]) -> Breach | None:
+    sizes = [len(command.result) for command in commands if isinstance(command, RecordSideEffect)]
+    return over_count("payload_size", max(sizes), turn.machine.limits.payload_size) if sizes else None
 
 
 def _recorded(run: Run, event: SideEffectRecorded, entry: Recorded) -> None:
@@ -37,6 +43,7 @@ FEATURE = Feature(
     name="side_effect",
     commands={RecordSideEffect: CommandRule(nothing_to_check, apply)},
     evolve={SideEffectRecorded: _recorded},
+    limits=_limits,
     shapes={SideEffectRecorded: _shape},
     outcomes={SideEffectRecorded: _outcome},
 )

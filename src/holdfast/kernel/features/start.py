@@ -264,9 +264,7 @@ def open_run(
             routing=message.routing,
         )
     )
-    turn.reply = Started(
-        workflow_id=flow.workflow_id, run_id=run.run_id, outcome="started_new", command_id=command.id
-    )
+    turn.reply = Started(workflow_id=flow.workflow_id, run_id=run.run_id, outcome="started_new", command_id=command.id)
 
 
 def _already_started(turn: Turn, message: Start) -> None:
@@ -284,7 +282,7 @@ def _already_started(turn: Turn, message: Start) -> None:
         context=message.context,
     )
     if run.open:  # nothing may follow a terminal event; the command record alone keeps the attempt
-        identity = {
+        identity: dict[str, Any] = {
             "workflow_command_id": command.id,
             "workflow_instance_id": turn.flow.workflow_id,
             "workflow_run_id": run.run_id,
@@ -306,9 +304,9 @@ def _check_options(message: Start) -> None:
     if not message.workflow_type:
         raise Refused("invalid_workflow_type", "a workflow type is needed", field="workflow_type")
     for name in ("execution_timeout_seconds", "run_timeout_seconds"):
-        value: float | None = getattr(message, name)
+        timeout: float | None = getattr(message, name)
         if value is not None and not 0 < value < 1e10:
-            raise Refused("invalid_timeout", f"{name} must be above 0 and below 10^10, not {value}", field=name)
+            raise Refused("invalid_timeout", f"{name} must be above 0 and below 10^10, not {timeout}", field=name)
     if message.business_key is not None and not 1 <= len(message.business_key) <= 191:
         raise Refused("invalid_business_key", "a business key is 1 to 191 characters", field="business_key")
     for label, value in message.visibility_labels.items():

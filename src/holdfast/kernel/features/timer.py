@@ -8,6 +8,7 @@ from __future__ import annotations
 from holdfast.kernel.command import Command, StepCommand
 from holdfast.kernel.event import Recorded, StepEvent
 from holdfast.kernel.feature import CommandRule, Deadline, Feature, Outcome, Plain, Shape, nothing_to_check
+from holdfast.kernel.limits import Breach, over_count
 from holdfast.kernel.message import Refused
 from holdfast.kernel.state import Run, Workflow
 from holdfast.kernel.task import Resume
@@ -98,6 +99,14 @@ def _cancel(turn: Turn, step: int) -> None:
     )
 
 
+def _limits(turn: Turn, commands: list[Command]) -> Breach | None:
+    asked = sum(isinstance(command, StartTimer) for command in commands)
+    if not asked:
+        return None
+    pending = len(turn.run.part(Timers).pending)
+    return over_count("pending_timer_count", pending + asked, turn.machine.limits.pending_timer_count)
+
+
 def _armed(flow: Workflow, step: int) -> Micros | None:
     timer = flow.current.part(Timers).pending.get(step)
     return None if timer is None else timer.fire_at
@@ -152,6 +161,7 @@ FEATURE = Feature(
     resume={TimerFired: _wake},
     deadlines={"timer": Deadline(_armed, _fire)},
     cancel=cancel_all,
+    limits=_limits,
     shapes={TimerScheduled: _shape, TimerFired: _shape, TimerCancelled: _shape},
     outcomes={TimerFired: _outcome},
 )

@@ -86,7 +86,11 @@ def _recorded(run: Run, event: VersionMarkerRecorded, entry: Recorded) -> None:
 
 
 def _shape(event: VersionMarkerRecorded) -> Shape:
-    return Shape("version marker", lambda e: e.change_id)
+    return Shape("version marker", _change_id)
+
+
+def _change_id(event: VersionMarkerRecorded) -> str:
+    return event.change_id
 
 
 def _outcome(event: VersionMarkerRecorded) -> Outcome:

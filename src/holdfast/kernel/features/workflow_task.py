@@ -200,7 +200,9 @@ def check(turn: Turn, commands: list[Command]) -> None:
     for position, command in enumerate(commands):
         rule = rules.get(type(command))
         if rule is None:
-            raise Refused("invalid_commands", f"unknown command {type(command).__name__}", field=f"commands[{position}]")
+            raise Refused(
+                "invalid_commands", f"unknown command {type(command).__name__}", field=f"commands[{position}]"
+            )
         if isinstance(command, StepCommand):
             if command.sequence is not None and command.sequence > step + 1:
                 raise Refused(
@@ -231,7 +233,11 @@ def _apply(turn: Turn, commands: list[Command]) -> None:
 def _held(turn: Turn, message: CompleteWorkflowTask | FailWorkflowTask) -> Task:
     if message.lease is not None:
         # Claimed and spent in one decision: the lease is never a row, only the context of what it causes.
-        task = turn.flow.tasks[message.task_id]
+        task = turn.flow.tasks.get(message.task_id)
+        if task is None:
+            raise Refused("task_not_found", f"task {message.task_id} does not exist or is already closed")
+        if task.state != "ready":
+            raise Refused("task_not_claimable", f"task {message.task_id} is {task.state}", task_status=task.state)
         return replace(
             task,
             state="leased",

@@ -149,7 +149,6 @@ class AsyncHoldfast(AsyncClient):
         self.recovery.fingerprints = {type: d.fingerprint for type, d in self.registry.workflows.items()}
 
 
-
 class Holdfast(Client):
     """The same for code without `await`: everything runs on a thread of its own."""
 

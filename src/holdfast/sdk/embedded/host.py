@@ -29,9 +29,7 @@ class EngineHost:
     def held(self, start: Callable[[BaseException | None], None]) -> object:
         return Held(start)
 
-    def report(
-        self, key: int, message: Message, reply: Callable[[Any, BaseException | None], None] | None
-    ) -> None:
+    def report(self, key: int, message: Message, reply: Callable[[Any, BaseException | None], None] | None) -> None:
         self._engine.submit(key, message, reply)
 
     def room(self) -> None:

@@ -82,7 +82,11 @@ def _wake_unless_local(run: Run, event: Terminal, entry: Recorded) -> Resume | N
 
 def _shape(event: StepEvent) -> Shape:
     local = getattr(event, "local_activity", False)
-    return Shape("local activity" if local else "activity", lambda e: e.activity_type)
+    return Shape("local activity" if local else "activity", _type)
+
+
+def _type(event: ActivityScheduled) -> str:
+    return event.activity_type
 
 
 def _value(event: ActivityCompleted) -> Outcome:
@@ -136,9 +140,8 @@ FEATURE = Feature(
     expect=schedule.expect,
     cancel=attempts.cancel_all,
     limits=schedule.limits,
-    shapes={
-        kind: _shape
-        for kind in (
+    shapes=dict.fromkeys(
+        (
             ActivityScheduled,
             ActivityStarted,
             ActivityHeartbeatRecorded,
@@ -147,8 +150,9 @@ FEATURE = Feature(
             ActivityFailed,
             ActivityTimedOut,
             ActivityCancelled,
-        )
-    },
+        ),
+        _shape,
+    ),
     outcomes={
         ActivityCompleted: _value,
         ActivityFailed: _failed,

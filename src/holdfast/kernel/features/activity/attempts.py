@@ -224,9 +224,7 @@ def heartbeat(turn: Turn, message: HeartbeatActivity) -> None:
     task = turn.flow.tasks.get(activity_task_id(run.run_id, message.step, execution.retry))
     until = None if execution.lease_until is None else turn.now + LEASE
     if recorded:
-        turn.act_for(
-            Context(task_id=None if task is None else task.id, attempt=message.attempt, owner=message.owner)
-        )
+        turn.act_for(Context(task_id=None if task is None else task.id, attempt=message.attempt, owner=message.owner))
         turn.record(
             ActivityHeartbeatRecorded(
                 sequence=message.step,

@@ -56,7 +56,9 @@ def check_policy(policy: RetryPolicy) -> None:
         )
     if policy.backoff_seconds and min(policy.backoff_seconds) < 0:
         raise Refused(
-            "invalid_commands", "retry_policy.backoff_seconds must not be negative", field="retry_policy.backoff_seconds"
+            "invalid_commands",
+            "retry_policy.backoff_seconds must not be negative",
+            field="retry_policy.backoff_seconds",
         )
     timeouts = (
         policy.start_to_close_timeout,
@@ -66,11 +68,14 @@ def check_policy(policy: RetryPolicy) -> None:
     )
     if timeouts == _NO_TIMEOUTS:
         return
-    limits = dict(zip(_TIMEOUTS, timeouts, strict=True))
+    limits: dict[str, float | None] = dict(zip(_TIMEOUTS, timeouts, strict=True))
     for name, value in limits.items():
         if value is not None and value <= 0:
             raise Refused("invalid_commands", f"{name} must be above zero, not {value}", field=name)
-    for inner, outer in (("heartbeat_timeout", "start_to_close_timeout"), ("start_to_close_timeout", "schedule_to_close_timeout")):
+    for inner, outer in (
+        ("heartbeat_timeout", "start_to_close_timeout"),
+        ("start_to_close_timeout", "schedule_to_close_timeout"),
+    ):
         a, b = limits[inner], limits[outer]
         if a is not None and b is not None and a > b:
             raise Refused("invalid_commands", f"{inner} ({a} s) must not exceed {outer} ({b} s)", field=inner)
