@@ -31,7 +31,7 @@ class Restored(Struct, frozen=True):
     source: Source
 
 
-class RemoteFailure(Exception):  # noqa: N818 - the failure of another runtime, not an error of this one
+class RemoteFailure(Exception):
     """A failure of a runtime whose classes we do not have, with what is stable across languages."""
 
     def __init__(self, failure: Failure) -> None:

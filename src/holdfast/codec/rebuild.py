@@ -23,7 +23,7 @@ from holdfast.kernel.failure import Failure, Property
 Slot = MemberDescriptorType | GetSetDescriptorType
 
 
-class Unrestorable(ValueError):  # noqa: N818 - what the class is, told to the caller in the same package
+class Unrestorable(ValueError):
     """The class is there, but no instance of it can be made from what was recorded."""
 
 

@@ -291,7 +291,7 @@ def _define(fn: Any, type: str | None, extern: bool, options: ActivityOptions) -
         raise DefinitionError(f"activity {fn.__qualname__} is a generator; return its values instead")
     name = fn.__qualname__.replace("<locals>.", "")
     method = "." in name and code is not None and code.co_varnames[:1] == ("self",)
-    kind: Callable[..., Definition[Any, Any]] = AsyncActivity if is_async else Activity
-    made = kind(fn, type or name, options, extern=extern, method=method, is_async=is_async)
+    kind: Any = AsyncActivity if is_async else Activity
+    made: Any = kind(fn, type or name, options, extern=extern, method=method, is_async=is_async)
     made.named = type is not None
     return made

@@ -270,9 +270,9 @@ class Fiber:
 
     def _guard(self, step: int, operation: Operation, known: _Known) -> None:
         shape = known.shape
-        if shape.name == operation.shape:
-            if shape.detail is None or operation.detail is None or shape.detail(known.event) == operation.detail:
-                return
+        detail = None if shape.detail is None else shape.detail(known.event)
+        if shape.name == operation.shape and (detail is None or operation.detail is None or detail == operation.detail):
+            return
         self._known[step] = known
         self.park(self._mismatch(step, operation.describe(), operation.shape))
 

@@ -234,7 +234,7 @@ def _decorate(target: Any, name: str | None, queue: str | None, unchecked: bool)
     if code is None:
         raise DefinitionError(f"@workflow needs a function or a class with handle(), not {target!r}")
     _refuse_generator(target)
-    kind: Callable[..., WorkflowFn[Any, Any]] = AsyncWorkflow if code.co_flags & _COROUTINE else Workflow
+    kind: Any = AsyncWorkflow if code.co_flags & _COROUTINE else Workflow
     return kind(target, name, queue=queue, unchecked=unchecked)
 
 

@@ -305,7 +305,7 @@ def _check_options(message: Start) -> None:
         raise Refused("invalid_workflow_type", "a workflow type is needed", field="workflow_type")
     for name in ("execution_timeout_seconds", "run_timeout_seconds"):
         timeout: float | None = getattr(message, name)
-        if value is not None and not 0 < value < 1e10:
+        if timeout is not None and not 0 < timeout < 1e10:
             raise Refused("invalid_timeout", f"{name} must be above 0 and below 10^10, not {timeout}", field=name)
     if message.business_key is not None and not 1 <= len(message.business_key) <= 191:
         raise Refused("invalid_business_key", "a business key is 1 to 191 characters", field="business_key")
