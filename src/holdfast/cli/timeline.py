@@ -181,7 +181,7 @@ class Timeline:
             case ActivityCompleted():
                 took, whole = self._took(event.sequence, at), self._since(event.sequence, at)
                 self.open.pop(event.sequence, None)
-                total = f", {whole} with retries" if event.attempt_number > 1 and whole else ""
+                total = f", {whole} in all" if event.attempt_number > 1 and whole else ""
                 return "✓", GOOD, f"{event.activity_type} completed{took}{total} → {words.value(event.result)}"
             case ActivityFailed():
                 why = self._failed(at, event.exception_type, event.message, event.activity_type)

@@ -22,6 +22,7 @@ log = logging.getLogger("holdfast.engine")
 NOTICE = SECOND // 50  # how often to look for commits of other processes
 TAKE_OVER = SECOND // 5
 SWEEP = 5 * SECOND
+SWEEP_IDLE = 300 * SECOND
 PROBE = SECOND
 PAGE = 500
 
@@ -30,6 +31,7 @@ class Recovery:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._alarms: dict[str, Alarm] = {}
+        self._intervals: dict[str, Micros] = {}
         self._turns: dict[str, asyncio.Task[Any]] = {}
         self._stopped = False
         self._sweep_from = 0
@@ -44,7 +46,8 @@ class Recovery:
         else:
             log.info("another process runs the engine of this file; this one reads and submits beside it")
             self._every("take over", TAKE_OVER, self._try_to_take_over)
-        self._every("notice", NOTICE, self._notice)
+        if self._engine.store.shared:
+            self._every("notice", NOTICE, self._notice)
 
     def stop(self) -> None:
         self._stopped = True
@@ -149,6 +152,8 @@ class Recovery:
         self._sweep_from = after or 0
         held = self._held()
         suspects += [t.workflow for t in await engine.store.leased() if t.until is None and t.id not in held]
+        quiet = not suspects and not after
+        self._intervals["sweep"] = min(self._intervals["sweep"] * 2, SWEEP_IDLE) if quiet else SWEEP
         for key in suspects:
             entry = engine.cache.get(key)
             if entry is not None:
@@ -180,6 +185,7 @@ class Recovery:
     def _every(self, name: str, interval: Micros, work: Callable[[], Any]) -> None:
         """Call an async function again and again, never twice at once."""
         engine = self._engine
+        self._intervals[name] = interval
 
         async def turn() -> None:
             try:
@@ -187,7 +193,7 @@ class Recovery:
             except Exception:
                 log.exception("%s failed; it is tried again", name)
             if not self._stopped and (name != "probe" or engine.down is not None):
-                self._alarms[name] = engine.world.at(engine.world.now() + interval, ring)
+                self._alarms[name] = engine.world.at(engine.world.now() + self._intervals[name], ring)
 
         def ring() -> None:
             if not self._stopped:

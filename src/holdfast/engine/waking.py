@@ -12,7 +12,7 @@ from holdfast.engine.world import Alarm, World
 from holdfast.kernel.values import SECOND, Micros
 from holdfast.store import Store
 
-HORIZON = 60 * SECOND
+HORIZON = 3600 * SECOND
 PAGE = 500
 
 

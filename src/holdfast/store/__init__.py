@@ -96,6 +96,9 @@ def at_once(verb: Callable[P, T]) -> Callable[P, Awaitable[T]]:
 class Store(Protocol):
     """About fifteen coarse verbs. Reads see committed state only."""
 
+    shared: bool
+    """Whether other processes can reach this database."""
+
     def apply(self, decisions: Sequence[Decision], done: Callable[[Applied], None]) -> None:
         """Write and commit; `done` is called on the engine's thread once it is on disk (or is not)."""
         ...

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from holdfast.kernel.command import StepCommand
+from holdfast.kernel.command import Command, StepCommand
 from holdfast.kernel.failure import Failure
 from holdfast.kernel.feature import CommandRule, Feature
 from holdfast.kernel.features.activity.records import (
@@ -25,6 +25,7 @@ from holdfast.kernel.features.activity.records import (
     RetryPolicy,
 )
 from holdfast.kernel.features.activity.schedule import check_policy
+from holdfast.kernel.limits import Breach, over_count
 from holdfast.kernel.message import Refused
 from holdfast.kernel.turn import Turn
 from holdfast.kernel.values import activity_task_id, attempt_id, execution_id, failure_id
@@ -48,6 +49,8 @@ class RecordLocalActivity(StepCommand, frozen=True, kw_only=True, omit_defaults=
 
 
 def check(turn: Turn, command: RecordLocalActivity) -> None:
+    if not command.activity_type:
+        raise Refused("invalid_commands", "a local activity needs an activity_type", field="activity_type")
     if not command.attempts:
         raise Refused("invalid_commands", "a local activity has at least one attempt", field="attempts")
     if command.outcome in ("failed", "timed_out") and command.attempts[-1].failure is None:
@@ -140,4 +143,14 @@ def _end(turn: Turn, command: RecordLocalActivity, identity: dict[str, Any], num
             )
 
 
-FEATURE = Feature(name="local_activity", commands={RecordLocalActivity: CommandRule(check, apply)})
+def _limits(turn: Turn, commands: list[Command]) -> Breach | None:
+    asked = [command for command in commands if isinstance(command, RecordLocalActivity)]
+    if not asked:
+        return None
+    largest = max(max(len(command.arguments or b""), len(command.result or b"")) for command in asked)
+    return over_count("payload_size", largest, turn.machine.limits.payload_size)
+
+
+FEATURE = Feature(
+    name="local_activity", commands={RecordLocalActivity: CommandRule(check, apply)}, limits=_limits
+)

@@ -43,6 +43,7 @@ class SqliteStore:
         connection = open_database(path)
         # From here on the file is meant, not whatever its name means after a change of directory.
         self.path = path = path if path == ":memory:" else os.path.realpath(path)
+        self.shared = path != ":memory:"
         self._kinds = kinds
         self._sql = queries("holdfast.store.sqlite", "queries.sql")
         self._writer = Writer(path, self._sql, connection, None if path == ":memory:" else offload)

@@ -172,7 +172,13 @@ def retryable(execution: Execution, failure: Failure) -> bool:
     named = policy.non_retryable_error_types
     if named and (failure.exception_type in named or failure.exception_class in named):
         return False
-    return policy.max_attempts is None or execution.attempt < policy.max_attempts
+    return in_budget(execution)
+
+
+def in_budget(execution: Execution) -> bool:
+    """Only failures and timeouts spend the budget. A lost lease is delivered again for nothing."""
+    budget = execution.policy.max_attempts
+    return budget is None or execution.retry < budget
 
 
 def retry(turn: Turn, execution: Execution, failure: Failure, *, reason: str, timeout_kind: str | None = None) -> None:
@@ -180,7 +186,8 @@ def retry(turn: Turn, execution: Execution, failure: Failure, *, reason: str, ti
     run = turn.run
     step = execution.step
     attempt = execution.attempt
-    pause = execution.policy.backoff(max(attempt, 1))
+    pause = execution.policy.backoff(execution.retry)
+    id = attempt_id(run.run_id, step, attempt) if attempt else None  # None: it was never claimed
     scheduled = execution.scheduled
     turn.drop(activity_task_id(run.run_id, step, execution.retry))
     turn.record(
@@ -188,12 +195,12 @@ def retry(turn: Turn, execution: Execution, failure: Failure, *, reason: str, ti
             sequence=step,
             activity_execution_id=scheduled.activity_execution_id,
             activity_type=scheduled.activity_type,
-            activity_attempt_id=attempt_id(run.run_id, step, attempt),
+            activity_attempt_id=id,
             retry_task_id=activity_task_id(run.run_id, step, execution.retry + 1),
             retry_of_task_id=activity_task_id(run.run_id, step, execution.retry),
             retry_available_at=turn.now + pause,
             retry_backoff_seconds=pause / SECOND,
-            retry_after_attempt_id=attempt_id(run.run_id, step, attempt),
+            retry_after_attempt_id=id,
             retry_after_attempt=attempt,
             retry_reason=reason,
             message=failure.message,
@@ -238,9 +245,10 @@ def heartbeat(turn: Turn, message: HeartbeatActivity) -> None:
             )
         )
         turn.act_for(NO_CONTEXT)
-    elif execution.policy.heartbeat_timeout is not None:
+    else:
         execution.heard_at = turn.now
-        turn.run.remind(turn.now + round(execution.policy.heartbeat_timeout * SECOND), "heartbeat", message.step)
+        if execution.policy.heartbeat_timeout is not None:
+            turn.run.remind(turn.now + round(execution.policy.heartbeat_timeout * SECOND), "heartbeat", message.step)
     if task is not None and task.until is not None:
         turn.put(replace(task, until=turn.now + LEASE))
     turn.reply = HeartbeatReply(
@@ -266,6 +274,7 @@ def status(flow: Workflow, run_id: str, step: int, attempt: int, owner: str, now
     execution = run.part(Activities).open.get(step)
     if execution is None or not _is_current(flow, execution, step, attempt, owner, now):
         return _stale(run, id, execution)
+    task = flow.tasks.get(activity_task_id(run_id, step, execution.retry))
     return HeartbeatReply(
         activity_attempt_id=id,
         can_continue=True,
@@ -275,8 +284,8 @@ def status(flow: Workflow, run_id: str, step: int, attempt: int, owner: str, now
         run_status=run.status,
         attempt_status="running",
         task_status="leased",
-        lease_expires_at=execution.lease_until,
-        last_heartbeat_at=execution.heartbeat_at,
+        lease_expires_at=execution.lease_until if task is None else task.until,
+        last_heartbeat_at=execution.heard_at,
     )
 
 

@@ -18,7 +18,7 @@ from holdfast.kernel.values import CODEC, Micros, Routing, seconds
 
 
 class RetryPolicy(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """`max_attempts` None is unlimited. The backoff after attempt n is the n-th entry, the last one from then on."""
+    """`max_attempts` None is unlimited. The backoff after the n-th failure is the n-th entry, then always the last."""
 
     max_attempts: int | None
     backoff_seconds: list[float] = []
@@ -29,9 +29,9 @@ class RetryPolicy(Struct, frozen=True, kw_only=True, omit_defaults=True):
     heartbeat_timeout: float | None = None
     snapshot_version: int = 1
 
-    def backoff(self, attempt: int) -> Micros:
+    def backoff(self, failures: int) -> Micros:
         steps = self.backoff_seconds
-        return seconds(steps[min(attempt - 1, len(steps) - 1)]) if steps else 0
+        return seconds(steps[min(failures - 1, len(steps) - 1)]) if steps else 0
 
 
 class Progress(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -80,12 +80,12 @@ class ActivityHeartbeatRecorded(_ActivityEvent, frozen=True, kw_only=True, omit_
 
 
 class ActivityRetryScheduled(_ActivityEvent, frozen=True, kw_only=True, omit_defaults=True):
-    activity_attempt_id: str
+    activity_attempt_id: str | None = None
     retry_task_id: str
     retry_of_task_id: str
     retry_available_at: Micros
     retry_backoff_seconds: float
-    retry_after_attempt_id: str
+    retry_after_attempt_id: str | None = None
     retry_after_attempt: int
     retry_reason: str
     message: str

@@ -54,10 +54,11 @@ def check_policy(policy: RetryPolicy) -> None:
         raise Refused(
             "invalid_commands", "retry_policy.max_attempts must be 1 or more", field="retry_policy.max_attempts"
         )
-    if policy.backoff_seconds and min(policy.backoff_seconds) < 0:
+    pauses = policy.backoff_seconds
+    if pauses and not (min(pauses) >= 0 and sum(pauses) < 1e10):  # also false for what is not a number
         raise Refused(
             "invalid_commands",
-            "retry_policy.backoff_seconds must not be negative",
+            "retry_policy.backoff_seconds must not be negative, and below 10^10 together",
             field="retry_policy.backoff_seconds",
         )
     timeouts = (
@@ -70,8 +71,8 @@ def check_policy(policy: RetryPolicy) -> None:
         return
     limits: dict[str, float | None] = dict(zip(_TIMEOUTS, timeouts, strict=True))
     for name, value in limits.items():
-        if value is not None and value <= 0:
-            raise Refused("invalid_commands", f"{name} must be above zero, not {value}", field=name)
+        if value is not None and not 0 < value < 1e10:
+            raise Refused("invalid_commands", f"{name} must be above 0 and below 10^10, not {value}", field=name)
     for inner, outer in (
         ("heartbeat_timeout", "start_to_close_timeout"),
         ("start_to_close_timeout", "schedule_to_close_timeout"),

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from holdfast.kernel.failure import Failure
 from holdfast.kernel.feature import Deadline
-from holdfast.kernel.features.activity.attempts import retry
+from holdfast.kernel.features.activity.attempts import in_budget, retry
 from holdfast.kernel.features.activity.records import Activities, ActivityTimedOut, Execution, after
 from holdfast.kernel.state import Workflow
 from holdfast.kernel.turn import Turn
@@ -37,17 +37,26 @@ def _retry_at(execution: Execution) -> Micros | None:
 
 def _expire(kind: str) -> Callable[[Turn, int], None]:
     def due(turn: Turn, step: int) -> None:
-        time_out(turn, turn.run.part(Activities).open[step], kind)
+        execution = turn.run.part(Activities).open[step]
+        time_out(turn, execution, _most_final(execution, turn.now) or kind)
 
     return due
 
 
+def _most_final(execution: Execution, now: Micros) -> str | None:
+    """Of all the timeouts that have passed by now, the one that counts."""
+    for kind, deadline in _PRECEDENCE.items():
+        at = deadline(execution)
+        if at is not None and at <= now:
+            return kind
+    return None
+
+
 def time_out(turn: Turn, execution: Execution, kind: str) -> None:
     run = turn.run
-    policy = execution.policy
     spelled = kind.replace("_", "-")
     message = f"activity {execution.scheduled.activity_type!r} passed its {spelled} timeout"
-    again = kind != "schedule_to_close" and (policy.max_attempts is None or execution.attempt < policy.max_attempts)
+    again = kind != "schedule_to_close" and in_budget(execution)
     if again:
         failure = Failure(message=message, exception_type="ActivityTimedOut")
         retry(turn, execution, failure, reason="activity_timed_out", timeout_kind=kind)
@@ -81,10 +90,13 @@ def _offer_retry(turn: Turn, step: int) -> None:
         turn.put(task)
 
 
+_PRECEDENCE: dict[str, Callable[[Execution], Micros | None]] = {
+    "schedule_to_close": lambda e: e.total_deadline,
+    "schedule_to_start": _start_deadline,
+    "heartbeat": _heartbeat_deadline,
+    "start_to_close": lambda e: e.close_deadline,
+}
 DEADLINES = {
-    "schedule_to_close": Deadline(_armed(lambda e: e.total_deadline), _expire("schedule_to_close")),
-    "schedule_to_start": Deadline(_armed(_start_deadline), _expire("schedule_to_start")),
-    "heartbeat": Deadline(_armed(_heartbeat_deadline), _expire("heartbeat")),
-    "start_to_close": Deadline(_armed(lambda e: e.close_deadline), _expire("start_to_close")),
+    **{kind: Deadline(_armed(deadline), _expire(kind)) for kind, deadline in _PRECEDENCE.items()},
     "retry": Deadline(_armed(_retry_at), _offer_retry),
 }

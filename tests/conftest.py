@@ -1,0 +1,49 @@
+"""Collects which rows of the contract have a passing test. With `--contract FILE` the result is written there."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+KNOWN = frozenset((Path(__file__).parent.parent / "docs" / "contract-ids.txt").read_text().split())
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--contract", metavar="FILE", help="write which contract rows passed to FILE")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        ids = [id for mark in item.iter_markers("contract") for id in mark.args]
+        unknown = [id for id in ids if id not in KNOWN]
+        if unknown:
+            raise pytest.UsageError(f"{item.nodeid}: the contract has no row {', '.join(unknown)}")
+        item.user_properties += [("contract", id) for id in ids]
+
+
+class _Rows:
+    """Which test proves which row. A row holds only if every test that names it passed."""
+
+    def __init__(self) -> None:
+        self.outcomes: dict[str, dict[str, bool]] = {}
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when == "call" or report.failed:
+            for name, id in report.user_properties:
+                if name == "contract":
+                    tests = self.outcomes.setdefault(str(id), {})
+                    tests[report.nodeid] = report.passed and tests.get(report.nodeid, True)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--contract", None) and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(_Rows(), "contract-rows")
+
+
+def pytest_sessionfinish(session: Any) -> None:
+    rows: _Rows | None = session.config.pluginmanager.get_plugin("contract-rows")
+    if rows is not None:
+        Path(session.config.getoption("--contract")).write_text(json.dumps(rows.outcomes, indent=1, sort_keys=True))
