@@ -85,8 +85,8 @@ class Engine:
         self._open: list[Item] = []
         self._writing = False
         self._flushing = False
-        self._due: deque[tuple[Entry, str]] = deque()
-        self._waiting_cold: list[tuple[Entry, str]] = []
+        self._due: deque[tuple[Entry, str, Executor]] = deque()
+        self._waiting_cold: list[tuple[Entry, str, Executor]] = []
         self._executing: dict[str, asyncio.Future[Any]] = {}
         self._deferred: list[tuple[int, Message, Reply | None]] = []
 
@@ -190,8 +190,9 @@ class Engine:
         """A task that nobody took at birth: run here if this process can, otherwise it waits in its lane."""
         if not self.holder:
             return
-        if self.matching.executors and self.matching.inline_executor(task) is not None:
-            self._due.append((entry, task.id))
+        executor = self.matching.took_inline(task)
+        if executor is not None:
+            self._due.append((entry, task.id, executor))
         else:
             self.matching.enqueue(task)
 
@@ -354,19 +355,17 @@ class Engine:
         left = BURST  # code that wakes itself at once must not keep the others from their commit
         while due and left:
             left -= 1
-            entry, task_id = due.popleft()
-            self._activate(entry, task_id)
+            self._activate(*due.popleft())
         if due and not self._open:
             self._schedule_flush()
 
-    def _activate(self, entry: Entry, task_id: str, executor: Executor | None = None) -> None:
+    def _activate(self, entry: Entry, task_id: str, executor: Executor) -> None:
         flow = entry.flow
         task = flow.tasks.get(task_id)
         if entry.dead or entry.held or task is None or task.state != "ready":
             return
-        executor = executor or self.matching.inline_executor(task)
-        if executor is None:
-            self.matching.enqueue(task)
+        if not executor.inline(task):  # its type has moved to a thread of its own meanwhile
+            self.submit(flow.key, Offer(task_id=task_id))
             return
         run = flow.current
         assignment = self.machine.assign(flow, task)
@@ -377,24 +376,22 @@ class Engine:
         if result is COLD:
             if entry.inflight:
                 entry.fresh = None  # the rest of the history is on its way to disk; read it all from there
-                self._waiting_cold.append((entry, task_id))
+                self._waiting_cold.append((entry, task_id, executor))
                 return
             history = self.store.history(run.key)
             if not isinstance(history, Now):
-                self.world.spawn(self._activate_later(entry, task_id), "holdfast-history")
+                self.world.spawn(self._activate_later(entry, task_id, executor), "holdfast-history")
                 return
             result = executor.activate(assignment, history.value)
         self._activated(entry, task, executor.owner, result)
 
-    async def _activate_later(self, entry: Entry, task_id: str) -> None:
+    async def _activate_later(self, entry: Entry, task_id: str, executor: Executor) -> None:
         history = await self.store.history(entry.flow.current.key)
         task = entry.flow.tasks.get(task_id)
         if entry.dead or task is None or task.state != "ready":
             return
-        executor = self.matching.inline_executor(task)
-        if executor is not None:
-            assignment = self.machine.assign(entry.flow, task)
-            self._activated(entry, task, executor.owner, executor.activate(assignment, history))
+        assignment = self.machine.assign(entry.flow, task)
+        self._activated(entry, task, executor.owner, executor.activate(assignment, history))
 
     def _activated(self, entry: Entry, task: Task, owner: str, result: Any) -> None:
         entry.fresh = []
@@ -460,7 +457,7 @@ class Engine:
 
     def _execute_now(self, entry: Entry, task_id: str, future: asyncio.Future[Any]) -> None:
         task = entry.flow.tasks[task_id]
-        executor = self.matching.manual or self.matching.inline_executor(task)
+        executor = self.matching.manual
         if executor is None or not executor.serves(task):
             message = f"no worker of this process runs {task.type!r}"
             future.set_exception(Refused("workflow_type_not_registered", message))

@@ -137,12 +137,14 @@ class Matching:
         self._lanes: dict[Lane, list[tuple[int, Micros, str, int]]] = {}
         self._known: set[str] = set()
         self._promised: dict[str, Waiter] = {}
+        self._inline: dict[str, Executor] = {}
 
     def offer(self, task: Task) -> Lease | None:
         """A lease for a task that is being born, if somebody can take it right away."""
         for executor in self.executors:
             if executor.serves(task):
                 if executor.inline(task):
+                    self._inline[task.id] = executor
                     return None
                 if executor.take(task):
                     return Lease(owner=executor.owner)
@@ -161,11 +163,9 @@ class Matching:
                 return executor
         return None
 
-    def inline_executor(self, task: Task) -> Executor | None:
-        for executor in self.executors:
-            if executor.serves(task) and executor.inline(task):
-                return executor
-        return None
+    def took_inline(self, task: Task) -> Executor | None:
+        """The executor that was just offered this task and will run it on the engine's own thread."""
+        return self._inline.pop(task.id, None)
 
     def park(self, waiter: Waiter) -> None:
         self._waiters.append(waiter)

@@ -58,6 +58,11 @@ class Minted:
         self._random = source
         self._node = source.getrandbits(8)
         self._last = 0
+        self._serial = (now() << 8) | self._node
+
+    def serial(self) -> int:
+        self._serial += 256
+        return self._serial
 
     def key(self) -> int:
         # 54 bits of microseconds (until the year 2540), 8 bits of node; monotonic within this engine.

@@ -210,13 +210,14 @@ class Machine:
                 for task_id in list(flow.tasks):
                     turn.drop(task_id)
         born, leased = self._match(turn)
-        turn.index_now()
+        if turn.reindex:
+            turn.index_now()
         woke = flow.next_wake
         wake = self.next_wake(flow)
         if self._changes_nothing(turn, wake):
             return Decision(_row(flow), after, (), (), (), (), turn.reply, born, leased, (), False, True)
         flow.next_wake = wake
-        flow.last = turn.ids.key()
+        flow.last = turn.ids.serial()
         flow.exists = True
         tasks = flow.tasks
         return Decision(

@@ -63,10 +63,11 @@ class Run:
 
     def part(self, kind: type[P]) -> P:
         """This feature's own state of the run, made on first use."""
-        found = self.parts.get(kind)
-        if found is None:
+        try:
+            return self.parts[kind]
+        except KeyError:
             found = self.parts[kind] = kind()
-        return found
+            return found
 
     @property
     def open(self) -> bool:

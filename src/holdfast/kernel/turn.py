@@ -63,7 +63,7 @@ class Turn:
         # The current run. Before an instance's first run there is none, and nobody asks.
         self.run: Run = flow.run  # type: ignore[assignment]
         self.context: Context = NO_CONTEXT
-        self._context_body = b""
+        self._context_body: bytes | None = b""  # encoded when the first event needs it
         self.events: list[Recorded] = []
         self.touched: dict[str, bool] = {}  # task id -> a row existed before this turn
         # Most turns have none of these; a shared empty tuple costs nothing.
@@ -77,12 +77,15 @@ class Turn:
     def act_for(self, context: Context) -> None:
         """From here on events are caused by this."""
         self.context = context
-        self._context_body = encode_context(context)
+        self._context_body = b"" if context is NO_CONTEXT else None
 
     def record(self, event: Event) -> Recorded:
         """Append a fact to the current run and fold it."""
         run = self.run
-        entry = record(run.key, run.length + 1, self.now, event, self.context, self._context_body, run.checksum)
+        context_body = self._context_body
+        if context_body is None:
+            context_body = self._context_body = encode_context(self.context)
+        entry = record(run.key, run.length + 1, self.now, event, self.context, context_body, run.checksum)
         self.machine.evolve(self.flow, run, entry)
         self.events.append(entry)
         return entry

@@ -29,7 +29,13 @@ class Ids(Protocol):
     """Where fresh identity comes from: time-ordered, unique over all engines of a store."""
 
     def ulid(self) -> str: ...
-    def key(self) -> int: ...
+    def key(self) -> int:
+        """Grows with time."""
+        ...
+
+    def serial(self) -> int:
+        """Differs from every other; says nothing about time."""
+        ...
 
 
 class Routing(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -15,6 +15,8 @@ from holdfast.codec.values import loads
 from holdfast.kernel.command import Command
 from holdfast.kernel.feature import Outcome, Plain, Thrown, Value
 from holdfast.kernel.features.activity import CancelActivity, RetryPolicy, ScheduleActivity
+from holdfast.kernel.features.activity.schedule import check_policy
+from holdfast.kernel.message import Refused
 from holdfast.sdk.durations import Duration, to_seconds
 from holdfast.sdk.errors import DefinitionError, NotInWorkflow
 from holdfast.sdk.failures import throw
@@ -77,7 +79,14 @@ class Definition(Generic[P, R]):
         """Describe the call without making it."""
         return Step(ActivityCall(self, args, kwargs))
 
+    def _plainly(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """The call outside a workflow: just the function."""
+        if self.method:
+            raise NotInWorkflow(f"{self.type} without an instance")
+        return self.fn(*args, **kwargs)
+
     def _with(self, options: ActivityOptions) -> Any:
+        _refuse_unknown(options)
         merged: ActivityOptions = {**self.given, **options}
         copy = type(self)(self.fn, self.type, merged, extern=self.extern, method=self.method, is_async=self.is_async)
         copy._signature = self._signature
@@ -92,7 +101,7 @@ class Activity(Definition[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         fiber = current_fiber()
         if fiber is None:
-            return self.fn(*args, **kwargs)
+            return self._plainly(args, kwargs)
         call = ActivityCall(self, args, kwargs)
         return call.finish(fiber, fiber.call(call))
 
@@ -111,7 +120,7 @@ class AsyncActivity(Definition[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
         fiber = current_fiber()
         if fiber is None:
-            return self.fn(*args, **kwargs)
+            return self._plainly(args, kwargs)
         if not in_async_code():
             raise TypeError(
                 f"{self.type!r} is an async activity; in a `def` workflow write {self.__name__}.step(...).run()"  # type: ignore[attr-defined]
@@ -144,10 +153,12 @@ class ActivityCall(Call[R]):
         self.detail = definition.type
         self.shape = "local activity" if definition.local else "activity"
         self.step = 0
+        # Before a step is taken, and in every replay: a call that cannot be made never was one.
+        self.arguments = None if current_fiber() is None else definition.signature.pack(args, kwargs)
 
     def command(self, step: int) -> Command:
         definition = self.definition
-        arguments = definition.signature.pack(self.args, self.kwargs)
+        arguments = self.packed()
         if definition.local:
             fiber = current_fiber()
             assert fiber is not None
@@ -161,6 +172,12 @@ class ActivityCall(Call[R]):
             queue=definition.queue,
             retry_policy=definition.policy,
         )
+
+    def packed(self) -> bytes:
+        """The arguments as they were when the call was described, whatever has become of the objects since."""
+        if self.arguments is None:
+            self.arguments = self.definition.signature.pack(self.args, self.kwargs)
+        return self.arguments
 
     def describe(self) -> str:
         return f"{self.shape} {self.detail}"
@@ -179,11 +196,9 @@ class ActivityCall(Call[R]):
             fiber.emit(CancelActivity(step=step))
 
     def outside(self) -> R:
-        if self.definition.method:
-            raise NotInWorkflow(f"{self.name} without an instance")
         if self.definition.is_async:
             raise NotInWorkflow(f"{self.name}.step(...).run() of an async activity")
-        return self.definition.fn(*self.args, **self.kwargs)
+        return self.definition._plainly(self.args, self.kwargs)  # pyright: ignore[reportPrivateUsage]
 
 
 def in_async_code() -> bool:
@@ -206,7 +221,7 @@ def policy_of(options: ActivityOptions) -> RetryPolicy:
         pauses = [to_seconds(pause) for pause in backoff]
     else:
         pauses = [to_seconds(backoff)]
-    return RetryPolicy(
+    policy = RetryPolicy(
         max_attempts=None if retries == "forever" else retries + 1,
         backoff_seconds=pauses,
         non_retryable_error_types=[error_type(kind) for kind in options.get("fatal", ())],
@@ -215,6 +230,11 @@ def policy_of(options: ActivityOptions) -> RetryPolicy:
         schedule_to_close_timeout=_optional(options.get("schedule_timeout")),
         heartbeat_timeout=_optional(options.get("heartbeat")),
     )
+    try:
+        check_policy(policy)
+    except Refused as refusal:
+        raise DefinitionError(f"these activity options do not fit together: {refusal.message}") from None
+    return policy
 
 
 def error_type(kind: type[BaseException] | str) -> str:
@@ -237,6 +257,7 @@ def _bound(definition: Any, instance: object | None) -> Any:
         is_async=definition.is_async,
     )
     copy._signature = Signature(definition.fn, drop_self=True)
+    copy.named = definition.named
     return copy
 
 
@@ -272,6 +293,13 @@ def activity(
     return decorate if fn is None else decorate(fn)
 
 
+def _refuse_unknown(options: ActivityOptions) -> None:
+    unknown = set(options) - set(ActivityOptions.__annotations__)
+    if unknown:
+        known = ", ".join(sorted(ActivityOptions.__annotations__))
+        raise DefinitionError(f"unknown activity option {sorted(unknown)[0]!r}; known are {known}")
+
+
 def _is_class(thing: object) -> bool:
     return isinstance(thing, type)
 
@@ -281,10 +309,7 @@ def _define(fn: Any, type: str | None, extern: bool, options: ActivityOptions) -
         raise DefinitionError("put @activity on a plain function or method, not on a staticmethod or classmethod")
     if not callable(fn) or _is_class(fn):
         raise DefinitionError(f"@activity needs a function, not {fn!r}")
-    unknown = set(options) - set(ActivityOptions.__annotations__)
-    if unknown:
-        known = ", ".join(sorted(ActivityOptions.__annotations__))
-        raise DefinitionError(f"unknown activity option {sorted(unknown)[0]!r}; known are {known}")
+    _refuse_unknown(options)
     code = getattr(fn, "__code__", None)
     is_async = bool(code is not None and code.co_flags & 0x80)
     if code is not None and code.co_flags & 0x220:

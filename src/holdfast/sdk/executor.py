@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
-from time import thread_time
+from collections.abc import Callable, Coroutine, Sequence
+from time import perf_counter, thread_time
 from typing import Any, Protocol
 
-from holdfast.codec.errors import PayloadError
+from msgspec.structs import replace
+
 from holdfast.codec.values import dumps
 from holdfast.kernel.event import Recorded
 from holdfast.kernel.failure import Failure
@@ -29,6 +30,7 @@ from holdfast.kernel.features.workflow_task import CompleteWorkflowTask, FailWor
 from holdfast.kernel.machine import Machine
 from holdfast.kernel.message import Message
 from holdfast.kernel.task import Block, Lease, Task
+from holdfast.sdk.activity import error_type
 from holdfast.sdk.attempt import Attempt, set_current
 from holdfast.sdk.errors import ActivityCancelled
 from holdfast.sdk.fiber import Fiber
@@ -85,7 +87,7 @@ class EmbeddedExecutor:
         self._free = {False: threads, True: tasks}  # by: is the activity async
         self._fibers: dict[int, Fiber] = {}
         self._slow: set[str] = set()
-        self._strikes: dict[str, int] = {}
+        self._suspected: dict[str, int] = {}
         self._attempts: dict[str, tuple[Attempt, asyncio.Task[Any] | None]] = {}
         self._lease = Lease(owner=owner)
         self._locals = LocalRunner(self)
@@ -169,9 +171,10 @@ class EmbeddedExecutor:
             self.forget(assignment.run_key)
             return self.host.cold
         fiber.assignment = assignment
-        began = thread_time()
+        clock = thread_time if assignment.workflow_type in self._suspected else perf_counter
+        began = clock()
         self._resume(fiber, events, assignment)
-        spent = thread_time() - began
+        spent = clock() - began
         if spent > SLOW and len(events) < LONG:
             self._was_slow(assignment.workflow_type, spent)
         if fiber.locals and fiber.block is None:
@@ -227,9 +230,12 @@ class EmbeddedExecutor:
             fiber.abandon()
 
     def _was_slow(self, type: str, seconds: float) -> None:
-        """Once may be bad luck (a garbage collection fell into it); again and again, or for long, is a habit."""
-        self._strikes[type] = strikes = self._strikes.get(type, 0) + (3 if seconds > 10 * SLOW else 1)
-        if strikes < 3 or type in self._slow:
+        """The wall clock raises a suspicion, since reading it is cheap; the CPU clock must confirm it three times."""
+        if type not in self._suspected:
+            self._suspected[type] = 0
+            return
+        self._suspected[type] += 1
+        if self._suspected[type] < 3 or type in self._slow:
             return
         log.warning(
             "workflow %r used %.0f ms of CPU on the engine's thread; it runs on a thread of its own from now on."
@@ -329,15 +335,15 @@ class EmbeddedExecutor:
             attempt=assignment.attempt_number,
             owner=self.owner,
             run_id=assignment.run_id,
-            failure=self.failure_of(error),
+            failure=self.failure_of(error, assignment.retry_policy.non_retryable_error_types),
         )
 
-    def failure_of(self, error: BaseException) -> Failure:
+    def failure_of(self, error: BaseException, fatal: Sequence[str]) -> Failure:
         if isinstance(error, ActivityCancelled):
             return Failure(message=str(error), exception_type="ActivityCancelled", non_retryable=True)
         failure = self.registry.exceptions.failure(error)
-        if isinstance(error, PayloadError | TypeError) and failure.diagnostics is None:
-            return failure
+        if fatal and any(error_type(kind) in fatal for kind in type(error).__mro__):
+            return replace(failure, non_retryable=True)  # as with `except`, a subclass counts
         return failure
 
     def _beat(self, attempt: Attempt, progress: Progress | None) -> None:

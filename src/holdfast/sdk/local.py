@@ -53,21 +53,21 @@ class _Round:
     def _try(self, step: int, call: ActivityCall[Any]) -> None:
         executor = self.executor
         definition = call.definition
-        arguments = definition.signature.pack(call.args, call.kwargs)
+        arguments = call.packed()
 
         def attempt() -> bytes | Failure:
             try:
                 fn, args, kwargs = executor.call_of(definition.type, arguments)
                 return dumps(fn(*args, **kwargs))
             except BaseException as error:
-                return executor.failure_of(error)
+                return executor.failure_of(error, definition.policy.non_retryable_error_types)
 
         async def attempt_async() -> None:
             try:
                 fn, args, kwargs = executor.call_of(definition.type, arguments)
                 result: bytes | Failure = dumps(await fn(*args, **kwargs))
             except Exception as error:
-                result = executor.failure_of(error)
+                result = executor.failure_of(error, definition.policy.non_retryable_error_types)
             self._tried(step, call, result)
 
         if definition.is_async:
@@ -123,7 +123,7 @@ class _Round:
             activity_type=definition.type,
             outcome="failed" if failed else "completed",
             attempts=self.attempts.pop(step),
-            arguments=definition.signature.pack(call.args, call.kwargs),
+            arguments=call.packed(),
             result=None if failed else result,
             retry_policy=definition.policy,
         )

@@ -9,6 +9,7 @@ import fcntl
 import os
 import sqlite3
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import IO, Any
 
 from holdfast.kernel.decision import CommandRecord, Decision, RunRow, WorkflowRow
@@ -48,10 +49,14 @@ class SqliteStore:
         self._sql = queries("holdfast.store.sqlite", "queries.sql")
         self._writer = Writer(path, self._sql, connection, None if path == ":memory:" else offload)
         self._writer.tell = path != ":memory:"
-        self._open_readers(connection)
         self._lock: IO[str] | None = None
         self._noticed = 0  # the last notice that was told and could not be deleted yet
-        self._version: int | None = self._data_version()
+        try:
+            self._open_readers(connection)
+            self._version: int | None = self._data_version()
+        except BaseException:
+            connection.close()
+            raise
 
     def _open_readers(self, writing: sqlite3.Connection) -> None:
         # A database in memory exists in one connection only. Lists get one of their own: they may take long.
@@ -103,9 +108,9 @@ class SqliteStore:
         except OSError:
             lock.close()
             return False
-        lock.truncate(0)
-        lock.write(f"{os.getpid()}\n")
-        lock.flush()
+        with suppress(OSError):  # who holds it, for people; a full disk must not keep the engine from its work
+            lock.truncate(0)
+            os.write(lock.fileno(), f"{os.getpid()}\n".encode())
         self._lock = lock
         _engine_locks.add(lock)
         self._writer.tell = False
@@ -265,4 +270,7 @@ class SqliteStore:
         # Asked on the writing connection: its own commits do not move the number, everybody else's do.
         connection = self._writer.connection
         assert connection is not None, "asked only while there is a connection"
-        return connection.execute("pragma data_version").fetchone()[0]
+        try:
+            return connection.execute("pragma data_version").fetchone()[0]
+        except sqlite3.Error as error:
+            raise unavailable(self.path, error) from error

@@ -71,8 +71,11 @@ def check_policy(policy: RetryPolicy) -> None:
         return
     limits: dict[str, float | None] = dict(zip(_TIMEOUTS, timeouts, strict=True))
     for name, value in limits.items():
-        if value is not None and not 0 < value < 1e10:
-            raise Refused("invalid_commands", f"{name} must be above 0 and below 10^10, not {value}", field=name)
+        # Less than the clock can tell would be past at once, again and again.
+        if value is not None and not 1e-6 <= value < 1e10:
+            raise Refused(
+                "invalid_commands", f"{name} must be a microsecond or more and below 10^10 s, not {value}", field=name
+            )
     for inner, outer in (
         ("heartbeat_timeout", "start_to_close_timeout"),
         ("start_to_close_timeout", "schedule_to_close_timeout"),
