@@ -61,8 +61,8 @@ class InlinePool:
 
 class VirtualWorld(AsyncioWorld):
     def __init__(self, loop: VirtualLoop, seed: int) -> None:
+        self._virtual = loop  # the base class asks for the time at once
         super().__init__(loop)
-        self._virtual = loop
         self.random = random.Random(seed)
         self.ids = Minted(self.now, self.random)
 

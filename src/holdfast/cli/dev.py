@@ -50,7 +50,7 @@ def command(file: Path, path: str, namespace: str, queues: tuple[str, ...]) -> N
     parent = Path(path).parent
     if not parent.is_dir():
         raise Problem(f"the directory {parent} does not exist; create it first")
-    sys.exit(_supervise([sys.executable, "-c", _BIRTH, os.fspath(file), path, namespace, *queues], file))
+    sys.exit(_supervise([sys.executable, "-P", "-c", _BIRTH, os.fspath(file), path, namespace, *queues], file))
 
 
 def _supervise(life: list[str], file: Path) -> int:

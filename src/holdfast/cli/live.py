@@ -31,7 +31,7 @@ from holdfast.sdk.embedded import Holdfast
 RELOAD = 75  # exit code: a file was saved, begin again
 LOOK = 0.1
 SETTLE = 0.05  # an editor may still be writing
-GRACE = 5.0  # for code that does not return, before it is cut off
+GRACE = 3.0  # for code that does not return, before it is cut off
 
 
 class Ending:
@@ -55,10 +55,11 @@ def run(file: str, path: str, namespace: str, queues: list[str]) -> int:
     ending = Ending()
     _listen(ending)
     source = Path(file)
-    _watch(source, ending)
+    watch = _watch(source, ending)
     _log_to(out)
     try:
         program = load(source)
+        watch.look()  # from here on, a save of anything it has imported is seen
     except Problem as problem:
         out.print(Text(problem.message, "bold red"))
         out.print("waiting for the next save; Ctrl-C stops", style="bright_black")
@@ -141,7 +142,7 @@ def _listen(ending: Ending) -> None:
     signal.signal(signal.SIGTERM, stop)
 
 
-def _watch(file: Path, ending: Ending) -> None:
+def _watch(file: Path, ending: Ending) -> Watch:
     """Look for saves on a thread, since the main one may be stuck in the file's own code; then end it the hard way."""
     watch = Watch(file, module_name(file)[1])
     parent = os.getppid()
@@ -160,6 +161,7 @@ def _watch(file: Path, ending: Ending) -> None:
         os._exit(ending.code or 0)
 
     threading.Thread(target=look, name="dw-watch", daemon=True).start()
+    return watch
 
 
 class _Handler(logging.Handler):

@@ -201,20 +201,22 @@ class Machine:
         )
 
     def _settle(self, turn: Turn, after: int) -> Decision:
+        """Everything that follows from what was recorded: tasks, leases, the next wake; then the decision."""
         flow = turn.flow
         run = flow.run
         if run is not None:
-            if run.closed_reason is None:
-                workflow_task.ensure(turn)
-            else:
+            if run.closed_reason is not None:
                 for task_id in list(flow.tasks):
                     turn.drop(task_id)
-        born, leased = self._match(turn)
+            elif run.waking:
+                workflow_task.ensure(turn)
+        touched = turn.touched
+        born, leased = self._match(turn) if touched and flow.tasks else ((), ())
         if turn.reindex:
             turn.index_now()
-        woke = flow.next_wake
-        wake = self.next_wake(flow)
-        if self._changes_nothing(turn, wake):
+        before = flow.next_wake
+        wake = self.next_wake(flow) if run is not None and run.agenda else None
+        if not (turn.events or touched or turn.commands or turn.indexed) and _need_not_be_written(turn, wake):
             return Decision(_row(flow), after, (), (), (), (), turn.reply, born, leased, (), False, True)
         flow.next_wake = wake
         flow.last = turn.ids.serial()
@@ -224,32 +226,20 @@ class Machine:
             _row(flow),
             after,
             turn.events,
-            [TaskChange(id, tasks.get(id), stored) for id, stored in turn.touched.items()],
+            [TaskChange(id, tasks.get(id), stored) for id, stored in touched.items()],
             turn.indexed,
             turn.commands,
             turn.reply,
             born,
             leased,
             turn.closed,
-            flow.next_wake != woke,
+            wake != before,
             False,
-        )
-
-    @staticmethod
-    def _changes_nothing(turn: Turn, wake: Micros | None) -> bool:
-        """A wake that only moved later need not be written: it may be early, never late."""
-        flow = turn.flow
-        if not flow.exists or turn.events or turn.touched or turn.commands or turn.indexed:
-            return False
-        return wake == flow.next_wake or (
-            wake is not None and flow.next_wake is not None and turn.now < flow.next_wake < wake
         )
 
     def _match(self, turn: Turn) -> tuple[Sequence[Task], Sequence[Task]]:
         """Offer what is ready to whoever waits: such a task is born leased and never enters a queue."""
         tasks = turn.flow.tasks
-        if not turn.touched or not tasks:
-            return (), ()
         born: list[Task] = []
         leased: list[Task] = []
         for id in list(turn.touched):
@@ -266,6 +256,15 @@ class Machine:
             elif task.state == "leased" and task.leased_at == turn.now:
                 leased.append(task)
         return born, leased
+
+
+def _need_not_be_written(turn: Turn, wake: Micros | None) -> bool:
+    """A wake that only moved later need not be written: it may be early, never late."""
+    flow = turn.flow
+    if not flow.exists:
+        return False
+    before = flow.next_wake
+    return wake == before or (wake is not None and before is not None and turn.now < before < wake)
 
 
 def _row(flow: Workflow) -> WorkflowRow:

@@ -310,7 +310,7 @@ class EmbeddedExecutor:
             fn, args, kwargs = self.call_of(assignment.activity_type, assignment.arguments)
             message = _completed(assignment, self.owner, dumps(await fn(*args, **kwargs)))
         except BaseException as error:
-            if isinstance(error, asyncio.CancelledError) and not attempt.cancelled:
+            if isinstance(error, asyncio.CancelledError) and not attempt.cancelled and _being_cancelled():
                 raise  # the process is stopping: the lease ends with it and the activity is delivered again
             message = self._failed(assignment, error)
         self._ended((assignment, message))
@@ -362,6 +362,12 @@ class EmbeddedExecutor:
                 attempt.cancel()
 
         self.host.post(lambda: self.host.report(assignment.task.workflow, message, heard))
+
+
+def _being_cancelled() -> bool:
+    """Whether this task was told to stop, or its code raised a cancellation of its own."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def _completed(assignment: ActivityAssignment, owner: str, result: bytes) -> Message:

@@ -68,6 +68,7 @@ class Fiber:
         self.compatibility = compatibility
         self.now: Micros = 0
         self.position = 0  # the last history sequence applied
+        self.length = 0  # the history as long as the code has seen it
         self.step = 0  # the last step number the code has asked for
         self.commands: list[Any] = []
         self.thrown: dict[str, BaseException] = {}  # failures given to the code since its last completion
@@ -78,6 +79,7 @@ class Fiber:
         self.replaying = False
         self.closing: Command | None = None
         self.fatal: BaseException | None = None
+        self.broken: Exception | None = None  # a side effect failed: the run can only fail
         self.loop: Any = None  # the event loop of an `async def` workflow
         self.branches: dict[Any, None] = {}  # not joined yet, oldest first
         self.markers: dict[str, int] = {}
@@ -109,11 +111,17 @@ class Fiber:
                 waiter = self._waiting.pop(event.sequence, None)  # type: ignore[attr-defined]
                 if waiter is None:
                     continue
-                self.now = entry.at
-                self.replaying = entry.sequence <= cursor
+                if local_activity(event):
+                    # Live code got it inside its task, before it was recorded: at the time of what it had seen.
+                    self.replaying = (entry.context.decided_after or 0) <= cursor
+                else:
+                    self.now = entry.at
+                    self.length = entry.sequence
+                    self.replaying = entry.sequence <= cursor
                 self._resolve(waiter, outcome)
             elif type(event) is WorkflowStarted:
                 self.now = entry.at
+                self.length = entry.sequence
                 self.replaying = entry.sequence <= cursor
                 self._begin(event)
             if self.block is not None:
@@ -153,6 +161,11 @@ class Fiber:
                 strands.keep_parked(strand)
             else:
                 strands.give_up(strand)
+        if self.loop is not None:
+            if self.block is not None:
+                strands.keep_for_ever(self.loop)
+            else:
+                strands.run(self, self.loop.abandon)
 
     # -- called by the author's code, on a strand
 
@@ -178,7 +191,12 @@ class Fiber:
             self._guard(step, operation, known)
             if known.outcome is not None:
                 return known.outcome
-        self.commands.append(decide(step))
+        try:
+            self.commands.append(decide(step))
+        except Exception as error:
+            # A step was taken and has no record. Nothing may come behind it, or replay would mistake it for this one.
+            self.broken = error
+            raise
         return None
 
     def peek(self) -> StepEvent | None:
@@ -187,8 +205,8 @@ class Fiber:
         return None if known is None else known.event
 
     def emit(self, command: Command) -> None:
-        """A command without a step, such as a cancellation."""
-        if not self.abandoned:
+        """A command without a step, such as a cancellation. What an earlier task asked for is not asked again."""
+        if not self.abandoned and not self.replaying:
             self.commands.append(command)
 
     def drop(self, step: int) -> None:
@@ -247,7 +265,9 @@ class Fiber:
 
     def _check(self) -> None:
         if self.abandoned:
-            raise Evicted
+            strands.refuse()
+        if self.broken is not None:
+            raise self.broken
         strand = current_strand()
         if strand is not None and strand.readonly is not None:
             raise DurableCallRefused(f"{strand.readonly} cannot make durable calls; do it in the workflow's body")
@@ -353,6 +373,10 @@ class Fiber:
             difference=[(f"{number}: {left}", right) for number, (left, right) in sorted(rows.items())],
             fingerprint=self.fingerprint,
         )
+
+
+def local_activity(event: Any) -> bool:
+    return getattr(event, "local_activity", False)
 
 
 def _described(known: _Known) -> str:

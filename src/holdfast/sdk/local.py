@@ -5,6 +5,7 @@ Several may run at once; their results are given to the code in step order, whic
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 from holdfast.codec.values import dumps
@@ -66,7 +67,10 @@ class _Round:
             try:
                 fn, args, kwargs = executor.call_of(definition.type, arguments)
                 result: bytes | Failure = dumps(await fn(*args, **kwargs))
-            except Exception as error:
+            except BaseException as error:
+                task = asyncio.current_task()
+                if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+                    raise  # the process is stopping; nothing was recorded and a replay runs it again
                 result = executor.failure_of(error, definition.policy.non_retryable_error_types)
             self._tried(step, call, result)
 

@@ -18,7 +18,8 @@ from holdfast.kernel.feature import Outcome
 from holdfast.kernel.features.timer import CancelTimer
 from holdfast.kernel.values import SECOND
 from holdfast.sdk import strand as strands
-from holdfast.sdk.errors import DurableCallRefused
+from holdfast.sdk.durations import to_seconds
+from holdfast.sdk.errors import DurableCallRefused, Evicted
 from holdfast.sdk.fiber import Fiber
 from holdfast.sdk.timer import TimerCall
 
@@ -57,6 +58,8 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         self._ready: deque[asyncio.Handle] = deque()
         self._scheduled = False
         self._tasks = 0
+        self._alive: list[asyncio.Task[Any]] = []
+        self._prune_at = 64
 
     # -- running
 
@@ -71,6 +74,17 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
                     handle._run()  # pyright: ignore[reportPrivateUsage]
         finally:
             self._scheduled = False
+            strands._set_running_loop(running)  # pyright: ignore[reportPrivateUsage]
+
+    def abandon(self) -> None:
+        """Unwind every coroutine of this run. Called on a strand of the abandoned run, so what they do has no effect."""
+        running = strands._get_running_loop()  # pyright: ignore[reportPrivateUsage]
+        strands._set_running_loop(self)  # pyright: ignore[reportPrivateUsage]
+        try:
+            for task in self._alive:
+                if not task.done():
+                    _unwind(task.get_coro())
+        finally:
             strands._set_running_loop(running)  # pyright: ignore[reportPrivateUsage]
 
     def _wake(self) -> None:
@@ -98,7 +112,7 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
                 self._ready.append(handle)
                 self._wake()
 
-        handle.step = self._fiber.ask(TimerCall(max(delay, 0.0)), fired)
+        handle.step = self._fiber.ask(TimerCall(to_seconds(max(delay, 0.0))), fired)
         return handle
 
     def call_at(
@@ -124,7 +138,12 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
     def create_task(
         self, coro: Coroutine[Any, Any, Any] | Generator[Any, None, Any], *, name: str | None = None, **options: Any
     ) -> asyncio.Task[Any]:
-        return _Task(coro, loop=self, name=name, **options)
+        task = _Task(coro, loop=self, name=name, **options)
+        if len(self._alive) >= self._prune_at:
+            self._alive = [task for task in self._alive if not task.done()]
+            self._prune_at = max(64, 2 * len(self._alive))
+        self._alive.append(task)
+        return task
 
     def next_task(self) -> int:
         self._tasks += 1
@@ -150,6 +169,15 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         if name in _REFUSED:
             raise DurableCallRefused(f"loop.{name}() has no place in a workflow; do it in an activity")
         return super().__getattribute__(name)
+
+
+def _unwind(coroutine: Any) -> None:
+    for _ in range(strands.PATIENCE):  # a task group waits for its tasks on the way out, and so do those around it
+        try:
+            coroutine.throw(Evicted())
+        except BaseException:
+            return  # it has ended
+    strands.keep_for_ever(coroutine)
 
 
 _REFUSED = frozenset(

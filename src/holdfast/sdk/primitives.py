@@ -12,13 +12,16 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
+from holdfast.codec.hints import hints_of
 from holdfast.codec.values import dumps, loads
 from holdfast.kernel.command import Command
 from holdfast.kernel.feature import Value
+from holdfast.kernel.features import memo, search
 from holdfast.kernel.features.memo import UpsertMemo
 from holdfast.kernel.features.search import UpsertSearchAttributes
 from holdfast.kernel.features.side_effect import RecordSideEffect
 from holdfast.kernel.features.version import DEFAULT_VERSION, RecordVersionMarker, VersionMarkerRecorded, is_fresh
+from holdfast.kernel.message import Refused
 from holdfast.kernel.task import Block
 from holdfast.sdk.errors import NotInWorkflow
 from holdfast.sdk.fiber import Fiber
@@ -86,12 +89,15 @@ def side_effect(fn: Callable[[], T], /) -> T:
     known = fiber.immediate(_SIDE_EFFECT, run)
     blob = known.blob if isinstance(known, Value) else made[0]
     # Live code gets what replay will get: the value as it was recorded.
-    return loads(blob if blob is not None else b"", getattr(fn, "__annotations__", {}).get("return", Any))
+    annotated = getattr(fn, "__annotations__", None)
+    return loads(blob if blob is not None else b"", hints_of(fn).get("return", Any) if annotated else Any)
 
 
 def version(change_id: str, /, *, max: int = 1, min: int = DEFAULT_VERSION) -> int:
     """Which branch of a change this run is on; recorded when first reached. Older runs stay on -1."""
     fiber = _fiber("version()")
+    if not change_id or min > max:
+        raise ValueError(f"version({change_id!r}, min={min}, max={max}): it needs an id, and min must not exceed max")
     taken = fiber.markers.get(change_id)
     if taken is None:
         taken = _reach(fiber, change_id, min, max)
@@ -142,16 +148,28 @@ def patched(change_id: str, /) -> bool:
 
 def upsert_memo(**entries: Any) -> None:
     """Add notes to the run; None removes one. They are returned with the run and never searched."""
+    fiber = _fiber("upsert_memo()")
     blobs = {key: None if value is None else dumps(value) for key, value in entries.items()}
-    _fiber("upsert_memo()").immediate(_MEMO, lambda step: UpsertMemo(sequence=step, entries=blobs))
+    _valid(lambda: memo.check(blobs))
+    fiber.immediate(_MEMO, lambda step: UpsertMemo(sequence=step, entries=blobs))
 
 
 def upsert_search_attributes(**attributes: Any) -> None:
     """Set values that lists can filter by; None removes one."""
     plain = {key: value.isoformat() if isinstance(value, datetime) else value for key, value in attributes.items()}
-    _fiber("upsert_search_attributes()").immediate(
+    fiber = _fiber("upsert_search_attributes()")
+    _valid(lambda: search.check(plain))
+    fiber.immediate(
         _SEARCH, lambda step: UpsertSearchAttributes(sequence=step, attributes=plain)
     )
+
+
+def _valid(check: Callable[[], None]) -> None:
+    """What the engine would refuse is refused here, where the author's code can see it."""
+    try:
+        check()
+    except Refused as refusal:
+        raise ValueError(refusal.message) from None
 
 
 def now() -> datetime:
@@ -177,10 +195,10 @@ def info() -> RunInfo:
         run_id=task.run_id,
         type=task.workflow_type,
         namespace=task.namespace,
-        attempt=task.task.attempt + 1,
+        attempt=task.task.attempt + (task.task.state == "ready"),
         run_number=task.run_number,
-        history_length=fiber.position,
-        continue_suggested=fiber.position >= 10_000,
+        history_length=fiber.length,
+        continue_suggested=fiber.length >= 10_000,
     )
 
 

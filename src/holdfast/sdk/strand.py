@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from holdfast.sdk.fiber import Fiber
 
 POOL_LIMIT = 256
+PATIENCE = 20  # how many refused calls in a row end quietly
 
 _get_running_loop = asyncio.events._get_running_loop
 _set_running_loop = asyncio.events._set_running_loop
@@ -31,6 +32,7 @@ class _Pools(threading.local):
 
 
 _pools = _Pools()
+_kept: list[object] = []
 
 
 class Strand(greenlet):
@@ -39,12 +41,14 @@ class Strand(greenlet):
     fiber: Fiber | None
     job: Callable[[], None] | None
     readonly: str | None
+    refusals: int
 
     def __init__(self) -> None:
         super().__init__(self._live)
         self.fiber = None
         self.job = None
         self.readonly = None
+        self.refusals = 0
 
     def _live(self, _: Any = None) -> None:
         idle = _pools.idle
@@ -56,6 +60,7 @@ class Strand(greenlet):
             self.job = None
             self.fiber = None
             self.readonly = None
+            self.refusals = 0
             if len(idle) >= POOL_LIMIT:
                 return
             idle.append(self)
@@ -116,7 +121,7 @@ def give_up(strand: Strand) -> None:
     """Unwind a suspended strand. Its run is already marked abandoned, so nothing it still does has an effect."""
     outer = _get_running_loop()
     for _ in range(2):
-        if strand.dead or strand.job is None:
+        if strand.dead or strand.job is None or strand in _pools.quarantine:
             return
         strand.parent = getcurrent()
         _set_running_loop(None)
@@ -127,8 +132,29 @@ def give_up(strand: Strand) -> None:
         finally:
             _set_running_loop(outer)
     # Code that swallows its own end twice would do so for ever. Kept, so that nothing is thrown into it again.
-    if not strand.dead and strand.job is not None:
+    if not strand.dead and strand.job is not None and strand not in _pools.quarantine:
         _pools.quarantine.append(strand)
+
+
+def refuse() -> None:
+    """A durable call of code that was given up. Code that asks again and again does not get back to its loop."""
+    strand = current_strand()
+    if strand is None:
+        raise Evicted
+    strand.refusals += 1
+    if strand.refusals <= PATIENCE:
+        raise Evicted
+    _pools.quarantine.append(strand)
+    while True:
+        try:
+            suspend()
+        except BaseException:
+            continue  # whatever is thrown in here, nothing gets out
+
+
+def keep_for_ever(thing: object) -> None:
+    """Never let this be collected: suspended coroutines in it would run their `finally` blocks then."""
+    _kept.append(thing)
 
 
 def keep_parked(strand: Strand) -> None:

@@ -12,6 +12,8 @@ from holdfast.kernel.features.reconcile import Reconciled
 from holdfast.protocol import requests as ask
 from holdfast.sdk.client import AsyncClient, AsyncHandle, StartOptions
 from holdfast.sdk.durations import Duration
+from holdfast.sdk.errors import DurableCallRefused
+from holdfast.sdk.strand import current_fiber
 from holdfast.sdk.workflow import Entry, WorkflowFn
 
 P = ParamSpec("P")
@@ -31,6 +33,9 @@ class LoopBridge:
         self._loop = loop
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
+        if current_fiber() is not None:
+            work.close()
+            raise DurableCallRefused("a workflow cannot use a client: it would wait for its own engine; do it in an activity")
         try:
             running = asyncio.get_running_loop()
         except RuntimeError:

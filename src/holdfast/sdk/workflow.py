@@ -132,6 +132,8 @@ class WorkflowDefinition:
         """Turn the end of the code into the command that closes the run."""
         try:
             result = end()
+            if fiber.broken is not None:
+                raise fiber.broken
             for branch in fiber.branches:
                 if branch.error is not None:
                     raise branch.error
@@ -279,4 +281,5 @@ def continue_as_new(target: WorkflowFn[P, Any] | type[Entry[P, Any]], /, *args: 
     """Close this run and go on as a new one with a fresh history. The first argument gives the types."""
     if current_fiber() is None:
         raise NotInWorkflow("continue_as_new()")
+    definition_of(target).signature.pack(args, kwargs)  # wrong arguments are a TypeError here, not a broken run
     raise ContinueAsNewRequested(target, args, kwargs)

@@ -110,6 +110,9 @@ def ensure(turn: Turn) -> None:
     flow = turn.flow
     run = turn.run
     waking = run.waking
+    if waking[-1][0] <= flow.cursor:
+        waking.clear()
+        return
     while waking and waking[0][0] <= flow.cursor:
         waking.popleft()
     if waking and workflow_task_id(run.run_id, waking[0][0]) not in flow.tasks:
@@ -180,6 +183,7 @@ def fail(turn: Turn, message: FailWorkflowTask) -> None:
 def heartbeat(turn: Turn, message: HeartbeatWorkflowTask) -> None:
     _refuse_closed(turn, message.task_id)
     task = turn.hold(message.task_id, message.owner, message.attempt)
+    _refuse_other(task)
     if task.until is not None and message.renew:
         task = turn.put(replace(task, until=turn.now + LEASE))
     turn.reply = TaskOutcome(
@@ -238,6 +242,7 @@ def _held(turn: Turn, message: CompleteWorkflowTask | FailWorkflowTask) -> Task:
             raise Refused("task_not_found", f"task {message.task_id} does not exist or is already closed")
         if task.state != "ready":
             raise Refused("task_not_claimable", f"task {message.task_id} is {task.state}", task_status=task.state)
+        _refuse_other(task)
         return replace(
             task,
             state="leased",
@@ -246,7 +251,14 @@ def _held(turn: Turn, message: CompleteWorkflowTask | FailWorkflowTask) -> Task:
             leased_at=turn.now,
             seen=turn.run.length,
         )
-    return turn.hold(message.task_id, message.owner, message.attempt)
+    task = turn.hold(message.task_id, message.owner, message.attempt)
+    _refuse_other(task)
+    return task
+
+
+def _refuse_other(task: Task) -> None:
+    if task.kind != "workflow":
+        raise Refused("task_not_workflow", f"task {task.id} is not a workflow task", task_id=task.id)
 
 
 def _refuse_closed(turn: Turn, task_id: str) -> None:
