@@ -80,10 +80,11 @@ def _serve(program: Program, path: str, namespace: str, queues: list[str], endin
         holdfast = Holdfast(
             path, program.things, namespace=namespace, queues=program.queues.union(queues), types=program.types
         )
-    with holdfast:
-        _greet(program, holdfast, out)
-        with Reader(path) as reader:
-            stream = Stream(reader, namespace, out)
+    with Reader(path, create=True) as reader:
+        stream = Stream(reader, namespace, out)
+        stream.remember()
+        with holdfast:
+            _greet(program, holdfast, out)
             stream.begin()
             waiting = not holdfast.is_engine
             while not ending.near:
@@ -92,7 +93,7 @@ def _serve(program: Program, path: str, namespace: str, queues: list[str], endin
                     waiting = False
                     out.print("the other engine is gone; this one has taken over", style="green")
                 time.sleep(LOOK)
-            stream.look()
+        stream.look()
 
 
 def _greet(program: Program, holdfast: Holdfast, out: Console) -> None:

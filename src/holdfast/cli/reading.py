@@ -21,8 +21,8 @@ R = TypeVar("R")
 
 
 class Reader:
-    def __init__(self, path: str) -> None:
-        self.path = existing(path)
+    def __init__(self, path: str, *, create: bool = False) -> None:
+        self.path = path if create else existing(path)
 
     def __enter__(self) -> Self:
         machine = Machine()

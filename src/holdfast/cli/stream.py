@@ -5,6 +5,8 @@ It reads the database like any other process would, so it shows what is really o
 
 from __future__ import annotations
 
+from itertools import islice
+
 from rich.console import Console
 from rich.text import Text
 
@@ -27,6 +29,7 @@ from holdfast.kernel.values import SECOND
 from holdfast.store import RunFilter
 
 PAGE = 500
+TRACKED = 300  # runs of one look: this runs beside the engine and must not slow it down
 LINES = 40  # of one look; the rest is counted
 
 
@@ -39,9 +42,10 @@ class Stream:
         self._open: dict[int, tuple[RunRow, int]] = {}  # run key -> (row, events told)
         self._blocked: dict[str, Task] = {}
         self._told = 0
+        self._behind = False
 
-    def begin(self) -> None:
-        """What is there already: counted, and the blocked runs named."""
+    def remember(self) -> None:
+        """Take what is there now as known. Before the engine opens: what it finishes at once is news."""
         found = self._page(None)
         self._newest = found[0].key if found else 0
         for status in ("pending", "waiting"):
@@ -49,29 +53,32 @@ class Stream:
                 self._reader.store.runs(RunFilter(namespace=self._namespace, status=status, limit=PAGE))
             ):
                 self._open[run.key] = (run, run.length)
+
+    def begin(self) -> None:
+        """Say what was there already: the open runs counted, the blocked ones named."""
         if self._open:
             self._out.print(f"{len(self._open)}{'+' if len(self._open) >= PAGE else ''} open runs go on", style="cyan")
         self._look_for_blocked()
 
     def look(self) -> None:
         """Tell what was committed since the last look."""
-        if not self._reader.changed():
+        if not self._reader.changed() and not self._behind:
             return
         self._told = 0
         started = self._started()
         for run in started:
             self._open[run.key] = (run, 0)
             self._line("▶", "bold", run, "started")
-        for key, (before, told) in list(self._open.items()):
+        self._behind = len(self._open) > TRACKED
+        for key in list(islice(self._open, TRACKED)):
+            before, told = self._open.pop(key)
             if self._told <= LINES:
                 told = self._notable(before, told)
             run = self._reader.get(self._reader.store.run(before.run_id))
-            if run is None or run.closed_reason is not None:
-                del self._open[key]
-                if run is not None:
-                    self._closed(run)
-            else:
-                self._open[key] = (run, told)
+            if run is not None and run.closed_reason is None:
+                self._open[key] = (run, told)  # to the end: the next look begins with those not seen in this one
+            elif run is not None:
+                self._closed(run)
         self._look_for_blocked()
         if self._told > LINES:
             self._out.print(f"… and {self._told - LINES} more lines (dw list shows the runs)", style="bright_black")

@@ -14,6 +14,7 @@ import os
 from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
+from weakref import WeakSet
 
 from holdfast.engine.cache import Cache, Entry, Reply
 from holdfast.engine.matching import COLD, Executor, Held, Lane, Matching, Waiter
@@ -31,6 +32,17 @@ from holdfast.kernel.turn import watch
 from holdfast.store import Applied, Loaded, Now, Store, Unavailable
 
 log = logging.getLogger("holdfast.engine")
+
+# Asking for the process id on every message would be a system call each; the fork tells us instead.
+_engines: WeakSet[Engine] = WeakSet()
+
+
+def _after_fork() -> None:
+    for engine in _engines:
+        engine.forked()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 BATCH = 1024  # decisions in one commit
 BURST = 512  # activations of workflow code between two commits
@@ -81,7 +93,8 @@ class Engine:
         self.down: Unavailable | None = None
         self.on_down: Callable[[], None] = lambda: None
         self.watchers: dict[int, list[Watcher]] = {}
-        self._pid = os.getpid()
+        self._forked = False
+        _engines.add(self)
         self._open: list[Item] = []
         self._writing = False
         self._flushing = False
@@ -90,11 +103,15 @@ class Engine:
         self._executing: dict[str, asyncio.Future[Any]] = {}
         self._deferred: list[tuple[int, Message, Reply | None]] = []
 
+    def forked(self) -> None:
+        """This is a child process now: the engine belongs to its parent."""
+        self._forked = True
+
     # -- messages
 
     def submit(self, key: int, message: Message, reply: Reply | None = None, *, again: bool = True) -> None:
         """Decide a message for an instance. `again`: if its decision does not commit, decide it anew."""
-        if self._pid != os.getpid():
+        if self._forked:
             raise ForkedEngine
         if self.down is not None:
             self._refuse_down(key, message, reply, again)
@@ -107,7 +124,7 @@ class Engine:
 
     def address(self, namespace: str, workflow_id: str, message: Message, reply: Reply) -> None:
         """Decide a message for an instance by name; an instance that does not exist yet is created by the decision."""
-        if self._pid != os.getpid():
+        if self._forked:
             raise ForkedEngine
         key = self.cache.named(namespace, workflow_id)
         if key is not None:
@@ -352,10 +369,13 @@ class Engine:
     def _run_due(self) -> None:
         """Run what is due here before the batch is sealed: its commands share the commit of what woke it."""
         due = self._due
+        if not due:
+            return
         left = BURST  # code that wakes itself at once must not keep the others from their commit
-        while due and left:
-            left -= 1
-            self._activate(*due.popleft())
+        with self.matching.burst():
+            while due and left:
+                left -= 1
+                self._activate(*due.popleft())
         if due and not self._open:
             self._schedule_flush()
 

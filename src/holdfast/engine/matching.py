@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from heapq import heappop, heappush
 from typing import Any, NamedTuple, Protocol
 
@@ -57,6 +58,10 @@ class Executor(Protocol):
 
     def deliver(self, assignment: Any) -> None:
         """Work on a task whose lease is durable now."""
+        ...
+
+    def burst(self) -> AbstractContextManager[None]:
+        """Prepare the thread for a series of inline activations, and clean up behind it."""
         ...
 
     def activate(self, assignment: Any, events: list[Recorded]) -> Any:
@@ -162,6 +167,10 @@ class Matching:
             if executor.owner == owner:
                 return executor
         return None
+
+    def burst(self) -> AbstractContextManager[None]:
+        """Around a series of activations on the engine's own thread."""
+        return self.executors[0].burst() if self.executors else nullcontext()
 
     def took_inline(self, task: Task) -> Executor | None:
         """The executor that was just offered this task and will run it on the engine's own thread."""

@@ -175,8 +175,17 @@ class Operations:
 
     async def repair(self, request: ask.RepairWorkflow) -> Reconciled:
         key = await self._key(request.namespace, request.workflow_id)
-        message = Reconcile(incarnation=self._engine.incarnation, fingerprints=self._recovery.fingerprints, force=True)
+        message = Reconcile(incarnation=await self._living(key), fingerprints=self._recovery.fingerprints, force=True)
         return await self._submit(key, message)
+
+    async def _living(self, key: int) -> str:
+        """Whose in-process leases count. Beside another engine, its own: it ended those of its predecessors."""
+        if not self._engine.holder:
+            flow = await self._committed(key)
+            for task in (*flow.tasks.values(), *self._engine.machine.expect(flow).tasks.values()):
+                if task.owner is not None and task.until is None:
+                    return task.owner.partition("/")[0]
+        return self._engine.incarnation
 
     # -- workflow tasks
 

@@ -93,6 +93,9 @@ class Recovery:
         for entry in self._engine.cache:
             if entry.inflight == 0:
                 self._engine.cache.drop(entry)
+            else:
+                # Decided when somebody else had to run it, and not on disk yet, where recovery would find it.
+                self.look_at(entry.flow.key)
 
     async def _recover(self) -> None:
         """After a start or a takeover: leases of dead engines end now, ready tasks come before the workers."""

@@ -189,7 +189,7 @@ class ActivityCall(Call[R]):
             case Plain(value):
                 return value
             case Thrown():
-                throw(fiber, outcome)
+                return throw(fiber, outcome)
 
     def cancel(self, fiber: Fiber, step: int) -> None:
         if not self.definition.local:

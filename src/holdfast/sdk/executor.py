@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AbstractContextManager
 from time import perf_counter, thread_time
 from typing import Any, Protocol
 
@@ -36,11 +37,12 @@ from holdfast.sdk.errors import ActivityCancelled
 from holdfast.sdk.fiber import Fiber
 from holdfast.sdk.local import LocalRunner
 from holdfast.sdk.registry import Registry
+from holdfast.sdk.strand import hidden_loop
 
 log = logging.getLogger("holdfast.worker")
 
 SLOW = 0.005  # seconds of CPU on the engine's thread
-LONG = 200  # events: a long replay or a wide fan-in takes its time honestly
+LONG = 200  # events in one activation
 FIBER_BYTES = 9_000
 
 
@@ -60,6 +62,14 @@ class Host(Protocol):
     def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]: ...
     def post(self, call: Callable[[], None]) -> None: ...
     def later(self, seconds: float, call: Callable[[], None]) -> None: ...
+
+
+class Suspect:
+    """A workflow type that may be too slow for the engine's thread, being watched."""
+
+    def __init__(self) -> None:
+        self.watched = 0
+        self.slow = 0
 
 
 class EmbeddedExecutor:
@@ -87,7 +97,7 @@ class EmbeddedExecutor:
         self._free = {False: threads, True: tasks}  # by: is the activity async
         self._fibers: dict[int, Fiber] = {}
         self._slow: set[str] = set()
-        self._suspected: dict[str, int] = {}
+        self._suspects: dict[str, Suspect] = {}
         self._attempts: dict[str, tuple[Attempt, asyncio.Task[Any] | None]] = {}
         self._lease = Lease(owner=owner)
         self._locals = LocalRunner(self)
@@ -161,6 +171,9 @@ class EmbeddedExecutor:
 
     # -- workflow code
 
+    def burst(self) -> AbstractContextManager[None]:
+        return hidden_loop()
+
     def activate(self, assignment: WorkflowAssignment, events: list[Recorded]) -> Any:
         fiber = self._fibers.get(assignment.run_key)
         if fiber is None:
@@ -171,12 +184,13 @@ class EmbeddedExecutor:
             self.forget(assignment.run_key)
             return self.host.cold
         fiber.assignment = assignment
-        clock = thread_time if assignment.workflow_type in self._suspected else perf_counter
+        suspected = self._suspects.get(assignment.workflow_type)
+        clock = perf_counter if suspected is None else thread_time
         began = clock()
         self._resume(fiber, events, assignment)
         spent = clock() - began
-        if spent > SLOW and len(events) < LONG:
-            self._was_slow(assignment.workflow_type, spent)
+        if suspected is not None or spent > SLOW:
+            self._judge(assignment.workflow_type, suspected, spent, len(events))
         if fiber.locals and fiber.block is None:
             return self.host.held(lambda error: self._locals.start(fiber, assignment, error))
         return self.report(fiber, assignment, self._lease)
@@ -229,13 +243,20 @@ class EmbeddedExecutor:
         else:
             fiber.abandon()
 
-    def _was_slow(self, type: str, seconds: float) -> None:
-        """The wall clock raises a suspicion, since reading it is cheap; the CPU clock must confirm it three times."""
-        if type not in self._suspected:
-            self._suspected[type] = 0
+    def _judge(self, type: str, suspect: Suspect | None, seconds: float, events: int) -> None:
+        """The wall clock raises a suspicion, since it is cheap to read; the CPU clock must confirm it three times.
+
+        A long replay or a wide fan-in takes its time honestly and proves nothing.
+        """
+        if suspect is None:
+            self._suspects[type] = Suspect()
             return
-        self._suspected[type] += 1
-        if self._suspected[type] < 3 or type in self._slow:
+        suspect.watched += 1
+        if seconds > SLOW and events < LONG:
+            suspect.slow += 1
+        elif suspect.watched > 20 * (suspect.slow + 1):
+            del self._suspects[type]  # it was the machine, not the code
+        if suspect.slow < 3 or type in self._slow:
             return
         log.warning(
             "workflow %r used %.0f ms of CPU on the engine's thread; it runs on a thread of its own from now on."

@@ -8,6 +8,7 @@ must match, and a mismatch *blocks*: the strand is parked, nothing is thrown int
 from __future__ import annotations
 
 import random
+from asyncio import AbstractEventLoop
 from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
@@ -81,6 +82,7 @@ class Fiber:
         self.fatal: BaseException | None = None
         self.broken: Exception | None = None  # a side effect failed: the run can only fail
         self.loop: Any = None  # the event loop of an `async def` workflow
+        self.running_loop: AbstractEventLoop | None = None  # set while that loop is pumping
         self.branches: dict[Any, None] = {}  # not joined yet, oldest first
         self.markers: dict[str, int] = {}
         self._main = main
@@ -226,7 +228,7 @@ class Fiber:
     def suspend(self, strand: Strand) -> Any:
         """Wait on this strand; whoever makes it runnable again passes a value."""
         self._suspended.add(strand)
-        value = strands.suspend()
+        value = strands.suspend(self.running_loop)
         self._suspended.discard(strand)
         if self.abandoned:
             raise Evicted
@@ -242,7 +244,7 @@ class Fiber:
         assert strand is not None
         self._suspended.add(strand)
         while True:
-            strands.suspend()
+            strands.suspend(self.running_loop)
             if self.abandoned:
                 raise Evicted
 

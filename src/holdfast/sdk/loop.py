@@ -65,27 +65,32 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
 
     def pump(self) -> None:
         """Run every callback that is ready. Called on a strand."""
-        running = strands._get_running_loop()  # pyright: ignore[reportPrivateUsage]
         strands._set_running_loop(self)  # pyright: ignore[reportPrivateUsage]
+        self._fiber.running_loop = self
         try:
             while self._ready and not self._fiber.abandoned:
                 handle = self._ready.popleft()
                 if not handle.cancelled():
-                    handle._run()  # pyright: ignore[reportPrivateUsage]
+                    try:
+                        handle._run()  # pyright: ignore[reportPrivateUsage]
+                    except SystemExit:
+                        pass  # its task has ended with it; it is the run that ends, not the process
         finally:
             self._scheduled = False
-            strands._set_running_loop(running)  # pyright: ignore[reportPrivateUsage]
+            self._fiber.running_loop = None
+            strands._set_running_loop(None)  # pyright: ignore[reportPrivateUsage]
 
     def abandon(self) -> None:
         """Unwind every coroutine of this run. Called on a strand of the abandoned run, so what they do has no effect."""
-        running = strands._get_running_loop()  # pyright: ignore[reportPrivateUsage]
         strands._set_running_loop(self)  # pyright: ignore[reportPrivateUsage]
+        self._fiber.running_loop = self
         try:
             for task in self._alive:
                 if not task.done():
                     _unwind(task.get_coro())
         finally:
-            strands._set_running_loop(running)  # pyright: ignore[reportPrivateUsage]
+            self._fiber.running_loop = None
+            strands._set_running_loop(None)  # pyright: ignore[reportPrivateUsage]
 
     def _wake(self) -> None:
         if not self._scheduled:

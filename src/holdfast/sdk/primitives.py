@@ -159,9 +159,7 @@ def upsert_search_attributes(**attributes: Any) -> None:
     plain = {key: value.isoformat() if isinstance(value, datetime) else value for key, value in attributes.items()}
     fiber = _fiber("upsert_search_attributes()")
     _valid(lambda: search.check(plain))
-    fiber.immediate(
-        _SEARCH, lambda step: UpsertSearchAttributes(sequence=step, attributes=plain)
-    )
+    fiber.immediate(_SEARCH, lambda step: UpsertSearchAttributes(sequence=step, attributes=plain))
 
 
 def _valid(check: Callable[[], None]) -> None:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio.events
 import threading
-from collections.abc import Callable
+from asyncio import AbstractEventLoop
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from greenlet import getcurrent, greenlet
@@ -29,6 +31,7 @@ class _Pools(threading.local):
     def __init__(self) -> None:
         self.idle: list[Strand] = []
         self.quarantine: list[Strand] = []
+        self.loop_hidden = False
 
 
 _pools = _Pools()
@@ -97,40 +100,60 @@ def enter(strand: Strand, value: Any) -> None:
     workflow code: it would find a loop there that knows nothing of durable time.
     """
     strand.parent = getcurrent()
+    if _pools.loop_hidden:
+        strand.switch(value)
+    else:
+        with hidden_loop():
+            strand.switch(value)
+
+
+@contextmanager
+def hidden_loop() -> Generator[None, None, None]:
+    """No event loop is running on this thread, as far as anybody can see. Worth doing once for many entries:
+
+    asking for the running loop and setting it are system calls (asyncio checks for forks).
+    """
+    if _pools.loop_hidden:
+        yield
+        return
     outer = _get_running_loop()
     _set_running_loop(None)
+    _pools.loop_hidden = True
     try:
-        strand.switch(value)
+        yield
     finally:
+        _pools.loop_hidden = False
         _set_running_loop(outer)
 
 
-def suspend() -> Any:
-    """Give control back to whoever entered this strand; returns what it is resumed with."""
-    strand = getcurrent()
-    hub = strand.parent
+def suspend(loop: AbstractEventLoop | None) -> Any:
+    """Give control back to whoever entered this strand; returns what it is resumed with.
+
+    `loop` is the workflow's own event loop if it is running: it belongs to the thread, not to the strand, so it must be
+    taken away before others run here and put back afterwards.
+    """
+    hub = getcurrent().parent
     assert hub is not None
-    inner = _get_running_loop()
+    if loop is None:
+        return hub.switch()
+    _set_running_loop(None)
     try:
         return hub.switch()
     finally:
-        _set_running_loop(inner)
+        _set_running_loop(loop)
 
 
 def give_up(strand: Strand) -> None:
     """Unwind a suspended strand. Its run is already marked abandoned, so nothing it still does has an effect."""
-    outer = _get_running_loop()
-    for _ in range(2):
-        if strand.dead or strand.job is None or strand in _pools.quarantine:
-            return
-        strand.parent = getcurrent()
-        _set_running_loop(None)
-        try:
-            strand.throw(Evicted)
-        except BaseException:
-            return  # the code died of something of its own; its run is gone either way
-        finally:
-            _set_running_loop(outer)
+    with hidden_loop():
+        for _ in range(2):
+            if strand.dead or strand.job is None or strand in _pools.quarantine:
+                return
+            strand.parent = getcurrent()
+            try:
+                strand.throw(Evicted)
+            except BaseException:
+                return  # the code died of something of its own; its run is gone either way
     # Code that swallows its own end twice would do so for ever. Kept, so that nothing is thrown into it again.
     if not strand.dead and strand.job is not None and strand not in _pools.quarantine:
         _pools.quarantine.append(strand)
@@ -147,7 +170,7 @@ def refuse() -> None:
     _pools.quarantine.append(strand)
     while True:
         try:
-            suspend()
+            suspend(None)
         except BaseException:
             continue  # whatever is thrown in here, nothing gets out
 

@@ -35,7 +35,9 @@ class LoopBridge:
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         if current_fiber() is not None:
             work.close()
-            raise DurableCallRefused("a workflow cannot use a client: it would wait for its own engine; do it in an activity")
+            raise DurableCallRefused(
+                "a workflow cannot use a client: it would wait for its own engine; do it in an activity"
+            )
         try:
             running = asyncio.get_running_loop()
         except RuntimeError:

@@ -6,7 +6,6 @@ talk to it while it runs. The entry is straight-line code: `def`, or `async def`
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Coroutine
 from functools import cached_property, update_wrapper
 from typing import Any, Generic, NoReturn, ParamSpec, Protocol, TypeVar, overload
@@ -142,10 +141,9 @@ class WorkflowDefinition:
             return
         except ContinueAsNewRequested as request:
             fiber.closing = self._continue(request)
-        except asyncio.CancelledError as error:
-            fiber.fatal = error
-            fiber.closing = _failed(fiber, error)
-        except Exception as error:
+        except KeyboardInterrupt:
+            raise  # meant for the process; the code runs again after a restart
+        except BaseException as error:
             fiber.fatal = error
             fiber.closing = _failed(fiber, error)
 

@@ -151,6 +151,4 @@ def _limits(turn: Turn, commands: list[Command]) -> Breach | None:
     return over_count("payload_size", largest, turn.machine.limits.payload_size)
 
 
-FEATURE = Feature(
-    name="local_activity", commands={RecordLocalActivity: CommandRule(check, apply)}, limits=_limits
-)
+FEATURE = Feature(name="local_activity", commands={RecordLocalActivity: CommandRule(check, apply)}, limits=_limits)

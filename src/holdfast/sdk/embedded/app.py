@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import threading
 from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any, Self, TypedDict, TypeVar, Unpack
@@ -18,9 +17,10 @@ from holdfast.kernel.machine import Machine
 from holdfast.protocol.requests import Request
 from holdfast.sdk.client import AsyncClient
 from holdfast.sdk.embedded.host import EngineHost
+from holdfast.sdk.embedded.thread import EngineThread
 from holdfast.sdk.executor import EmbeddedExecutor
 from holdfast.sdk.registry import Guard, Registry, Types
-from holdfast.sdk.sync import Client, LoopBridge
+from holdfast.sdk.sync import Client
 from holdfast.store.sqlite import SqliteStore
 
 R = TypeVar("R")
@@ -159,9 +159,8 @@ class Holdfast(Client):
         **options: Unpack[HoldfastOptions],
     ) -> None:
         self._app = AsyncHoldfast(path, register, **options)
-        self._loop = asyncio.new_event_loop()
-        self._thread: threading.Thread | None = None
-        super().__init__(self._app, LoopBridge(self._loop))
+        self._engine_thread = EngineThread()
+        super().__init__(self._app, self._engine_thread)
 
     @property
     def path(self) -> str:
@@ -170,38 +169,36 @@ class Holdfast(Client):
     @property
     def is_engine(self) -> bool:
         """Whether this process runs the engine of the file, or another one does."""
-        return self._app.engine.holder
+        return self._engine_thread.mine and self._app.engine.holder
 
     def register(self, *things: Any) -> None:
         """Workflows, activities, objects with activity methods, exception classes: what this process can run."""
-        if self._thread is None:
-            self._app.register(*things)
-        else:
+        if self._engine_thread.running:
             self._bridge.run(self._register(things))
+        else:
+            self._app.register(*things)
 
     async def _register(self, things: tuple[Any, ...]) -> None:
         self._app.register(*things)
 
     def open(self) -> Self:
-        if self._thread is not None:
+        if self._engine_thread.running:
             return self
-        thread = threading.Thread(target=self._run, name="holdfast-engine", daemon=True)
-        thread.start()
-        self._thread = thread
+        self._engine_thread.start()
         try:
             self._bridge.run(self._app.__aenter__())
         except BaseException:
-            self._stop()
+            self._engine_thread.stop()
             raise
         return self
 
     def close(self) -> None:
         """Stop taking work, let what is being written reach the disk, and free the file."""
-        if self._thread is not None:
+        if self._engine_thread.mine:
             try:
                 self._bridge.run(self._app.__aexit__(None, None, None))
             finally:
-                self._stop()
+                self._engine_thread.stop()
 
     def __enter__(self) -> Self:
         return self.open()
@@ -210,14 +207,3 @@ class Holdfast(Client):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-    def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        self._loop.run_forever()
-
-    def _stop(self) -> None:
-        thread, self._thread = self._thread, None
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        if thread is not None:
-            thread.join()
-        self._loop.close()
