@@ -22,12 +22,14 @@ _PER_TASK = 1536
 class Entry:
     """A workflow in memory. `fresh` are the events its live code has not seen; None: that record has a gap."""
 
-    __slots__ = ("cost", "dead", "flow", "fresh", "held", "inflight")
+    __slots__ = ("answers", "cost", "dead", "flow", "fresh", "held", "inflight")
 
     def __init__(self, flow: Workflow, fresh: list[Recorded] | None) -> None:
         self.flow = flow
         self.fresh = fresh
         self.inflight = 0
+        # Answers that need no write of their own and wait for the commits they are based on.
+        self.answers: list[tuple[Message, Reply, Any, BaseException | None]] = []
         self.held = False  # code of this run is in the middle of a task
         self.dead = False
         self.cost = 0

@@ -21,7 +21,7 @@ from holdfast.engine.matching import COLD, Executor, Held, Lane, Matching, Waite
 from holdfast.engine.waking import Waking
 from holdfast.engine.world import World
 from holdfast.kernel.decision import Decision
-from holdfast.kernel.event import HistoryDamaged
+from holdfast.kernel.event import HistoryDamaged, Recorded
 from holdfast.kernel.features.deadline import Due
 from holdfast.kernel.features.lease import Claim, Offer, Release
 from holdfast.kernel.machine import Machine, nobody
@@ -51,10 +51,13 @@ BURST = 512  # activations of workflow code between two commits
 class ForkedEngine(RuntimeError):
     """An engine does not survive a fork: its lock, threads and connections belong to the parent process."""
 
-    def __init__(self) -> None:
+    def __init__(self, path: str | None = None) -> None:
+        what = (
+            "this engine was opened before a fork" if path is None else f"{path} was open when this process was forked"
+        )
         super().__init__(
-            "this engine was opened before a fork; open Holdfast in the child process (for example in the web server's"
-            " post-fork or lifespan hook), not at import time"
+            f"{what}; open Holdfast only after forking (for example in the web server's post-fork or lifespan hook),"
+            " not at import time, or start the child process with spawn"
         )
 
 
@@ -99,7 +102,7 @@ class Engine:
         self._writing = False
         self._flushing = False
         self._due: deque[tuple[Entry, str, Executor]] = deque()
-        self._waiting_cold: list[tuple[Entry, str, Executor]] = []
+        self._batch: list[Item] = []  # on its way to disk
         self._executing: dict[str, asyncio.Future[Any]] = {}
         self._deferred: list[tuple[int, Message, Reply | None]] = []
 
@@ -161,7 +164,7 @@ class Engine:
         try:
             decision = self.machine.decide(flow, message, self.world.now(), self.world.ids, offer)
         except Refused as refusal:
-            self._answer(entry, reply, None, refusal)
+            self._answer(entry, message, reply, None, refusal)
             return
         except Exception as error:
             # A bug: the state may be half folded. It is thrown away; nothing of it was written.
@@ -171,7 +174,7 @@ class Engine:
                 reply(None, error)
             return
         if decision.idle:
-            self._answer(entry, reply, decision.reply, None)
+            self._answer(entry, message, reply, decision.reply, None)
             return
         if decision.after == 0:
             self.cache.add(entry)
@@ -188,20 +191,16 @@ class Engine:
         self._open.append(item)
         self._schedule_flush()
 
-    def _answer(self, entry: Entry, reply: Reply | None, value: Any, error: BaseException | None) -> None:
+    def _answer(
+        self, entry: Entry, message: Message, reply: Reply | None, value: Any, error: BaseException | None
+    ) -> None:
         """Answer without a write of its own, but never ahead of the commits the answer is based on."""
         if reply is None:
             return
         if entry.inflight == 0:
             reply(value, error)
-            return
-        for item in reversed(self._open):
-            if item.entry is entry:
-                item.reply = _both(item.reply, lambda v, e: reply(value, error) if e is None else reply(None, e))
-                return
-        # Its last decision is in the batch being written; an empty place in the next one waits behind it.
-        reply_later = reply
-        self.world.soon(lambda: self._answer(entry, reply_later, value, error))
+        else:
+            entry.answers.append((message, reply, value, error))
 
     def _ready(self, entry: Entry, task: Task) -> None:
         """A task that nobody took at birth: run here if this process can, otherwise it waits in its lane."""
@@ -292,13 +291,14 @@ class Engine:
         self._run_due()
         if not self._open:
             return
-        batch = self._open[:BATCH]
+        batch = self._batch = self._open[:BATCH]
         self._open = self._open[BATCH:]
         self._writing = True
         self.store.apply([item.decision for item in batch], lambda applied: self._written(batch, applied))
 
     def _written(self, batch: list[Item], applied: Applied) -> None:
         self._writing = False
+        self._batch = []
         if applied.down is not None:
             self._go_down(batch, applied.down)
             return
@@ -307,9 +307,6 @@ class Engine:
         for item in batch:
             self._finish(item)
         self.cache.trim()
-        if self._waiting_cold:
-            self._due.extend(self._waiting_cold)
-            self._waiting_cold.clear()
         if self._open or self._due:
             self._schedule_flush()
 
@@ -324,6 +321,9 @@ class Engine:
         if decision.closed:
             self._closed(entry, decision)
         if entry.inflight == 0:
+            answers, entry.answers = entry.answers, []
+            for _, reply, value, error in answers:
+                reply(value, error)
             self._settle(entry)
 
     def _settle(self, entry: Entry) -> None:
@@ -382,7 +382,11 @@ class Engine:
     def _activate(self, entry: Entry, task_id: str, executor: Executor) -> None:
         flow = entry.flow
         task = flow.tasks.get(task_id)
-        if entry.dead or entry.held or task is None or task.state != "ready":
+        if entry.dead:
+            # Evicted or thrown away before its turn came: whatever is due there is found from its rows.
+            self.look_at(flow.key)
+            return
+        if entry.held or task is None or task.state != "ready":
             return
         if not executor.inline(task):  # its type has moved to a thread of its own meanwhile
             self.submit(flow.key, Offer(task_id=task_id))
@@ -394,15 +398,11 @@ class Engine:
         if fresh is not None:
             result = executor.activate(assignment, fresh)
         if result is COLD:
-            if entry.inflight:
-                entry.fresh = None  # the rest of the history is on its way to disk; read it all from there
-                self._waiting_cold.append((entry, task_id, executor))
-                return
             history = self.store.history(run.key)
             if not isinstance(history, Now):
                 self.world.spawn(self._activate_later(entry, task_id, executor), "holdfast-history")
                 return
-            result = executor.activate(assignment, history.value)
+            result = executor.activate(assignment, self._whole(entry, run, history.value))
         self._activated(entry, task, executor.owner, result)
 
     async def _activate_later(self, entry: Entry, task_id: str, executor: Executor) -> None:
@@ -411,7 +411,16 @@ class Engine:
         if entry.dead or task is None or task.state != "ready":
             return
         assignment = self.machine.assign(entry.flow, task)
-        self._activated(entry, task, executor.owner, executor.activate(assignment, history))
+        whole = self._whole(entry, entry.flow.current, history)
+        self._activated(entry, task, executor.owner, executor.activate(assignment, whole))
+
+    def _whole(self, entry: Entry, run: Run, committed: list[Recorded]) -> list[Recorded]:
+        """A run's history as it is decided: what is on disk, then what is on its way there."""
+        if entry.inflight == 0:
+            return committed
+        last = committed[-1].sequence if committed else 0
+        coming = [e for item in (*self._batch, *self._open) if item.entry is entry for e in item.decision.events]
+        return committed + [e for e in coming if e.run == run.key and e.sequence > last]
 
     def _activated(self, entry: Entry, task: Task, owner: str, result: Any) -> None:
         entry.fresh = []
@@ -538,6 +547,9 @@ class Engine:
         for item in [*lost, *mine]:
             self._undo(item)
         flow = entry.flow
+        answers, entry.answers = entry.answers, []
+        for message, reply, _, _ in answers:
+            self.submit(flow.key, message, reply)
         for item in [*lost, *mine]:
             if not item.again:
                 continue
@@ -574,11 +586,13 @@ class Engine:
         items = [*batch, *self._open]
         self._open = []
         self._due.clear()
-        self._waiting_cold.clear()
         for item in items:
             self.cache.drop(item.entry)
             self._forget_code(item.entry)
             self._undo(item)
+            answers, item.entry.answers = item.entry.answers, []
+            for _, reply, _, _ in answers:
+                reply(None, error)
         for item in items:
             self._refuse_down(item.entry.flow.key, item.message, item.reply, item.again)
         self.on_down()
@@ -617,14 +631,3 @@ class Engine:
     def _code_size(self, entry: Entry) -> int:
         run = entry.flow.run
         return 0 if run is None else sum(executor.weight(run.key) for executor in self.matching.executors)
-
-
-def _both(first: Reply | None, second: Reply) -> Reply:
-    if first is None:
-        return second
-
-    def both(value: Any, error: BaseException | None) -> None:
-        first(value, error)
-        second(value, error)
-
-    return both

@@ -215,9 +215,9 @@ class Matching:
         entry = (task.routing.priority, task.available_at, task.id, task.workflow)
         heappush(self._lanes.setdefault(lane_of(task), []), entry)
 
-    def forget(self, task_id: str) -> None:
-        """The task was closed or claimed; its lane entry is skipped when it comes up."""
-        self._known.discard(task_id)
+    def knows(self, task_id: str) -> bool:
+        """Whether the task waits in a lane."""
+        return task_id in self._known
 
     def next_for(self, wants: Callable[[Lane], bool]) -> tuple[str, int] | None:
         """(task id, instance) of the best waiting task, taken out of its lane."""

@@ -24,6 +24,7 @@ TAKE_OVER = SECOND // 5
 SWEEP = 5 * SECOND
 SWEEP_IDLE = 300 * SECOND
 PROBE = SECOND
+OVERDUE = 3 * SECOND
 PAGE = 500
 
 
@@ -155,6 +156,10 @@ class Recovery:
         self._sweep_from = after or 0
         held = self._held()
         suspects += [t.workflow for t in await engine.store.leased() if t.until is None and t.id not in held]
+        overdue = engine.world.now() - OVERDUE
+        for task in await engine.store.ready(PAGE):
+            if task.available_at <= overdue and not engine.matching.knows(task.id):
+                suspects.append(task.workflow)  # ready for a while, and no lane has it: its wake-up was lost
         quiet = not suspects and not after
         self._intervals["sweep"] = min(self._intervals["sweep"] * 2, SWEEP_IDLE) if quiet else SWEEP
         for key in suspects:

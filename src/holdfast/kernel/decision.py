@@ -17,7 +17,11 @@ from holdfast.kernel.values import Micros
 
 
 class WorkflowRow(Struct, frozen=True, gc=False):
-    """The instance row after a decision. `last` is the guard; `expects` how many task rows must exist."""
+    """The instance row after a decision.
+
+    `last` is the guard; `expects` is how many task rows must exist; `length` and `checksum` are where the history of its
+    current run ends, so that a lost tail shows.
+    """
 
     key: int
     namespace: str
@@ -29,6 +33,8 @@ class WorkflowRow(Struct, frozen=True, gc=False):
     cursor: int
     next_wake: Micros | None
     expects: int
+    length: int
+    checksum: int
     reserved_at: Micros | None
 
 

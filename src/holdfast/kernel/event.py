@@ -123,4 +123,8 @@ def restore(
     if decoder is None:
         decoder = _decoders[kind] = msgspec.json.Decoder(kind)
     context = _context_decoder.decode(context_body) if context_body else NO_CONTEXT
-    return Recorded(run, sequence, at, decoder.decode(body), context, body, context_body, checksum)
+    try:
+        event = decoder.decode(body)
+    except msgspec.MsgspecError as error:
+        raise HistoryDamaged(run, sequence, f"its payload cannot be read ({error})") from error
+    return Recorded(run, sequence, at, event, context, body, context_body, checksum)

@@ -268,17 +268,20 @@ def _need_not_be_written(turn: Turn, wake: Micros | None) -> bool:
 
 
 def _row(flow: Workflow) -> WorkflowRow:
+    run = flow.run
     return WorkflowRow(
         flow.key,
         flow.namespace,
         flow.workflow_id,
         flow.workflow_type,
         flow.last,
-        None if flow.run is None else flow.run.key,
+        None if run is None else run.key,
         flow.command_sequence,
         flow.cursor,
         flow.next_wake,
         len(flow.tasks),
+        0 if run is None else run.length,
+        0 if run is None else run.checksum,
         flow.reserved_at,
     )
 

@@ -71,7 +71,7 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
             while self._ready and not self._fiber.abandoned:
                 handle = self._ready.popleft()
                 if not handle.cancelled():
-                    try:
+                    try:  # noqa: SIM105 - cheaper than a context manager for every callback
                         handle._run()  # pyright: ignore[reportPrivateUsage]
                     except SystemExit:
                         pass  # its task has ended with it; it is the run that ends, not the process

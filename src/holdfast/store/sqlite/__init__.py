@@ -177,8 +177,10 @@ class SqliteStore:
             raise HistoryDamaged(workflow.run, 0, "the run's row is missing")
         run = rows.run(found)
         history = self._history(run.key, 0, None)
-        if len(history) < max(run.length, workflow.cursor):
+        if len(history) < workflow.length:
             raise HistoryDamaged(run.key, len(history) + 1, "missing, and so is everything behind it")
+        if history[workflow.length :] or (history and history[-1].checksum != workflow.checksum):
+            raise HistoryDamaged(run.key, len(history), "it is not the event its workflow ended with")
         return Loaded(workflow, run, history, tasks)
 
     @at_once

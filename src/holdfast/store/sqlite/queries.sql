@@ -5,7 +5,8 @@ where namespace = ?
   and workflow_id = ?
 
 -- name: load_workflow
-select key, namespace, workflow_id, workflow_type, last, run, command_sequence, cursor, next_wake, expects, reserved_at
+select key, namespace, workflow_id, workflow_type, last, run, command_sequence, cursor, next_wake, expects, length, checksum,
+  reserved_at
 from workflow
 where key = ?
 
@@ -112,19 +113,21 @@ where key = -1
 -- name: guard_new
 -- An id that exists by now makes its decision stale; the rest of the batch goes on.
 insert or ignore into workflow
-  (key, namespace, workflow_id, workflow_type, last, run, command_sequence, cursor, next_wake, expects, reserved_at)
+  (key, namespace, workflow_id, workflow_type, last, run, command_sequence, cursor, next_wake, expects, length, checksum,
+  reserved_at)
 values
 
 -- name: guard
 update workflow
-set last = ?, run = ?, command_sequence = ?, cursor = ?, expects = ?
+set last = ?, run = ?, command_sequence = ?, cursor = ?, expects = ?, length = ?, checksum = ?
 where key = ?
   and last = ?
 
 -- name: guard_and_wake
 -- Apart from `guard` because setting an indexed column rewrites the index even when the value stays.
 update workflow
-set last = ?, run = ?, command_sequence = ?, cursor = ?, expects = ?, next_wake = ?, workflow_type = ?
+set last = ?, run = ?, command_sequence = ?, cursor = ?, expects = ?, length = ?, checksum = ?, next_wake = ?,
+  workflow_type = ?
 where key = ?
   and last = ?
 

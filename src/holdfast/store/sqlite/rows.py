@@ -101,15 +101,31 @@ class Rows:
                         w.cursor,
                         w.next_wake,
                         w.expects,
+                        w.length,
+                        w.checksum,
                         w.reserved_at,
                     )
                 )
             elif key in moved:
                 self.wakes.append(
-                    (w.last, w.run, w.command_sequence, w.cursor, w.expects, w.next_wake, w.workflow_type, key, after)
+                    (
+                        w.last,
+                        w.run,
+                        w.command_sequence,
+                        w.cursor,
+                        w.expects,
+                        w.length,
+                        w.checksum,
+                        w.next_wake,
+                        w.workflow_type,
+                        key,
+                        after,
+                    )
                 )
             else:
-                self.guards.append((w.last, w.run, w.command_sequence, w.cursor, w.expects, key, after))
+                self.guards.append(
+                    (w.last, w.run, w.command_sequence, w.cursor, w.expects, w.length, w.checksum, key, after)
+                )
 
     def _tasks(self, tasks: dict[tuple[int, str], tuple[bool, Task | None]]) -> None:
         self.puts: list[Row] = []

@@ -40,7 +40,7 @@ class Writer:
         self._inserts = {
             (name, size): sql[name] + " " + ",".join(["(" + ",".join("?" * columns) + ")"] * size)
             for name, columns in (
-                ("guard_new", 11),
+                ("guard_new", 13),
                 ("insert_run", 18),
                 ("insert_event", 7),
                 ("put_task", 5),

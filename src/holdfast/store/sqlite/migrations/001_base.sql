@@ -10,6 +10,8 @@ create table workflow (
   cursor integer not null,
   next_wake integer,
   expects integer not null,
+  length integer not null,
+  checksum integer not null,
   reserved_at integer
 ) strict;
 

@@ -1,0 +1,51 @@
+"""Files that were open when this process was forked. They cannot be opened again here.
+
+SQLite keeps its locks on a file once per process. A forked child inherits that record but not the locks, so a new
+connection in the child would believe itself protected: when the parent closes, it removes the write-ahead log under the
+child, and what the child commits from then on is lost.
+"""
+
+from __future__ import annotations
+
+import os
+
+from holdfast.engine.engine import ForkedEngine
+
+File = tuple[int, int]  # device and inode
+
+_open: list[File] = []
+_inherited: set[File] = set()
+
+
+def _forked() -> None:
+    _inherited.update(_open)
+    _open.clear()
+
+
+os.register_at_fork(after_in_child=_forked)
+
+
+def refuse_inherited(path: str) -> None:
+    try:
+        file = _identity(path)
+    except OSError:
+        return  # not there yet, or not to be had: opening it will tell
+    if file in _inherited:
+        raise ForkedEngine(path)
+
+
+def opened(path: str) -> None:
+    if path != ":memory:":
+        _open.append(_identity(path))
+
+
+def closed(path: str) -> None:
+    try:
+        _open.remove(_identity(path))
+    except (OSError, ValueError):
+        pass  # moved or replaced meanwhile; remembering it only makes us more careful
+
+
+def _identity(path: str) -> File:
+    found = os.stat(path)
+    return found.st_dev, found.st_ino

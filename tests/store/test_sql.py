@@ -1,0 +1,107 @@
+"""The SQL of the SQLite store: every named query prepares, is used, and the hot ones never read a whole table."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.store import RunFilter
+from holdfast.store import sqlite as dialect
+from holdfast.store.sql import migrations, queries
+from holdfast.store.sqlite.connection import migrate
+from holdfast.store.sqlite.listing import select_runs
+
+QUERIES = queries("holdfast.store.sqlite", "queries.sql")
+TEMPLATES = {name for name, text in QUERIES.items() if text.endswith("values")}
+
+HOT = {
+    "find": "workflow_id",
+    "load_workflow": "INTEGER PRIMARY KEY",
+    "load_tasks": "PRIMARY KEY",
+    "locate": "run_id",
+    "history": "event_run",
+    "last_event": "event_run",
+    "due": "workflow_wake",
+    "ready": "task_ready",
+    "suspects": "INTEGER PRIMARY KEY",
+    "run_by_id": "run_id",
+    "run_by_key": "INTEGER PRIMARY KEY",
+    "commands": "command_workflow",
+    "guard": "INTEGER PRIMARY KEY",
+    "guard_and_wake": "INTEGER PRIMARY KEY",
+    "update_run": "INTEGER PRIMARY KEY",
+    "drop_task": "PRIMARY KEY",
+    "notices": "INTEGER PRIMARY KEY",
+    "forget_notices": "INTEGER PRIMARY KEY",
+}
+
+
+@pytest.fixture
+def connection() -> Iterator[sqlite3.Connection]:
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    migrate(connection, ":memory:", migrations("holdfast.store.sqlite"))
+    yield connection
+    connection.close()
+
+
+def plan(connection: sqlite3.Connection, statement: str, parameters: list[Any] | None = None) -> list[str]:
+    values = [None] * statement.count("?") if parameters is None else parameters
+    return [row[3] for row in connection.execute(f"explain query plan {statement}", values)]
+
+
+def columns(statement: str) -> int:
+    (names,) = re.findall(r"\(([^)]*)\)\s*values$", statement)
+    return names.count(",") + 1
+
+
+@pytest.mark.parametrize("name", QUERIES)
+def test_every_query_prepares(connection: sqlite3.Connection, name: str) -> None:
+    statement = QUERIES[name]
+    if name in TEMPLATES:
+        statement += " (" + ",".join("?" * columns(statement)) + ")"
+    plan(connection, statement)
+
+
+@pytest.mark.parametrize("name", QUERIES)
+def test_every_query_is_used(name: str) -> None:
+    places = Path(dialect.__file__).parent.glob("*.py")
+    assert any(f'"{name}"' in place.read_text(encoding="utf-8") for place in places)
+
+
+@pytest.mark.parametrize("name", HOT)
+def test_a_hot_query_goes_through_its_index_and_sorts_nothing(connection: sqlite3.Connection, name: str) -> None:
+    steps = plan(connection, QUERIES[name])
+    assert any(re.search(rf"SEARCH \w+ USING .*\b{HOT[name]}\b", step) for step in steps), steps
+    assert not [step for step in steps if step.startswith("SCAN")], steps
+    assert not [step for step in steps if "TEMP B-TREE" in step], steps
+
+
+def test_the_sweep_counts_tasks_by_their_key(connection: sqlite3.Connection) -> None:
+    assert any(re.search(r"SEARCH task USING PRIMARY KEY", step) for step in plan(connection, QUERIES["suspects"]))
+
+
+@pytest.mark.parametrize(
+    ("where", "index"),
+    [
+        (RunFilter(workflow_id="order-1"), "run_workflow"),
+        (RunFilter(status="failed"), "run_status"),
+        (RunFilter(business_key="b-1"), "run_business_key"),
+        (RunFilter(before=7), "INTEGER PRIMARY KEY"),
+    ],
+    ids=["workflow id", "status", "business key", "page"],
+)
+def test_a_list_by_an_indexed_column_does_not_read_all_runs(
+    connection: sqlite3.Connection, where: RunFilter, index: str
+) -> None:
+    steps = plan(connection, *select_runs(QUERIES["runs"], where))
+    assert any(re.search(rf"SEARCH run USING .*\b{index}\b", step) for step in steps), steps
+    assert not [step for step in steps if "TEMP B-TREE" in step], steps
+
+
+def test_a_list_without_a_filter_reads_runs_in_their_order(connection: sqlite3.Connection) -> None:
+    assert plan(connection, *select_runs(QUERIES["runs"], RunFilter())) == ["SCAN run"]
