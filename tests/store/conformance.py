@@ -726,6 +726,17 @@ class Shared:
             await store.load(instance.key)
         assert caught.value.sequence == 3
 
+    async def test_an_open_run_that_lost_its_newest_event_is_refused(self, database: Database) -> None:
+        store = await database.open()
+        instance = Instance()
+        walk(instance, ["activity", "begin"])
+        await applied(store, instance)
+        last = instance.run.length
+        await database.sql(f"delete from event where run = {instance.run.key} and sequence = {last}")
+        with pytest.raises(HistoryDamaged) as caught:
+            await store.load(instance.key)
+        assert caught.value.sequence == last
+
     async def test_an_instance_that_lost_its_run_is_refused(self, database: Database) -> None:
         store = await database.open()
         (instance,) = instances(1)
