@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-from holdfast.engine.cache import Entry
+from holdfast.engine.cache import Entry, Reply
 from holdfast.engine.engine import Engine
 from holdfast.engine.matching import Waiter
 from holdfast.engine.recovery import Recovery
@@ -57,6 +57,7 @@ class Operations:
         self._table: dict[type[ask.Request[Any]], Callable[[Any], Awaitable[Any]]] = {
             ask.StartWorkflow: self.start,
             ask.ReserveWorkflow: self.reserve,
+            ask.RunWorkflow: self.run,
             ask.AwaitResult: self.result,
             ask.DescribeWorkflow: self.describe,
             ask.ListWorkflows: self.list,
@@ -84,6 +85,40 @@ class Operations:
     # -- clients
 
     def start(self, request: ask.StartWorkflow) -> asyncio.Future[Started]:
+        future: asyncio.Future[Started] = self._engine.world.future()
+
+        def started(reply: Started | None, error: BaseException | None) -> None:
+            if future.done():
+                return
+            if reply is None:
+                future.set_exception(error or RuntimeError("no answer"))
+            elif not reply.accepted:
+                future.set_exception(_duplicate(reply))
+            else:
+                future.set_result(reply)
+
+        self._start(request, started)
+        return future
+
+    def run(self, request: ask.RunWorkflow) -> asyncio.Future[ask.Result]:
+        future: asyncio.Future[ask.Result] = self._engine.world.future()
+        namespace = request.start.namespace
+
+        def started(reply: Started | None, error: BaseException | None) -> None:
+            if future.done():
+                return
+            if reply is None:
+                future.set_exception(error or RuntimeError("no answer"))
+            elif not reply.accepted:
+                future.set_exception(_duplicate(reply))
+            elif (key := self._engine.cache.named(namespace, reply.workflow_id)) is not None:
+                # Its own start has just been committed, so whatever ends it comes later than this.
+                self._watch(key, reply.workflow_id, future)
+
+        self._start(request.start, started)
+        return future
+
+    def _start(self, request: ask.StartWorkflow, reply: Reply) -> None:
         workflow_id = request.workflow_id if request.workflow_id is not None else self._engine.world.ids.ulid()
         check_id(workflow_id)
         message = Start(
@@ -103,7 +138,7 @@ class Operations:
             request_id=request.request_id,
             source=request.source,
         )
-        return self._address(request.namespace, workflow_id, message)
+        self._engine.address(request.namespace, workflow_id, message, reply)
 
     def reserve(self, request: ask.ReserveWorkflow) -> asyncio.Future[Reserved]:
         check_id(request.workflow_id)
@@ -119,7 +154,8 @@ class Operations:
             ended = await self._ended(key, request.workflow_id)
             if ended is not None:
                 return ended
-        future = self._watch(key, request.workflow_id)
+        future: asyncio.Future[ask.Result] = self._engine.world.future()
+        self._watch(key, request.workflow_id, future)
         if request.wait_seconds is None:
             try:
                 return await future
@@ -423,8 +459,8 @@ class Operations:
             workflow_id=workflow_id, run_id=run.run_id, status=run.status, closed_reason=run.closed_reason, event=last
         )
 
-    def _watch(self, key: int, workflow_id: str) -> asyncio.Future[ask.Result]:
-        future: asyncio.Future[ask.Result] = self._engine.world.future()
+    def _watch(self, key: int, workflow_id: str, future: asyncio.Future[ask.Result]) -> None:
+        """Resolve this future when the chain of runs of the instance ends."""
 
         def closed(entry: Entry, decision: Decision) -> None:
             if future.done():
@@ -442,7 +478,6 @@ class Operations:
             )
 
         self._engine.watch(key, closed, future, workflow_id)
-        return future
 
     def _foreign_commit(self) -> None:
         """Another process committed: a run somebody waits for here may have closed there."""
@@ -455,6 +490,16 @@ class Operations:
             for watcher in self._engine.watchers.pop(key, []):
                 if not watcher.future.done():
                     watcher.future.set_result(ended)
+
+
+def _duplicate(reply: Started) -> Refused:
+    return Refused(
+        reply.rejection_reason or "rejected",
+        f"workflow {reply.workflow_id!r} has already been started (run {reply.run_id}); ids are used once."
+        " To get the running one instead, start with options(existing='return_existing_active')",
+        workflow_id=reply.workflow_id,
+        run_id=reply.run_id,
+    )
 
 
 def resolver(future: asyncio.Future[Any]) -> Callable[[Any, BaseException | None], None]:

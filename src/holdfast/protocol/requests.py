@@ -72,6 +72,12 @@ class AwaitResult(Request[Result], frozen=True, kw_only=True):
     wait_seconds: float | None = None
 
 
+class RunWorkflow(Request[Result], frozen=True, kw_only=True):
+    """Start and wait for the end in one request."""
+
+    start: StartWorkflow
+
+
 class TaskView(Struct, frozen=True, kw_only=True):
     """An open task as an operator sees it."""
 

@@ -30,7 +30,11 @@ R = TypeVar("R")
 T = TypeVar("T")
 Coro = Coroutine[Any, Any, T]
 
-_ERRORS = {"workflow_not_found": errors.WorkflowNotFound, "run_not_found": errors.WorkflowNotFound}
+_ERRORS = {
+    "workflow_not_found": errors.WorkflowNotFound,
+    "run_not_found": errors.WorkflowNotFound,
+    "instance_already_started": errors.WorkflowAlreadyStarted,
+}
 
 
 class StartOptions(TypedDict, total=False):
@@ -119,14 +123,6 @@ class AsyncClient:
         definition = definition_of(workflow)
         arguments = definition.signature.pack(args, kwargs)
         started = await self.call(self._start_request(definition, id, arguments))
-        if not started.accepted:
-            raise errors.WorkflowAlreadyStarted(
-                started.rejection_reason or "rejected",
-                f"workflow {started.workflow_id!r} has already been started (run {started.run_id}); ids are used once."
-                " To get the running one instead, start with options(existing='return_existing_active')",
-                workflow_id=started.workflow_id,
-                run_id=started.run_id,
-            )
         return AsyncHandle(self, started.workflow_id, started.run_id, definition)
 
     @overload
@@ -139,7 +135,10 @@ class AsyncClient:
     async def execute(self, workflow: type[Entry[P, R]], id: str | None, /, *args: P.args, **kwargs: P.kwargs) -> R: ...
     async def execute(self, workflow: Any, id: str | None, /, *args: Any, **kwargs: Any) -> Any:
         """Start a workflow and wait for its result."""
-        return await (await self.start(workflow, id, *args, **kwargs)).result()
+        definition = definition_of(workflow)
+        arguments = definition.signature.pack(args, kwargs)
+        ended = await self.call(ask.RunWorkflow(start=self._start_request(definition, id, arguments)))
+        return self.outcome(ended, definition)
 
     async def reserve(self, workflow: WorkflowFn[Any, Any] | type[Any], id: str, /) -> bool:
         """Make an id known before its run exists. False: it was known already."""
