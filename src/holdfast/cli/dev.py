@@ -22,9 +22,6 @@ RELOAD = 75
 SHORT = 2.0  # seconds: a life that ends by itself sooner is not begun again before a save
 PATIENCE = 10.0
 
-# Until it listens itself, a life must not die loudly of the Ctrl-C that its parent handles.
-_BIRTH = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); from holdfast.cli.live import main; main()"
-
 
 @click.command(name="dev")
 @click.argument("file", type=click.Path(path_type=Path))
@@ -50,14 +47,16 @@ def command(file: Path, path: str, namespace: str, queues: tuple[str, ...]) -> N
     parent = Path(path).parent
     if not parent.is_dir():
         raise Problem(f"the directory {parent} does not exist; create it first")
-    sys.exit(_supervise([sys.executable, "-P", "-c", _BIRTH, os.fspath(file), path, namespace, *queues], file))
+    sys.exit(
+        _supervise([sys.executable, "-P", "-m", "holdfast.cli.live", os.fspath(file), path, namespace, *queues], file)
+    )
 
 
 def _supervise(life: list[str], file: Path) -> int:
     signal.signal(signal.SIGTERM, _interrupt)
     while True:
         born = time.monotonic()
-        child = subprocess.Popen(life)
+        child = _begin(life)
         try:
             code = child.wait()
             if code not in (0, 2, RELOAD):
@@ -66,6 +65,15 @@ def _supervise(life: list[str], file: Path) -> int:
             return _stop(child)
         if code in (0, 2):
             return code
+
+
+def _begin(life: list[str]) -> subprocess.Popen[bytes]:
+    """Start a life that ignores Ctrl-C until it listens itself: an interpreter that starts would die loudly of it."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        return subprocess.Popen(life)
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _mourn(code: int, age: float, file: Path) -> None:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from holdfast.kernel.decision import RunRow
 
+WIDE = 110  # columns, for the ids of runs to have a place
 OPEN = ("pending", "waiting")
 STYLES = {"completed": "green", "failed": "red", "waiting": "cyan", "pending": "cyan"}
 
@@ -63,8 +64,13 @@ def command(path: str, namespace: str, status: str | None, type_: str | None, id
         out.print("no runs" + (" match" if status or type_ or id_ else " yet"), style="bright_black")
         return
     table = Table(box=None, pad_edge=False, header_style="bright_black")
-    for name in ("ID", "TYPE", "STATUS", "STARTED", "TOOK", "EVENTS", "RUN"):
-        table.add_column(name, no_wrap=True, justify="right" if name == "EVENTS" else "left")
+    for name in ("ID", "TYPE"):
+        table.add_column(name, overflow="fold")  # an id is shown whole or it is of no use
+    for name in ("STATUS", "STARTED", "TOOK", "EVENTS"):
+        table.add_column(name, no_wrap=True)
+    wide = out.width >= WIDE
+    if wide:
+        table.add_column("RUN", no_wrap=True)
     for run in found:
         end = run.closed_at
         table.add_row(
@@ -74,7 +80,7 @@ def command(path: str, namespace: str, status: str | None, type_: str | None, id
             words.moment(run.started_at),
             words.span(end - run.started_at) if end is not None else f"({words.span(words.now() - run.started_at)})",
             str(run.length),
-            run.run_id,
+            *([run.run_id] if wide else []),
         )
     out.print(table)
 

@@ -193,3 +193,7 @@ def _log_to(out: Console) -> None:
 def main() -> None:
     file, path, namespace, *queues = sys.argv[1:]
     sys.exit(run(file, path, namespace, queues))
+
+
+if __name__ == "__main__":
+    main()

@@ -47,7 +47,6 @@ class Cache:
         self._evicted = evicted
         self._entries: OrderedDict[int, Entry] = OrderedDict()
         self._names: dict[tuple[str, str], int] = {}
-        self.loading: dict[int, list[tuple[Message, Reply | None, bool]]] = {}
 
     def __len__(self) -> int:
         return len(self._entries)

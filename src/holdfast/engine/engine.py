@@ -8,28 +8,28 @@ commit as itself, the state and code that grew on it are thrown away and its mes
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
-from collections import deque
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any
 from weakref import WeakSet
 
 from holdfast.engine.cache import Cache, Entry, Reply
-from holdfast.engine.matching import COLD, Executor, Held, Lane, Matching, Waiter
+from holdfast.engine.inline import InlineCode
+from holdfast.engine.loading import Loading
+from holdfast.engine.matching import Executor, Lane, Matching, Waiter
 from holdfast.engine.waking import Waking
+from holdfast.engine.watching import Watching
 from holdfast.engine.world import World
 from holdfast.kernel.decision import Decision
-from holdfast.kernel.event import HistoryDamaged, Recorded
+from holdfast.kernel.event import Recorded
 from holdfast.kernel.features.deadline import Due
-from holdfast.kernel.features.lease import Claim, Offer, Release
+from holdfast.kernel.features.lease import Offer, Release
 from holdfast.kernel.machine import Machine, nobody
 from holdfast.kernel.message import Message, Refused
-from holdfast.kernel.state import Run, Workflow
-from holdfast.kernel.task import Lease, Task
-from holdfast.kernel.turn import watch
-from holdfast.store import Applied, Loaded, Now, Store, Unavailable
+from holdfast.kernel.state import Workflow
+from holdfast.kernel.task import Task
+from holdfast.store import Applied, Now, Store, Unavailable
 
 log = logging.getLogger("holdfast.engine")
 
@@ -45,7 +45,6 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 BATCH = 1024  # decisions in one commit
-BURST = 512  # activations of workflow code between two commits
 
 
 class ForkedEngine(RuntimeError):
@@ -75,14 +74,6 @@ class Item:
         self.assignments: list[Any] = []
 
 
-class Watcher(NamedTuple):
-    """Somebody waits for an instance to end."""
-
-    closed: Callable[[Entry, Decision], None]
-    future: asyncio.Future[Any]
-    workflow_id: str
-
-
 class Engine:
     def __init__(self, world: World, store: Store, machine: Machine, *, cache_bytes: int = 48 << 20) -> None:
         self.world = world
@@ -95,15 +86,15 @@ class Engine:
         self.holder = False
         self.down: Unavailable | None = None
         self.on_down: Callable[[], None] = lambda: None
-        self.watchers: dict[int, list[Watcher]] = {}
+        self.watching = Watching()
+        self.loading = Loading(self)
+        self.inline = InlineCode(self)
         self._forked = False
         _engines.add(self)
         self._open: list[Item] = []
         self._writing = False
         self._flushing = False
-        self._due: deque[tuple[Entry, str, Executor]] = deque()
         self._batch: list[Item] = []  # on its way to disk
-        self._executing: dict[str, asyncio.Future[Any]] = {}
         self._deferred: list[tuple[int, Message, Reply | None]] = []
 
     def forked(self) -> None:
@@ -121,9 +112,9 @@ class Engine:
             return
         entry = self.cache.get(key)
         if entry is None:
-            self._load(key, message, reply, again)
+            self.loading.load(key, message, reply, again)
         else:
-            self._decide(entry, message, reply, again)
+            self.decide(entry, message, reply, again)
 
     def address(self, namespace: str, workflow_id: str, message: Message, reply: Reply) -> None:
         """Decide a message for an instance by name; an instance that does not exist yet is created by the decision."""
@@ -156,9 +147,9 @@ class Engine:
             reply(None, self.down)
         else:
             flow = Workflow(self.world.ids.key(), namespace, workflow_id)
-            self._decide(Entry(flow, []), message, reply, True)
+            self.decide(Entry(flow, []), message, reply, True)
 
-    def _decide(self, entry: Entry, message: Message, reply: Reply | None, again: bool) -> None:
+    def decide(self, entry: Entry, message: Message, reply: Reply | None, again: bool) -> None:
         flow = entry.flow
         offer = self.matching.offer if self.holder else nobody
         try:
@@ -169,7 +160,7 @@ class Engine:
         except Exception as error:
             # A bug: the state may be half folded. It is thrown away; nothing of it was written.
             log.exception("deciding %s for workflow %s failed", type(message).__name__, flow.workflow_id)
-            self._discard(entry, [])
+            self.discard(entry)
             if reply is not None:
                 reply(None, error)
             return
@@ -208,74 +199,9 @@ class Engine:
             return
         executor = self.matching.took_inline(task)
         if executor is not None:
-            self._due.append((entry, task.id, executor))
+            self.inline.add(entry, task.id, executor)
         else:
             self.matching.enqueue(task)
-
-    # -- loading
-
-    def _load(self, key: int, message: Message, reply: Reply | None, again: bool) -> None:
-        waiting = self.cache.loading.get(key)
-        if waiting is not None:
-            waiting.append((message, reply, again))
-            return
-        self.cache.loading[key] = [(message, reply, again)]
-        try:
-            found = self.store.load(key)
-        except Exception as error:
-            self._loaded(key, None, error)
-            return
-        if isinstance(found, Now):
-            self._loaded(key, found.value, None)
-        else:
-            self.world.spawn(self._load_later(key), "holdfast-load")
-
-    async def _load_later(self, key: int) -> None:
-        try:
-            self._loaded(key, await self.store.load(key), None)
-        except Exception as error:
-            self._loaded(key, None, error)
-
-    def _loaded(self, key: int, loaded: Loaded | None, error: Exception | None) -> None:
-        waiting = self.cache.loading.pop(key)
-        if error is None and loaded is None:
-            error = Refused("workflow_not_found", "no such workflow", key=key)
-        entry: Entry | None = None
-        if error is None and loaded is not None:
-            try:
-                entry = self.cache.add(Entry(self.restore(loaded), None))
-            except Exception as damage:
-                error = damage
-        if entry is None:
-            if isinstance(error, HistoryDamaged):
-                log.error("%s", error)
-            for _, reply, _ in waiting:
-                if reply is not None:
-                    reply(None, error)
-            return
-        for message, reply, again in waiting:
-            self._decide(entry, message, reply, again)
-        if not entry.inflight:
-            self._settle(entry)
-
-    def restore(self, loaded: Loaded) -> Workflow:
-        """Fold an instance from its rows."""
-        row = loaded.row
-        flow = Workflow(row.key, row.namespace, row.workflow_id)
-        flow.workflow_type = row.workflow_type
-        flow.exists = True
-        flow.last = row.last
-        flow.command_sequence = row.command_sequence
-        flow.cursor = row.cursor
-        flow.next_wake = row.next_wake
-        flow.reserved_at = row.reserved_at
-        if loaded.run is not None:
-            run = flow.run = Run(loaded.run.key, loaded.run.run_id, loaded.run.number)
-            self.machine.fold(flow, run, loaded.history)
-            for task in loaded.tasks:
-                flow.tasks[task.id] = task
-                watch(run, task)
-        return flow
 
     # -- the batch
 
@@ -284,11 +210,20 @@ class Engine:
             self._flushing = True
             self.world.soon(self._flush)
 
+    def keep_flushing(self) -> None:
+        """More code is due than one commit should wait for: come back for it, even if there is nothing to write now."""
+        if not self._open:
+            self._schedule_flush()
+
+    def coming(self, entry: Entry) -> list[Recorded]:
+        """Events of this instance that are decided and not yet known to be on disk."""
+        return [e for item in (*self._batch, *self._open) if item.entry is entry for e in item.decision.events]
+
     def _flush(self) -> None:
         self._flushing = False
         if self._writing:
             return
-        self._run_due()
+        self.inline.run()
         if not self._open:
             return
         batch = self._batch = self._open[:BATCH]
@@ -307,7 +242,7 @@ class Engine:
         for item in batch:
             self._finish(item)
         self.cache.trim()
-        if self._open or self._due:
+        if self._open or self.inline:
             self._schedule_flush()
 
     def _finish(self, item: Item) -> None:
@@ -324,9 +259,9 @@ class Engine:
             answers, entry.answers = entry.answers, []
             for _, reply, value, error in answers:
                 reply(value, error)
-            self._settle(entry)
+            self.settle(entry)
 
-    def _settle(self, entry: Entry) -> None:
+    def settle(self, entry: Entry) -> None:
         """Nothing of this entry is on its way: keep it while it is useful."""
         if entry.dead or entry.held:
             return
@@ -341,10 +276,8 @@ class Engine:
         for executor in self.matching.executors:
             for run_id in decision.closed:
                 executor.closed(run_id)
-        watchers = self.watchers.get(entry.flow.key)
-        if watchers is not None and not entry.flow.current.open:
-            del self.watchers[entry.flow.key]
-            for watcher in watchers:
+        if not entry.flow.current.open:
+            for watcher in self.watching.pop(entry.flow.key):
                 watcher.closed(entry, decision)
 
     def _deliver(self, entry: Entry, assignment: Any) -> None:
@@ -364,100 +297,6 @@ class Engine:
         else:
             waiter.future.set_result(assignment)
 
-    # -- workflow code in this process
-
-    def _run_due(self) -> None:
-        """Run what is due here before the batch is sealed: its commands share the commit of what woke it."""
-        due = self._due
-        if not due:
-            return
-        left = BURST  # code that wakes itself at once must not keep the others from their commit
-        with self.matching.burst():
-            while due and left:
-                left -= 1
-                self._activate(*due.popleft())
-        if due and not self._open:
-            self._schedule_flush()
-
-    def _activate(self, entry: Entry, task_id: str, executor: Executor) -> None:
-        flow = entry.flow
-        task = flow.tasks.get(task_id)
-        if entry.dead:
-            # Evicted or thrown away before its turn came: whatever is due there is found from its rows.
-            self.look_at(flow.key)
-            return
-        if entry.held or task is None or task.state != "ready":
-            return
-        if not executor.inline(task):  # its type has moved to a thread of its own meanwhile
-            self.submit(flow.key, Offer(task_id=task_id))
-            return
-        run = flow.current
-        assignment = self.machine.assign(flow, task)
-        result: Any = COLD
-        fresh = entry.fresh
-        if fresh is not None:
-            result = executor.activate(assignment, fresh)
-        if result is COLD:
-            history = self.store.history(run.key)
-            if not isinstance(history, Now):
-                self.world.spawn(self._activate_later(entry, task_id, executor), "holdfast-history")
-                return
-            result = executor.activate(assignment, self._whole(entry, run, history.value))
-        self._activated(entry, task, executor.owner, result)
-
-    async def _activate_later(self, entry: Entry, task_id: str, executor: Executor) -> None:
-        history = await self.store.history(entry.flow.current.key)
-        task = entry.flow.tasks.get(task_id)
-        if entry.dead or task is None or task.state != "ready":
-            return
-        assignment = self.machine.assign(entry.flow, task)
-        whole = self._whole(entry, entry.flow.current, history)
-        self._activated(entry, task, executor.owner, executor.activate(assignment, whole))
-
-    def _whole(self, entry: Entry, run: Run, committed: list[Recorded]) -> list[Recorded]:
-        """A run's history as it is decided: what is on disk, then what is on its way there."""
-        if entry.inflight == 0:
-            return committed
-        last = committed[-1].sequence if committed else 0
-        coming = [e for item in (*self._batch, *self._open) if item.entry is entry for e in item.decision.events]
-        return committed + [e for e in coming if e.run == run.key and e.sequence > last]
-
-    def _activated(self, entry: Entry, task: Task, owner: str, result: Any) -> None:
-        entry.fresh = []
-        if isinstance(result, Held):
-            entry.held = True
-            start = result.start
-            lease = Lease(owner=owner, call="held")
-            self._decide(entry, Claim(task_id=task.id, lease=lease), lambda _v, e: start(e), False)
-            return
-        self._decide(entry, result, self._acknowledge(entry, self._executing.pop(task.id, None)), False)
-
-    def _acknowledge(self, entry: Entry, future: asyncio.Future[Any] | None) -> Reply:
-        """Code that ran ahead of history is only kept if its completion was recorded."""
-
-        def acknowledged(value: Any, error: BaseException | None) -> None:
-            if isinstance(error, Refused):
-                log.warning("workflow %s: completion refused: %s", entry.flow.workflow_id, error)
-                self._discard(entry, [])
-            if future is not None and not future.done():
-                future.set_result(value) if error is None else future.set_exception(error)
-
-        return acknowledged
-
-    def watch(
-        self, key: int, closed: Callable[[Entry, Decision], None], future: asyncio.Future[Any], workflow_id: str
-    ) -> None:
-        """Call `closed` when the chain of runs of this instance ends."""
-        self.watchers.setdefault(key, []).append(Watcher(closed, future, workflow_id))
-
-    def unwatch(self, key: int, future: asyncio.Future[Any]) -> None:
-        """Nobody waits on this future any more."""
-        left = [watcher for watcher in self.watchers.get(key, ()) if watcher.future is not future]
-        if left:
-            self.watchers[key] = left
-        else:
-            self.watchers.pop(key, None)
-
     def serve(self, waiter: Waiter) -> None:
         """A poll has come: offer it the best task that waits for one like it."""
         found = self.matching.next_for(waiter.matches)
@@ -468,31 +307,6 @@ class Engine:
         """A poll's time is over. If a task was promised to it meanwhile, that commit answers it."""
         if self.matching.unpark(waiter) and not waiter.future.done():
             waiter.future.set_result(None)
-
-    async def execute(self, key: int, task_id: str) -> Any:
-        """Run one ready workflow task on this process's executor and answer when its outcome is on disk."""
-        future: asyncio.Future[Any] = self.world.future()
-
-        def offered(value: Any, error: BaseException | None) -> None:
-            if error is not None:
-                future.set_exception(error)
-            elif (entry := self.cache.get(key)) is None or task_id not in entry.flow.tasks:
-                future.set_exception(Refused("task_not_claimable", f"task {task_id} was taken meanwhile"))
-            else:
-                self._execute_now(entry, task_id, future)
-
-        self.submit(key, Offer(task_id=task_id, quiet=True), offered)
-        return await future
-
-    def _execute_now(self, entry: Entry, task_id: str, future: asyncio.Future[Any]) -> None:
-        task = entry.flow.tasks[task_id]
-        executor = self.matching.manual
-        if executor is None or not executor.serves(task):
-            message = f"no worker of this process runs {task.type!r}"
-            future.set_exception(Refused("workflow_type_not_registered", message))
-            return
-        self._executing[task_id] = future
-        self._activate(entry, task_id, executor)
 
     def refill(self, executor: Executor) -> None:
         """An executor has room: give it what waits in its lanes."""
@@ -505,12 +319,6 @@ class Engine:
         while (found := self.matching.next_for(wants)) is not None:
             task_id, key = found
             self.submit(key, Offer(task_id=task_id))
-
-    def release_hold(self, entry_key: int) -> None:
-        """The code of this instance has ended its task and reported."""
-        entry = self.cache.get(entry_key)
-        if entry is not None:
-            entry.held = False
 
     # -- when a decision does not become fact
 
@@ -534,10 +342,10 @@ class Engine:
             else:
                 committed.append(item)
         for id_, entry in doomed.items():
-            self._discard(entry, lost.get(id_, []))
+            self.discard(entry, lost.get(id_, []))
         return committed
 
-    def _discard(self, entry: Entry, lost: list[Item]) -> None:
+    def discard(self, entry: Entry, lost: Sequence[Item] = ()) -> None:
         """Forget an entry and everything decided on top of it that is not yet on disk."""
         mine = [item for item in self._open if item.entry is entry]
         if mine:
@@ -576,6 +384,9 @@ class Engine:
         self.cache.drop(entry)
         self._forget_code(entry)
 
+    def retry(self, key: int, message: Message) -> None:
+        """Submit a message again after a while. Hook of recovery."""
+
     def look_at(self, key: int) -> None:
         """Load an instance and bring its tasks before the workers again. Hook of recovery; a no-op for guests."""
 
@@ -585,7 +396,7 @@ class Engine:
         self.down = error
         items = [*batch, *self._open]
         self._open = []
-        self._due.clear()
+        self.inline.clear()
         for item in items:
             self.cache.drop(item.entry)
             self._forget_code(item.entry)

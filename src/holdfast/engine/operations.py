@@ -160,7 +160,7 @@ class Operations:
             try:
                 return await future
             except asyncio.CancelledError:
-                self._engine.unwatch(key, future)
+                self._engine.watching.unwatch(key, future)
                 raise
         timer = self._engine.world.at(
             self._engine.world.now() + round(request.wait_seconds * SECOND),
@@ -174,7 +174,7 @@ class Operations:
             return await future
         finally:
             timer.cancel()
-            self._engine.unwatch(key, future)
+            self._engine.watching.unwatch(key, future)
 
     async def describe(self, request: ask.DescribeWorkflow) -> ask.Description:
         key = await self._key(request.namespace, request.workflow_id)
@@ -294,7 +294,7 @@ class Operations:
         reason = claim_status_of(flow, request.task_id, "workflow", self._engine.world.now())
         if reason is not None:
             raise Refused(reason, f"task {request.task_id} cannot be claimed: {reason}")
-        return await self._engine.execute(key, request.task_id)
+        return await self._engine.inline.execute(key, request.task_id)
 
     def complete_task(self, request: ask.CompleteTask) -> Awaitable[TaskOutcome]:
         if not request.commands:
@@ -400,7 +400,7 @@ class Operations:
         loaded = await self._engine.store.load(key)
         if loaded is None:
             raise Refused("workflow_not_found", "no such workflow", key=key)
-        return self._engine.restore(loaded)
+        return self._engine.loading.restore(loaded)
 
     def _submit(self, key: int, message: Message) -> asyncio.Future[Any]:
         future: asyncio.Future[Any] = self._engine.world.future()
@@ -477,17 +477,17 @@ class Operations:
                 )
             )
 
-        self._engine.watch(key, closed, future, workflow_id)
+        self._engine.watching.watch(key, closed, future, workflow_id)
 
     def _foreign_commit(self) -> None:
         """Another process committed: a run somebody waits for here may have closed there."""
-        for key, watchers in list(self._engine.watchers.items()):
+        for key, watchers in self._engine.watching:
             self._engine.world.spawn(self._look_whether_closed(key, watchers), "holdfast-watch")
 
     async def _look_whether_closed(self, key: int, watchers: list[Any]) -> None:
         ended = await self._ended(key, watchers[0].workflow_id if watchers else "")
         if ended is not None:
-            for watcher in self._engine.watchers.pop(key, []):
+            for watcher in self._engine.watching.pop(key):
                 if not watcher.future.done():
                     watcher.future.set_result(ended)
 

@@ -14,6 +14,7 @@ from typing import Any
 from holdfast.engine.engine import Engine
 from holdfast.engine.world import Alarm
 from holdfast.kernel.features.reconcile import Reconcile
+from holdfast.kernel.message import Message
 from holdfast.kernel.task import Task
 from holdfast.kernel.values import SECOND, Micros
 
@@ -39,6 +40,7 @@ class Recovery:
         self.fingerprints: dict[str, str | None] = {}
         self.on_foreign: list[Callable[[], None]] = []  # called when another process has committed
         engine.look_at = self.look_at
+        engine.retry = self._retry
         engine.on_down = self._went_down
 
     async def start(self) -> None:
@@ -61,6 +63,10 @@ class Recovery:
         """Bring the tasks of an instance back to what its history expects, and before the workers."""
         if self._engine.holder:
             self._engine.submit(key, self._reconcile(key), again=False)
+
+    def _retry(self, key: int, message: Message) -> None:
+        engine = self._engine
+        engine.world.at(engine.world.now() + PROBE, lambda: None if self._stopped else engine.submit(key, message))
 
     def _reconcile(self, key: int) -> Reconcile:
         # Work that is on its way to (or from) a worker is held by nobody for a moment: only judge what is at rest.

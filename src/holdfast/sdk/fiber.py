@@ -18,6 +18,7 @@ from holdfast.kernel.command import Command
 from holdfast.kernel.event import Recorded, StepEvent
 from holdfast.kernel.feature import Outcome, Shape
 from holdfast.kernel.features.start import WorkflowStarted
+from holdfast.kernel.features.timer import TimerFired
 from holdfast.kernel.features.workflow_task import WorkflowAssignment
 from holdfast.kernel.machine import Machine
 from holdfast.kernel.task import Block
@@ -128,6 +129,8 @@ class Fiber:
                 self._begin(event)
             if self.block is not None:
                 return
+            if self.closing is not None:
+                break  # the run is over; what else has happened is no business of its code
         self.replaying = False
         if self._known and self.block is None:
             self._block_unreached()
@@ -324,7 +327,7 @@ class Fiber:
             if type(event) in steps and event.sequence > self.step:  # type: ignore[attr-defined]
                 self._note(entry, event)  # type: ignore[arg-type]
             place = entry.context.decided_after
-            if place is None:
+            if place is None or type(event) is TimerFired:
                 place = entry.sequence
             if place < last:
                 ordered = False
@@ -387,6 +390,9 @@ def _described(known: _Known) -> str:
 
 
 def _place(entry: Recorded) -> int:
-    """Where replay applies an event: what code decided belongs right behind what it had seen."""
+    """Where replay applies an event: what code decided belongs right behind what it had seen.
+
+    A timer of no delay fires in the commit of the task that asked for it; its code sees that only in its next task.
+    """
     after = entry.context.decided_after
-    return entry.sequence if after is None else after
+    return entry.sequence if after is None or type(entry.event) is TimerFired else after

@@ -8,6 +8,7 @@ child, and what the child commits from then on is lost.
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 
 from holdfast.engine.engine import ForkedEngine
 
@@ -40,10 +41,8 @@ def opened(path: str) -> None:
 
 
 def closed(path: str) -> None:
-    try:
+    with suppress(OSError, ValueError):  # moved or replaced meanwhile; remembering it only makes us more careful
         _open.remove(_identity(path))
-    except (OSError, ValueError):
-        pass  # moved or replaced meanwhile; remembering it only makes us more careful
 
 
 def _identity(path: str) -> File:

@@ -43,7 +43,7 @@ class EngineHost:
         return found.value
 
     def done_holding(self, key: int) -> None:
-        self._engine.release_hold(key)
+        self._engine.inline.release_hold(key)
 
     def look_at(self, key: int) -> None:
         self._engine.look_at(key)

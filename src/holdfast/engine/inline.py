@@ -1,0 +1,160 @@
+"""Workflow code in this process: run on the engine's own thread, right before a batch is sealed.
+
+So its commands share the commit of what woke it. Code is fed from memory while it is live (`fresh`), and otherwise from its
+whole history: what is on disk and what is on its way there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from holdfast.engine.cache import Entry, Reply
+from holdfast.engine.matching import COLD, Executor, Held
+from holdfast.kernel.event import HistoryDamaged, Recorded
+from holdfast.kernel.features.lease import Claim, Offer
+from holdfast.kernel.message import Refused
+from holdfast.kernel.state import Run
+from holdfast.kernel.task import Lease, Task
+from holdfast.store import Now, Unavailable
+
+if TYPE_CHECKING:
+    from holdfast.engine.engine import Engine
+
+log = logging.getLogger("holdfast.engine")
+
+BURST = 512  # activations of workflow code between two commits
+
+
+class InlineCode:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._due: deque[tuple[Entry, str, Executor]] = deque()
+        self._executing: dict[str, asyncio.Future[Any]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._due)
+
+    def add(self, entry: Entry, task_id: str, executor: Executor) -> None:
+        self._due.append((entry, task_id, executor))
+
+    def clear(self) -> None:
+        self._due.clear()
+
+    def run(self) -> None:
+        """Run what is due here before the batch is sealed: its commands share the commit of what woke it."""
+        due = self._due
+        if not due:
+            return
+        left = BURST  # code that wakes itself at once must not keep the others from their commit
+        with self._engine.matching.burst():
+            while due and left:
+                left -= 1
+                entry, task_id, executor = due.popleft()
+                try:
+                    self._activate(entry, task_id, executor)
+                except HistoryDamaged as damage:
+                    log.error("%s", damage)  # nothing of it may run; the rest of the batch has nothing to do with it
+                except Unavailable as error:
+                    log.error("workflow %s cannot be replayed now: %s", entry.flow.workflow_id, error)
+                    self._engine.retry(entry.flow.key, Offer(task_id=task_id))
+        if due:
+            self._engine.keep_flushing()
+
+    def _activate(self, entry: Entry, task_id: str, executor: Executor) -> None:
+        flow = entry.flow
+        task = flow.tasks.get(task_id)
+        if entry.dead:
+            # Evicted or thrown away before its turn came: whatever is due there is found from its rows.
+            self._engine.look_at(flow.key)
+            return
+        if entry.held or task is None or task.state != "ready":
+            return
+        if not executor.inline(task):  # its type has moved to a thread of its own meanwhile
+            self._engine.submit(flow.key, Offer(task_id=task_id))
+            return
+        run = flow.current
+        assignment = self._engine.machine.assign(flow, task)
+        result: Any = COLD
+        fresh = entry.fresh
+        if fresh is not None:
+            result = executor.activate(assignment, fresh)
+        if result is COLD:
+            history = self._engine.store.history(run.key)
+            if not isinstance(history, Now):
+                self._engine.world.spawn(self._activate_later(entry, task_id, executor), "holdfast-history")
+                return
+            result = executor.activate(assignment, self._whole(entry, run, history.value))
+        self._activated(entry, task, executor.owner, result)
+
+    async def _activate_later(self, entry: Entry, task_id: str, executor: Executor) -> None:
+        history = await self._engine.store.history(entry.flow.current.key)
+        task = entry.flow.tasks.get(task_id)
+        if entry.dead or task is None or task.state != "ready":
+            return
+        assignment = self._engine.machine.assign(entry.flow, task)
+        whole = self._whole(entry, entry.flow.current, history)
+        self._activated(entry, task, executor.owner, executor.activate(assignment, whole))
+
+    def _whole(self, entry: Entry, run: Run, committed: list[Recorded]) -> list[Recorded]:
+        """A run's history as it is decided: what is on disk, then what is on its way there."""
+        if entry.inflight == 0:
+            return committed
+        last = committed[-1].sequence if committed else 0
+        coming = self._engine.coming(entry)
+        return committed + [e for e in coming if e.run == run.key and e.sequence > last]
+
+    def _activated(self, entry: Entry, task: Task, owner: str, result: Any) -> None:
+        entry.fresh = []
+        if isinstance(result, Held):
+            entry.held = True
+            start = result.start
+            lease = Lease(owner=owner, call="held")
+            self._engine.decide(entry, Claim(task_id=task.id, lease=lease), lambda _v, e: start(e), False)
+            return
+        self._engine.decide(entry, result, self._acknowledge(entry, self._executing.pop(task.id, None)), False)
+
+    def _acknowledge(self, entry: Entry, future: asyncio.Future[Any] | None) -> Reply:
+        """Code that ran ahead of history is only kept if its completion was recorded."""
+
+        def acknowledged(value: Any, error: BaseException | None) -> None:
+            if isinstance(error, Refused):
+                log.warning("workflow %s: completion refused: %s", entry.flow.workflow_id, error)
+                self._engine.discard(entry)
+            if future is not None and not future.done():
+                future.set_result(value) if error is None else future.set_exception(error)
+
+        return acknowledged
+
+    async def execute(self, key: int, task_id: str) -> Any:
+        """Run one ready workflow task on this process's executor and answer when its outcome is on disk."""
+        future: asyncio.Future[Any] = self._engine.world.future()
+
+        def offered(value: Any, error: BaseException | None) -> None:
+            if error is not None:
+                future.set_exception(error)
+            elif (entry := self._engine.cache.get(key)) is None or task_id not in entry.flow.tasks:
+                future.set_exception(Refused("task_not_claimable", f"task {task_id} was taken meanwhile"))
+            else:
+                self._execute_now(entry, task_id, future)
+
+        self._engine.submit(key, Offer(task_id=task_id, quiet=True), offered)
+        return await future
+
+    def _execute_now(self, entry: Entry, task_id: str, future: asyncio.Future[Any]) -> None:
+        task = entry.flow.tasks[task_id]
+        executor = self._engine.matching.manual
+        if executor is None or not executor.serves(task):
+            message = f"no worker of this process runs {task.type!r}"
+            future.set_exception(Refused("workflow_type_not_registered", message))
+            return
+        self._executing[task_id] = future
+        self._activate(entry, task_id, executor)
+
+    def release_hold(self, entry_key: int) -> None:
+        """The code of this instance has ended its task and reported."""
+        entry = self._engine.cache.get(entry_key)
+        if entry is not None:
+            entry.held = False

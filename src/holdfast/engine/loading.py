@@ -1,0 +1,89 @@
+"""Loading instances from the store: once, however many messages wait for one."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from holdfast.engine.cache import Entry, Reply
+from holdfast.kernel.event import HistoryDamaged
+from holdfast.kernel.message import Message, Refused
+from holdfast.kernel.state import Run, Workflow
+from holdfast.kernel.turn import watch
+from holdfast.store import Loaded, Now, Unavailable
+
+if TYPE_CHECKING:
+    from holdfast.engine.engine import Engine
+
+log = logging.getLogger("holdfast.engine")
+
+
+class Loading:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._waiting: dict[int, list[tuple[Message, Reply | None, bool]]] = {}
+
+    def load(self, key: int, message: Message, reply: Reply | None, again: bool) -> None:
+        waiting = self._waiting.get(key)
+        if waiting is not None:
+            waiting.append((message, reply, again))
+            return
+        self._waiting[key] = [(message, reply, again)]
+        try:
+            found = self._engine.store.load(key)
+        except Exception as error:
+            self._loaded(key, None, error)
+            return
+        if isinstance(found, Now):
+            self._loaded(key, found.value, None)
+        else:
+            self._engine.world.spawn(self._load_later(key), "holdfast-load")
+
+    async def _load_later(self, key: int) -> None:
+        try:
+            self._loaded(key, await self._engine.store.load(key), None)
+        except Exception as error:
+            self._loaded(key, None, error)
+
+    def _loaded(self, key: int, loaded: Loaded | None, error: Exception | None) -> None:
+        waiting = self._waiting.pop(key)
+        if error is None and loaded is None:
+            error = Refused("workflow_not_found", "no such workflow", key=key)
+        entry: Entry | None = None
+        if error is None and loaded is not None:
+            try:
+                entry = self._engine.cache.add(Entry(self.restore(loaded), None))
+            except Exception as damage:
+                error = damage
+        if entry is None:
+            if isinstance(error, HistoryDamaged):
+                log.error("%s", error)
+            for message, reply, again in waiting:
+                if reply is not None:
+                    reply(None, error)
+                elif again and isinstance(error, Unavailable):
+                    self._engine.retry(key, message)  # a report of our own: nobody else would repeat it
+            return
+        for message, reply, again in waiting:
+            self._engine.decide(entry, message, reply, again)
+        if not entry.inflight:
+            self._engine.settle(entry)
+
+    def restore(self, loaded: Loaded) -> Workflow:
+        """Fold an instance from its rows."""
+        row = loaded.row
+        flow = Workflow(row.key, row.namespace, row.workflow_id)
+        flow.workflow_type = row.workflow_type
+        flow.exists = True
+        flow.last = row.last
+        flow.command_sequence = row.command_sequence
+        flow.cursor = row.cursor
+        flow.next_wake = row.next_wake
+        flow.reserved_at = row.reserved_at
+        if loaded.run is not None:
+            run = flow.run = Run(loaded.run.key, loaded.run.run_id, loaded.run.number)
+            self._engine.machine.fold(flow, run, loaded.history)
+            for task in loaded.tasks:
+                flow.tasks[task.id] = task
+                watch(run, task)
+        return flow
