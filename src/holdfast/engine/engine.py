@@ -240,7 +240,11 @@ class Engine:
         if applied.stale or applied.failed:
             batch = self._take_apart(batch, applied)
         for item in batch:
-            self._finish(item)
+            try:
+                self._finish(item)
+            except Exception:
+                # It is on disk whatever its caller makes of the answer; the others have nothing to do with it.
+                log.exception("answering for workflow %s failed", item.entry.flow.workflow_id)
         self.cache.trim()
         if self._open or self.inline:
             self._schedule_flush()
@@ -276,9 +280,9 @@ class Engine:
         for executor in self.matching.executors:
             for run_id in decision.closed:
                 executor.closed(run_id)
-        if not entry.flow.current.open:
+        if decision.ended is not None:
             for watcher in self.watching.pop(entry.flow.key):
-                watcher.closed(entry, decision)
+                watcher.closed(decision.ended)
 
     def _deliver(self, entry: Entry, assignment: Any) -> None:
         """Hand out work whose lease is on disk now."""

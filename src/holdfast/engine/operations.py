@@ -9,12 +9,12 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-from holdfast.engine.cache import Entry, Reply
+from holdfast.engine.cache import Reply
 from holdfast.engine.engine import Engine
 from holdfast.engine.matching import Waiter
 from holdfast.engine.recovery import Recovery
 from holdfast.engine.summary import describe
-from holdfast.kernel.decision import Decision, RunRow
+from holdfast.kernel.decision import Ended, RunRow
 from holdfast.kernel.event import Recorded
 from holdfast.kernel.features.activity import (
     ActivityAssignment,
@@ -431,6 +431,10 @@ class Operations:
         connection: str | None,
     ) -> Any:
         engine = self._engine
+        if call is not None:
+            again = await self._leased_by(call, worker_id, kind)
+            if again is not None:
+                return again
         future: asyncio.Future[Any] = engine.world.future()
 
         def lease() -> Lease:
@@ -448,6 +452,15 @@ class Operations:
             alarm.cancel()
             engine.matching.unpark(waiter)
 
+    async def _leased_by(self, call: str, worker_id: str, kind: str) -> Any:
+        """The task that an earlier poll with this id was given: a reply may be lost, its lease is not."""
+        for task in await self._engine.store.leased():
+            if task.call == call and task.owner == worker_id and task.kind == kind:
+                if task.until is not None and task.until <= self._engine.world.now():
+                    return None
+                return self._engine.machine.assign(await self._committed(task.workflow), task)
+        return None
+
     async def _ended(self, key: int, workflow_id: str) -> ask.Result | None:
         """The outcome of an instance whose current run is closed on disk."""
         loaded = await self._engine.store.load(key)
@@ -462,20 +475,17 @@ class Operations:
     def _watch(self, key: int, workflow_id: str, future: asyncio.Future[ask.Result]) -> None:
         """Resolve this future when the chain of runs of the instance ends."""
 
-        def closed(entry: Entry, decision: Decision) -> None:
-            if future.done():
-                return
-            run = entry.flow.current
-            last = next(event for event in reversed(decision.events) if event.run == run.key)
-            future.set_result(
-                ask.Result(
-                    workflow_id=workflow_id,
-                    run_id=run.run_id,
-                    status=run.status,
-                    closed_reason=run.closed_reason,
-                    event=last,
+        def closed(end: Ended) -> None:
+            if not future.done():
+                future.set_result(
+                    ask.Result(
+                        workflow_id=workflow_id,
+                        run_id=end.run_id,
+                        status=end.status,
+                        closed_reason=end.closed_reason,
+                        event=end.event,
+                    )
                 )
-            )
 
         self._engine.watching.watch(key, closed, future, workflow_id)
 

@@ -6,14 +6,13 @@ import asyncio
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from holdfast.engine.cache import Entry
-from holdfast.kernel.decision import Decision
+from holdfast.kernel.decision import Ended
 
 
 class Watcher(NamedTuple):
     """Somebody waits for an instance to end."""
 
-    closed: Callable[[Entry, Decision], None]
+    closed: Callable[[Ended], None]
     future: asyncio.Future[Any]
     workflow_id: str
 
@@ -29,9 +28,7 @@ class Watching:
         """Everybody who waits for this instance; they are about to be told."""
         return self._watchers.pop(key, [])
 
-    def watch(
-        self, key: int, closed: Callable[[Entry, Decision], None], future: asyncio.Future[Any], workflow_id: str
-    ) -> None:
+    def watch(self, key: int, closed: Callable[[Ended], None], future: asyncio.Future[Any], workflow_id: str) -> None:
         """Call `closed` when the chain of runs of this instance ends."""
         self._watchers.setdefault(key, []).append(Watcher(closed, future, workflow_id))
 

@@ -88,6 +88,15 @@ class TaskChange(Struct, frozen=True, gc=False):
     stored: bool
 
 
+class Ended(Struct, frozen=True, gc=False):
+    """How the last run of an instance closed. Told with the decision, because the state may have moved on since."""
+
+    run_id: str
+    status: str
+    closed_reason: str
+    event: Recorded
+
+
 class Decision(Struct, gc=False):
     workflow: WorkflowRow
     after: int  # the decision this one was made on top of; 0 creates the instance
@@ -99,5 +108,6 @@ class Decision(Struct, gc=False):
     born: Sequence[Task]  # tasks that came out ready and unmatched, for the engine's queues
     leased: Sequence[Task]  # tasks that came out leased, to be delivered after the commit
     closed: Sequence[str]  # runs that closed in this decision
+    ended: Ended | None  # the chain of runs ended in this decision
     wake_moved: bool  # `next_wake` differs from before
     idle: bool  # nothing to write; only the reply counts

@@ -82,6 +82,10 @@ class Feature:
     deadlines: Mapping[str, Deadline] = field(default_factory=dict[str, Deadline])
     claim: Mapping[str, Callable[[Turn, Task], None]] = field(default_factory=dict[str, Callable[[Turn, Task], None]])
     """What a claim of that kind of task records."""
+    serves: Mapping[str, Callable[[Workflow, Task], bool]] = field(
+        default_factory=dict[str, Callable[[Workflow, Task], bool]]
+    )
+    """Whether something open stands behind a task of that kind."""
     assign: Mapping[str, Callable[[Workflow, Task], Any]] = field(
         default_factory=dict[str, Callable[[Workflow, Task], Any]]
     )

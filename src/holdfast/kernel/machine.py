@@ -12,7 +12,7 @@ from heapq import heappop
 from typing import Any, NamedTuple
 
 from holdfast.kernel.command import Command
-from holdfast.kernel.decision import Decision, RunRow, TaskChange, WorkflowRow
+from holdfast.kernel.decision import Decision, Ended, RunRow, TaskChange, WorkflowRow
 from holdfast.kernel.event import Event, Recorded, StepEvent
 from holdfast.kernel.feature import CommandRule, Deadline, Feature, Outcome, Shape
 from holdfast.kernel.features import (
@@ -80,6 +80,7 @@ class Machine:
         self._resume = _merge(features, lambda f: f.resume)
         self.deadlines: dict[str, Deadline] = _merge(features, lambda f: f.deadlines)
         self.claims = _merge(features, lambda f: f.claim)
+        self._serves = _merge(features, lambda f: f.serves)
         self._assign = _merge(features, lambda f: f.assign)
         self._shapes = _merge(features, lambda f: f.shapes)
         self.outcomes = _merge(features, lambda f: f.outcomes)
@@ -149,6 +150,11 @@ class Machine:
         """Record what a claim of this kind of task means; claiming a workflow task is no fact of its run."""
         self.claims[task.kind](turn, task)
 
+    def expects(self, flow: Workflow, task: Task) -> bool:
+        """Whether something is open that this task serves."""
+        rule = self._serves.get(task.kind)
+        return rule is None or rule(flow, task)
+
     def assign(self, flow: Workflow, task: Task) -> Any:
         """What the worker that leased this task needs to know, as of now."""
         return self._assign[task.kind](flow, task)
@@ -217,7 +223,7 @@ class Machine:
         before = flow.next_wake
         wake = self.next_wake(flow) if run is not None and run.agenda else None
         if not (turn.events or touched or turn.commands or turn.indexed) and _need_not_be_written(turn, wake):
-            return Decision(_row(flow), after, (), (), (), (), turn.reply, born, leased, (), False, True)
+            return Decision(_row(flow), after, (), (), (), (), turn.reply, born, leased, (), None, False, True)
         flow.next_wake = wake
         flow.last = turn.ids.serial()
         flow.exists = True
@@ -233,6 +239,7 @@ class Machine:
             born,
             leased,
             turn.closed,
+            _ended(turn) if turn.closed else None,
             wake != before,
             False,
         )
@@ -241,21 +248,15 @@ class Machine:
         """Offer what is ready to whoever waits: such a task is born leased and never enters a queue."""
         tasks = turn.flow.tasks
         born: list[Task] = []
-        leased: list[Task] = []
         for id in list(turn.touched):
             task = tasks.get(id)
-            if task is None or task.state == "failed":
-                continue
-            if task.state == "ready" and task.available_at <= turn.now:
+            if task is not None and task.state == "ready" and task.available_at <= turn.now:
                 offered = turn.offer(task)
                 if offered is None:
                     born.append(task)
-                    continue
-                task = lease.grant(turn, task, offered)
-                leased.append(task)
-            elif task.state == "leased" and task.leased_at == turn.now:
-                leased.append(task)
-        return born, leased
+                else:
+                    lease.grant(turn, task, offered)
+        return born, turn.granted
 
 
 def _need_not_be_written(turn: Turn, wake: Micros | None) -> bool:
@@ -265,6 +266,14 @@ def _need_not_be_written(turn: Turn, wake: Micros | None) -> bool:
         return False
     before = flow.next_wake
     return wake == before or (wake is not None and before is not None and turn.now < before < wake)
+
+
+def _ended(turn: Turn) -> Ended | None:
+    run = turn.run
+    if run.closed_reason is None:
+        return None  # continued: the chain goes on
+    last = next(entry for entry in reversed(turn.events) if entry.run == run.key)
+    return Ended(run.run_id, run.status, run.closed_reason, last)
 
 
 def _row(flow: Workflow) -> WorkflowRow:

@@ -39,6 +39,7 @@ class Turn:
         "context",
         "events",
         "flow",
+        "granted",
         "ids",
         "indexed",
         "machine",
@@ -72,6 +73,7 @@ class Turn:
         self.indexed: Sequence[tuple[bool, RunRow]] = ()
         self.runs_started: Sequence[int] = ()
         self.closed: Sequence[str] = ()
+        self.granted: Sequence[Task] = ()  # leased in this turn
         self.reindex = False
 
     def act_for(self, context: Context) -> None:

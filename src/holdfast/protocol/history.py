@@ -31,7 +31,11 @@ def iso(at: Micros) -> str:
 def to_wire(entry: Recorded, run_id: str) -> dict[str, Any]:
     """One history event as a worker or an export sees it."""
     event = entry.event
-    payload: dict[str, Any] = {name: value for name, value in msgspec.to_builtins(event).items() if value is not None}
+    # Every field by name: what storage leaves out because it is the default is said on the wire.
+    fields = {name: getattr(event, name) for name in event.__struct_fields__}
+    payload: dict[str, Any] = {
+        name: msgspec.to_builtins(value) for name, value in fields.items() if value is not None and value != {}
+    }
     for name in _time_fields(type(event)) & payload.keys():
         payload[name] = iso(payload[name])
     context = entry.context

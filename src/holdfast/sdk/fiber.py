@@ -13,10 +13,13 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
+from msgspec.structs import replace
+
 from holdfast.codec.exceptions import Exceptions
 from holdfast.kernel.command import Command
 from holdfast.kernel.event import Recorded, StepEvent
 from holdfast.kernel.feature import Outcome, Shape
+from holdfast.kernel.features.local_activity import RecordLocalActivity
 from holdfast.kernel.features.start import WorkflowStarted
 from holdfast.kernel.features.timer import TimerFired
 from holdfast.kernel.features.workflow_task import WorkflowAssignment
@@ -73,6 +76,7 @@ class Fiber:
         self.length = 0  # the history as long as the code has seen it
         self.step = 0  # the last step number the code has asked for
         self.commands: list[Any] = []
+        self.local_failures: dict[str, int] = {}  # provisional failure id -> step
         self.thrown: dict[str, BaseException] = {}  # failures given to the code since its last completion
         self.locals: dict[int, Any] = {}
         self.block: Block | None = None
@@ -110,6 +114,8 @@ class Fiber:
             event = entry.event
             rule = outcomes.get(type(event))
             if rule is not None:
+                if self.closing is not None and not local_activity(event):
+                    continue  # the run is over; only what its last task ran beside itself still reaches the code
                 outcome = rule(event)
                 waiter = self._waiting.pop(event.sequence, None)  # type: ignore[attr-defined]
                 if waiter is None:
@@ -129,8 +135,6 @@ class Fiber:
                 self._begin(event)
             if self.block is not None:
                 return
-            if self.closing is not None:
-                break  # the run is over; what else has happened is no business of its code
         self.replaying = False
         if self._known and self.block is None:
             self._block_unreached()
@@ -153,7 +157,19 @@ class Fiber:
         # Whatever was thrown into the code and is not what the run fails with was caught.
         handled = [id for id, exception in self.thrown.items() if exception is not self.fatal]
         self.thrown = {}
+        if self.local_failures:
+            handled = self._mark_handled(commands, handled)
         return commands, handled
+
+    def _mark_handled(self, commands: list[Any], handled: list[str]) -> list[str]:
+        """The failure of a local activity has no id before it is recorded: its own record says that it was caught."""
+        steps = {self.local_failures[id] for id in handled if id in self.local_failures}
+        for position, command in enumerate(commands):
+            if isinstance(command, RecordLocalActivity) and command.sequence in steps:
+                commands[position] = replace(command, handled=True)
+        rest = [id for id in handled if id not in self.local_failures]
+        self.local_failures = {}
+        return rest
 
     def abandon(self) -> None:
         """Give the live code up. It is unwound with every durable call, log and side effect inert."""

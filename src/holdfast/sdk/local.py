@@ -11,8 +11,11 @@ from typing import TYPE_CHECKING, Any
 from holdfast.codec.values import dumps
 from holdfast.kernel.failure import Failure
 from holdfast.kernel.feature import Outcome, Thrown, Value
+from holdfast.kernel.features.activity import ActivityAssignment
 from holdfast.kernel.features.local_activity import LocalAttempt, RecordLocalActivity
 from holdfast.kernel.features.workflow_task import WorkflowAssignment
+from holdfast.kernel.values import attempt_id, execution_id
+from holdfast.sdk.attempt import Attempt, set_current
 from holdfast.sdk.fiber import Fiber
 
 if TYPE_CHECKING:
@@ -43,6 +46,7 @@ class _Round:
         self.running: set[int] = set()
         self.attempts: dict[int, list[LocalAttempt]] = {}
         self.ended: dict[int, bytes | Failure] = {}
+        self.tasks: dict[int, asyncio.Task[Any]] = {}
 
     def begin(self) -> None:
         for step, call in list(self.fiber.locals.items()):
@@ -55,8 +59,14 @@ class _Round:
         executor = self.executor
         definition = call.definition
         arguments = call.packed()
+        number = len(self.attempts[step]) + 1
+        current = self._attempt(step, call, number)
+        timeout = definition.policy.start_to_close_timeout
+        if timeout is not None:
+            executor.host.later(timeout, lambda: self._expire(step, call, number))
 
         def attempt() -> bytes | Failure:
+            set_current(current)
             try:
                 fn, args, kwargs = executor.call_of(definition.type, arguments)
                 return dumps(fn(*args, **kwargs))
@@ -64,6 +74,7 @@ class _Round:
                 return executor.failure_of(error, definition.policy.non_retryable_error_types)
 
         async def attempt_async() -> None:
+            set_current(current)
             try:
                 fn, args, kwargs = executor.call_of(definition.type, arguments)
                 result: bytes | Failure = dumps(await fn(*args, **kwargs))
@@ -72,26 +83,62 @@ class _Round:
                 if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
                     raise  # the process is stopping; nothing was recorded and a replay runs it again
                 result = executor.failure_of(error, definition.policy.non_retryable_error_types)
-            self._tried(step, call, result)
+            self._tried(step, call, number, result)
 
         if definition.is_async:
-            executor.host.spawn(attempt_async(), f"local-{definition.type}")
+            self.tasks[step] = executor.host.spawn(attempt_async(), f"local-{definition.type}")
         else:
-            executor.host.thread(attempt, lambda result: self._tried(step, call, result))
+            executor.host.thread(attempt, lambda result: self._tried(step, call, number, result))
 
-    def _tried(self, step: int, call: ActivityCall[Any], result: bytes | Failure) -> None:
+    def _attempt(self, step: int, call: ActivityCall[Any], number: int) -> Attempt:
+        """What the code of a local activity can know of itself. Its heartbeats need no engine: the task is held."""
+        task = self.assignment
+        return Attempt(
+            ActivityAssignment(
+                task=task.task,
+                namespace=task.namespace,
+                workflow_id=task.workflow_id,
+                run_id=task.run_id,
+                step=step,
+                activity_execution_id=execution_id(task.run_id, step),
+                activity_attempt_id=attempt_id(task.run_id, step, number),
+                attempt_number=number,
+                activity_type=call.definition.type,
+                arguments=None,
+                retry_policy=call.definition.policy,
+            ),
+            lambda attempt, progress: None,
+        )
+
+    def _expire(self, step: int, call: ActivityCall[Any], number: int) -> None:
+        message = f"local activity {call.definition.type!r} passed its start-to-close timeout"
+        failure = Failure(message=message, exception_type="ActivityTimedOut")
+        task = self.tasks.get(step)
+        if task is not None and len(self.attempts.get(step, ())) + 1 == number:
+            task.cancel()
+        self._tried(step, call, number, failure, "start_to_close")
+
+    def _tried(
+        self,
+        step: int,
+        call: ActivityCall[Any],
+        number: int,
+        result: bytes | Failure,
+        timeout_kind: str | None = None,
+    ) -> None:
         policy = call.definition.policy
-        tries = self.attempts[step]
+        tries = self.attempts.get(step)
+        if tries is None or len(tries) + 1 != number or step in self.ended:
+            return  # too late: this attempt has timed out, or has ended before its time was over
         if isinstance(result, Failure):
-            number = len(tries) + 1
             named = policy.non_retryable_error_types
             final = result.non_retryable or result.exception_type in named or result.exception_class in named
             if not final and (policy.max_attempts is None or number < policy.max_attempts):
                 pause = policy.backoff(number) / 1_000_000
-                tries.append(LocalAttempt(failure=result, backoff_seconds=pause))
+                tries.append(LocalAttempt(failure=result, timeout_kind=timeout_kind, backoff_seconds=pause))
                 self.executor.host.later(pause, lambda: self._try(step, call))
                 return
-            tries.append(LocalAttempt(failure=result))
+            tries.append(LocalAttempt(failure=result, timeout_kind=timeout_kind))
         else:
             tries.append(LocalAttempt())
         self.ended[step] = result
@@ -122,14 +169,19 @@ class _Round:
     ) -> tuple[RecordLocalActivity, Outcome]:
         definition = call.definition
         failed = isinstance(result, Failure)
+        attempts = self.attempts.pop(step)
+        timeout_kind = attempts[-1].timeout_kind
         record = RecordLocalActivity(
             sequence=step,
             activity_type=definition.type,
-            outcome="failed" if failed else "completed",
-            attempts=self.attempts.pop(step),
+            outcome="timed_out" if timeout_kind else "failed" if failed else "completed",
+            attempts=attempts,
             arguments=call.packed(),
             result=None if failed else result,
             retry_policy=definition.policy,
         )
-        # The failure id is the engine's to give; code that catches this failure is recorded by the replaying kernel.
-        return record, Thrown(result, None, "activity") if failed else Value(result)
+        if isinstance(result, Failure):
+            provisional = f"local:{step}"
+            self.fiber.local_failures[provisional] = step
+            return record, Thrown(result, provisional, "timeout" if timeout_kind else "activity", timeout_kind)
+        return record, Value(result)

@@ -53,6 +53,16 @@ def _run_deadline(flow: Workflow, _: object) -> Micros | None:
     return None if started is None else started.run_deadline_at
 
 
+def overrun(turn: Turn) -> bool:
+    """Time the run out if its deadline has passed, though its wake has not been delivered yet."""
+    for armed, due in ((_execution_deadline, _execution_due), (_run_deadline, _run_due)):
+        at = armed(turn.flow, 0)
+        if at is not None and at <= turn.now:
+            due(turn, 0)
+            return True
+    return False
+
+
 def _time_out(turn: Turn, kind: str) -> None:
     run = turn.run
     turn.machine.cancel_open(turn)

@@ -44,7 +44,10 @@ def claim(turn: Turn, message: Claim) -> None:
     refusal = claim_status(turn.flow, message.task_id, message.kind, turn.now)
     if refusal is not None:
         raise Refused(refusal, f"task {message.task_id} cannot be claimed: {refusal}", task_id=message.task_id)
-    turn.reply = grant(turn, turn.flow.tasks[message.task_id], message.lease)
+    granted = grant(turn, turn.flow.tasks[message.task_id], message.lease)
+    if granted is None:
+        raise Refused("task_not_found", f"nothing waits for task {message.task_id}", task_id=message.task_id)
+    turn.reply = granted
 
 
 def claim_status(flow: Workflow, task_id: str, kind: str | None, now: Micros) -> str | None:
@@ -70,7 +73,11 @@ def release(turn: Turn, message: Release) -> None:
     turn.release(turn.hold(message.task_id, message.owner, message.attempt))
 
 
-def grant(turn: Turn, task: Task, lease: Lease) -> Task:
+def grant(turn: Turn, task: Task, lease: Lease) -> Task | None:
+    """Lease a task. One that the state does not expect is closed at its claim and not handed out."""
+    if not turn.machine.expects(turn.flow, task):
+        turn.drop(task.id)
+        return None
     leased = turn.put(
         replace(
             task,
@@ -83,6 +90,7 @@ def grant(turn: Turn, task: Task, lease: Lease) -> Task:
             seen=turn.run.length if task.kind == "workflow" else None,
         )
     )
+    turn.granted = (*turn.granted, leased)
     if task.kind in turn.machine.claims:
         turn.act_for(context(leased))
         turn.machine.claim(turn, leased)

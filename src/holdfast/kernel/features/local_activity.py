@@ -13,6 +13,7 @@ from msgspec import Struct
 from holdfast.kernel.command import Command, StepCommand
 from holdfast.kernel.failure import Failure
 from holdfast.kernel.feature import CommandRule, Feature
+from holdfast.kernel.features import failures
 from holdfast.kernel.features.activity.records import (
     ActivityCancelled,
     ActivityCompleted,
@@ -46,6 +47,7 @@ class RecordLocalActivity(StepCommand, frozen=True, kw_only=True, omit_defaults=
     arguments: bytes | None = None
     result: bytes | None = None
     retry_policy: RetryPolicy | None = None
+    handled: bool = False  # the code has caught the failure already
 
 
 def check(turn: Turn, command: RecordLocalActivity) -> None:
@@ -99,6 +101,8 @@ def apply(turn: Turn, command: RecordLocalActivity) -> None:
                 )
             )
     _end(turn, command, identity, last)
+    if command.handled:
+        failures.handled(turn, failure_id(run.run_id, run.length))
 
 
 def _end(turn: Turn, command: RecordLocalActivity, identity: dict[str, Any], number: int) -> None:

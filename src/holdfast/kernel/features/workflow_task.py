@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from holdfast.kernel.command import Command, StepCommand, TerminalCommand
 from holdfast.kernel.event import NO_CONTEXT
 from holdfast.kernel.feature import Deadline, Feature
-from holdfast.kernel.features import close, failures, lease
+from holdfast.kernel.features import close, deadline, failures, lease
 from holdfast.kernel.features.start import Identity, WorkflowStarted
 from holdfast.kernel.limits import Breach, over_count
 from holdfast.kernel.message import Message, Refused
@@ -125,6 +125,17 @@ def complete(turn: Turn, message: CompleteWorkflowTask) -> None:
     task = _held(turn, message)
     run = turn.run
     status = run.status
+    if deadline.overrun(turn):
+        turn.reply = TaskOutcome(
+            task_id=task.id,
+            workflow_task_attempt=task.attempt,
+            outcome="rejected",
+            run_id=run.run_id,
+            run_status=run.status,
+            recorded=False,
+            reason="run_timed_out",
+        )
+        return
     turn.act_for(lease.context(task))
     for failure_id in message.handled_failures:
         failures.handled(turn, failure_id)

@@ -57,8 +57,20 @@ from task
 where state = ?
 
 -- name: suspects
--- One page of the sweep: `expects` is how many task rows the last decision left.
-select key, expects <> (select count(*) from task where task.workflow = workflow.key)
+-- One page of the sweep: `expects` is how many task rows the last decision left. A run that is open needs something to
+-- move it: a task, or a wake.
+select key,
+  expects <> (
+    select count(*)
+    from task
+    where task.workflow = workflow.key
+      and state in ('ready', 'leased', 'failed')
+  )
+  or (
+    expects = 0
+    and next_wake is null
+    and (select closed_at is null from run where run.key = workflow.run)
+  )
 from workflow
 where key > ?
 order by key

@@ -136,6 +136,7 @@ FEATURE = Feature(
     },
     deadlines=timeouts.DEADLINES,
     claim={"activity": attempts.claimed},
+    serves={"activity": schedule.serves},
     assign={"activity": schedule.assign},
     expect=schedule.expect,
     cancel=attempts.cancel_all,

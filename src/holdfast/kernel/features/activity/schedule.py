@@ -185,6 +185,10 @@ def expect(flow: Workflow) -> Iterable[Task]:
         yield task_of(flow, run, execution)
 
 
+def serves(flow: Workflow, task: Task) -> bool:
+    return task.step in flow.current.part(Activities).open
+
+
 def limits(turn: Turn, commands: list[Command]) -> Breach | None:
     asked = [command for command in commands if isinstance(command, ScheduleActivity)]
     if not asked:

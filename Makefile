@@ -1,0 +1,56 @@
+# Everything sets itself up: a virtual environment in .venv, made again when pyproject.toml changes.
+# Needs python3 (3.11 or newer, with venv) and make. Another Python: make test PYTHON=python3.13
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PACKAGE := $(VENV)/.package
+READY := $(VENV)/.ready
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+
+.PHONY: demo test check bench contract clean help
+
+help:
+	@echo "make demo      an order survives three kill -9, with proof (about ten seconds)"
+	@echo "make test      all checks and all tests"
+	@echo "make check     linters, formatter, types, import rules"
+	@echo "make contract  what of the contract is proven"
+	@echo "make bench     the benchmarks"
+	@echo "make clean     remove what the targets above have made"
+
+demo: $(PACKAGE)
+	@$(BIN)/python examples/demo.py
+
+test: check
+	$(BIN)/pytest -n auto
+
+check: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright src examples
+	$(BIN)/lint-imports
+
+contract: $(READY)
+	$(BIN)/python tests/contract.py
+
+bench: $(READY)
+	$(BIN)/python bench/run.py
+
+# What the demo needs: the package itself.
+$(PACKAGE): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "Holdfast needs Python 3.11 or newer; name one with: make $(MAKECMDGOALS) PYTHON=python3.12" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null \
+	  || { echo "this Python cannot make virtual environments; on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) --editable .
+	@touch $@
+
+# What checks and tests need: its development tools as well.
+$(READY): $(PACKAGE)
+	$(PIP) --editable '.[dev]'
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build dist .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find src tests examples bench -name __pycache__ -type d -prune -exec rm -rf {} +

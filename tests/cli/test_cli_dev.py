@@ -1,0 +1,184 @@
+"""`dw dev`: a file runs, reloads on every save without losing anything, and says what is wrong with itself."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from dw_support import SHOP, Place, mistaken, until
+
+from holdfast import Holdfast
+
+NAP = """
+from holdfast import activity, sleep, workflow
+
+@activity
+def say(text: str) -> str:
+    return text
+
+@workflow
+def nap() -> str:
+    sleep("{seconds}")
+    return say("{text}")
+"""
+
+
+def test_it_runs_what_the_file_defines_and_tells_what_happens(place: Place) -> None:
+    dev = place.dev("shop.py")
+    dev.wait("shop.py  on  holdfast.db")
+    assert dev.wait("workflows").split()[1:] == ["order,", "nap,", "decline"]
+    assert dev.wait("activities").split()[1:] == ["charge,", "Warehouse.ship"]
+    dev.wait("ready; start one with: dw start shop.py:order")
+    assert place.dw("start", "shop.py:order", "order-1", '{"sku": "book"}').stderr == ""
+    dev.wait("▶ order-1  order started")
+    dev.wait("↻ order-1  charge attempt 1 failed: ConnectionError: terminal [offline]; again in 100 ms")
+    dev.wait("✓ order-1  completed in")
+    place.dw("start", "shop.py:declined", "d-1", '"no money"')
+    dev.wait("✗ d-1  failed after")
+    assert dev.interrupt() == 0
+    dev.close()
+    assert not any("Traceback" in line for line in dev.lines)
+
+
+def test_a_save_reloads_and_open_runs_go_on(place: Place) -> None:
+    file = place.write("nap.py", NAP.format(seconds="1500ms", text="old"))
+    dev = place.dev("nap.py")
+    dev.wait("ready")
+    place.dw("start", "nap.py:nap", "nap-1")
+    dev.wait("nap-1  sleeps for 1.5 s")
+    file.write_text(NAP.format(seconds="1500ms", text="new"))
+    dev.wait("nap.py was saved; reloading")
+    dev.wait("1 open runs go on")
+    dev.wait("✓ nap-1  completed in")
+    shown = place.ask("history", "nap-1").stdout
+    assert "'new'" in shown
+
+
+def test_a_module_beside_it_reloads_it_too(place: Place) -> None:
+    helper = place.write("helper.py", "TEXT = 'one'\n")
+    place.write(
+        "app.py", "import helper\nfrom holdfast import workflow\n@workflow\ndef f() -> str:\n    return helper.TEXT\n"
+    )
+    dev = place.dev("app.py")
+    dev.wait("ready")
+    helper.write_text("TEXT = 'two, longer'\n")
+    dev.wait("helper.py was saved; reloading")
+    dev.wait("ready")
+    assert "two, longer" in place.dw("start", "app.py:f", "f-1", "--wait").stdout
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("from holdfast import workflow\n\ndef (:\n", "app.py:3: SyntaxError"),
+        ("import os\nimport no_such_module\n", "app.py:2: ModuleNotFoundError: No module named 'no_such_module'"),
+        ("\n\n1 / 0\n", "app.py:3: ZeroDivisionError: division by zero"),
+        ("from holdfast import workflow\n\n\n@workflow\ndef f():\n    yield 1\n", "app.py:4: workflow f uses `yield`"),
+        (
+            "from holdfast import activity\n@activity(type='a')\ndef f(): ...\n@activity(type='a')\ndef g(): ...\n",
+            "app.py: activity type 'a' is claimed by f and by g",
+        ),
+        ("import sys\nsys.exit(3)\n", "app.py exits while it is imported"),
+    ],
+)
+def test_what_is_wrong_with_the_file_is_told_and_the_next_save_heals_it(place: Place, text: str, says: str) -> None:
+    file = place.write("app.py", text)
+    dev = place.dev("app.py")
+    dev.wait(says)
+    dev.wait("waiting for the next save")
+    file.write_text(SHOP)
+    dev.wait("was saved; reloading")
+    dev.wait("ready")
+    assert dev.interrupt() == 0
+    dev.close()
+    assert not any("Traceback" in line for line in dev.lines)
+
+
+def test_doubtful_code_is_warned_about(place: Place) -> None:
+    place.write(
+        "app.py", "import time\nfrom holdfast import workflow\n@workflow\ndef f() -> float:\n    return time.time()\n"
+    )
+    dev = place.dev("app.py")
+    assert "app.py:5" in dev.wait("warning: ")
+    dev.wait("ready")
+
+
+def test_a_run_that_no_longer_fits_is_shown_side_by_side_and_tried_again_after_a_fix(place: Place) -> None:
+    right = NAP.format(seconds="1500ms", text="x")
+    wrong = right.replace("    sleep(", "    say('first')\n    sleep(")
+    file = place.write("nap.py", right)
+    dev = place.dev("nap.py")
+    dev.wait("ready")
+    place.dw("start", "nap.py:nap", "nap-1")
+    dev.wait("nap-1  sleeps for")
+    file.write_text(wrong)
+    dev.wait("reloading")
+    dev.wait("■ nap-1  is blocked: replay diverged at step 1: history has timer, the code asked for activity say")
+    dev.wait("history has")
+    assert "activity say" in dev.wait("1: timer")
+    file.write_text(right + "\n# fixed\n")
+    dev.wait("reloading")
+    dev.wait("✓ nap-1  completed")
+
+
+def test_a_killed_process_is_started_again(place: Place) -> None:
+    dev = place.dev("shop.py")
+    dev.wait("ready")
+    place.dw("start", "shop.py:nap", "nap-1", "2.5")
+    dev.wait("nap-1  sleeps for 2.5 s")
+    engine = int((place.directory / "holdfast.db-engine").read_text())
+    assert engine != dev.process.pid
+    os.kill(engine, signal.SIGKILL)
+    dev.wait("SIGKILL")
+    if "at once" in dev.lines[-1]:
+        (place.directory / "shop.py").touch()
+    dev.wait("ready")
+    dev.wait("✓ nap-1  completed in")
+
+
+def test_a_second_one_waits_for_the_first_to_end(place: Place) -> None:
+    first = place.dev("shop.py")
+    first.wait("ready")
+    second = place.dev("shop.py")
+    second.wait("is the engine of this database")
+    assert first.interrupt() == 0
+    second.wait("the other engine is gone; this one has taken over")
+    place.dw("start", "shop.py:nap", "nap-1", "0")
+    second.wait("✓ nap-1  completed")
+
+
+def test_logs_of_workflows_stand_in_the_stream(place: Place) -> None:
+    place.write(
+        "app.py",
+        "from holdfast import logger, workflow\n@workflow\ndef f() -> None:\n    logger().info('hello from %s', 'f')\n",
+    )
+    dev = place.dev("app.py", "--db", "app.db")
+    dev.wait("ready")
+    place.dw("start", "app.py:f", "f-1", "--db", "app.db")
+    assert "f-1" in dev.wait("hello from f")
+
+
+def test_mistakes(place: Place) -> None:
+    assert "there is no file gone.py" in mistaken(place.dw("dev", "gone.py"))
+    assert "does not exist" in mistaken(place.dw("dev", "shop.py", "--db", "gone/x.db"))
+    assert "is not a Python file" in mistaken(place.dw("dev", "."))
+
+
+def test_a_stop_that_arrives_while_a_file_is_stuck_still_stops(place: Place) -> None:
+    place.write("app.py", "print('stuck', flush=True)\nwhile True: pass\n")
+    dev = place.dev("app.py")
+    dev.wait("stuck")
+    assert dev.interrupt() == 0
+
+
+def test_nothing_is_left_running(place: Place) -> None:
+    dev = place.dev("shop.py")
+    dev.wait("ready")
+    engine = int((place.directory / "holdfast.db-engine").read_text())
+    dev.process.kill()  # not even a chance to stop its child
+    dev.process.wait()
+    until(lambda: not Path(f"/proc/{engine}").exists())
+    with Holdfast(place.directory / "holdfast.db") as holdfast:
+        assert holdfast.is_engine

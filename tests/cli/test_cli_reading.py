@@ -1,0 +1,203 @@
+"""`dw list`, `describe`, `history`: what they show, and that they only read."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from dw_support import Place, mistaken, until
+
+from holdfast import Holdfast, activity, continue_as_new, heartbeat, side_effect, sleep, version, workflow
+
+
+@activity(retries=2, backoff="20ms")
+def flaky(times: int) -> str:
+    from holdfast import attempt
+
+    if attempt().number <= times:
+        raise ConnectionError("no [answer]\x1b[31m")
+    return "done"
+
+
+@activity
+def beat() -> int:
+    heartbeat("working", current=1, total=4, unit="rows")
+    return 1
+
+
+@workflow
+def busy() -> list[object]:
+    version("change")
+    value = side_effect(lambda: 7)
+    result = flaky(1)
+    beat()
+    sleep("20ms")
+    try:
+        flaky.options(retries=0)(5)
+    except ConnectionError:
+        return [value, result]
+    return []
+
+
+@workflow
+def counted(left: int) -> str:
+    if left:
+        continue_as_new(counted, left - 1)
+    return "zero"
+
+
+@workflow
+def asleep() -> None:
+    sleep("1h")
+
+
+def test_history_is_a_timeline_in_words(place: Place) -> None:
+    with Holdfast(place.directory / "holdfast.db", [busy, flaky, beat]) as holdfast:
+        holdfast.execute(busy, "busy-1")
+    shown = place.ask("history", "busy-1")
+    assert shown.returncode == 0
+    assert shown.stderr == ""
+    lines = shown.stdout.splitlines()
+    assert re.match(r"busy-1  busy  run 1 \(\w{26}\), started 20", lines[0])
+    assert re.search(r"0\.000 s +▶ busy\(\) started", lines[1])
+    text = shown.stdout
+    assert re.search(r" 1  ◆ version 1 of change 'change' taken", text)
+    assert re.search(r" 2  ◆ side effect recorded → 7", text)
+    assert re.search(
+        r" 3  ↻ flaky attempt 1 of 3 failed in [\d.]+ ms: ConnectionError: no \[answer\].*; again in 20 ms", text
+    )
+    assert re.search(r" 3  ✓ flaky completed in [\d.]+ ms, [\d.]+ ms in all → 'done'", text)
+    assert re.search(r" 5  ◷ timer set for 20 ms", text)
+    assert re.search(r" 5  ◷ timer fired", text)
+    assert re.search(r" 6  ✗ flaky failed at attempt 1 in .*ConnectionError", text)
+    assert "the code caught the failure of step 6 and went on" in text
+    assert re.search(r"✓ busy completed in .* → \[7, 'done'\]", lines[-1])
+    assert "\x1b" not in text, "neither our colours nor what a payload holds may reach a pipe"
+
+
+def test_json_is_the_wire_form_a_line_each(place: Place) -> None:
+    with Holdfast(place.directory / "holdfast.db", [busy, flaky, beat]) as holdfast:
+        holdfast.execute(busy, "busy-1")
+    events = [json.loads(line) for line in place.ask("history", "busy-1", "--json").stdout.splitlines()]
+    assert [event["sequence"] for event in events] == list(range(1, len(events) + 1))
+    assert events[1]["event_type"] == "WorkflowStarted"
+    assert events[-1]["event_type"] == "WorkflowCompleted"
+    assert events[0]["recorded_at"].endswith("Z")
+
+
+def test_earlier_runs_are_shown_by_run_id(place: Place) -> None:
+    with Holdfast(place.directory / "holdfast.db", [counted]) as holdfast:
+        assert holdfast.start(counted, "count-1", 2).result(timeout=20) == "zero"
+        first = holdfast.list(workflow_id="count-1")[-1]
+    shown = place.ask("history", "count-1", "--run", first.run_id).stdout
+    assert "run 1 (" in shown
+    assert "counted continued as run 2" in shown
+    listed = place.ask("list", "--id", "count-1").stdout
+    assert listed.count("continued") == 2
+    assert "has no run" in mistaken(place.ask("history", "count-1", "--run", "nonsense"), 1)
+
+
+def test_reading_never_becomes_the_engine_nor_makes_files(place: Place) -> None:
+    database = place.directory / "holdfast.db"
+    with Holdfast(database, [asleep]) as holdfast:
+        holdfast.start(asleep, "asleep-1")
+    (place.directory / "holdfast.db-engine").unlink()
+    for command in (("history", "asleep-1"), ("describe", "asleep-1"), ("list",)):
+        assert place.ask(*command).returncode == 0
+    assert not (place.directory / "holdfast.db-engine").exists()
+
+
+def test_an_open_run_says_what_it_waits_for(place: Place) -> None:
+    with Holdfast(place.directory / "holdfast.db", [asleep]) as holdfast:
+        holdfast.start(asleep, "asleep-1")
+        until(lambda: holdfast.describe("asleep-1").wait_kind == "timer")
+        described = place.ask("describe", "asleep-1").stdout
+        assert "asleep-1  asleep  waiting" in described
+        assert re.search(r"waits for +step 1: timer of 1 h, due in (1 h|59 min)", described)
+        assert re.search(r"liveness +timer scheduled", described)
+        assert "… timer of 1 h, due in" in place.ask("history", "asleep-1").stdout
+
+
+def test_describe_shows_the_last_failure_and_open_tasks(place: Place) -> None:
+    with Holdfast(place.directory / "holdfast.db", [busy, flaky, beat]) as holdfast:
+        holdfast.execute(busy, "busy-1")
+    shown = place.ask("describe", "busy-1").stdout
+    assert "busy-1  busy  completed" in shown
+    assert re.search(r"last failure +flaky: ConnectionError: no \[answer\]", shown)
+    with Holdfast(place.directory / "holdfast.db", run_tasks=False) as holdfast:
+        holdfast.start(asleep, "stuck-1")
+    shown = place.ask("describe", "stuck-1").stdout
+    assert re.search(r"task +workflow asleep, ready, waiting for a worker of queue 'default'", shown)
+
+
+def test_list_filters_and_limits(place: Place) -> None:
+    with Holdfast(place.directory / "holdfast.db", [counted, asleep]) as holdfast:
+        for number in range(4):
+            holdfast.execute(counted, f"count-{number}", 0)
+        holdfast.start(asleep, "asleep-1")
+        until(lambda: holdfast.describe("asleep-1").status != "pending")
+    assert len(place.ask("list").stdout.splitlines()) == 6
+    assert len(place.ask("list", "--limit", "2").stdout.splitlines()) == 3
+    assert "asleep-1" not in place.ask("list", "--status", "completed").stdout
+    assert "asleep-1" in place.ask("list", "--status", "open").stdout
+    assert len(place.ask("list", "--type", "counted").stdout.splitlines()) == 5
+    assert place.ask("list", "--type", "nothing").stdout.strip() == "no runs match"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (("history", "x"), 2, "there is no database holdfast.db"),
+        (("describe", "x", "--db", "gone/x.db"), 2, "there is no database gone/x.db"),
+        (("list", "--db", "shop.py"), 2, "not a"),
+        (("list", "--db", "."), 2, "is a directory"),
+        (("repair", "x"), 2, "there is no database"),
+        (("list", "--status", "sad"), 2, "'sad' is not one of"),
+        (("list", "--limit", "0"), 2, "0 is not in the range"),
+        (("list", "--colour"), 2, "No such option"),
+        (("history",), 2, "Missing argument 'ID'"),
+        (("fly",), 2, "No such command 'fly'"),
+    ],
+)
+def test_mistakes_are_told_in_one_line(place: Place, arguments: tuple[str, ...], code: int, says: str) -> None:
+    assert says in mistaken(place.ask(*arguments), code)
+    assert not (place.directory / "holdfast.db").exists()
+
+
+def test_what_does_not_exist_is_exit_code_1(place: Place) -> None:
+    with Holdfast(place.directory / "holdfast.db", [counted]):
+        pass
+    for command in ("history", "describe", "repair"):
+        assert "there is no workflow 'nobody'" in mistaken(place.ask(command, "nobody"), 1)
+    assert "no runs yet" in place.ask("list").stdout
+
+
+def test_a_database_of_another_program_is_left_alone(place: Place) -> None:
+    import sqlite3
+
+    connection = sqlite3.connect(place.directory / "theirs.db")
+    connection.execute("create table t (x)")
+    connection.commit()
+    connection.close()
+    assert "belongs to another program" in mistaken(place.ask("list", "--db", "theirs.db"))
+
+
+def test_the_database_is_named_by_option_or_environment(place: Place) -> None:
+    with Holdfast(place.directory / "other.db", [counted]) as holdfast:
+        holdfast.execute(counted, "count-1", 0)
+    assert "count-1" in place.ask("list", "--db", "other.db").stdout
+    assert "count-1" in place.ask("list", DW_DB="other.db").stdout
+
+
+def test_help_has_examples_and_version_is_known(place: Place) -> None:
+    from holdfast import __version__
+    from holdfast.cli.main import COMMANDS
+
+    for command in COMMANDS:
+        shown = place.ask(command, "--help")
+        assert shown.returncode == 0
+        assert f"dw {command}" in shown.stdout, "an example"
+    assert place.ask("--version").stdout.strip().endswith(__version__)
+    assert place.ask().returncode == 0
+    assert "dw dev shop.py" in place.ask().stdout

@@ -1,0 +1,79 @@
+"""The documentation is true: its programs run and print what it says.
+
+The Python blocks of one `##` section are one program, in order. A comment `# -> text` says what a line prints.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+MUST_HAVE_PROGRAMS = ("README.md", "authoring.md")
+
+_SECTION = re.compile(r"^## (.+)$", re.MULTILINE)
+_BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_PRINTS = re.compile(r"# -> (.*)$", re.MULTILINE)
+_LINK = re.compile(r"\[[^\]]+\]\(([^)\s]+)\)")
+
+
+def programs(page: Path) -> dict[str, str]:
+    parts = _SECTION.split(page.read_text(encoding="utf-8"))
+    sections = {"": parts[0], **dict(zip(parts[1::2], parts[2::2], strict=True))}
+    found = {name: "\n\n".join(_BLOCK.findall(text)) for name, text in sections.items()}
+    return {name: program for name, program in found.items() if program}
+
+
+CASES = [
+    pytest.param(program, id=f"{page.name}: {section or 'top'}")
+    for page in PAGES
+    for section, program in programs(page).items()
+]
+
+
+@pytest.mark.parametrize("program", CASES)
+def test_the_program_runs_and_prints_what_it_says(program: str, tmp_path: Path) -> None:
+    file = tmp_path / "program.py"
+    file.write_text(program, encoding="utf-8")
+    # `careless` code is shown on purpose in one place, and refused there; anywhere else a warning is an error.
+    done = subprocess.run(
+        [sys.executable, "-W", "error", file.name],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == _PRINTS.findall(program)
+
+
+def test_the_pages_that_teach_have_programs() -> None:
+    for page in PAGES:
+        if page.name in MUST_HAVE_PROGRAMS:
+            assert programs(page), page.name
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in _LINK.findall(page.read_text(encoding="utf-8")):
+        if "://" not in target:
+            file, _, anchor = target.partition("#")
+            there = (page.parent / file) if file else page
+            if there.name == "architecture.md" and not there.exists():
+                continue
+            assert there.exists(), f"{page.name}: {target}"
+            if anchor:
+                titles = re.findall(r"^#+ (.+)$", there.read_text(encoding="utf-8"), re.MULTILINE)
+                assert anchor in [title.lower().replace(" ", "-") for title in titles], target
+
+
+def test_the_changelog_has_the_sections_of_its_format() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert "## [Unreleased]" in text
+    assert "### Added" in text

@@ -1,0 +1,59 @@
+"""Every example runs, as a program and through its main()."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+PROGRAMS = sorted(file.stem for file in EXAMPLES.glob("*.py") if not file.stem.startswith("demo"))
+
+PRINTS = {
+    "heartbeat": "20 rows imported at attempt 2",
+    "local_activity": "paid 33.60 EUR",
+    "order": "order-2: sorry: no unicorn left",
+    "pipeline": "{'a': 3, 'b': 3, 'c': 5, 'check': 3}",
+    "poller": "parcel-1 arrived after 8 looks",
+    "versions": "started after it:           Hello Professor Ada",
+}
+
+
+@pytest.fixture(autouse=True)
+def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_main_runs_and_prints_its_result(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    importlib.import_module(name).main()
+    assert PRINTS[name] in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_it_is_a_program_of_its_own(name: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", EXAMPLES / f"{name}.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert PRINTS[name] in done.stdout
+    assert list(tmp_path.iterdir()) == [], "an example leaves nothing behind"
+
+
+def test_the_demo_proves_what_it_claims() -> None:
+    """About seven seconds: three real kills, three restarts."""
+    done = subprocess.run(
+        [sys.executable, EXAMPLES / "demo.py"], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("is dead (signal 9)") == 3
+    assert "PROVEN: 3 kills, 5 effects, each happened exactly once" in done.stdout

@@ -1,0 +1,1 @@
+"""Real processes, killed at every commit boundary: the outcome is the same, and what was recorded once ran once."""

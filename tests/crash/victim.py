@@ -1,0 +1,112 @@
+"""The program that is killed: an app on one file that starts workflows, waits for them and says how they ended.
+
+It is killed by itself, so that the moment is exact: right before the statements of its n-th commit, between those
+statements and the commit (`open`), or right after the commit and before anybody heard of it. It also takes a time.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from holdfast import Holdfast, WorkflowAlreadyStarted
+from holdfast.store.sqlite.writer import Writer
+
+from . import ledger, workflows
+
+Side = Literal["before", "open", "after"]
+
+
+class Job(msgspec.Struct, kw_only=True):
+    """What a victim is to do."""
+
+    directory: str
+    starts: list[tuple[str, str, list[Any]]]  # workflow type, id, arguments
+    side: Side | None = None
+    commit: int = 0
+    after_seconds: float | None = None  # die then, wherever that is
+    die_started: bool = False  # die once everything is started
+    die_at: str | None = None  # die once the ledger has a line of this kind that this process wrote
+    wait: bool = True
+    deadline: int = 30
+
+
+class Report(msgspec.Struct, kw_only=True):
+    results: dict[str, Any]
+    commits: int
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Boundaries:
+    """Counts commits, and dies at one of them."""
+
+    def __init__(self, side: Side | None, commit: int) -> None:
+        self.side = side
+        self.commit = commit
+        self.written = 0
+        self.committed = 0
+
+    def install(self) -> None:
+        write, commit = Writer._write, Writer._commit
+
+        def counted_write(writer: Writer, *args: Any) -> Any:
+            self.written += 1
+            if self.side == "before" and self.written == self.commit:
+                die()
+            return write(writer, *args)
+
+        def counted_commit(writer: Writer, *args: Any) -> Any:
+            self.committed += 1
+            if self.committed != self.commit:
+                return commit(writer, *args)
+            if self.side == "open":
+                die()
+            result = commit(writer, *args)
+            if self.side == "after":
+                die()
+            return result
+
+        Writer._write, Writer._commit = counted_write, counted_commit  # type: ignore[method-assign]
+
+
+def run(job: Job) -> None:
+    signal.alarm(job.deadline)  # a victim that hangs is a failure of its own: it ends as -SIGALRM
+    directory = Path(job.directory)
+    ledger.open_at(str(directory / "ledger"))
+    boundaries = Boundaries(job.side, job.commit)
+    boundaries.install()
+    if job.after_seconds is not None:
+        threading.Timer(job.after_seconds, die).start()
+    if job.die_at is not None:
+        _die_at(job.die_at)
+    with Holdfast(directory / "app.db", workflows.REGISTER, guard="off") as app:
+        for type, id, args in job.starts:
+            with suppress(WorkflowAlreadyStarted):  # an earlier victim got this far
+                app.start(workflows.BY_NAME[type], id, *args)
+        if job.die_started:
+            die()
+        handles = [app.handle(workflows.BY_NAME[type], id) for type, id, _ in job.starts]
+        results = {handle.id: handle.result(timeout=job.deadline) for handle in handles} if job.wait else {}
+    report = Report(results=results, commits=boundaries.committed)
+    (directory / "report.json").write_text(json.dumps(msgspec.to_builtins(report)))
+
+
+def _die_at(what: str) -> None:
+    write = ledger.write
+
+    def write_and_die(key: str, attempt: int, kind: str) -> None:
+        write(key, attempt, kind)
+        if kind == what:
+            die()
+
+    ledger.write = write_and_die

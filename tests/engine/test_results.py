@@ -1,0 +1,87 @@
+"""Waiting for the end of a chain of runs, however fast the chain is."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from holdfast import ActivityTimedOut, AsyncHoldfast, activity, attempt, continue_as_new, workflow
+
+
+@workflow
+def counted(left: int) -> str:
+    if left:
+        continue_as_new(counted, left - 1)
+    return "zero"
+
+
+@workflow
+def at_once() -> str:
+    return "done"
+
+
+@pytest.mark.parametrize("runs", [0, 1, 2, 7])
+def test_runs_that_continue_within_one_commit_are_followed_to_their_end(runs: int):
+    async def story() -> str:
+        async with AsyncHoldfast(":memory:", [counted]) as app:
+            return await asyncio.wait_for(app.execute(counted, "c", runs), 20)
+
+    assert asyncio.run(story()) == "zero"
+
+
+def test_a_workflow_that_ends_in_the_commit_of_its_start_is_answered():
+    async def story() -> str:
+        async with AsyncHoldfast(":memory:", [at_once]) as app:
+            return await asyncio.wait_for(app.execute(at_once, "a"), 20)
+
+    assert asyncio.run(story()) == "done"
+
+
+def test_a_caller_that_breaks_does_not_take_the_others_down():
+    async def story() -> list[str]:
+        async with AsyncHoldfast(":memory:", [counted, at_once]) as app:
+            await app.start(at_once, "first")
+
+            def broken(value: object, error: BaseException | None) -> None:
+                raise RuntimeError("a reply that breaks")
+
+            from holdfast.kernel.features.start import Start
+
+            message = Start(namespace="default", workflow_id="x", workflow_type="at_once")
+            app.engine.address("default", "x", message, broken)
+            others = [app.execute(counted, f"c{i}", 1) for i in range(5)]
+            return await asyncio.wait_for(asyncio.gather(*others), 20)
+
+    assert asyncio.run(story()) == ["zero"] * 5
+
+
+@activity(local=True, timeout="20ms")
+async def endless() -> None:
+    await asyncio.Event().wait()
+
+
+@activity(local=True, retries=1, backoff="1ms")
+def numbered() -> tuple[int, str]:
+    if attempt().number == 1:
+        raise ConnectionError("first")
+    return attempt().number, attempt().idempotency_key
+
+
+@workflow
+def local_steps() -> list[object]:
+    try:
+        endless.step().run()
+    except ActivityTimedOut as late:
+        return [late.timeout_kind, *numbered()]
+    return []
+
+
+def test_local_activities_time_out_and_know_their_attempt():
+    async def story() -> tuple[list[object], str | None]:
+        async with AsyncHoldfast(":memory:", [endless, numbered, local_steps]) as app:
+            handle = await app.start(local_steps, "l")
+            return await asyncio.wait_for(handle.result(), 20), handle.run_id
+
+    result, run_id = asyncio.run(story())
+    assert result == ["start_to_close", 2, f"{run_id}-2"]

@@ -1,0 +1,1 @@
+"""Activities, chapter by chapter."""

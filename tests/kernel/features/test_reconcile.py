@@ -1,0 +1,272 @@
+"""Reconcile: expected minus actual and actual minus expected. Missing transport comes back equal; running work is left alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from holdfast.kernel.features.activity import RetryPolicy, ScheduleActivity
+from holdfast.kernel.features.close import CompleteWorkflow
+from holdfast.kernel.features.reconcile import Reconcile
+from holdfast.kernel.features.timer import StartTimer
+from holdfast.kernel.task import Block, Task
+
+from ..given import Flow, given, instant, names, running, snapshot, to
+
+ACTIVITY = ScheduleActivity(activity_type="charge", arguments=b"args", queue="gpu")
+
+
+def reconcile(incarnation: str = "engine-2", **named: Any) -> Reconcile:
+    return Reconcile(incarnation=incarnation, **named)
+
+
+def timer_fired() -> Flow:
+    flow = given(StartTimer(delay_seconds=5))
+    flow.due(5)
+    return flow
+
+
+def activity_ended() -> Flow:
+    flow = running()
+    flow.finish(1)
+    return flow
+
+
+def retry_pending() -> Flow:
+    flow = running(RetryPolicy(max_attempts=2, backoff_seconds=[60]))
+    flow.fail(1)
+    return flow
+
+
+def retry_ready() -> Flow:
+    flow = running(RetryPolicy(max_attempts=2))
+    flow.fail(1)
+    return flow
+
+
+MISSING = [given, timer_fired, activity_ended, lambda: given(ACTIVITY), retry_pending, retry_ready]
+
+
+@pytest.mark.contract("REPAIR-04", "REPAIR-08", "REPAIR-15", "REPAIR-21")
+@pytest.mark.parametrize(
+    "flow_of", MISSING, ids=["start", "timer", "resolution", "activity", "retry in backoff", "retry due"]
+)
+def test_a_missing_task_is_restored_from_history_with_the_metadata_it_had(flow_of: Any) -> None:
+    flow = flow_of()
+    (lost,) = flow.rows.values()
+    flow.lose(lost.id)
+    decision = flow.when(reconcile())
+    assert decision.reply.restored == [lost.id]
+    assert decision.events == []
+    assert flow.rows[lost.id] == replace(lost, repair_count=1)
+
+
+@pytest.mark.contract("REPAIR-01")
+@pytest.mark.parametrize("flow_of", MISSING)
+def test_a_restored_task_is_offered_like_any_other(flow_of: Any) -> None:
+    flow = flow_of()
+    (lost,) = flow.rows.values()
+    flow.lose(lost.id)
+    decision = flow.when(reconcile(), at=100, offer=to("worker-7"))
+    assert [task.id for task in decision.leased] == [lost.id]
+    assert decision.leased[0].attempt == lost.attempt + 1
+
+
+@pytest.mark.contract("REPAIR-15")
+def test_a_restored_workflow_task_still_names_the_first_event_it_resumes_from() -> None:
+    flow = given(StartTimer(delay_seconds=1), StartTimer(delay_seconds=2))
+    flow.due(1)
+    before = flow.workflow_task
+    flow.due(2)
+    flow.lose(before.id)
+    flow.when(reconcile())
+    assert (flow.workflow_task.id, flow.workflow_task.resume) == (before.id, before.resume)
+
+
+@pytest.mark.contract("REPAIR-09")
+def test_a_lost_wake_is_found_again_with_the_same_deadline() -> None:
+    flow = given(StartTimer(delay_seconds=5))
+    flow.reopen()
+    flow.state.next_wake = None
+    decision = flow.when(reconcile(), at=1)
+    assert (decision.wake_moved, decision.workflow.next_wake) == (True, instant(5))
+
+
+@pytest.mark.contract("REPAIR-13", "REPAIR-20")
+@pytest.mark.parametrize(("until", "owner"), [(300_000_000, "worker-1"), (None, "engine-2/0")])
+@pytest.mark.parametrize("force", [False, True])
+def test_a_running_activity_without_a_row_is_left_alone(until: int | None, owner: str, force: bool) -> None:
+    flow = given(ACTIVITY)
+    flow.begin(1, owner=owner, until=until)
+    flow.lose("RUN1-a1.1")
+    decision = flow.when(reconcile("engine-2", force=force), at=200)
+    assert not decision.reply.changed
+    assert flow.rows == {}
+    assert names(flow.finish(1).events) == ["ActivityCompleted"]
+
+
+@pytest.mark.contract("REPAIR-20")
+def test_a_running_activity_without_a_row_is_redelivered_when_its_lease_and_the_grace_are_over() -> None:
+    flow = running()
+    flow.lose("RUN1-a1.1")
+    assert not flow.when(reconcile(), at=329.9).reply.changed
+    assert flow.when(reconcile(), at=330).reply.restored == ["RUN1-a1.1"]
+    task = flow.activity_task(1)
+    assert (task.state, task.attempt, task.owner, task.until) == ("ready", 1, None, None)
+    assert flow.begin(1, owner="worker-2").attempt == 2
+
+
+def test_a_heartbeat_that_was_recorded_prolongs_that_grace() -> None:
+    flow = running()
+    flow.beat(1, at=100)
+    flow.lose("RUN1-a1.1")
+    assert not flow.when(reconcile(), at=429.9).reply.changed
+    assert flow.when(reconcile(), at=430).reply.restored == ["RUN1-a1.1"]
+
+
+def test_an_activity_that_ran_inside_an_engine_that_is_gone_is_redelivered_at_once() -> None:
+    flow = given(ACTIVITY)
+    flow.begin(1, owner="engine-1/0", until=None)
+    flow.lose("RUN1-a1.1")
+    assert flow.when(reconcile("engine-2")).reply.restored == ["RUN1-a1.1"]
+
+
+@pytest.mark.parametrize(
+    ("owner", "until", "at", "over"),
+    [
+        ("engine-1/0", None, 0, True),
+        ("engine-2/0", None, 10_000, False),
+        ("worker-1", 300_000_000, 299, False),
+        ("worker-1", 300_000_000, 300, True),
+        ("engine-1/0", 300_000_000, 0, False),
+    ],
+)
+@pytest.mark.parametrize("kind", ["workflow", "activity"])
+def test_a_lease_that_is_over_is_given_back(owner: str, until: int | None, at: float, over: bool, kind: str) -> None:
+    flow = given() if kind == "workflow" else given(ACTIVITY)
+    (id,) = flow.rows
+    flow.claim(id, owner=owner, until=until)
+    flow.reopen()
+    decision = flow.when(reconcile("engine-2"), at=at)
+    assert decision.reply.released == ([id] if over else [])
+    assert flow.rows[id].state == ("ready" if over else "leased")
+    assert flow.rows[id].attempt == 1
+
+
+@pytest.mark.parametrize(
+    ("until", "holding", "over"),
+    [
+        (None, frozenset({"RUN1-a1.1"}), False),
+        (None, frozenset(), True),
+        (None, None, False),
+        (300_000_000, frozenset(), False),
+    ],
+)
+def test_a_lease_inside_the_engine_that_nobody_there_holds_is_given_back(
+    until: int | None, holding: frozenset[str] | None, over: bool
+) -> None:
+    flow = given(ACTIVITY)
+    flow.begin(1, owner="engine-2/0", until=until)
+    decision = flow.when(reconcile("engine-2", holding=holding), at=1)
+    assert decision.reply.released == (["RUN1-a1.1"] if over else [])
+
+
+@pytest.mark.contract("ACT-31")
+def test_a_row_that_history_does_not_know_is_dropped() -> None:
+    flow = given(ACTIVITY)
+    stray = replace(flow.activity_task(1), id="RUN1-a7.1", step=7)
+    flow.rows[stray.id] = flow.tasks[stray.id] = stray
+    assert flow.when(reconcile()).reply.dropped == [stray.id]
+    assert set(flow.rows) == {"RUN1-a1.1"}
+    assert names(flow.history) == ["StartAccepted", "WorkflowStarted", "ActivityScheduled"]
+
+
+def test_a_row_of_an_earlier_retry_is_dropped() -> None:
+    flow = running(RetryPolicy(max_attempts=2))
+    stale = flow.activity_task(1)
+    flow.fail(1)
+    flow.rows[stale.id] = flow.tasks[stale.id] = stale
+    assert flow.when(reconcile()).reply.dropped == [stale.id]
+
+
+def test_a_row_of_a_closed_run_is_dropped() -> None:
+    flow = given()
+    stray: Task = flow.workflow_task
+    flow.complete(CompleteWorkflow())
+    flow.rows[stray.id] = flow.tasks[stray.id] = stray
+    assert flow.when(reconcile()).reply.dropped == [stray.id]
+    assert flow.rows == {}
+
+
+def test_a_ready_task_is_offered_again() -> None:
+    flow = given(ACTIVITY)
+    decision = flow.when(reconcile(), offer=to("worker-7"))
+    assert [task.id for task in decision.leased] == ["RUN1-a1.1"]
+    assert not decision.reply.changed
+
+
+def test_a_retry_in_its_backoff_is_not_offered() -> None:
+    flow = retry_pending()
+    assert flow.when(reconcile(), offer=to("worker-7")).idle
+
+
+BLOCKED = Block(message="diverged", replay_blocked=True, fingerprint="f1")
+
+
+@pytest.mark.parametrize(
+    ("block", "named", "revived"),
+    [
+        (BLOCKED, {}, False),
+        (BLOCKED, {"fingerprints": {"order": "f1"}}, False),
+        (BLOCKED, {"fingerprints": {"order": None}}, False),
+        (BLOCKED, {"fingerprints": {"other": "f2"}}, False),
+        (BLOCKED, {"fingerprints": {"order": "f2"}}, True),
+        (replace(BLOCKED, fingerprint=None), {"fingerprints": {"order": "f2"}}, True),
+        (BLOCKED, {"force": True}, True),
+        (Block(message="boom"), {"fingerprints": {"order": "f2"}}, False),
+        (Block(message="boom"), {"force": True}, True),
+    ],
+)
+def test_a_blocked_task_is_tried_again_under_another_definition_or_on_demand(
+    block: Block, named: dict[str, Any], revived: bool
+) -> None:
+    flow = given()
+    flow.break_task(block)
+    decision = flow.when(reconcile(**named), at=1)
+    assert decision.reply.revived == (["RUN1-w2"] if revived else [])
+    assert flow.workflow_task.state == ("ready" if revived else "failed")
+    assert [task.id for task in decision.born] == (["RUN1-w2"] if revived else [])
+    if revived:
+        assert flow.workflow_task.block is None
+        assert flow.state.next_wake is None
+
+
+@pytest.mark.parametrize(
+    "flow_of",
+    [
+        lambda: given(StartTimer(delay_seconds=5)),
+        running,
+        lambda: given(CompleteWorkflow()),
+        retry_pending,
+    ],
+    ids=["timer", "running", "closed", "backoff"],
+)
+def test_a_healthy_run_needs_no_repair(flow_of: Any) -> None:
+    flow = flow_of()
+    flow.reopen()
+    before = snapshot(flow)
+    decision = flow.when(reconcile(), at=1)
+    assert decision.idle
+    assert not decision.reply.changed
+    assert snapshot(flow) == before
+
+
+def test_reconciling_twice_changes_nothing_more() -> None:
+    flow = given(ACTIVITY, StartTimer(delay_seconds=0))
+    flow.lose(*flow.rows)
+    assert flow.when(reconcile()).reply.changed
+    rows = dict(flow.rows)
+    assert not flow.when(reconcile()).reply.changed
+    assert flow.rows == rows

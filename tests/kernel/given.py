@@ -1,0 +1,374 @@
+"""Given a workflow, when a message arrives, then a decision: the harness of all kernel tests.
+
+A `Flow` is one instance with a clock that stands still unless a test moves it, ids that count, and *stored* rows: what
+a store would hold after applying every decision. Each decision is applied under the store's own rules (the guard, which
+rows existed before), so every test also proves those. `refold` builds the instance anew from the stored rows alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import msgspec
+import pytest
+
+from holdfast.kernel.command import Command
+from holdfast.kernel.decision import CommandRecord, Decision, RunRow, WorkflowRow
+from holdfast.kernel.event import Event, Recorded, restore
+from holdfast.kernel.failure import Failure
+from holdfast.kernel.features.activity import (
+    Activities,
+    CompleteActivity,
+    FailActivity,
+    HeartbeatActivity,
+    Progress,
+    RetryPolicy,
+    ScheduleActivity,
+)
+from holdfast.kernel.features.activity.records import Execution
+from holdfast.kernel.features.deadline import Due
+from holdfast.kernel.features.failures import Failures
+from holdfast.kernel.features.lease import Claim
+from holdfast.kernel.features.memo import Memo
+from holdfast.kernel.features.search import SearchAttributes
+from holdfast.kernel.features.start import Identity, Start
+from holdfast.kernel.features.timer import Timers
+from holdfast.kernel.features.version import Versions
+from holdfast.kernel.features.workflow_task import CompleteWorkflowTask, FailWorkflowTask
+from holdfast.kernel.limits import Limits
+from holdfast.kernel.machine import Machine, nobody
+from holdfast.kernel.message import Message, Refused
+from holdfast.kernel.state import Run, Workflow
+from holdfast.kernel.task import Block, Lease, Task
+from holdfast.kernel.turn import watch
+from holdfast.kernel.values import LEASE, SECOND, Micros
+
+T0: Micros = 1_800_000_000 * SECOND
+"""Where the clock of every test begins; `at` counts seconds from here."""
+
+WORKER = "worker-1"
+MACHINE = Machine()
+
+
+def instant(at: float) -> Micros:
+    return T0 + round(at * SECOND)
+
+
+class Ids:
+    """Identity that counts, so that two runs of a test agree on every id."""
+
+    def __init__(self) -> None:
+        self.keys = 0
+        self.ulids = 0
+
+    def key(self) -> int:
+        self.keys += 1
+        return self.keys
+
+    def serial(self) -> int:
+        return self.key()
+
+    def ulid(self) -> str:
+        self.ulids += 1
+        return f"RUN{self.ulids}"
+
+
+class Flow:
+    """One workflow instance under test."""
+
+    def __init__(self, machine: Machine = MACHINE, workflow_id: str = "order-1") -> None:
+        self.machine = machine
+        self.ids = Ids()
+        self.state = Workflow(self.ids.key(), "default", workflow_id)
+        self.latest: Micros = T0
+        self.now = T0
+        self.decisions: list[Decision] = []
+        self.row: WorkflowRow | None = None
+        self.rows: dict[str, Task] = {}
+        self.runs: dict[int, RunRow] = {}
+        self.histories: dict[int, list[Recorded]] = {}
+        self.commands: list[CommandRecord] = []
+
+    @property
+    def now(self) -> Micros:
+        return self._now
+
+    @now.setter
+    def now(self, now: Micros) -> None:
+        self._now = now
+        self.latest = max(self.latest, now)
+
+    # -- messages
+
+    def when(
+        self, message: Message, at: float | None = None, offer: Callable[[Task], Lease | None] = nobody
+    ) -> Decision:
+        """Decide a message, `at` seconds after the beginning, and store what was decided."""
+        if at is not None:
+            self.now = instant(at)
+        decision = self.machine.decide(self.state, message, self.now, self.ids, offer)
+        for field in ("events", "tasks", "runs", "commands", "born", "leased", "closed"):
+            setattr(decision, field, list(getattr(decision, field)))  # tuple or list is the kernel's own business
+        self.decisions.append(decision)
+        if not decision.idle:
+            self._store(decision)
+        return decision
+
+    def refused(self, message: Message, at: float | None = None) -> Refused:
+        """The refusal of a message; nothing of the instance may have changed by it."""
+        if at is not None:
+            self.now = instant(at)
+        before = snapshot(self)
+        with pytest.raises(Refused) as caught:
+            self.when(message)
+        assert snapshot(self) == before
+        return caught.value
+
+    def _store(self, decision: Decision) -> None:
+        assert decision.after == (0 if self.row is None else self.row.last), "the guard names another decision"
+        self.row = decision.workflow
+        for entry in decision.events:
+            self.histories.setdefault(entry.run, []).append(entry)
+        for change in decision.tasks:
+            assert change.stored == (change.task_id in self.rows), f"{change.task_id}: `stored` does not match the rows"
+            if change.task is None:
+                self.rows.pop(change.task_id, None)
+            else:
+                self.rows[change.task_id] = change.task
+        assert decision.workflow.expects == len(self.rows)
+        for new, row in decision.runs:
+            assert new == (row.key not in self.runs)
+            self.runs[row.key] = row
+        self.commands += decision.commands
+
+    # -- what tests say most often
+
+    def start(self, workflow_type: str = "order", *, at: float | None = None, **options: Any) -> Decision:
+        return self.when(started(self.state.workflow_id, workflow_type, **options), at)
+
+    def due(self, at: float) -> Decision:
+        return self.when(Due(), at)
+
+    def claim(self, task_id: str, owner: str = WORKER, at: float | None = None, until: Micros | None = LEASE) -> Task:
+        """Lease a task to a worker over the wire, or with `until` None to one inside the engine."""
+        if at is not None:
+            self.now = instant(at)
+        lease = Lease(owner=owner, until=None if until is None else self.now + until)
+        return self.when(Claim(task_id=task_id, lease=lease)).reply
+
+    def complete(
+        self, *commands: Command, at: float | None = None, owner: str = WORKER, handled: Iterable[str] = ()
+    ) -> Decision:
+        """Complete the workflow task with these commands; a ready one is claimed first."""
+        return self.when(self.completion(*commands, owner=owner, at=at, handled=handled))
+
+    def completion(
+        self, *commands: Command, owner: str = WORKER, at: float | None = None, handled: Iterable[str] = ()
+    ) -> CompleteWorkflowTask:
+        """The completion of the workflow task, which is claimed first if it is ready."""
+        task = self._held(owner, at)
+        return CompleteWorkflowTask(
+            task_id=task.id,
+            owner=owner,
+            attempt=task.attempt,
+            commands=list(commands),
+            handled_failures=list(handled),
+        )
+
+    def break_task(self, block: Block, at: float | None = None, owner: str = WORKER) -> Decision:
+        """Fail the workflow task."""
+        task = self._held(owner, at)
+        return self.when(FailWorkflowTask(task_id=task.id, owner=owner, attempt=task.attempt, block=block))
+
+    def _held(self, owner: str, at: float | None) -> Task:
+        if at is not None:
+            self.now = instant(at)
+        task = self.workflow_task
+        return task if task.state == "leased" else self.claim(task.id, owner)
+
+    def begin(self, step: int, owner: str = WORKER, at: float | None = None, until: Micros | None = LEASE) -> Task:
+        """Claim the activity of a step."""
+        return self.claim(self.activity_task(step).id, owner, at, until)
+
+    def finish(self, step: int, result: bytes | None = b"ok", at: float | None = None, **named: Any) -> Decision:
+        return self.when(self.finished(step, result, **named), at)
+
+    def finished(self, step: int, result: bytes | None = b"ok", **named: Any) -> CompleteActivity:
+        return CompleteActivity(**self._attempt(step, named), result=result)
+
+    def fail(self, step: int, failure: Failure | str = "boom", at: float | None = None, **named: Any) -> Decision:
+        return self.when(self.failed(step, failure, **named), at)
+
+    def failed(self, step: int, failure: Failure | str = "boom", **named: Any) -> FailActivity:
+        raised = Failure(message=failure) if isinstance(failure, str) else failure
+        return FailActivity(**self._attempt(step, named), failure=raised)
+
+    def beat(self, step: int, at: float | None = None, progress: Progress | None = None, **named: Any) -> Decision:
+        return self.when(HeartbeatActivity(**self._attempt(step, named), progress=progress), at)
+
+    def _attempt(self, step: int, named: dict[str, Any]) -> dict[str, Any]:
+        """Who speaks: the current attempt, unless the test names another one."""
+        execution = self.run.part(Activities).open.get(step)
+        found = {"attempt": 1, "owner": WORKER} if execution is None else vars_of(execution, ("attempt", "owner"))
+        return {"step": step, "run_id": self.run.run_id, **found, **named}
+
+    # -- what a test looks at
+
+    @property
+    def run(self) -> Run:
+        return self.state.current
+
+    @property
+    def history(self) -> list[Recorded]:
+        """The current run's stored events."""
+        return self.histories[self.run.key]
+
+    @property
+    def tasks(self) -> dict[str, Task]:
+        return self.state.tasks
+
+    @property
+    def workflow_task(self) -> Task:
+        (task,) = (task for task in self.tasks.values() if task.kind == "workflow")
+        return task
+
+    def activity_task(self, step: int) -> Task:
+        (task,) = (task for task in self.tasks.values() if task.kind == "activity" and task.step == step)
+        return task
+
+    def execution(self, step: int) -> Execution:
+        return self.run.part(Activities).open[step]
+
+    def lose(self, *task_ids: str) -> None:
+        """Rows vanish behind the engine's back, and the engine comes up again."""
+        for task_id in task_ids:
+            del self.rows[task_id]
+        self.reopen()
+
+    def reopen(self) -> None:
+        """The engine comes up again on the stored rows."""
+        self.state = refold(self)
+
+
+def given(
+    *commands: Command, machine: Machine = MACHINE, limits: Limits | None = None, at: float = 0, **options: Any
+) -> Flow:
+    """A started workflow whose first task asked for these commands; without any, that task is ready."""
+    flow = Flow(machine if limits is None else Machine(limits=limits))
+    flow.start(at=at, **options)
+    if commands:
+        flow.complete(*commands)
+    return flow
+
+
+def running(policy: RetryPolicy | None = None, *, until: Micros | None = LEASE, **options: Any) -> Flow:
+    """A workflow that waits for the activity of step 1, which a worker has just begun."""
+    flow = given(ScheduleActivity(activity_type="charge", retry_policy=policy), **options)
+    flow.begin(1, until=until)
+    return flow
+
+
+def started(workflow_id: str = "order-1", workflow_type: str = "order", **options: Any) -> Start:
+    return Start(namespace="default", workflow_id=workflow_id, workflow_type=workflow_type, **options)
+
+
+def to(owner: str, until: Micros | None = None) -> Callable[[Task], Lease | None]:
+    """Everything that comes out ready is taken by this worker at once."""
+    return lambda task: Lease(owner=owner, until=until)
+
+
+def names(entries: Iterable[Recorded]) -> list[str]:
+    return [entry.type for entry in entries]
+
+
+def only(decision: Decision, kind: type[Event]) -> Any:
+    """The one event of this kind that was decided."""
+    (event,) = (entry.event for entry in decision.events if isinstance(entry.event, kind))
+    return event
+
+
+def vars_of(thing: object, fields: Iterable[str]) -> dict[str, Any]:
+    return {field: getattr(thing, field) for field in fields}
+
+
+def refold(flow: Flow) -> Workflow:
+    """The instance as an engine that has just come up folds it: from the stored bytes and rows, nothing else."""
+    row = flow.row
+    assert row is not None
+    state = Workflow(row.key, row.namespace, row.workflow_id)
+    state.workflow_type = row.workflow_type
+    state.exists = True
+    state.last = row.last
+    state.command_sequence = row.command_sequence
+    state.cursor = row.cursor
+    state.next_wake = row.next_wake
+    state.reserved_at = row.reserved_at
+    if row.run is not None:
+        index = flow.runs[row.run]
+        run = state.run = Run(index.key, index.run_id, index.number)
+        flow.machine.fold(state, run, reread(flow.machine, flow.histories[row.run]))
+        for task in flow.rows.values():
+            state.tasks[task.id] = task
+            watch(run, task)
+    return state
+
+
+def reread(machine: Machine, history: Iterable[Recorded]) -> list[Recorded]:
+    """A history read back from its stored bytes, its checksums verified."""
+    found: list[Recorded] = []
+    previous = (0, 0)
+    for entry in history:
+        stored = (entry.sequence, entry.type, entry.at, entry.body, entry.context_body, entry.checksum)
+        found.append(restore(machine.kinds, entry.run, stored, previous))
+        previous = (entry.sequence, entry.checksum)
+    return found
+
+
+def snapshot(flow: Flow, state: Workflow | None = None) -> dict[str, Any]:
+    """Everything that an instance is, as plain data.
+
+    Left out is what lives in memory only and may differ after a restart: unrecorded heartbeats, and that a retry whose
+    backoff is over was offered already (a restart offers it once more).
+    """
+    state = state or flow.state
+    run = state.run
+    found: dict[str, Any] = {
+        "exists": state.exists,
+        "last": state.last,
+        "type": state.workflow_type,
+        "reserved_at": state.reserved_at,
+        "command_sequence": state.command_sequence,
+        "cursor": state.cursor,
+        "next_wake": state.next_wake,
+        "tasks": msgspec.to_builtins(state.tasks),
+    }
+    if run is None:
+        return found
+    fields = ("key", "run_id", "number", "status", "closed_reason", "workflow_type", "routing", "started_at")
+    more = ("closed_at", "length", "bytes", "checksum", "last_at", "step")
+    agenda = sorted(entry for entry in set(run.agenda) if _counts(flow, state, entry))
+    found |= vars_of(run, fields + more)
+    found |= {
+        "waking": [entry for entry in run.waking if entry[0] > state.cursor],
+        "agenda": agenda,
+        "activities": {step: _plain(execution) for step, execution in run.part(Activities).open.items()},
+        "timers": dict(run.part(Timers).pending),
+        "versions": dict(run.part(Versions).markers),
+        "memo": dict(run.part(Memo).values),
+        "search_attributes": dict(run.part(SearchAttributes).values),
+        "failures": dict(run.part(Failures).raised),
+        "identity": vars_of(run.part(Identity), Identity.__slots__),
+    }
+    return found
+
+
+def _counts(flow: Flow, state: Workflow, entry: tuple[Micros, str, int | str]) -> bool:
+    at, kind, id = entry
+    if kind == "heartbeat" or (kind == "retry" and at <= flow.latest):
+        return False
+    return flow.machine.deadlines[kind].armed(state, id) == at
+
+
+def _plain(execution: Execution) -> dict[str, Any]:
+    return vars_of(execution, (field for field in Execution.__slots__ if field != "heard_at"))

@@ -1,0 +1,496 @@
+"""Laws: what holds after any sequence of messages, with any workers waiting, and a clock that may go back.
+
+Folding the stored history from zero gives the live state; the rows are exactly what `expect` says; the same input gives
+the same decision, with or without a restart before each message; history adds up; nothing follows the end.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from random import Random
+from typing import Any, NamedTuple
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from holdfast.kernel.command import Command, TerminalCommand
+from holdfast.kernel.decision import Decision
+from holdfast.kernel.event import Recorded
+from holdfast.kernel.failure import Failure
+from holdfast.kernel.features.activity import (
+    Activities,
+    ActivityStarted,
+    CancelActivity,
+    CompleteActivity,
+    FailActivity,
+    HeartbeatActivity,
+    Progress,
+    RetryPolicy,
+    ScheduleActivity,
+)
+from holdfast.kernel.features.activity.records import Execution
+from holdfast.kernel.features.close import CompleteWorkflow, FailWorkflow
+from holdfast.kernel.features.continue_as_new import ContinueAsNew
+from holdfast.kernel.features.deadline import Due
+from holdfast.kernel.features.failures import Failures
+from holdfast.kernel.features.lease import Claim, Offer, Release
+from holdfast.kernel.features.local_activity import LocalAttempt, RecordLocalActivity
+from holdfast.kernel.features.memo import UpsertMemo
+from holdfast.kernel.features.reconcile import Reconcile
+from holdfast.kernel.features.search import UpsertSearchAttributes
+from holdfast.kernel.features.side_effect import RecordSideEffect
+from holdfast.kernel.features.start import Reserve
+from holdfast.kernel.features.timer import CancelTimer, StartTimer, Timers
+from holdfast.kernel.features.version import RecordVersionMarker
+from holdfast.kernel.features.workflow_task import (
+    WAITING_FOR_HISTORY,
+    CompleteWorkflowTask,
+    FailWorkflowTask,
+    HeartbeatWorkflowTask,
+)
+from holdfast.kernel.limits import Limits
+from holdfast.kernel.machine import Machine
+from holdfast.kernel.message import Message, Refused
+from holdfast.kernel.task import Block, Lease, Task
+from holdfast.kernel.values import LEASE, SECOND
+
+from .given import Flow, refold, reread, snapshot, started
+
+ENDS = {
+    *("ActivityCompleted", "ActivityFailed", "ActivityTimedOut", "ActivityCancelled", "TimerFired", "TimerCancelled"),
+    *("SideEffectRecorded", "VersionMarkerRecorded", "MemoUpserted", "SearchAttributesUpserted"),
+}
+OPENS = {"ActivityScheduled", "TimerScheduled", *(end for end in ENDS if end.endswith(("Recorded", "Upserted")))}
+CLOSES = {"WorkflowCompleted", "WorkflowFailed", "WorkflowTimedOut", "WorkflowContinuedAsNew"}
+AFTERWARDS = {
+    *("UpdateCompleted", "ActivityCancelled", "ParentClosePolicyApplied", "ParentClosePolicyFailed"),
+    *("ArchiveRequested", "WorkflowArchived"),
+}
+"""What may follow the end of a run."""
+
+LIMITS = Limits(pending_activity_count=6, pending_timer_count=6, memo_size=12, history_length=120)
+
+POLICIES: list[RetryPolicy | None] = [
+    None,
+    RetryPolicy(max_attempts=3, backoff_seconds=[0.0, 5.0]),
+    RetryPolicy(max_attempts=None, backoff_seconds=[30.0]),
+    RetryPolicy(max_attempts=2, start_to_close_timeout=40.0, heartbeat_timeout=8.0),
+    RetryPolicy(max_attempts=2, schedule_to_start_timeout=4.0, schedule_to_close_timeout=50.0),
+    RetryPolicy(max_attempts=2, schedule_to_start_timeout=5.0, schedule_to_close_timeout=60.0, backoff_seconds=[7.0]),
+    RetryPolicy(max_attempts=2, non_retryable_error_types=["Fatal"], start_to_close_timeout=400.0),
+]
+AT_ONCE = [policy for policy in POLICIES if policy is None or not any(policy.backoff_seconds)]
+FAILURES = [
+    Failure(message="boom"),
+    Failure(message="boom", exception_type="Fatal"),
+    Failure(message="boom", non_retryable=True),
+]
+BLOCKS = [
+    Block(message="boom"),
+    Block(message="diverged", replay_blocked=True, fingerprint="f1"),
+    Block(message="nothing yet", type=WAITING_FOR_HISTORY),
+]
+OWNERS = ["engine-1/0", "engine-2/0", "worker-1", "worker-2"]
+STARTS: list[dict[str, Any]] = [
+    {},
+    {},
+    {},
+    {"execution_timeout_seconds": 5000.0, "run_timeout_seconds": 2500.0},
+    {"duplicate_policy": "return_existing_active", "memo": {"a": b"1"}, "search_attributes": {"x": 1}},
+]
+ATTEMPTS = [
+    LocalAttempt(),
+    LocalAttempt(failure=FAILURES[0], backoff_seconds=2.0),
+    LocalAttempt(failure=FAILURES[0], timeout_kind="start_to_close"),
+]
+
+WRONG = [StartTimer(delay_seconds=-1), ScheduleActivity(activity_type=""), UpsertMemo(entries={"1": b""})]
+LAST = [
+    CompleteWorkflow(result=b"r"),
+    FailWorkflow(message="x"),
+    ContinueAsNew(),
+    ContinueAsNew(arguments=b"n", queue="q"),
+]
+
+
+def some_command(random: Random, policies: list[RetryPolicy | None]) -> Command:
+    pick = random.choice
+    match pick(["activity"] * 4 + ["timer"] * 3 + ["cancel", "cancel", "effect", "version", "memo", "search", "local"]):
+        case "activity":
+            return ScheduleActivity(activity_type=pick("ab"), retry_policy=pick(policies))
+        case "timer":
+            return StartTimer(delay_seconds=pick([0.0, 1.0, 5.0, 60.0, 0.25]))
+        case "cancel":
+            return pick([CancelTimer, CancelActivity])(step=pick(range(1, 9)))
+        case "effect":
+            return RecordSideEffect(result=pick([b"", b"x"]))
+        case "version":
+            version = pick([-1, 0, 1])
+            return RecordVersionMarker(change_id=pick("cd"), version=version, min_supported=-1, max_supported=1)
+        case "memo":
+            return UpsertMemo(entries={pick("abc"): pick([None, b"", b"x", b"yz"])})
+        case "search":
+            return UpsertSearchAttributes(attributes={pick("abc"): pick([None, True, -7, 0.5, "text", ["a", "b"]])})
+        case _:
+            outcome = pick(["completed", "completed", "failed", "timed_out", "cancelled"])
+            attempts = [pick(ATTEMPTS) for _ in range(pick([1, 1, 2, 3]))]
+            policy = pick(policies)
+            return RecordLocalActivity(activity_type="l", outcome=outcome, attempts=attempts, retry_policy=policy)
+
+
+def some_commands(random: Random, policies: list[RetryPolicy | None]) -> tuple[Command, ...]:
+    found = [some_command(random, policies) for _ in range(random.choice([0, 1, 1, 2, 3]))]
+    end = random.choice([[]] * 16 + [WRONG, LAST])
+    return (*found, random.choice(end)) if end else tuple(found)
+
+
+class Act(NamedTuple):
+    """One thing that happens. The numbers choose among whatever there is to choose from at that moment."""
+
+    verb: str
+    which: int = 0
+    how: int = 0
+    pause: float = 0
+    taker: int = 0
+    commands: tuple[Command, ...] = ()
+
+
+CALM = ["complete"] * 6 + ["claim"] * 5 + ["finish"] * 4 + ["fail"] * 3 + ["due"] * 3
+CALM += ["start", "stale", "break", "renew", "release", "offer", "reconcile"]
+WILD = [*CALM, "beat", "beat", "beat", "lose", "reserve"]
+
+
+def some_act(verbs: list[str], seed: int) -> Act:
+    policies = POLICIES if verbs is WILD else AT_ONCE
+    random = Random(seed)
+    verb = random.choice(verbs)
+    small = [random.randrange(6) for _ in range(3)]
+    pause = random.choice([0, 0, 0, 0, 1, 1, 5, 20, 301, -50])
+    return Act(verb, *small[:2], pause, small[2], some_commands(random, policies) if verb == "complete" else ())
+
+
+def acts(verbs: list[str]) -> st.SearchStrategy[list[Act]]:
+    """Stories of up to forty acts. An act is one number, so that a failing story shrinks to the few acts it needs."""
+    story = st.lists(st.integers(0, 2**20), min_size=20, max_size=40, unique=True)
+    return story.map(lambda seeds: [Act("start", how=len(seeds)), *(some_act(verbs, seed) for seed in seeds)])
+
+
+class Story:
+    """An instance living through a sequence of acts, and everyone who ever held a lease on it."""
+
+    def __init__(self) -> None:
+        self.flow = Flow(Machine(limits=LIMITS))
+        self.attempts: list[dict[str, Any]] = []
+        self.leases: list[dict[str, Any]] = []
+        self.lost: set[str] = set()
+        self.blurred = False  # an unrecorded heartbeat or a lost row: the wake may be early
+
+    def live(self, act: Act) -> Decision | Refused:
+        flow = self.flow
+        flow.now += round(act.pause * SECOND)
+        if act.verb == "lose" and flow.rows:
+            id = sorted(flow.rows)[act.which % len(flow.rows)]
+            self.lost.add(id)
+            self.blurred = True
+            flow.lose(id)
+        message = self.message(act)
+        before = snapshot(flow)
+        outcome = self.decide(message, act)
+        if isinstance(outcome, Refused):
+            assert snapshot(flow) == before, f"refused as {outcome.reason}, yet something changed"
+        else:
+            self.remember(outcome)
+        return outcome
+
+    def decide(self, message: Message, act: Act) -> Decision | Refused:
+        try:
+            return self.flow.when(message, offer=self.taker(act))
+        except Refused as refusal:
+            return refusal
+
+    def remember(self, decision: Decision) -> None:
+        for entry in decision.events:
+            if isinstance(entry.event, ActivityStarted):
+                event = entry.event
+                who = {"step": event.sequence, "attempt": event.attempt_number, "owner": entry.context.owner}
+                self.attempts.append({**who, "run_id": event.activity_execution_id.partition("-")[0]})
+        for task in self.flow.tasks.values():
+            lease = {"task_id": task.id, "owner": task.owner, "attempt": task.attempt}
+            if task.state == "leased" and lease not in self.leases:
+                self.leases.append(lease)
+        self.lost -= set(self.flow.rows)
+
+    def taker(self, act: Act) -> Callable[[Task], Lease | None]:
+        if act.taker < 3:
+            return lambda task: None
+        kind = ("activity", "workflow", None)[act.taker - 3]
+        return lambda task: self.lease(act.which) if kind in (None, task.kind) else None
+
+    def lease(self, which: int) -> Lease:
+        owner = OWNERS[which % len(OWNERS)]
+        return Lease(owner=owner, until=None if owner.startswith("engine") else self.flow.now + LEASE)
+
+    def current_lease(self) -> dict[str, Any]:
+        """Who may complete the workflow task: its holder, or for a ready one the engine itself."""
+        for task in self.flow.tasks.values():
+            if task.kind == "workflow" and task.state == "leased":
+                return {"task_id": task.id, "owner": task.owner, "attempt": task.attempt}
+            if task.kind == "workflow" and task.state == "ready":
+                return {"task_id": task.id, "owner": OWNERS[0], "attempt": 1, "lease": Lease(owner=OWNERS[0])}
+        return {}
+
+    def next_verb(self, act: Act) -> str:
+        """While the workflow waits: what moves it on."""
+        if any(task.state == "ready" for task in self.flow.tasks.values()):
+            return "claim"
+        return ("finish", "finish", "fail")[act.how % 3] if self.running() else "due"
+
+    def running(self) -> list[dict[str, Any]]:
+        """The attempts that may report."""
+        run = self.flow.state.run
+        open = {} if run is None else run.part(Activities).open
+        return [a for a in self.attempts if run and a["run_id"] == run.run_id and current(open.get(a["step"]), a)]
+
+    def message(self, act: Act) -> Message:
+        flow = self.flow
+        tasks = sorted(flow.tasks)
+        tasks = [id for id in tasks if flow.tasks[id].state == "ready"] or tasks
+        task_id = tasks[act.which % len(tasks)] if tasks else "RUN1-w9"
+        held = self.leases[-1 - act.which % len(self.leases)] if self.leases else {}
+        held = held or {"task_id": task_id, "owner": OWNERS[0], "attempt": 1}
+        attempts = (self.running() if act.which else []) or self.attempts
+        attempt = attempts[-1 - act.which % len(attempts)] if attempts else {}
+        attempt = attempt or {"step": 1, "attempt": 1, "owner": OWNERS[0], "run_id": "RUN1"}
+        raised = list(flow.run.part(Failures).raised) if flow.state.run is not None and act.how % 2 else []
+        match act.verb:
+            case "start":
+                return started(**STARTS[act.how % len(STARTS)])
+            case "reserve":
+                return Reserve(namespace="default", workflow_id="order-1", workflow_type="order")
+            case "claim":
+                return Claim(task_id=task_id, lease=self.lease(act.how))
+            case "complete":
+                lease = self.current_lease()
+                if not lease:
+                    return self.message(act._replace(verb=self.next_verb(act)))
+                found = list(act.commands)
+                if act.how and not (found and isinstance(found[-1], TerminalCommand)):
+                    found.append(StartTimer(delay_seconds=float(act.how)))  # so that the story goes on
+                return CompleteWorkflowTask(**lease, commands=found, handled_failures=raised)
+            case "stale":
+                return CompleteWorkflowTask(**held, commands=[RecordSideEffect(result=b"s")])
+            case "break":
+                return FailWorkflowTask(**held, block=BLOCKS[act.how % len(BLOCKS)])
+            case "renew":
+                return HeartbeatWorkflowTask(**held, renew=act.how % 2 == 0)
+            case "release":
+                return Release(**held)
+            case "offer":
+                return Offer(task_id=task_id, quiet=act.how == 0)
+            case "finish":
+                return CompleteActivity(**attempt, result=b"r" * act.how)
+            case "fail":
+                return FailActivity(**attempt, failure=FAILURES[act.how % len(FAILURES)])
+            case "beat":
+                self.blurred = True
+                return HeartbeatActivity(**attempt, progress=None if act.how < 3 else Progress(current=act.how))
+            case "due":
+                wake = flow.state.next_wake
+                if wake is not None and act.how < 4:
+                    flow.now = max(flow.now, wake)
+                return Due()
+            case _:
+                named = {"force": act.how % 2 == 1, "fingerprints": {"order": "f2"} if act.how > 2 else {}}
+                return Reconcile(incarnation="engine-1" if act.which % 2 else "engine-2", **named)
+
+
+def current(execution: Execution | None, attempt: dict[str, Any]) -> bool:
+    return execution is not None and execution.running and execution.attempt == attempt["attempt"]
+
+
+def quick(examples: int) -> Callable[[Any], Any]:
+    return settings(
+        max_examples=examples,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        phases=[Phase.generate, Phase.shrink],
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+    )
+
+
+def plain(decision: Decision | Refused) -> Any:
+    """A decision as the bytes that would be stored and sent."""
+    if isinstance(decision, Refused):
+        return decision.reason, decision.message, repr(decision.fields)
+    events = [(e.run, e.sequence, e.at, e.type, e.body, e.context_body, e.checksum) for e in decision.events]
+    rest = [getattr(decision, field) for field in Decision.__struct_fields__ if field != "events"]
+    return events, msgspec.json.encode(rest)
+
+
+# -- the laws, one by one, on a story that has been lived
+
+
+def the_fold_of_the_stored_history_is_the_live_state(story: Story) -> None:
+    if story.flow.row is not None:
+        assert snapshot(story.flow, refold(story.flow)) == snapshot(story.flow)
+
+
+def the_rows_are_exactly_what_is_expected(story: Story) -> None:
+    flow = story.flow
+    assert flow.tasks == flow.rows
+    expected = flow.machine.expect(flow.state)
+    missing = set(expected.tasks) - set(flow.rows)
+    assert set(flow.rows) <= set(expected.tasks)
+    assert missing <= story.lost
+    assert all(expected.tasks[id].state == "leased" for id in missing), "only what may still run is left without a row"
+    assert sum(task.kind == "workflow" for task in flow.rows.values()) <= 1
+
+
+def the_wake_is_the_earliest_deadline(story: Story) -> None:
+    flow = story.flow
+    if not story.blurred:
+        assert flow.state.next_wake == flow.machine.expect(flow.state).next_wake
+    assert flow.row is None or flow.row.next_wake == flow.state.next_wake
+
+
+def the_end_is_the_end(story: Story) -> None:
+    flow = story.flow
+    for history in flow.histories.values():
+        types = [entry.type for entry in history]
+        ends = [at for at, type in enumerate(types) if type in CLOSES]
+        assert len(ends) <= 1
+        assert not ends or set(types[ends[0] + 1 :]) <= AFTERWARDS
+    if flow.state.run is not None and not flow.run.open:
+        assert flow.rows == {}
+        assert flow.state.next_wake is None
+        assert flow.machine.expect(flow.state) == ({}, None)
+    current = None if flow.row is None else flow.row.run
+    assert all(row.closed_reason is not None for key, row in flow.runs.items() if key != current)
+
+
+def each_step_opens_once_and_ends_at_most_once(story: Story) -> None:
+    for history in story.flow.histories.values():
+        opened = [step_of(entry) for entry in history if entry.type in OPENS]
+        assert opened == list(range(1, len(opened) + 1))
+        ended = Counter(step_of(entry) for entry in history if entry.type in ENDS)
+        assert set(ended) <= set(opened)
+        assert set(ended.values()) <= {1}
+
+
+def step_of(entry: Recorded) -> int:
+    return entry.event.sequence  # type: ignore[attr-defined,no-any-return]
+
+
+def history_adds_up(story: Story) -> None:
+    flow = story.flow
+    for history in flow.histories.values():
+        assert [entry.sequence for entry in history] == list(range(1, len(history) + 1))
+        assert [entry.event for entry in reread(flow.machine, history)] == [entry.event for entry in history]
+    times = [entry.at for history in flow.histories.values() for entry in history]
+    assert times == sorted(times)
+
+
+def the_index_tells_the_truth(story: Story) -> None:
+    flow = story.flow
+    if flow.state.run is not None:
+        row, run = flow.runs[flow.run.key], flow.run
+        assert (row.status, row.closed_reason, row.closed_at) == (run.status, run.closed_reason, run.closed_at)
+        assert row.search_attributes == flow.machine.index(flow.state).search_attributes
+
+
+LAWS = [
+    the_fold_of_the_stored_history_is_the_live_state,
+    the_rows_are_exactly_what_is_expected,
+    the_wake_is_the_earliest_deadline,
+    the_end_is_the_end,
+    each_step_opens_once_and_ends_at_most_once,
+    history_adds_up,
+    the_index_tells_the_truth,
+]
+
+
+@pytest.mark.contract("LEASE-16")
+@quick(120)
+@given(acts(WILD))
+def test_every_law_holds_after_every_message(story_of: list[Act]) -> None:
+    story = Story()
+    for act in story_of:
+        story.live(act)
+        for law in LAWS[:3]:
+            law(story)
+    for law in LAWS[3:]:
+        law(story)
+
+
+@quick(60)
+@given(acts(WILD))
+def test_two_machines_decide_the_same_for_the_same_input(story_of: list[Act]) -> None:
+    one, other = Story(), Story()
+    for act in story_of:
+        assert plain(one.live(act)) == plain(other.live(act))
+
+
+@quick(80)
+@given(acts(CALM))
+def test_an_engine_that_restarts_before_every_message_decides_the_same(story_of: list[Act]) -> None:
+    steady, restarted = Story(), Story()
+    for act in story_of:
+        if restarted.flow.row is not None:
+            restarted.flow.reopen()
+        assert plain(steady.live(act)) == plain(restarted.live(act))
+
+
+@quick(60)
+@given(acts(WILD), st.lists(st.booleans(), max_size=12))
+def test_delivering_the_wake_always_moves_it_on(story_of: list[Act], alone: list[bool]) -> None:
+    story = Story()
+    flow = story.flow
+    for act in story_of:
+        story.live(act)
+    for _ in alone:
+        if flow.state.next_wake is None:
+            break
+        flow.now = max(flow.now, flow.state.next_wake)
+        story.live(Act("due", how=5))
+        assert flow.state.next_wake is None or flow.state.next_wake > flow.now
+
+
+@pytest.mark.contract("REPAIR-01")
+@quick(60)
+@given(acts(WILD))
+def test_whatever_is_lost_reconciling_brings_back_what_the_run_needs_to_come_to_rest(story_of: list[Act]) -> None:
+    story = Story()
+    flow = story.flow
+    for act in story_of:
+        story.live(act)
+    if flow.state.run is None or not flow.run.open:
+        return
+    flow.now = max(flow.now, flow.run.last_at) + 2 * LEASE  # nobody works on it any more
+    flow.lose(*flow.rows)
+    flow.when(Reconcile(incarnation="engine-3", force=True))
+    assert {task.state for task in flow.rows.values()} <= {"ready"}
+    for _ in range(200):
+        if not work_once(flow):
+            break
+    assert flow.rows == {}
+    assert not flow.run.open or not (flow.run.part(Activities).open or flow.run.part(Timers).pending)
+
+
+def work_once(flow: Flow) -> bool:
+    """Do one ready task, or else let the time pass to the next wake. False: there is nothing left to do."""
+    ready = [task for task in flow.rows.values() if task.state == "ready" and task.available_at <= flow.now]
+    if ready and ready[0].kind == "workflow":
+        flow.complete()
+    elif ready:
+        flow.begin(ready[0].step or 0)
+        flow.finish(ready[0].step or 0)
+    elif flow.state.next_wake is not None:
+        flow.now = max(flow.now, flow.state.next_wake)
+        flow.when(Due())
+    else:
+        return False
+    return True

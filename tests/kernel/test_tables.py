@@ -1,0 +1,194 @@
+"""The tables of the machine: each event one fold, each command one rule, and every name literally that of the contract."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import pytest
+
+from holdfast.kernel.command import Command, StepCommand, TerminalCommand
+from holdfast.kernel.event import Event, StepEvent
+from holdfast.kernel.feature import Feature
+from holdfast.kernel.machine import FEATURES, Machine
+from holdfast.kernel.message import Message
+
+MACHINE = Machine()
+
+ACT = "activity_execution_id activity_class activity_type sequence"
+LOCAL = "execution_mode local_activity workflow_task_id"
+EXC = "exception_type exception_class message code exception"
+GROUP = (
+    "parallel_group_id parallel_group_kind parallel_group_base_sequence parallel_group_size parallel_group_index"
+    " parallel_group_path"
+)
+LIMIT = "structural_limit_kind structural_limit_value structural_limit_configured"
+ATTEMPT = f"{ACT} {LOCAL} {GROUP} activity activity_attempt activity_attempt_id attempt_number"
+START = (
+    "workflow_command_id workflow_instance_id workflow_run_id workflow_class workflow_type business_key"
+    " visibility_labels memo search_attributes outcome rejection_reason"
+)
+DECLARED = (
+    "declared_queries declared_query_contracts declared_signals declared_signal_contracts declared_updates"
+    " declared_update_contracts declared_entry_method declared_entry_mode declared_entry_declaring_class"
+)
+TIMER = (
+    "timer_id sequence delay_seconds fire_at timer_kind condition_wait_id condition_key"
+    f" condition_definition_fingerprint signal_wait_id signal_name {GROUP}"
+)
+
+ALLOWED = {
+    "StartAccepted": START,
+    "StartRejected": START,
+    "WorkflowStarted": f"{START} {DECLARED} execution_timeout_seconds run_timeout_seconds execution_deadline_at"
+    " run_deadline_at workflow_definition_fingerprint parent_workflow_instance_id parent_workflow_run_id parent_sequence"
+    " workflow_link_id child_call_id retry_policy timeout_policy continued_from_run_id retry_attempt"
+    " retry_of_child_workflow_run_id"
+    " arguments payload_codec declared_change_ids routing",
+    "WorkflowContinuedAsNew": "sequence continued_to_run_id continued_to_run_number workflow_link_id closed_reason",
+    "WorkflowCompleted": "output payload_codec",
+    "WorkflowFailed": "failure_id source_kind source_id failure_category non_retryable exception_type exception_class"
+    f" message exception {LIMIT}",
+    "WorkflowTimedOut": "failure_id timeout_kind failure_category message exception_class execution_deadline_at"
+    " run_deadline_at",
+    "ActivityScheduled": f"{ACT} {LOCAL} {GROUP} activity",
+    "ActivityStarted": f"{ATTEMPT} lease_expires_at",
+    "ActivityHeartbeatRecorded": f"{ATTEMPT} heartbeat_at lease_expires_at progress",
+    "ActivityRetryScheduled": f"{ACT} {LOCAL} {EXC} {GROUP} activity activity_attempt_id retry_task_id retry_of_task_id"
+    " retry_available_at retry_backoff_seconds retry_after_attempt_id retry_after_attempt retry_reason max_attempts"
+    " retry_policy timeout_kind",
+    "ActivityCompleted": f"{ATTEMPT} result payload_codec",
+    "ActivityFailed": f"{ATTEMPT} {EXC} {LIMIT} failure_id failure_category non_retryable",
+    "ActivityTimedOut": f"{ATTEMPT} failure_id failure_category timeout_kind message exception_class"
+    " schedule_deadline_at close_deadline_at schedule_to_close_deadline_at heartbeat_deadline_at",
+    "ActivityCancelled": f"{ATTEMPT} workflow_command_id cancelled_at",
+    "TimerScheduled": TIMER,
+    "TimerFired": f"{TIMER} fired_at",
+    "TimerCancelled": f"{TIMER} cancelled_at",
+    "SideEffectRecorded": "sequence result",
+    "VersionMarkerRecorded": "sequence change_id version min_supported max_supported",
+    "FailureHandled": "failure_id sequence failure_category source_kind source_id propagation_kind exception_class"
+    " exception_type message handled",
+    "SearchAttributesUpserted": "sequence attributes merged",
+    "MemoUpserted": "sequence entries merged",
+}
+"""The payload keys of the catalogue, and ours behind them."""
+
+COMMANDS = {
+    "ScheduleActivity": "schedule_activity",
+    "CancelActivity": "cancel_activity",
+    "RecordLocalActivity": "record_local_activity",
+    "StartTimer": "start_timer",
+    "CancelTimer": "cancel_timer",
+    "RecordSideEffect": "record_side_effect",
+    "RecordVersionMarker": "record_version_marker",
+    "UpsertMemo": "upsert_memo",
+    "UpsertSearchAttributes": "upsert_search_attributes",
+    "CompleteWorkflow": "complete_workflow",
+    "FailWorkflow": "fail_workflow",
+    "ContinueAsNew": "continue_as_new",
+}
+
+
+def every(base: type[Any]) -> Iterator[type[Any]]:
+    """All concrete types under a base: those with no subtypes of their own."""
+    for kind in base.__subclasses__():
+        if kind.__subclasses__():
+            yield from every(kind)
+        elif kind.__module__.startswith("holdfast."):
+            yield kind
+
+
+def tag_of(kind: type[Command]) -> str:
+    return msgspec.inspect.type_info(kind).tag  # type: ignore[union-attr,return-value]
+
+
+EVENTS = sorted(set(every(Event)), key=lambda kind: kind.__name__)
+COMMAND_KINDS = sorted(set(every(Command)), key=lambda kind: kind.__name__)
+
+
+@pytest.mark.parametrize("kind", EVENTS, ids=lambda kind: kind.__name__)
+def test_an_event_has_exactly_one_fold(kind: type[Event]) -> None:
+    assert len([feature.name for feature in FEATURES if kind in feature.evolve]) == 1
+    assert MACHINE.kinds[kind.__name__] is kind
+
+
+@pytest.mark.parametrize("kind", COMMAND_KINDS, ids=lambda kind: kind.__name__)
+def test_a_command_has_exactly_one_rule_and_it_checks_before_it_applies(kind: type[Command]) -> None:
+    (rule,) = [feature.commands[kind] for feature in FEATURES if kind in feature.commands]
+    assert callable(rule.check)
+    assert callable(rule.apply)
+
+
+def test_a_message_is_decided_by_exactly_one_feature() -> None:
+    deciders = Counter(kind for feature in FEATURES for kind in feature.decide)
+    assert {kind: deciders[kind] for kind in set(every(Message))} == dict.fromkeys(set(every(Message)), 1)
+
+
+def test_wire_tags_are_unique() -> None:
+    tags = Counter(tag_of(kind) for kind in MACHINE.commands)
+    assert [tag for tag, count in tags.items() if count > 1] == []
+
+
+def test_wire_tags_are_literally_those_of_the_contract() -> None:
+    assert {kind.__name__: tag_of(kind) for kind in MACHINE.commands} == COMMANDS
+    assert {msgspec.inspect.type_info(kind).tag_field for kind in MACHINE.commands} == {"type"}  # type: ignore[union-attr]
+
+
+def test_event_names_are_literally_those_of_the_catalogue() -> None:
+    assert set(MACHINE.kinds) == set(ALLOWED)
+
+
+@pytest.mark.parametrize("name", ALLOWED)
+def test_payload_keys_are_only_those_the_catalogue_allows(name: str) -> None:
+    assert set(MACHINE.kinds[name].__struct_fields__) - set(ALLOWED[name].split()) == set()
+
+
+@pytest.mark.parametrize("name", ALLOWED)
+def test_a_payload_key_is_written_under_its_own_name(name: str) -> None:
+    kind = MACHINE.kinds[name]
+    assert kind.__struct_encode_fields__ == kind.__struct_fields__
+    assert msgspec.inspect.type_info(kind).tag is None  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    "kind", [kind for kind in EVENTS if issubclass(kind, StepEvent)], ids=lambda kind: kind.__name__
+)
+def test_a_step_event_has_a_shape(kind: type[Event]) -> None:
+    assert len([feature.name for feature in FEATURES if kind in feature.shapes]) == 1
+
+
+@pytest.mark.parametrize("kind", EVENTS, ids=lambda kind: kind.__name__)
+def test_only_a_step_event_has_a_shape_or_an_outcome(kind: type[Event]) -> None:
+    claims = [feature.name for feature in FEATURES if kind in feature.shapes or kind in feature.outcomes]
+    assert issubclass(kind, StepEvent) or claims == []
+
+
+@pytest.mark.parametrize("kind", COMMAND_KINDS, ids=lambda kind: kind.__name__)
+def test_a_command_cannot_both_take_a_step_and_close_the_run(kind: type[Command]) -> None:
+    assert not (issubclass(kind, StepCommand) and issubclass(kind, TerminalCommand))
+
+
+TABLES = [
+    field.name
+    for field in dataclasses.fields(Feature)
+    if field.name not in ("name", "expect", "cancel", "limits") and any(getattr(f, field.name) for f in FEATURES)
+]
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_two_features_cannot_claim_the_same_key(table: str) -> None:
+    owner = next(feature for feature in FEATURES if getattr(feature, table))
+    key, entry = next(iter(getattr(owner, table).items()))
+    rival = Feature(name="rival", **{table: {key: entry}})
+    with pytest.raises(TypeError, match="rival"):
+        Machine([*FEATURES, rival])
+
+
+def test_a_payload_leaves_out_what_is_not_known() -> None:
+    body = json.loads(msgspec.json.encode(MACHINE.kinds["WorkflowCompleted"]()))
+    assert body == {}

@@ -1,0 +1,33 @@
+"""A program that waits for a workflow when Ctrl-C comes."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+from holdfast import AsyncHoldfast, Holdfast
+
+from . import flows
+
+
+def waiting(path: str, ledger: str, gate: str) -> None:
+    with Holdfast(path, flows.REGISTER) as app:
+        app.execute(flows.gated, "g", ledger, gate)
+
+
+def waiting_beside(path: str, ledger: str, gate: str) -> None:
+    """A local activity is running."""
+    with Holdfast(path, flows.REGISTER) as app:
+        app.execute(flows.gated_beside, "g", ledger, gate)
+
+
+def waiting_async(path: str, ledger: str, gate: str) -> None:
+    async def wait() -> None:
+        async with AsyncHoldfast(path, flows.REGISTER) as app:
+            await app.execute(flows.gated, "g", ledger, gate)
+
+    asyncio.run(wait())
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]](*sys.argv[2:])

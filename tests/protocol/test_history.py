@@ -1,0 +1,329 @@
+"""Events on the wire: literal names and values, times as text, payloads as base64, and nothing that is not there."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import zlib
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast.kernel.event import NO_CONTEXT, Context, Event, Recorded, encode_context, record
+from holdfast.kernel.failure import Failure, Property
+from holdfast.kernel.features.activity import (
+    ActivityCancelled,
+    ActivityCompleted,
+    ActivityFailed,
+    ActivityHeartbeatRecorded,
+    ActivityRetryScheduled,
+    ActivityScheduled,
+    ActivitySnapshot,
+    ActivityStarted,
+    ActivityTimedOut,
+    Progress,
+    RetryPolicy,
+)
+from holdfast.kernel.features.close import WorkflowCompleted, WorkflowFailed
+from holdfast.kernel.features.continue_as_new import WorkflowContinuedAsNew
+from holdfast.kernel.features.deadline import WorkflowTimedOut
+from holdfast.kernel.features.failures import FailureHandled
+from holdfast.kernel.features.memo import MemoUpserted
+from holdfast.kernel.features.search import SearchAttributesUpserted
+from holdfast.kernel.features.side_effect import SideEffectRecorded
+from holdfast.kernel.features.start import StartAccepted, StartRejected, WorkflowStarted
+from holdfast.kernel.features.timer import TimerCancelled, TimerFired, TimerScheduled
+from holdfast.kernel.features.version import VersionMarkerRecorded
+from holdfast.kernel.machine import Machine
+from holdfast.kernel.values import SECOND, Routing
+from holdfast.protocol.history import compress, decompress, iso, to_wire
+
+AT = int(datetime(2026, 1, 31, 12, 0, 0, 250_000, tzinfo=UTC).timestamp() * SECOND)
+TEXT = "2026-01-31T12:00:00.250000Z"
+LATER = AT + 90 * SECOND
+LATER_TEXT = "2026-01-31T12:01:30.250000Z"
+BLOB = b"\x00\xffpayload"
+BLOB_TEXT = base64.b64encode(BLOB).decode()
+FAILURE = Failure(
+    message="no",
+    exception_type="shop.declined",
+    code=42,
+    details=BLOB,
+    details_payload_codec="avro",
+    properties=[Property(declaring_class="shop:Declined", name="code", value=BLOB)],
+)
+
+ACTIVITY = {"sequence": 1, "activity_execution_id": "R-1", "activity_type": "charge"}
+ATTEMPT = {**ACTIVITY, "activity_attempt_id": "R-1-1"}
+RUN = {
+    "workflow_command_id": "R-c1",
+    "workflow_instance_id": "order-1",
+    "workflow_run_id": "R",
+    "workflow_type": "order",
+}
+
+CASES: list[tuple[Event, dict[str, Any]]] = [
+    (StartAccepted(**RUN, outcome="started_new"), {"outcome": "started_new", "workflow_command_id": "R-c1"}),
+    (
+        StartRejected(**RUN, outcome="rejected_duplicate", rejection_reason="instance_already_started"),
+        {"rejection_reason": "instance_already_started"},
+    ),
+    (
+        WorkflowStarted(
+            **RUN,
+            arguments=BLOB,
+            memo={"note": BLOB},
+            visibility_labels={"tenant": "a"},
+            search_attributes={"size": 3},
+            execution_deadline_at=LATER,
+            run_deadline_at=AT,
+            routing=Routing(queue="eu"),
+        ),
+        {
+            "arguments": BLOB_TEXT,
+            "memo": {"note": BLOB_TEXT},
+            "execution_deadline_at": LATER_TEXT,
+            "run_deadline_at": TEXT,
+            "routing": {"queue": "eu"},
+        },
+    ),
+    (
+        ActivityScheduled(
+            **ACTIVITY,
+            activity=ActivitySnapshot(
+                retry_policy=RetryPolicy(max_attempts=3, backoff_seconds=[0.5]), routing=Routing(), arguments=BLOB
+            ),
+        ),
+        {"activity_type": "charge", "sequence": 1},
+    ),
+    (ActivityStarted(**ATTEMPT, attempt_number=1, lease_expires_at=LATER), {"lease_expires_at": LATER_TEXT}),
+    (
+        ActivityHeartbeatRecorded(
+            **ATTEMPT, attempt_number=1, heartbeat_at=AT, progress=Progress(message="half", current=1)
+        ),
+        {"heartbeat_at": TEXT, "progress": {"message": "half", "current": 1.0}},
+    ),
+    (
+        ActivityRetryScheduled(
+            **ATTEMPT,
+            retry_task_id="R-a1.2",
+            retry_of_task_id="R-a1.1",
+            retry_available_at=LATER,
+            retry_backoff_seconds=90,
+            retry_after_attempt_id="R-1-1",
+            retry_after_attempt=1,
+            retry_reason="activity_failed",
+            message="no",
+            exception=FAILURE,
+        ),
+        {"retry_available_at": LATER_TEXT, "retry_backoff_seconds": 90, "retry_reason": "activity_failed"},
+    ),
+    (ActivityCompleted(**ATTEMPT, attempt_number=1, result=BLOB), {"result": BLOB_TEXT}),
+    (
+        ActivityFailed(
+            **ATTEMPT,
+            attempt_number=1,
+            failure_id="R-f9",
+            message="no",
+            code=42,
+            exception_type="shop.declined",
+            exception=FAILURE,
+        ),
+        {"message": "no", "code": 42, "exception_type": "shop.declined"},
+    ),
+    (
+        ActivityTimedOut(
+            **ATTEMPT,
+            attempt_number=1,
+            failure_id="R-f9",
+            timeout_kind="heartbeat",
+            message="late",
+            heartbeat_deadline_at=LATER,
+        ),
+        {"timeout_kind": "heartbeat", "heartbeat_deadline_at": LATER_TEXT},
+    ),
+    (ActivityCancelled(**ACTIVITY, cancelled_at=LATER), {"cancelled_at": LATER_TEXT}),
+    (
+        TimerScheduled(sequence=2, timer_id="R-t2", delay_seconds=90.5, fire_at=LATER),
+        {"timer_id": "R-t2", "delay_seconds": 90.5, "fire_at": LATER_TEXT},
+    ),
+    (
+        TimerFired(sequence=2, timer_id="R-t2", delay_seconds=90, fire_at=LATER, fired_at=AT),
+        {"fire_at": LATER_TEXT, "fired_at": TEXT},
+    ),
+    (
+        TimerCancelled(sequence=2, timer_id="R-t2", delay_seconds=90, fire_at=LATER, cancelled_at=AT),
+        {"fire_at": LATER_TEXT, "cancelled_at": TEXT},
+    ),
+    (SideEffectRecorded(sequence=3, result=BLOB), {"sequence": 3, "result": BLOB_TEXT}),
+    (
+        VersionMarkerRecorded(sequence=4, change_id="fee", version=2, min_supported=-1, max_supported=3),
+        {"sequence": 4, "change_id": "fee", "version": 2, "min_supported": -1, "max_supported": 3},
+    ),
+    (
+        MemoUpserted(sequence=5, entries={"a": BLOB, "gone": None}, merged={"a": BLOB}),
+        {"entries": {"a": BLOB_TEXT, "gone": None}, "merged": {"a": BLOB_TEXT}},
+    ),
+    (
+        SearchAttributesUpserted(sequence=6, attributes={"a": 1, "gone": None}, merged={"a": 1}),
+        {"attributes": {"a": 1, "gone": None}, "merged": {"a": 1}},
+    ),
+    (
+        FailureHandled(
+            failure_id="R-f9",
+            sequence=1,
+            failure_category="activity",
+            source_kind="activity_execution",
+            source_id="R-1",
+            propagation_kind="activity",
+            message="no",
+        ),
+        {"failure_id": "R-f9"},
+    ),
+    (
+        WorkflowContinuedAsNew(sequence=7, continued_to_run_id="S", continued_to_run_number=2, workflow_link_id="R-n2"),
+        {"continued_to_run_id": "S"},
+    ),
+    (WorkflowCompleted(output=BLOB), {"output": BLOB_TEXT}),
+    (
+        WorkflowFailed(
+            failure_id="R-f9", source_kind="workflow_run", source_id="R", failure_category="application", message="no"
+        ),
+        {"failure_category": "application", "message": "no"},
+    ),
+    (
+        WorkflowTimedOut(failure_id="R-f9", timeout_kind="run_timeout", message="late", run_deadline_at=AT),
+        {"timeout_kind": "run_timeout", "run_deadline_at": TEXT},
+    ),
+]
+
+
+def recorded(event: Event, context: Context = NO_CONTEXT, sequence: int = 9) -> Recorded:
+    return record(1, sequence, AT, event, context, encode_context(context), 0)
+
+
+def test_every_event_of_the_kernel_has_a_case_here() -> None:
+    assert {type(event).__name__ for event, _ in CASES} == set(Machine().kinds)
+
+
+@pytest.mark.parametrize(("event", "expected"), CASES, ids=[type(event).__name__ for event, _ in CASES])
+def test_an_event_on_the_wire(event: Event, expected: dict[str, Any]) -> None:
+    wire = to_wire(recorded(event), "R")
+    assert {key: wire[key] for key in ("id", "sequence", "event_type", "recorded_at")} == {
+        "id": "R-e9",
+        "sequence": 9,
+        "event_type": type(event).__name__,
+        "recorded_at": TEXT,
+    }
+    payload = wire["payload"]
+    assert {key: payload[key] for key in expected} == expected
+    assert None not in payload.values(), "what does not apply is left out"
+    assert json.loads(msgspec.json.encode(wire)) == wire, "plain JSON"
+    assert "decided_after" not in wire
+    assert "task" not in payload
+
+
+@pytest.mark.parametrize(
+    ("kind", "always"),
+    [
+        ("WorkflowStarted", {"payload_codec": "avro"}),
+        ("ActivityCompleted", {"payload_codec": "avro"}),
+        ("ActivityFailed", {"failure_category": "activity", "non_retryable": False}),
+        ("ActivityTimedOut", {"failure_category": "timeout"}),
+        ("FailureHandled", {"handled": True}),
+        ("WorkflowContinuedAsNew", {"closed_reason": "continued"}),
+        ("WorkflowCompleted", {"payload_codec": "avro"}),
+    ],
+)
+def test_what_is_always_so_is_said_on_the_wire(kind: str, always: dict[str, Any]) -> None:
+    (event,) = (event for event, _ in CASES if type(event).__name__ == kind)
+    payload = to_wire(recorded(event), "R")["payload"]
+    assert {key: payload.get(key) for key in always} == always
+
+
+def test_every_field_of_an_event_that_holds_a_time_is_text() -> None:
+    """Whatever ends in `_at` is a time; a new event that forgets the annotation shows up here."""
+    for event, _ in CASES:
+        for name, value in to_wire(recorded(event), "R")["payload"].items():
+            if name.endswith("_at"):
+                assert isinstance(value, str), (type(event).__name__, name)
+
+
+def test_the_task_that_caused_an_event_is_told_as_a_snapshot() -> None:
+    context = Context(
+        decided_after=4, task_id="R-w2", attempt=3, owner="worker-1", leased_at=AT, lease_expires_at=LATER
+    )
+    wire = to_wire(recorded(SideEffectRecorded(sequence=3, result=b""), context), "R")
+    assert wire["payload"]["task"] == {
+        "id": "R-w2",
+        "attempt_count": 3,
+        "lease_owner": "worker-1",
+        "leased_at": TEXT,
+        "lease_expires_at": LATER_TEXT,
+    }
+    assert wire["workflow_task_id"] == "R-w2"
+    assert wire["decided_after"] == 4
+
+
+def test_what_the_snapshot_of_a_task_does_not_know_is_left_out() -> None:
+    wire = to_wire(recorded(WorkflowCompleted(), Context(task_id="R-w2", attempt=1)), "R")
+    assert wire["payload"]["task"] == {"id": "R-w2", "attempt_count": 1}
+    assert "decided_after" not in wire
+
+
+def test_the_command_that_caused_an_event_is_named() -> None:
+    wire = to_wire(recorded(StartAccepted(**RUN)), "R")
+    assert wire["workflow_command_id"] == "R-c1"
+    assert wire["workflow_task_id"] is None
+    assert to_wire(recorded(WorkflowCompleted()), "R")["workflow_command_id"] is None
+
+
+@pytest.mark.parametrize(
+    ("at", "text"),
+    [
+        (0, "1970-01-01T00:00:00.000000Z"),
+        (1, "1970-01-01T00:00:00.000001Z"),
+        (AT, TEXT),
+        (4_102_444_800 * SECOND, "2100-01-01T00:00:00.000000Z"),
+    ],
+)
+def test_times_are_utc_to_the_microsecond(at: int, text: str) -> None:
+    assert iso(at) == text
+
+
+values = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**53), 2**53)
+    | st.text(max_size=20)
+    | st.lists(st.floats(0, 1), max_size=2)
+)
+histories = st.lists(st.dictionaries(st.text(max_size=8), values, max_size=3), max_size=5)
+
+
+@pytest.mark.contract("HIST-07")
+@pytest.mark.parametrize("encoding", ["gzip", "deflate"])
+@settings(max_examples=40, deadline=None)
+@given(history=histories)
+def test_compressing_and_decompressing_are_inverse(encoding: Any, history: list[dict[str, Any]]) -> None:
+    assert decompress(compress(history, encoding), encoding) == history
+
+
+@pytest.mark.contract("HIST-07")
+def test_anybody_can_read_a_compressed_history_with_a_standard_library() -> None:
+    history = [to_wire(recorded(event, sequence=number), "R") for number, (event, _) in enumerate(CASES, 1)]
+    assert json.loads(gzip.decompress(base64.b64decode(compress(history, "gzip")))) == history
+    assert json.loads(zlib.decompress(base64.b64decode(compress(history, "deflate")))) == history
+    assert compress(history, "gzip") == compress(history, "gzip"), "the same history is the same text"
+
+
+@pytest.mark.parametrize("wrong", ["", "no base64!", base64.b64encode(b"not packed").decode()])
+@pytest.mark.parametrize("encoding", ["gzip", "deflate"])
+def test_what_is_no_compressed_history_is_an_error(encoding: Any, wrong: str) -> None:
+    with pytest.raises((ValueError, OSError, EOFError, zlib.error)):
+        decompress(wrong, encoding)

@@ -1,0 +1,95 @@
+"""The public face of the package: its names, and what importing it costs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+import holdfast
+
+HEAVY = (
+    "asyncpg",
+    "starlette",
+    "uvicorn",
+    "rich",
+    "click",
+    "fastavro",
+    "pydantic",
+    "hypothesis",
+    "sqlite3",
+    "importlib.metadata",
+    "concurrent.futures.thread",
+    "xml",
+    "urllib.request",
+    "http.client",
+    "unittest",
+)
+OURS = (
+    "holdfast.engine",
+    "holdfast.store",
+    "holdfast.cli",
+    "holdfast.sdk.client",
+    "holdfast.sdk.sync",
+    "holdfast.sdk.embedded",
+    "holdfast.sdk.executor",
+    "holdfast.sdk.source.visit",
+)
+
+
+def imported_by(program: str) -> set[str]:
+    """The modules that a fresh interpreter has after this program."""
+    code = f"{program}\nimport sys, json\nprint(json.dumps(sorted(sys.modules)))"
+    run = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    return set(json.loads(run.stdout))
+
+
+def test_every_public_name_is_there() -> None:
+    assert sorted(holdfast.__all__) == holdfast.__all__
+    assert len(set(holdfast.__all__)) == len(holdfast.__all__)
+    for name in holdfast.__all__:
+        assert getattr(holdfast, name) is not None, name
+
+
+def test_nothing_public_hides_a_builtin() -> None:
+    import builtins
+
+    assert not set(holdfast.__all__) & set(dir(builtins))
+
+
+def test_a_name_that_does_not_exist_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'gather_all'"):
+        holdfast.gather_all  # noqa: B018
+
+
+def test_a_star_import_gives_exactly_the_public_names() -> None:
+    found: dict[str, object] = {}
+    exec("from holdfast import *", found)
+    assert {name for name in found if name != "__builtins__"} == set(holdfast.__all__)
+
+
+def test_importing_the_package_is_cheap() -> None:
+    found = imported_by("import holdfast")
+    assert sorted(found & set(HEAVY)) == []
+    assert sorted(name for name in found if name.startswith(OURS)) == []
+
+
+def test_declaring_workflows_needs_no_engine() -> None:
+    found = imported_by(
+        "from holdfast import activity, workflow\n"
+        "@activity(retries=3)\n"
+        "def charge(n: int) -> int: return n\n"
+        "@workflow(type='order')\n"
+        "def order(n: int) -> int: return charge(n)\n"
+        "assert order(3) == 3\n"
+    )
+    assert sorted(name for name in found if name.startswith(OURS)) == []
+    assert "sqlite3" not in found
+
+
+def test_the_engine_is_imported_when_it_is_asked_for() -> None:
+    found = imported_by("from holdfast import Holdfast")
+    assert {"holdfast.engine.engine", "holdfast.store.sqlite"} <= found
+    assert sorted(found & {"rich", "click", "fastavro", "pydantic", "asyncpg", "starlette"}) == []

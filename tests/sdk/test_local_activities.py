@@ -1,0 +1,279 @@
+"""Local activities: run beside the workflow's own task, recorded with it, with no task and no queue of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+
+from holdfast import ActivityTimedOut, AsyncHoldfast, WorkflowFailed, activity, attempt, sleep, spawn, workflow
+
+from .kit import events, evicting, memory, names
+
+calls: list[Any] = []
+
+
+@pytest.fixture(autouse=True)
+def _forget() -> None:
+    calls.clear()
+
+
+@activity(type="tax", local=True)
+def tax(cents: int, *, rate: int = 20) -> int:
+    calls.append(cents)
+    return cents * rate // 100
+
+
+@activity(type="tax later", local=True)
+async def tax_later(cents: int) -> int:
+    await asyncio.sleep(0)
+    return cents // 5
+
+
+@activity(type="flaky", local=True, retries=2, backoff=0.001)
+def flaky(fails: int) -> int:
+    calls.append(1)
+    if len(calls) <= fails:
+        raise LookupError(f"try {len(calls)}")
+    return len(calls)
+
+
+async def told(definition: Any, *things: Any) -> Any:
+    """The result and history, which must be the same however often the code is replayed."""
+    found: list[Any] = []
+    for app in (
+        memory(definition, tax, tax_later, flaky, *things),
+        evicting(definition, tax, tax_later, flaky, *things),
+    ):
+        calls.clear()
+        async with app:
+            result = await app.execute(definition, "r")
+            found.append((result, await app.history("r")))
+    assert found[0][0] == found[1][0]
+    return found[0]
+
+
+async def test_a_local_activity_is_recorded_with_its_task_and_has_none_of_its_own() -> None:
+    @workflow(type="run")
+    def run() -> int:
+        return tax(100) + tax(50, rate=10)
+
+    result, history = await told(run)
+    assert result == 25
+    assert names(history) == [
+        "StartAccepted",
+        "WorkflowStarted",
+        *["ActivityScheduled", "ActivityStarted", "ActivityCompleted"] * 2,
+        "WorkflowCompleted",
+    ]
+    assert {(e.local_activity, e.execution_mode) for e in events(history, "ActivityScheduled")} == {(True, "local")}
+    assert [e.sequence for e in events(history, "ActivityCompleted")] == [1, 2]
+
+
+async def test_any_activity_can_be_called_locally() -> None:
+    @activity(type="plain")
+    def plain(n: int) -> int:
+        return n
+
+    @workflow(type="run")
+    def run() -> int:
+        return plain.options(local=True)(1) + plain(2) + tax.options(local=False)(10)
+
+    result, history = await told(run, plain)
+    assert result == 5
+    assert [e.local_activity for e in events(history, "ActivityScheduled")] == [True, False, False]
+
+
+async def test_async_ones_run_at_once_and_are_answered_in_step_order() -> None:
+    order: list[str] = []
+    slow_may_end = threading.Event()
+
+    @activity(type="slow", local=True)
+    def slow() -> str:
+        slow_may_end.wait(5)
+        return "slow"
+
+    @activity(type="quick", local=True)
+    def quick() -> str:
+        slow_may_end.set()
+        return "quick"
+
+    @workflow(type="run", unchecked=True)
+    async def run() -> list[str]:
+        order.clear()
+
+        async def told(step: Any) -> str:
+            value = await step
+            order.append(value)
+            return value
+
+        found = await asyncio.gather(told(slow.step()), told(quick.step()), tax_later(5))
+        return [*order, str(found[2])]
+
+    result, _ = await told(run, slow, quick)
+    assert result == ["slow", "quick", "1"]
+
+
+async def test_a_failing_one_is_tried_again_within_its_task() -> None:
+    @workflow(type="run")
+    def run() -> int:
+        return flaky(2)
+
+    result, history = await told(run)
+    assert result == 3
+    assert [name for name in names(history) if name.startswith("Activity")] == [
+        "ActivityScheduled",
+        *["ActivityStarted", "ActivityRetryScheduled"] * 2,
+        "ActivityStarted",
+        "ActivityCompleted",
+    ]
+    again = events(history, "ActivityRetryScheduled")
+    assert [(e.retry_backoff_seconds, e.message) for e in again] == [(0.001, "try 1"), (0.001, "try 2")]
+
+
+async def test_an_exhausted_one_raises_what_it_raised() -> None:
+    @workflow(type="run")
+    def run() -> str:
+        try:
+            flaky(9)
+        except LookupError as error:
+            caught = str(error.args[0])
+        sleep(0.001)
+        return caught
+
+    result, history = await told(run)
+    assert result == "try 3"
+    assert len(events(history, "ActivityFailed")) == 1
+
+
+async def test_an_uncaught_failure_fails_the_run_with_its_cause() -> None:
+    @workflow(type="run")
+    def run() -> None:
+        flaky.options(fatal=(LookupError,))(9)
+
+    async with memory(run, flaky) as app:
+        with pytest.raises(WorkflowFailed, match="try 1") as caught:
+            await app.execute(run, "r")
+    assert isinstance(caught.value.__cause__, LookupError)
+    assert len(calls) == 1
+
+
+async def test_they_mix_with_branches_timers_and_other_activities() -> None:
+    @activity(type="plain")
+    def plain(n: int) -> int:
+        return n
+
+    def pipeline(n: int) -> list[int]:
+        first = tax(n)
+        sleep(0)
+        second = plain(n)
+        third = tax(n + second)
+        return [first, second, third]
+
+    @workflow(type="run")
+    def run() -> list[list[int]]:
+        branches = [spawn(pipeline, n) for n in (100, 200, 300)]
+        tax(5)
+        return [branch.join() for branch in branches]
+
+    result, _ = await told(run, plain)
+    assert result == [[20, 100, 40], [40, 200, 80], [60, 300, 120]]
+
+
+async def test_one_that_was_not_recorded_runs_again_after_a_restart(tmp_path: Any) -> None:
+    began = threading.Event()
+    over = threading.Event()
+
+    @activity(type="slow", local=True)
+    def slow() -> int:
+        calls.append(1)
+        began.set()
+        if len(calls) == 1:
+            over.wait(5)
+        return len(calls)
+
+    @workflow(type="run")
+    def run() -> int:
+        return slow()
+
+    async with AsyncHoldfast(tmp_path / "a.db", [run, slow]) as app:
+        await app.start(run, "r")
+        await asyncio.to_thread(began.wait, 5)
+        assert names(await app.history("r")) == ["StartAccepted", "WorkflowStarted"]
+    async with AsyncHoldfast(tmp_path / "a.db", [run, slow]) as app:
+        assert await app.handle(run, "r").result() == 2
+    over.set()
+
+
+async def test_arguments_are_those_of_the_call() -> None:
+    @activity(type="late", local=True, retries=1, backoff=0)
+    def late(items: list[int]) -> list[int]:
+        calls.append(items)
+        if len(calls) == 1:
+            raise LookupError
+        return items
+
+    @workflow(type="run", unchecked=True)
+    async def run() -> list[int]:
+        items = [1]
+        task = asyncio.ensure_future(late.step(items))
+        await asyncio.sleep(0)
+        items.append(2)
+        return await task
+
+    async with memory(run, late) as app:
+        assert await app.execute(run, "r") == [1]
+    assert calls == [[1], [1]]
+
+
+async def test_a_local_activity_knows_its_attempt_and_idempotency_key() -> None:
+    @activity(type="asks", local=True)
+    def asks() -> str:
+        return attempt().idempotency_key
+
+    @workflow(type="run")
+    def run() -> str:
+        return asks()
+
+    async with memory(run, asks) as app:
+        handle = await app.start(run, "r")
+        assert await handle.result() == f"{handle.run_id}-1"
+
+
+async def test_a_local_activity_that_takes_too_long_times_out() -> None:
+    over = threading.Event()
+
+    @activity(type="slow", local=True, timeout=0.02)
+    def slow() -> str:
+        over.wait(1)
+        return "too late"
+
+    @workflow(type="run")
+    def run() -> str:
+        try:
+            return slow()
+        except ActivityTimedOut as error:
+            return error.timeout_kind
+
+    async with memory(run, slow) as app:
+        try:
+            assert await app.execute(run, "r") == "start_to_close"
+        finally:
+            over.set()
+
+
+@pytest.mark.contract("FAIL-04")
+async def test_a_caught_failure_is_recorded_as_handled_by_live_code_too() -> None:
+    @workflow(type="run")
+    def run() -> str:
+        try:
+            flaky.options(retries=0)(9)
+        except LookupError:
+            sleep(0.001)
+        return "went on"
+
+    async with memory(run, flaky) as app:
+        assert await app.execute(run, "r") == "went on"
+        assert len(events(await app.history("r"), "FailureHandled")) == 1

@@ -1,0 +1,157 @@
+# pyright: strict
+"""Every line here must be accepted, with exactly these types."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from random import Random
+from typing import assert_type
+from uuid import UUID
+
+import holdfast
+from holdfast import (
+    AsyncHoldfast,
+    Client,
+    Holdfast,
+    Step,
+    activity,
+    aio,
+    attempt,
+    continue_as_new,
+    heartbeat,
+    info,
+    logger,
+    now,
+    patched,
+    rng,
+    side_effect,
+    sleep,
+    spawn,
+    upsert_memo,
+    upsert_search_attributes,
+    uuid4,
+    version,
+    workflow,
+)
+
+
+@dataclass
+class Order:
+    id: str
+
+
+@activity
+def charge(order: str, cents: int, *, currency: str = "EUR") -> Order:
+    heartbeat("charging", current=1, total=2)
+    assert_type(attempt().idempotency_key, str)
+    return Order(order)
+
+
+@activity(type="shop.fetch", retries=3, backoff=["1s", 2], timeout=timedelta(seconds=3), fatal=(ValueError, "alias"))
+async def fetch(url: str) -> bytes:
+    return url.encode()
+
+
+@activity(type="billing.invoice", queue="php", extern=True)
+def invoice(order: str) -> str:
+    raise NotImplementedError
+
+
+class Warehouse:
+    @activity
+    def ship(self, sku: str) -> int:
+        return len(sku)
+
+    @activity(local=True)
+    async def count(self) -> int:
+        return 1
+
+
+@workflow
+def order(id: str, items: list[str] = []) -> str:  # noqa: B006
+    assert_type(charge(id, 1), Order)
+    assert_type(charge(id, 1, currency="USD"), Order)
+    assert_type(charge.options(retries="forever")(id, 1), Order)
+    assert_type(charge.step(id, 1), Step[Order])
+    assert_type(charge.step(id, 1).run(), Order)
+    assert_type(fetch.step("u").run(), bytes)
+    assert_type(Warehouse.ship("sku"), int)
+    assert_type(Warehouse.ship.step("sku"), Step[int])
+    assert_type(Warehouse().ship("sku"), int)
+    assert_type(invoice(id), str)
+    assert_type(spawn(charge, id, 3).join(), Order)
+    assert_type(spawn(lambda: 3).join(), int)
+    assert_type(side_effect(lambda: 1.5), float)
+    assert_type(side_effect(uuid4), UUID)
+    assert_type(version("a", min=1, max=3), int)
+    assert_type(patched("a"), bool)
+    assert_type(now(), datetime)
+    assert_type(rng(), Random)
+    assert_type(uuid4(), UUID)
+    assert_type(info().run_id, str)
+    assert_type(sleep("3d"), None)
+    assert_type(sleep.step(timedelta(days=1)), Step[None])
+    upsert_memo(note=Order("x"))
+    upsert_search_attributes(size=3)
+    logger().info("hello")
+    if items:
+        continue_as_new(order, id, items=[])
+    return id
+
+
+@workflow(type="shop.later", queue="eu")
+async def later(n: int) -> Order:
+    assert_type(await fetch("u"), bytes)
+    assert_type(await fetch.step("u"), bytes)
+    assert_type(await charge.step("o", n), Order)
+    assert_type(await aio.sleep("1h"), None)
+    assert_type(await Warehouse.count(), int)
+    first, second = await asyncio.gather(fetch("a"), charge.step("b", 1))
+    assert_type(first, bytes)
+    assert_type(second, Order)
+    async with asyncio.TaskGroup() as group:
+        assert_type(group.create_task(fetch("c")), asyncio.Task[bytes])
+        assert_type(group.create_task(charge.step("d", 1)), asyncio.Task[Order])
+    return second
+
+
+@workflow(type="shop.class")
+class Shop:
+    def handle(self, n: int, *, rush: bool = False) -> Order:
+        return Order(str(n))
+
+
+@workflow
+class AsyncShop:
+    async def handle(self) -> list[Order]:
+        return []
+
+
+def outside(app: Holdfast, client: Client) -> None:
+    assert_type(app.start(order, "o", "id", ["a"]).result(), str)
+    assert_type(app.execute(later, None, 3), Order)
+    assert_type(app.start(Shop, "s", 3, rush=True).result("5s"), Order)
+    assert_type(app.execute(AsyncShop, "a"), list[Order])
+    assert_type(client.handle(order, "o").result(), str)
+    assert_type(client.handle(Shop, "o").result(), Order)
+    assert_type(client.handle(AsyncShop, "o").result(), list[Order])
+    assert_type(client.reserve(Shop, "r"), bool)
+    assert_type(client.options(business_key="k", labels={"a": "b"}, timeout="1h"), Client)
+    assert_type(client.options(existing="return_existing_active").execute(order, "o", "id"), str)
+    assert_type(client.list(type="order", label=("a", "b"), limit=3)[0].workflow_id, str)
+    assert_type(client.describe("o").status, str)
+
+
+async def outside_later() -> None:
+    async with AsyncHoldfast("app.db", [order, Shop, Warehouse()], guard="error", queues=["a"]) as app:
+        assert_type(await (await app.start(order, "o", "id")).result(), str)
+        assert_type(await app.execute(later, "l", 3), Order)
+        assert_type(await app.execute(Shop, "s", 3), Order)
+        assert_type(await app.execute(AsyncShop, "a"), list[Order])
+        assert_type(await app.handle(later, "l").result(), Order)
+
+
+assert_type(charge("o", 1), Order)
+assert_type(holdfast.side_effect(lambda: 1), int)

@@ -1,0 +1,79 @@
+# pyright: strict
+"""Every line that ends in `# wrong` must be refused by the type checker, and no other line."""
+
+from __future__ import annotations
+
+from holdfast import Holdfast, activity, aio, continue_as_new, sleep, spawn, version, workflow
+
+
+@activity
+def charge(order: str, cents: int, *, currency: str = "EUR") -> str:
+    return order
+
+
+@activity
+async def fetch(url: str) -> bytes:
+    return url.encode()
+
+
+class Warehouse:
+    @activity
+    def ship(self, sku: str) -> int:
+        return len(sku)
+
+
+@workflow
+def order(id: str) -> str:
+    charge(id)  # wrong
+    charge(id, "1")  # wrong
+    charge(id, 1, colour="red")  # wrong
+    charge.step(1, 2)  # wrong
+    charge.options(retry=3)  # wrong
+    charge.options(retries="often")  # wrong
+    fetch("u")  # wrong
+    found: str = fetch.step("u").run()  # wrong
+    number: int = charge(id, 1)  # wrong
+    Warehouse.ship(3)  # wrong
+    Warehouse.ship("a", "b")  # wrong
+    spawn(charge, id)  # wrong
+    sleep([1])  # wrong
+    version(3)  # wrong
+    continue_as_new(order, 3)  # wrong
+    return found + str(number)
+
+
+@workflow
+async def later(id: str) -> str:
+    await charge(id, 1)  # wrong
+    await sleep("1h")  # wrong
+    await aio.sleep([])  # wrong
+    await fetch(3)  # wrong
+    return id
+
+
+@workflow
+class Shop:
+    def handle(self, n: int) -> str:
+        return str(n)
+
+
+@activity(retry=3)  # wrong
+def odd() -> None: ...
+
+
+@workflow(name="x")  # wrong
+def odder() -> None: ...
+
+
+def outside(app: Holdfast) -> None:
+    app.start(order, "o")  # wrong
+    app.start(order, "o", 3)  # wrong
+    app.start(order, 3, "id")  # wrong
+    app.start(Shop, "s", "n")  # wrong
+    app.execute(Shop, "s")  # wrong
+    app.options(retries=3)  # wrong
+    app.options(existing="maybe")  # wrong
+    number: int = app.execute(order, "o", "id")  # wrong
+    text: int = app.handle(Shop, "s").result()  # wrong
+    app.start(charge, "c", "o", 1)  # wrong
+    print(number, text)
