@@ -329,14 +329,13 @@ class Drive:
             self.settle(fiber)
         assert fiber.block is None, fiber.block
         commands, handled = fiber.take_commands()
-        # Of local failures only a replay knows the ids; whether they were handled is asked in another place.
         news = [id for id in handled if self.is_news(id)]
         return [plain(command) for command in commands], news, list(said), fiber.step, fiber.now, fiber.length
 
     def is_news(self, failure_id: str) -> bool:
-        """Whether this is the failure of an ordinary activity, and nobody has said yet that it was handled."""
-        mine: list[Any] = [e.event for e in self.history if getattr(e.event, "failure_id", None) == failure_id]
-        return not any(getattr(event, "handled", False) or getattr(event, "local_activity", False) for event in mine)
+        """Whether history does not say yet that this failure was handled."""
+        mine = [entry for entry in self.history if getattr(entry.event, "failure_id", None) == failure_id]
+        return not any(entry.type == "FailureHandled" for entry in mine)
 
     @staticmethod
     def settle(fiber: Fiber) -> None:
@@ -351,7 +350,11 @@ class Drive:
             arguments=call.packed(),
             result=None if failed else dumps(step),
         )
-        fiber.settle_local(step, record, Thrown(LOST, None, "activity") if failed else Value(dumps(step)))
+        if failed:
+            fiber.local_failures[f"local:{step}"] = step
+            fiber.settle_local(step, record, Thrown(LOST, f"local:{step}", "activity"))
+        else:
+            fiber.settle_local(step, record, Value(dumps(step)))
 
 
 def plain(command: Command) -> Command:

@@ -353,7 +353,9 @@ class Alone:
                 assert await apply(store, *batch) == ALL
             for instance in crowd:
                 assert await stored(store, instance) == expected(instance)
-            assert await store.suspects(0, 10_000) == ([], None)
+            # A story may leave a run open with neither task nor wake, because its code asked for nothing more.
+            stuck = [i.key for i in crowd if i.run.open and not i.state.tasks and i.state.next_wake is None]
+            assert await store.suspects(0, 10_000) == (stuck, None)
             store.close()
 
         runner.run(check())
