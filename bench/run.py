@@ -27,7 +27,7 @@ HOME = Path(os.environ.get("BENCH_HOME", Path.home() / ".cache" / "holdfast-benc
 RESTATE = HOME / "npm/node_modules/@restatedev/restate-server-linux-x64/bin/restate-server"
 RESTATE_PYTHON = HOME / "venvs/restate/bin/python"
 
-# (label, workload, field, higher is better, floor as a ratio to the peer)
+# The last two: whether higher is better, and the floor as a ratio to the peer.
 FIGURES = [
     ("W1 hello, workflows/s", "w1", "workflows_s", True, 6),
     ("W2 one, steps/s", "w2", "one_steps_s", True, 3),
@@ -36,7 +36,7 @@ FIGURES = [
     ("W4 latency p50, ms", "w4", "p50_ms", False, 4),
     ("W6 recovery of 1000, s", "w6", "restart_to_all_done_s", False, 1),
 ]
-# (label, workload, field, factor, budget in microseconds)
+# A budget is in microseconds; the factor turns the field into them.
 BUDGETS = [
     ("CPU per workflow, W1", "w1", "cpu_ms_per_op", 1000, 215),
     ("CPU per step, W2 fifty", "w2", "cpu_ms_per_op", 1000, 120),
