@@ -333,10 +333,9 @@ class Drive:
         return [plain(command) for command in commands], news, list(said), fiber.step, fiber.now, fiber.length
 
     def is_news(self, failure_id: str) -> bool:
-        """Whether history does not say yet that this failure was handled. Local ones say it in their own record."""
+        """Whether history does not say yet that this failure was handled."""
         mine = [entry for entry in self.history if getattr(entry.event, "failure_id", None) == failure_id]
-        local = any(getattr(entry.event, "local_activity", False) for entry in mine)
-        return not local and not any(entry.type == "FailureHandled" for entry in mine)
+        return not any(entry.type == "FailureHandled" for entry in mine)
 
     @staticmethod
     def settle(fiber: Fiber) -> None:

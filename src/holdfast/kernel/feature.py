@@ -95,7 +95,7 @@ class Feature:
     cancel: Callable[[Turn], None] | None = None
     """Supersede what is open because the run is being stopped."""
     limits: Callable[[Turn, list[Command]], Breach | None] | None = None
-    """Whether these commands would pass a structural limit; the run then fails instead of applying them."""
+    """Whether these commands, some of them this feature's, would pass a limit; the run then fails instead."""
     shapes: Mapping[type[Event], Callable[[Any], Shape]] = field(
         default_factory=dict[type[Event], Callable[[Any], Shape]]
     )

@@ -86,8 +86,12 @@ class Machine:
         self.outcomes = _merge(features, lambda f: f.outcomes)
         self._expect = [f.expect for f in features if f.expect is not None]
         self._cancel = [f.cancel for f in features if f.cancel is not None]
-        self._limits = [f.limits for f in features if f.limits is not None]
+        self._limits = {kind: f.limits for f in features if f.limits is not None for kind in f.commands}
         self.step_kinds = {kind for kind in self._evolve if issubclass(kind, StepEvent)}
+        # One look-up per event instead of three: its fold, what it wakes, whether it is a step.
+        self._plans = {
+            kind: (fold, self._resume.get(kind), kind in self.step_kinds) for kind, fold in self._evolve.items()
+        }
         self.kinds: dict[str, type[Event]] = {kind.__name__: kind for kind in self._evolve}
 
     def decide(
@@ -107,17 +111,16 @@ class Machine:
     def evolve(self, flow: Workflow, run: Run, entry: Recorded) -> None:
         """Fold one recorded event into the run."""
         event = entry.event
-        kind = type(event)
+        fold, resume, is_step = self._plans[type(event)]
         run.length = entry.sequence
         run.bytes += len(entry.body)
         run.checksum = entry.checksum
         run.last_at = entry.at
-        if kind in self.step_kinds and event.sequence > run.step:  # type: ignore[attr-defined]
+        if is_step and event.sequence > run.step:  # type: ignore[attr-defined]
             run.step = event.sequence  # type: ignore[attr-defined]
             if run.status == "pending":
                 run.status = "waiting"
-        self._evolve[kind](run, event, entry)
-        resume = self._resume.get(kind)
+        fold(run, event, entry)
         if resume is not None and entry.sequence > flow.cursor and run.closed_reason is None:
             told = resume(run, event, entry)
             if told is not None:
@@ -166,11 +169,11 @@ class Machine:
 
     def breach(self, turn: Turn, commands: list[Command]) -> Breach | None:
         """The first structural limit these commands would pass."""
-        for limit in self._limits:
-            found = limit(turn, commands)
+        for limit in map(self._limits.get, dict.fromkeys(map(type, commands))):
+            found = None if limit is None else limit(turn, commands)
             if found is not None:
                 return found
-        return None
+        return workflow_task.limits(turn, commands)
 
     def shape(self, event: Event) -> Shape | None:
         """The step shape an event belongs to, or None if it is not a step event."""

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from holdfast.codec.exceptions import Exceptions
 from holdfast.kernel.command import Command
 from holdfast.kernel.event import Recorded, StepEvent
-from holdfast.kernel.feature import Outcome, Shape
+from holdfast.kernel.feature import Outcome, Shape, Thrown
 from holdfast.kernel.features.local_activity import RecordLocalActivity
 from holdfast.kernel.features.start import WorkflowStarted
 from holdfast.kernel.features.timer import TimerFired
@@ -76,7 +76,7 @@ class Fiber:
         self.length = 0  # the history as long as the code has seen it
         self.step = 0  # the last step number the code has asked for
         self.commands: list[Any] = []
-        self.local_failures: dict[str, int] = {}  # provisional failure id -> step
+        self.local_failures: dict[str, int | str] = {}  # provisional failure id -> step, or true id once recorded
         self.thrown: dict[str, BaseException] = {}  # failures given to the code since its last completion
         self.locals: dict[int, Any] = {}
         self.block: Block | None = None
@@ -119,6 +119,8 @@ class Fiber:
                 outcome = rule(event)
                 waiter = self._waiting.pop(event.sequence, None)  # type: ignore[attr-defined]
                 if waiter is None:
+                    if self.local_failures:
+                        self._learn_id(event.sequence, outcome)  # type: ignore[attr-defined]
                     continue
                 if local_activity(event):
                     # Live code got it inside its task, before it was recorded: at the time of what it had seen.
@@ -163,13 +165,18 @@ class Fiber:
 
     def _mark_handled(self, commands: list[Any], handled: list[str]) -> list[str]:
         """The failure of a local activity has no id before it is recorded: its own record says that it was caught."""
-        steps = {self.local_failures[id] for id in handled if id in self.local_failures}
+        found = [self.local_failures.pop(id, id) for id in handled]
+        steps = {step for step in found if isinstance(step, int)}
         for position, command in enumerate(commands):
             if isinstance(command, RecordLocalActivity) and command.sequence in steps:
                 commands[position] = replace(command, handled=True)
-        rest = [id for id in handled if id not in self.local_failures]
-        self.local_failures = {}
-        return rest
+        return [id for id in found if isinstance(id, str)]
+
+    def _learn_id(self, step: int, outcome: Outcome | None) -> None:
+        """A local failure was recorded before the code got to see it: from now on it has an id of its own."""
+        provisional = f"local:{step}"
+        if provisional in self.local_failures and isinstance(outcome, Thrown) and outcome.failure_id is not None:
+            self.local_failures[provisional] = outcome.failure_id
 
     def abandon(self) -> None:
         """Give the live code up. It is unwound with every durable call, log and side effect inert."""

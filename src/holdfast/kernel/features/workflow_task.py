@@ -296,7 +296,7 @@ def _close(turn: Turn, task: Task) -> None:
     turn.flow.cursor = task.seen
 
 
-def _limits(turn: Turn, commands: list[Command]) -> Breach | None:
+def limits(turn: Turn, commands: list[Command]) -> Breach | None:
     limits = turn.machine.limits
     return over_count("command_batch_size", len(commands), limits.command_batch_size) or over_count(
         "history_length", turn.run.length + len(commands), limits.history_length
@@ -344,5 +344,4 @@ FEATURE = Feature(
     deadlines={"repair": Deadline(_repair_armed, _revive)},
     assign={"workflow": assign},
     expect=expect,
-    limits=_limits,
 )
