@@ -6,7 +6,11 @@ import asyncio
 
 import pytest
 
-from holdfast import ActivityTimedOut, AsyncHoldfast, activity, attempt, continue_as_new, workflow
+from holdfast import ActivityTimedOut, AsyncHoldfast, RequestRefused, activity, attempt, continue_as_new, workflow
+from holdfast.kernel.features.memo import UpsertMemo
+from holdfast.kernel.features.start import Start
+from holdfast.sdk.primitives import _MEMO
+from holdfast.sdk.strand import current_fiber
 
 
 @workflow
@@ -46,8 +50,6 @@ def test_a_caller_that_breaks_does_not_take_the_others_down():
             def broken(value: object, error: BaseException | None) -> None:
                 raise RuntimeError("a reply that breaks")
 
-            from holdfast.kernel.features.start import Start
-
             message = Start(namespace="default", workflow_id="x", workflow_type="at_once")
             app.engine.address("default", "x", message, broken)
             others = [app.execute(counted, f"c{i}", 1) for i in range(5)]
@@ -85,3 +87,37 @@ def test_local_activities_time_out_and_know_their_attempt():
 
     result, run_id = asyncio.run(story())
     assert result == ["start_to_close", 2, f"{run_id}-2"]
+
+
+def test_a_completion_that_is_refused_fails_its_task_with_a_pause_instead_of_spinning():
+    runs: list[int] = []
+
+    @workflow(type="asks for nonsense", unchecked=True)
+    def nonsense() -> None:
+        runs.append(1)
+        fiber = current_fiber()
+        assert fiber is not None
+        fiber.immediate(_MEMO, lambda step: UpsertMemo(sequence=step, entries={"bad key": b""}))
+
+    async def story() -> None:
+        async with AsyncHoldfast(":memory:", [nonsense]) as app:
+            handle = await app.start(nonsense, "n")
+            for _ in range(200):
+                await asyncio.sleep(0)
+            (view,) = (await handle.describe()).tasks
+            assert view.transport_state == "repair_backoff"
+            assert view.task.block is not None
+            assert view.task.block.reason == "invalid_memo"
+
+    asyncio.run(story())
+    assert len(runs) == 1
+
+
+def test_an_unknown_duplicate_policy_is_refused_by_name():
+    async def story() -> str:
+        async with AsyncHoldfast(":memory:", [at_once]) as app:
+            with pytest.raises(RequestRefused) as caught:
+                await app.options(existing="whatever").start(at_once, "a")  # type: ignore[typeddict-item]
+            return caught.value.reason
+
+    assert asyncio.run(story()) == "invalid_duplicate_policy"

@@ -15,9 +15,10 @@ from holdfast.engine.cache import Entry, Reply
 from holdfast.engine.matching import COLD, Executor, Held
 from holdfast.kernel.event import HistoryDamaged, Recorded
 from holdfast.kernel.features.lease import Claim, Offer
+from holdfast.kernel.features.workflow_task import FailWorkflowTask
 from holdfast.kernel.message import Refused
 from holdfast.kernel.state import Run
-from holdfast.kernel.task import Lease, Task
+from holdfast.kernel.task import Block, Lease, Task
 from holdfast.store import Now, Unavailable
 
 if TYPE_CHECKING:
@@ -114,15 +115,22 @@ class InlineCode:
             lease = Lease(owner=owner, call="held")
             self._engine.decide(entry, Claim(task_id=task.id, lease=lease), lambda _v, e: start(e), False)
             return
-        self._engine.decide(entry, result, self._acknowledge(entry, self._executing.pop(task.id, None)), False)
+        future = self._executing.pop(task.id, None)
+        self._engine.decide(entry, result, self._acknowledge(entry, task, owner, future), False)
 
-    def _acknowledge(self, entry: Entry, future: asyncio.Future[Any] | None) -> Reply:
+    def _acknowledge(self, entry: Entry, task: Task, owner: str, future: asyncio.Future[Any] | None) -> Reply:
         """Code that ran ahead of history is only kept if its completion was recorded."""
 
         def acknowledged(value: Any, error: BaseException | None) -> None:
             if isinstance(error, Refused):
                 log.warning("workflow %s: completion refused: %s", entry.flow.workflow_id, error)
                 self._engine.discard(entry)
+                # The code would ask for the same again: it gets the pause of a failed task, and an operator can see why.
+                block = Block(message=str(error), type="CompletionRefused", reason=error.reason)
+                failure = FailWorkflowTask(
+                    task_id=task.id, owner=owner, attempt=task.attempt + 1, block=block, lease=Lease(owner=owner)
+                )
+                self._engine.submit(entry.flow.key, failure, again=False)
             if future is not None and not future.done():
                 future.set_result(value) if error is None else future.set_exception(error)
 

@@ -6,7 +6,7 @@ An accepted start writes its command, `StartAccepted`, `WorkflowStarted` and the
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from msgspec import Struct
 
@@ -303,6 +303,12 @@ def _already_started(turn: Turn, message: Start) -> None:
 def _check_options(message: Start) -> None:
     if not message.workflow_type:
         raise Refused("invalid_workflow_type", "a workflow type is needed", field="workflow_type")
+    if message.duplicate_policy not in get_args(DuplicatePolicy):
+        raise Refused(
+            "invalid_duplicate_policy",
+            f"{message.duplicate_policy!r} is no duplicate policy; use one of {', '.join(get_args(DuplicatePolicy))}",
+            field="duplicate_policy",
+        )
     for name in ("execution_timeout_seconds", "run_timeout_seconds"):
         timeout: float | None = getattr(message, name)
         if timeout is not None and not 0 < timeout < 1e10:
