@@ -445,4 +445,8 @@ class Engine:
 
     def _code_size(self, entry: Entry) -> int:
         run = entry.flow.run
-        return 0 if run is None else sum(executor.weight(run.key) for executor in self.matching.executors)
+        size = 0
+        if run is not None:
+            for executor in self.matching.executors:
+                size += executor.weight(run.key)
+        return size
