@@ -21,7 +21,7 @@ from holdfast.store.sqlite.rows import Row, Rows
 Offload = Callable[[Callable[[], Applied], Callable[[Applied], None]], None]
 
 _CHUNKS = (64, 16, 4, 1)
-SLOW_COMMIT = 0.001
+SLOW_COMMIT = 0.003
 
 
 class _Short(Exception):
