@@ -1,0 +1,266 @@
+"""The bridge: the verbs of workflow and activity workers, the same over any transport.
+
+Poll, claim, claim status, history, execute, complete, fail, heartbeat; for activities also status.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from holdfast.engine.access import Access
+from holdfast.engine.engine import Engine
+from holdfast.engine.matching import Waiter
+from holdfast.kernel.features.activity import (
+    ActivityAssignment,
+    AttemptOutcome,
+    CompleteActivity,
+    FailActivity,
+    HeartbeatActivity,
+    HeartbeatReply,
+)
+from holdfast.kernel.features.activity import status as activity_status
+from holdfast.kernel.features.lease import Claim
+from holdfast.kernel.features.lease import claim_status as claim_status_of
+from holdfast.kernel.features.workflow_task import (
+    CompleteWorkflowTask,
+    FailWorkflowTask,
+    HeartbeatWorkflowTask,
+    TaskOutcome,
+    WorkflowAssignment,
+)
+from holdfast.kernel.message import Message, Refused
+from holdfast.kernel.task import Lease
+from holdfast.kernel.values import LEASE, SECOND
+from holdfast.protocol import requests as ask
+
+
+class Bridge:
+    def __init__(self, engine: Engine, access: Access) -> None:
+        self._engine = engine
+        self._access = access
+        self.table: dict[type[ask.Request[Any]], Callable[[Any], Awaitable[Any]]] = {
+            ask.PollWorkflowTask: self.poll_workflow_task,
+            ask.ClaimWorkflowTask: self.claim_task,
+            ask.GetClaimStatus: self.claim_status,
+            ask.GetTaskHistory: self.task_history,
+            ask.ExecuteWorkflowTask: self.execute,
+            ask.CompleteTask: self.complete_task,
+            ask.FailTask: self.fail_task,
+            ask.HeartbeatTask: self.heartbeat_task,
+            ask.PollActivityTask: self.poll_activity_task,
+            ask.ClaimActivityTask: self.claim_task,
+            ask.CompleteActivityTask: self.complete_activity,
+            ask.FailActivityTask: self.fail_activity,
+            ask.HeartbeatActivityTask: self.heartbeat_activity,
+            ask.GetActivityStatus: self.activity_status,
+        }
+
+    async def poll_workflow_task(self, request: ask.PollWorkflowTask) -> WorkflowAssignment | None:
+        return await self._poll(
+            "workflow",
+            request.namespace,
+            request.queue,
+            request.workflow_types,
+            request.worker_id,
+            request.wait_seconds,
+            request.poll_request_id,
+            request.compatibility,
+            request.connection,
+        )
+
+    async def claim_task(self, request: ask.ClaimWorkflowTask | ask.ClaimActivityTask) -> Any:
+        kind = "workflow" if isinstance(request, ask.ClaimWorkflowTask) else "activity"
+        key = await self._access.key_of(request.task_id)
+        lease = Lease(owner=request.worker_id, until=self._engine.world.now() + LEASE)
+        future: asyncio.Future[Any] = self._engine.world.future()
+
+        def claimed(task: Any, error: BaseException | None) -> None:
+            if future.done():
+                return
+            entry = self._engine.cache.get(key)
+            if error is not None or entry is None:
+                future.set_exception(error or Refused("task_not_found", "the task is gone"))
+            else:
+                future.set_result(self._engine.machine.assign(entry.flow, task))
+
+        self._engine.submit(key, Claim(task_id=request.task_id, lease=lease, kind=kind), claimed)
+        return await future
+
+    async def claim_status(self, request: ask.GetClaimStatus) -> ask.ClaimStatus:
+        try:
+            flow = await self._access.committed(await self._access.key_of(request.task_id))
+        except Refused:
+            return ask.ClaimStatus(task_id=request.task_id, claimable=False, reason="task_not_found")
+        reason = claim_status_of(flow, request.task_id, request.kind, self._engine.world.now())
+        return ask.ClaimStatus(task_id=request.task_id, claimable=reason is None, reason=reason)
+
+    async def task_history(self, request: ask.GetTaskHistory) -> ask.HistoryPage:
+        key = await self._access.key_of(request.task_id)
+        outcome: TaskOutcome = await self._access.submit(
+            key,
+            HeartbeatWorkflowTask(
+                task_id=request.task_id, owner=request.lease_owner, attempt=request.workflow_task_attempt, renew=False
+            ),
+        )
+        flow = await self._access.committed(key)
+        run = flow.current
+        size = None if request.page_size is None else max(1, min(request.page_size, ask.PAGE_MAX))
+        seen = outcome.seen or run.length
+        found = await self._engine.store.history(run.key, request.after_sequence, size)
+        events = [entry for entry in found if entry.sequence <= seen]
+        last = events[-1].sequence if events else request.after_sequence
+        more = last < seen
+        return ask.HistoryPage(
+            history_events=events,
+            has_more=more,
+            next_after_sequence=last if more else None,
+            total_history_events=seen,
+        )
+
+    async def execute(self, request: ask.ExecuteWorkflowTask) -> TaskOutcome:
+        """Claim and run one task on this engine's own executor."""
+        key = await self._access.key_of(request.task_id)
+        flow = await self._access.committed(key)
+        reason = claim_status_of(flow, request.task_id, "workflow", self._engine.world.now())
+        if reason is not None:
+            raise Refused(reason, f"task {request.task_id} cannot be claimed: {reason}")
+        return await self._engine.inline.execute(key, request.task_id)
+
+    def complete_task(self, request: ask.CompleteTask) -> Awaitable[TaskOutcome]:
+        if not request.commands:
+            raise Refused("invalid_commands", "a completion needs at least one command", field="commands")
+        return self._task_verb(
+            request.task_id,
+            CompleteWorkflowTask(
+                task_id=request.task_id,
+                owner=request.lease_owner,
+                attempt=request.workflow_task_attempt,
+                commands=request.commands,
+                handled_failures=request.handled_failures,
+            ),
+        )
+
+    def fail_task(self, request: ask.FailTask) -> Awaitable[TaskOutcome]:
+        if not request.failure.message:
+            raise Refused("invalid_failure", "a failure needs a message", field="failure.message")
+        return self._task_verb(
+            request.task_id,
+            FailWorkflowTask(
+                task_id=request.task_id,
+                owner=request.lease_owner,
+                attempt=request.workflow_task_attempt,
+                block=request.failure,
+            ),
+        )
+
+    def heartbeat_task(self, request: ask.HeartbeatTask) -> Awaitable[TaskOutcome]:
+        return self._task_verb(
+            request.task_id,
+            HeartbeatWorkflowTask(
+                task_id=request.task_id, owner=request.lease_owner, attempt=request.workflow_task_attempt
+            ),
+        )
+
+    # -- activity tasks
+
+    async def poll_activity_task(self, request: ask.PollActivityTask) -> ActivityAssignment | None:
+        return await self._poll(
+            "activity",
+            request.namespace,
+            request.queue,
+            request.activity_types,
+            request.worker_id,
+            request.wait_seconds,
+            request.poll_request_id,
+            request.compatibility,
+            request.connection,
+        )
+
+    def complete_activity(self, request: ask.CompleteActivityTask) -> Awaitable[AttemptOutcome]:
+        run_id, step, attempt = _parse_attempt(request.activity_attempt_id)
+        return self._run_verb(
+            run_id,
+            CompleteActivity(
+                step=step, attempt=attempt, owner=request.lease_owner, run_id=run_id, result=request.result
+            ),
+        )
+
+    def fail_activity(self, request: ask.FailActivityTask) -> Awaitable[AttemptOutcome]:
+        run_id, step, attempt = _parse_attempt(request.activity_attempt_id)
+        return self._run_verb(
+            run_id,
+            FailActivity(step=step, attempt=attempt, owner=request.lease_owner, run_id=run_id, failure=request.failure),
+        )
+
+    def heartbeat_activity(self, request: ask.HeartbeatActivityTask) -> Awaitable[HeartbeatReply]:
+        run_id, step, attempt = _parse_attempt(request.activity_attempt_id)
+        return self._run_verb(
+            run_id,
+            HeartbeatActivity(
+                step=step, attempt=attempt, owner=request.lease_owner, run_id=run_id, progress=request.progress
+            ),
+        )
+
+    async def activity_status(self, request: ask.GetActivityStatus) -> HeartbeatReply:
+        run_id, step, attempt = _parse_attempt(request.activity_attempt_id)
+        flow = await self._access.committed(await self._access.key_of(run_id))
+        return activity_status(flow, run_id, step, attempt, request.lease_owner, self._engine.world.now())
+
+    async def _task_verb(self, task_id: str, message: Message) -> Any:
+        return await self._access.submit(await self._access.key_of(task_id), message)
+
+    async def _run_verb(self, run_id: str, message: Message) -> Any:
+        return await self._access.submit(await self._access.key_of(run_id), message)
+
+    async def _poll(
+        self,
+        kind: str,
+        namespace: str,
+        queue: str,
+        types: frozenset[str] | None,
+        worker_id: str,
+        wait_seconds: float,
+        call: str | None,
+        compatibility: frozenset[str] | None,
+        connection: str | None,
+    ) -> Any:
+        engine = self._engine
+        if call is not None:
+            again = await self._leased_by(call, worker_id, kind)
+            if again is not None:
+                return again
+        future: asyncio.Future[Any] = engine.world.future()
+
+        def lease() -> Lease:
+            return Lease(owner=worker_id, until=engine.world.now() + LEASE, call=call)
+
+        waiter = Waiter(kind, namespace, queue, types, lease, future, compatibility, connection)
+        engine.matching.park(waiter)
+        engine.serve(waiter)
+        alarm = engine.world.at(
+            engine.world.now() + round(wait_seconds * SECOND), lambda: engine.give_up_waiting(waiter)
+        )
+        try:
+            return await future
+        finally:
+            alarm.cancel()
+            engine.matching.unpark(waiter)
+
+    async def _leased_by(self, call: str, worker_id: str, kind: str) -> Any:
+        """The task that an earlier poll with this id was given: a reply may be lost, its lease is not."""
+        for task in await self._engine.store.leased():
+            if task.call == call and task.owner == worker_id and task.kind == kind:
+                if task.until is not None and task.until <= self._engine.world.now():
+                    return None
+                return self._engine.machine.assign(await self._access.committed(task.workflow), task)
+        return None
+
+
+def _parse_attempt(attempt_id: str) -> tuple[str, int, int]:
+    run_id, _, rest = attempt_id.partition("-")
+    step, _, attempt = rest.partition("-")
+    if not (step.isdigit() and attempt.isdigit()):
+        raise Refused("attempt_not_found", f"{attempt_id!r} is not an attempt id", field="activity_attempt_id")
+    return run_id, int(step), int(attempt)
