@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from dw_support import Place, mistaken, until
@@ -161,3 +164,16 @@ types = Types(workflows={"first": one})
     ]
     assert len(program.hints) == 1
     assert "Unused has activity methods but no instance" in program.hints[0]
+
+
+def test_a_negative_number_is_an_argument_and_an_unknown_option_is_named(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(
+        "from holdfast import workflow\n\n\n@workflow\ndef negate(n: int) -> int:\n    return -n\n"
+    )
+    dw = [sys.executable, "-m", "holdfast.cli.main"]
+    options = {"cwd": tmp_path, "capture_output": True, "text": True, "timeout": 60, "check": False}
+    done = subprocess.run([*dw, "start", "app.py:negate", "n", "-5", "--wait"], **options)
+    assert (done.returncode, done.stdout.strip()) == (0, "5"), done.stderr
+    wrong = subprocess.run([*dw, "start", "app.py:negate", "n", "5", "--wiat"], **options)
+    assert wrong.returncode == 2
+    assert "no option --wiat" in wrong.stderr

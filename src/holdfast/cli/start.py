@@ -12,7 +12,8 @@ from holdfast.cli import options
 from holdfast.cli.problems import Problem, Unsuccessful, told
 
 
-@click.command(name="start")
+# A negative number is an argument of the workflow, not an option of ours.
+@click.command(name="start", context_settings={"ignore_unknown_options": True})
 @click.argument("workflow", metavar="FILE:WORKFLOW")
 @click.argument("id")
 @click.argument("args", nargs=-1, metavar="[JSON ARGS]...")
@@ -36,6 +37,9 @@ def command(workflow: str, id: str, args: tuple[str, ...], path: str, namespace:
     file, colon, name = workflow.rpartition(":")
     if not colon or not file or not name:
         raise Problem(f"{workflow!r} names no workflow; write FILE:WORKFLOW, for example shop.py:order")
+    for text in args:
+        if text.startswith("--"):
+            raise Problem(f"dw start has no option {text}; see dw start --help")
     given = [_parsed(number, text) for number, text in enumerate(args, 1)]
     program = load(Path(file))
     target = program.workflow(name)
