@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 import click
@@ -49,7 +50,7 @@ def command(id: str, path: str, namespace: str, run_id: str | None, as_json: boo
         teller.end()
 
 
-class _Teller:
+class _Teller(ABC):
     """Prints the events of one run, each once."""
 
     def __init__(self, reader: Reader, id: str, namespace: str, run_id: str | None) -> None:
@@ -78,10 +79,11 @@ class _Teller:
         # Asked before the events were read: a run that closed in between is told completely the next time.
         self.closed = run is None or run.closed_reason is not None
 
+    @abstractmethod
     def event(self, entry: Recorded) -> None:
-        raise NotImplementedError
+        """Say one event."""
 
-    def end(self) -> None:
+    def end(self) -> None:  # noqa: B027 - most have nothing to add
         """What is left to say behind the last event."""
 
 

@@ -6,6 +6,7 @@ It is a coroutine for type checkers and for `asyncio.TaskGroup.create_task`, and
 from __future__ import annotations
 
 import asyncio
+from abc import abstractmethod
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any, Generic, TypeVar
 
@@ -23,9 +24,9 @@ class Call(Operation, Generic[T]):
 
     name: str
 
+    @abstractmethod
     def finish(self, fiber: Fiber, outcome: Outcome) -> T:
         """The author's value, or the author's exception."""
-        raise NotImplementedError  # pragma: no cover - every call defines it
 
     def cancel(self, fiber: Fiber, step: int) -> None:
         """Nobody waits for this call any more."""
