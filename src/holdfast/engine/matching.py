@@ -231,9 +231,6 @@ class Matching:
         self._known.discard(task_id)
         return task_id, workflow
 
-    def backlog(self) -> dict[Lane, int]:
-        return {lane: len(self._lanes[lane]) for lane in self._live()}
-
     def _live(self) -> Iterator[Lane]:
         """Lanes whose first entry is still wanted; entries that were forgotten fall out on the way."""
         for lane, heap in list(self._lanes.items()):

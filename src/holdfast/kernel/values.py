@@ -11,6 +11,7 @@ import re
 from typing import Annotated, Protocol
 
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 Micros = Annotated[int, Meta(extra={"time": True})]
 """Microseconds since the epoch. The annotation lets the wire write such fields as ISO-8601."""
@@ -48,6 +49,13 @@ class Routing(Struct, frozen=True, kw_only=True, omit_defaults=True):
     priority: int = 5
     fairness_key: str | None = None
     fairness_weight: int = 1
+
+
+def reroute(routing: Routing, *, queue: str | None = None, connection: str | None = None) -> Routing:
+    """The same routing with another queue or connection, where one is named."""
+    if queue is None and connection is None:
+        return routing
+    return replace(routing, queue=queue or routing.queue, connection=connection or routing.connection)
 
 
 def valid_id(text: str) -> bool:

@@ -41,12 +41,6 @@ class Operation(Protocol):
     def describe(self) -> str: ...
 
 
-class LocalCall(Protocol):
-    """A local activity waiting to be run by the worker that holds the task."""
-
-    step: int
-
-
 class _Known(NamedTuple):
     """A step that history has and the code has not reached yet."""
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Coroutine, Generator
 from typing import Any, Generic, TypeVar
 
-from holdfast.kernel.feature import Outcome, Plain, Thrown, Value
+from holdfast.kernel.feature import Outcome
 from holdfast.sdk.errors import NotInWorkflow
 from holdfast.sdk.fiber import Fiber, Operation
 from holdfast.sdk.strand import current_fiber
@@ -94,15 +94,3 @@ class Step(Coroutine[Any, Any, T_co]):
 
     def __repr__(self) -> str:
         return f"<step {self._call.describe()}>"
-
-
-def plain(outcome: Outcome) -> Any:
-    """The value of an outcome that cannot be a failure and needs no decoding."""
-    match outcome:
-        case Plain(value):
-            return value
-        case Value() | Thrown():
-            raise TypeError(f"unexpected outcome {outcome!r}")
-
-
-Finish = Callable[[Fiber, Outcome], T]

@@ -13,7 +13,7 @@ from holdfast.kernel.features.start import Definition, Identity, Start, Workflow
 from holdfast.kernel.limits import Breach, over_count
 from holdfast.kernel.state import Run
 from holdfast.kernel.turn import Turn
-from holdfast.kernel.values import Routing
+from holdfast.kernel.values import reroute
 
 
 class ContinueAsNew(TerminalCommand, frozen=True, kw_only=True, omit_defaults=True, tag="continue_as_new"):
@@ -48,7 +48,6 @@ def apply(turn: Turn, command: ContinueAsNew) -> None:
     for task_id in list(turn.flow.tasks):
         turn.drop(task_id)
     turn.act_for(NO_CONTEXT)
-    routing = old.routing
     turn.flow.workflow_type = command.workflow_type or before.workflow_type
     open_run(
         turn,
@@ -58,7 +57,7 @@ def apply(turn: Turn, command: ContinueAsNew) -> None:
             workflow_id=turn.flow.workflow_id,
             workflow_type=turn.flow.workflow_type,
             arguments=before.arguments if command.arguments is None else command.arguments,
-            routing=routing if command.queue is None else _requeued(routing, command.queue),
+            routing=reroute(old.routing, queue=command.queue),
             business_key=identity.business_key,
             visibility_labels=identity.visibility_labels,
             memo=old.part(memo.Memo).values,
@@ -71,18 +70,6 @@ def apply(turn: Turn, command: ContinueAsNew) -> None:
         ),
         execution_deadline_at=before.execution_deadline_at,
         continued_from_run_id=old.run_id,
-    )
-
-
-def _requeued(routing: Routing, queue: str) -> Routing:
-    return Routing(
-        namespace=routing.namespace,
-        connection=routing.connection,
-        queue=queue,
-        compatibility=routing.compatibility,
-        priority=routing.priority,
-        fairness_key=routing.fairness_key,
-        fairness_weight=routing.fairness_weight,
     )
 
 

@@ -19,7 +19,7 @@ from holdfast.kernel.message import Refused
 from holdfast.kernel.state import Run, Workflow
 from holdfast.kernel.task import Task
 from holdfast.kernel.turn import Turn
-from holdfast.kernel.values import Micros, Routing, activity_task_id, attempt_id, execution_id
+from holdfast.kernel.values import Micros, activity_task_id, attempt_id, execution_id, reroute
 
 _ONCE = RetryPolicy(max_attempts=1)
 _TIMEOUTS = ("start_to_close_timeout", "schedule_to_start_timeout", "schedule_to_close_timeout", "heartbeat_timeout")
@@ -96,27 +96,12 @@ def apply(turn: Turn, command: ScheduleActivity) -> None:
             activity_class=command.activity_class,
             activity=ActivitySnapshot(
                 retry_policy=command.retry_policy or _ONCE,
-                routing=route(run.routing, command.queue, command.connection),
+                routing=reroute(run.routing, queue=command.queue, connection=command.connection),
                 arguments=command.arguments,
             ),
         )
     )
     turn.put(task_of(turn.flow, run, run.part(Activities).open[step]))
-
-
-def route(routing: Routing, queue: str | None, connection: str | None) -> Routing:
-    """The run's routing, with another queue or connection where the step names one."""
-    if queue is None and connection is None:
-        return routing
-    return Routing(
-        namespace=routing.namespace,
-        connection=connection or routing.connection,
-        queue=queue or routing.queue,
-        compatibility=routing.compatibility,
-        priority=routing.priority,
-        fairness_key=routing.fairness_key,
-        fairness_weight=routing.fairness_weight,
-    )
 
 
 def task_of(flow: Workflow, run: Run, execution: Execution) -> Task:
