@@ -11,22 +11,27 @@ from holdfast.sdk import aio
 from holdfast.sdk.activity import activity
 from holdfast.sdk.attempt import attempt, heartbeat
 from holdfast.sdk.branch import spawn
+from holdfast.sdk.cancellation import Cancelled, shield
 from holdfast.sdk.errors import (
     ActivityCancelled,
     ActivityError,
     ActivityTimedOut,
+    CompensationFailed,
     DefinitionError,
     DurableCallRefused,
     HoldfastError,
     NotInWorkflow,
     RequestRefused,
+    UpdateFailed,
     WorkflowAlreadyStarted,
     WorkflowError,
     WorkflowFailed,
     WorkflowNotFound,
+    WorkflowNotRunning,
     WorkflowStopped,
     WorkflowTimedOut,
 )
+from holdfast.sdk.members import Signal, query, signal, update
 from holdfast.sdk.primitives import (
     info,
     logger,
@@ -40,8 +45,10 @@ from holdfast.sdk.primitives import (
     version,
 )
 from holdfast.sdk.registry import NonDeterminismWarning, Types
+from holdfast.sdk.saga import Saga
 from holdfast.sdk.step import Step
 from holdfast.sdk.timer import sleep
+from holdfast.sdk.wait import wait
 from holdfast.sdk.workflow import continue_as_new, workflow
 
 if TYPE_CHECKING:
@@ -57,7 +64,9 @@ __all__ = [
     "ActivityTimedOut",
     "AsyncClient",
     "AsyncHoldfast",
+    "Cancelled",
     "Client",
+    "CompensationFailed",
     "DefinitionError",
     "DurableCallRefused",
     "Holdfast",
@@ -65,12 +74,16 @@ __all__ = [
     "NonDeterminismWarning",
     "NotInWorkflow",
     "RequestRefused",
+    "Saga",
+    "Signal",
     "Step",
     "Types",
+    "UpdateFailed",
     "WorkflowAlreadyStarted",
     "WorkflowError",
     "WorkflowFailed",
     "WorkflowNotFound",
+    "WorkflowNotRunning",
     "WorkflowStopped",
     "WorkflowTimedOut",
     "activity",
@@ -82,14 +95,19 @@ __all__ = [
     "logger",
     "now",
     "patched",
+    "query",
     "rng",
+    "shield",
     "side_effect",
+    "signal",
     "sleep",
     "spawn",
+    "update",
     "upsert_memo",
     "upsert_search_attributes",
     "uuid4",
     "version",
+    "wait",
     "workflow",
 ]
 

@@ -309,8 +309,9 @@ def refold(flow: Flow) -> Workflow:
         run = state.run = Run(index.key, index.run_id, index.number)
         flow.machine.fold(state, run, reread(flow.machine, flow.histories[row.run]))
         for task in flow.rows.values():
-            state.tasks[task.id] = task
+            state.keep(task)
             watch(run, task)
+    state.held = flow.machine.unpack_held(row.held)
     return state
 
 

@@ -399,7 +399,7 @@ def the_index_tells_the_truth(story: Story) -> None:
     if flow.state.run is not None:
         row, run = flow.runs[flow.run.key], flow.run
         assert (row.status, row.closed_reason, row.closed_at) == (run.status, run.closed_reason, run.closed_at)
-        assert row.search_attributes == flow.machine.index(flow.state).search_attributes
+        assert row.search_attributes == flow.machine.index(flow.state, flow.run).search_attributes
 
 
 LAWS = [

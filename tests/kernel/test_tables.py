@@ -41,6 +41,11 @@ TIMER = (
     f" condition_definition_fingerprint signal_wait_id signal_name {GROUP}"
 )
 
+CONDITION = "condition_wait_id condition_key condition_definition_fingerprint sequence timeout_seconds"
+UPDATE = "workflow_command_id update_id workflow_instance_id workflow_run_id update_name"
+STOP = "workflow_command_id workflow_instance_id workflow_run_id command_type reason"
+STOPPED = f"{STOP} failure_id failure_category closed_reason exception_class message"
+
 ALLOWED = {
     "StartAccepted": START,
     "StartRejected": START,
@@ -48,7 +53,7 @@ ALLOWED = {
     " run_deadline_at workflow_definition_fingerprint parent_workflow_instance_id parent_workflow_run_id parent_sequence"
     " workflow_link_id child_call_id retry_policy timeout_policy continued_from_run_id retry_attempt"
     " retry_of_child_workflow_run_id"
-    " arguments payload_codec declared_change_ids routing",
+    " arguments payload_codec declared_change_ids declared_cleanup_seconds routing",
     "WorkflowContinuedAsNew": "sequence continued_to_run_id continued_to_run_number workflow_link_id closed_reason",
     "WorkflowCompleted": "output payload_codec",
     "WorkflowFailed": "failure_id source_kind source_id failure_category non_retryable exception_type exception_class"
@@ -69,6 +74,28 @@ ALLOWED = {
     "TimerScheduled": TIMER,
     "TimerFired": f"{TIMER} fired_at",
     "TimerCancelled": f"{TIMER} cancelled_at",
+    "SignalReceived": "workflow_command_id signal_id workflow_instance_id workflow_run_id signal_name signal_wait_id"
+    " arguments payload_codec",
+    "SignalWaitOpened": "signal_name signal_wait_id sequence timeout_seconds",
+    "SignalApplied": "workflow_command_id signal_id signal_name signal_wait_id sequence value",
+    "ConditionWaitOpened": CONDITION,
+    "ConditionWaitSatisfied": f"{CONDITION} timer_id workflow_signal_id signal_name signal_wait_id",
+    "ConditionWaitTimedOut": f"{CONDITION} timer_id",
+    "UpdateAccepted": f"{UPDATE} arguments payload_codec target_scope",
+    "UpdateRejected": f"{UPDATE} arguments payload_codec validation_errors outcome rejection_reason",
+    "UpdateApplied": f"{UPDATE} arguments payload_codec sequence",
+    "UpdateCompleted": f"{UPDATE} {EXC} sequence result failure_id failure_category non_retryable terminal_reason"
+    " payload_codec outcome",
+    "CancelRequested": f"{STOP} cleanup_deadline_at",
+    "TerminateRequested": STOP,
+    "WorkflowCancelled": STOPPED,
+    "WorkflowTerminated": STOPPED,
+    "WorkflowPaused": "workflow_command_id reason",
+    "WorkflowUnpaused": "workflow_command_id reason",
+    "ArchiveRequested": "workflow_command_id workflow_instance_id workflow_run_id command_type outcome reason",
+    "WorkflowArchived": "workflow_command_id workflow_instance_id workflow_run_id archive_command_id reason",
+    "RepairRequested": "workflow_command_id workflow_instance_id workflow_run_id command_type outcome liveness_state"
+    " wait_kind task_id task_type",
     "SideEffectRecorded": "sequence result",
     "VersionMarkerRecorded": "sequence change_id version min_supported max_supported",
     "FailureHandled": "failure_id sequence failure_category source_kind source_id propagation_kind exception_class"
@@ -86,6 +113,14 @@ COMMANDS = {
     "CancelTimer": "cancel_timer",
     "RecordSideEffect": "record_side_effect",
     "RecordVersionMarker": "record_version_marker",
+    "OpenConditionWait": "open_condition_wait",
+    "SatisfyConditionWait": "satisfy_condition_wait",
+    "TimeOutConditionWait": "time_out_condition_wait",
+    "OpenSignalWait": "open_signal_wait",
+    "ApplySignal": "apply_signal",
+    "CompleteUpdate": "complete_update",
+    "FailUpdate": "fail_update",
+    "CancelWorkflow": "cancel_workflow",
     "UpsertMemo": "upsert_memo",
     "UpsertSearchAttributes": "upsert_search_attributes",
     "CompleteWorkflow": "complete_workflow",
@@ -176,7 +211,7 @@ def test_a_command_cannot_both_take_a_step_and_close_the_run(kind: type[Command]
 TABLES = [
     field.name
     for field in dataclasses.fields(Feature)
-    if field.name not in ("name", "expect", "cancel", "limits") and any(getattr(f, field.name) for f in FEATURES)
+    if "Mapping" in str(field.type) and any(getattr(f, field.name) for f in FEATURES)
 ]
 
 

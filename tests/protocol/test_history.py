@@ -29,19 +29,41 @@ from holdfast.kernel.features.activity import (
     Progress,
     RetryPolicy,
 )
+from holdfast.kernel.features.archive import ArchiveRequested, WorkflowArchived
+from holdfast.kernel.features.cancel import (
+    CancelRequested,
+    TerminateRequested,
+    WorkflowCancelled,
+    WorkflowTerminated,
+)
 from holdfast.kernel.features.close import WorkflowCompleted, WorkflowFailed
+from holdfast.kernel.features.condition import ConditionWaitOpened, ConditionWaitSatisfied, ConditionWaitTimedOut
 from holdfast.kernel.features.continue_as_new import WorkflowContinuedAsNew
 from holdfast.kernel.features.deadline import WorkflowTimedOut
 from holdfast.kernel.features.failures import FailureHandled
 from holdfast.kernel.features.memo import MemoUpserted
+from holdfast.kernel.features.pause import WorkflowPaused, WorkflowUnpaused
+from holdfast.kernel.features.repair import RepairRequested
 from holdfast.kernel.features.search import SearchAttributesUpserted
 from holdfast.kernel.features.side_effect import SideEffectRecorded
+from holdfast.kernel.features.signal import SignalApplied, SignalReceived, SignalWaitOpened
 from holdfast.kernel.features.start import StartAccepted, StartRejected, WorkflowStarted
 from holdfast.kernel.features.timer import TimerCancelled, TimerFired, TimerScheduled
+from holdfast.kernel.features.update import UpdateAccepted, UpdateApplied, UpdateCompleted, UpdateRejected
 from holdfast.kernel.features.version import VersionMarkerRecorded
 from holdfast.kernel.machine import Machine
 from holdfast.kernel.values import SECOND, Routing
 from holdfast.protocol.history import compress, decompress, iso, to_wire
+
+SIGNAL: dict[str, Any] = {
+    "workflow_command_id": "R-c2",
+    "signal_id": "R-s2",
+    "signal_name": "go",
+    "signal_wait_id": "R-q1",
+}
+CONDITION: dict[str, Any] = {"sequence": 3, "condition_wait_id": "R-k3", "condition_key": "ready"}
+UPDATE: dict[str, Any] = {"workflow_command_id": "R-c4", "update_id": "R-u4", "update_name": "rename"}
+STOPPED: dict[str, Any] = {"failure_id": "R-f9", "failure_category": "cancelled", "message": "stopped"}
 
 AT = int(datetime(2026, 1, 31, 12, 0, 0, 250_000, tzinfo=UTC).timestamp() * SECOND)
 TEXT = "2026-01-31T12:00:00.250000Z"
@@ -160,6 +182,37 @@ CASES: list[tuple[Event, dict[str, Any]]] = [
         TimerCancelled(sequence=2, timer_id="R-t2", delay_seconds=90, fire_at=LATER, cancelled_at=AT),
         {"fire_at": LATER_TEXT, "cancelled_at": TEXT},
     ),
+    (
+        SignalReceived(**SIGNAL, arguments=BLOB),
+        {"signal_id": "R-s2", "signal_wait_id": "R-q1", "arguments": BLOB_TEXT, "payload_codec": "avro"},
+    ),
+    (
+        SignalWaitOpened(sequence=1, signal_name="go", signal_wait_id="R-q1", timeout_seconds=0.5),
+        {"signal_name": "go", "timeout_seconds": 0.5},
+    ),
+    (SignalApplied(**SIGNAL, sequence=1, value=BLOB), {"sequence": 1, "value": BLOB_TEXT}),
+    (ConditionWaitOpened(**CONDITION), {"condition_wait_id": "R-k3", "condition_key": "ready"}),
+    (ConditionWaitSatisfied(**CONDITION, timer_id="R-t3"), {"timer_id": "R-t3"}),
+    (ConditionWaitTimedOut(**CONDITION, timer_id="R-t3"), {"timer_id": "R-t3"}),
+    (UpdateAccepted(**UPDATE, arguments=BLOB), {"update_id": "R-u4", "arguments": BLOB_TEXT}),
+    (
+        UpdateRejected(**UPDATE, rejection_reason="unknown_update", validation_errors={"by": ["is missing"]}),
+        {"rejection_reason": "unknown_update", "validation_errors": {"by": ["is missing"]}},
+    ),
+    (UpdateApplied(**UPDATE, arguments=BLOB, sequence=3), {"sequence": 3, "arguments": BLOB_TEXT}),
+    (UpdateCompleted(**UPDATE, result=BLOB), {"result": BLOB_TEXT, "outcome": "update_completed"}),
+    (
+        CancelRequested(workflow_command_id="R-c5", command_type="cancel", reason="late", cleanup_deadline_at=LATER),
+        {"command_type": "cancel", "reason": "late", "cleanup_deadline_at": LATER_TEXT},
+    ),
+    (TerminateRequested(workflow_command_id="R-c5", command_type="terminate"), {"command_type": "terminate"}),
+    (WorkflowCancelled(**STOPPED, closed_reason="cancelled"), {"closed_reason": "cancelled"}),
+    (WorkflowTerminated(**STOPPED, closed_reason="terminated"), {"closed_reason": "terminated"}),
+    (WorkflowPaused(workflow_command_id="R-c5", reason="incident"), {"reason": "incident"}),
+    (WorkflowUnpaused(workflow_command_id="R-c6"), {"workflow_command_id": "R-c6"}),
+    (ArchiveRequested(workflow_command_id="R-c7", outcome="archived"), {"command_type": "archive"}),
+    (WorkflowArchived(archive_command_id="R-c7"), {"archive_command_id": "R-c7"}),
+    (RepairRequested(workflow_command_id="R-c8", outcome="repair_not_needed"), {"command_type": "repair"}),
     (SideEffectRecorded(sequence=3, result=BLOB), {"sequence": 3, "result": BLOB_TEXT}),
     (
         VersionMarkerRecorded(sequence=4, change_id="fee", version=2, min_supported=-1, max_supported=3),

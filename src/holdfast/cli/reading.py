@@ -9,6 +9,7 @@ from typing import Self, TypeVar
 
 from holdfast.cli.options import existing
 from holdfast.cli.problems import told
+from holdfast.codec.payloads import AvroPayloads
 from holdfast.engine.engine import Engine
 from holdfast.engine.operations import Operations
 from holdfast.engine.recovery import Recovery
@@ -31,7 +32,7 @@ class Reader:
         self._loop = asyncio.new_event_loop()
         # An engine that is never started: it answers the reading verbs from disk.
         engine = Engine(AsyncioWorld(self._loop), self.store, machine)
-        self._operations = Operations(engine, Recovery(engine))
+        self._operations = Operations(engine, Recovery(engine), AvroPayloads())
         return self
 
     def __exit__(

@@ -7,9 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 from holdfast.engine.engine import Engine
+from holdfast.kernel.decision import CommandRecord
+from holdfast.kernel.features.start import Start, check_id
 from holdfast.kernel.message import Message, Refused
 from holdfast.kernel.state import Workflow
 from holdfast.kernel.values import run_of
+from holdfast.protocol.requests import StartWorkflow
 
 
 class Access:
@@ -40,6 +43,23 @@ class Access:
             raise Refused("workflow_not_found", "no such workflow", key=key)
         return self._engine.loading.restore(loaded)
 
+    async def retained(self, key: int, command_type: str, request_id: str | None) -> CommandRecord | None:
+        """The record of an earlier command with this request id: on disk, or on its way there."""
+        if request_id is None:
+            return None
+        entry = self._engine.cache.get(key)
+        if entry is not None and entry.inflight:
+            for command in self._engine.commands_coming(entry):
+                if command.request_id == request_id and command.command_type == command_type:
+                    return command
+        return await self._engine.store.command(key, command_type, request_id)
+
+    async def retained_start(self, message: Start) -> CommandRecord | None:
+        key = self._engine.cache.named(message.namespace, message.workflow_id)
+        if key is None:
+            key = await self._engine.store.find(message.namespace, message.workflow_id)
+        return None if key is None else await self.retained(key, "start", message.request_id)
+
     def submit(self, key: int, message: Message) -> asyncio.Future[Any]:
         future: asyncio.Future[Any] = self._engine.world.future()
         self._engine.submit(key, message, resolver(future))
@@ -49,6 +69,29 @@ class Access:
         future: asyncio.Future[Any] = self._engine.world.future()
         self._engine.address(namespace, workflow_id, message, resolver(future))
         return future
+
+
+def start_message(request: StartWorkflow, engine: Engine) -> Start:
+    """The kernel's message for a start; without an id one is made."""
+    workflow_id = request.workflow_id if request.workflow_id is not None else engine.world.ids.ulid()
+    check_id(workflow_id)
+    return Start(
+        namespace=request.namespace,
+        workflow_id=workflow_id,
+        workflow_type=request.workflow_type,
+        arguments=request.arguments,
+        routing=request.routing,
+        business_key=request.business_key,
+        visibility_labels=request.visibility_labels,
+        memo=request.memo,
+        search_attributes=request.search_attributes,
+        execution_timeout_seconds=request.execution_timeout_seconds,
+        run_timeout_seconds=request.run_timeout_seconds,
+        duplicate_policy=request.duplicate_policy,
+        definition=request.definition,
+        request_id=request.request_id,
+        source=request.source,
+    )
 
 
 def resolver(future: asyncio.Future[Any]) -> Callable[[Any, BaseException | None], None]:

@@ -139,6 +139,7 @@ class Bridge:
                 attempt=request.workflow_task_attempt,
                 commands=request.commands,
                 handled_failures=request.handled_failures,
+                numbered=request.numbered,
             ),
         )
 

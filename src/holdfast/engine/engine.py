@@ -19,9 +19,9 @@ from holdfast.engine.inline import InlineCode
 from holdfast.engine.loading import Loading
 from holdfast.engine.matching import Executor, Lane, Matching, Waiter
 from holdfast.engine.waking import Waking
-from holdfast.engine.watching import Watching
+from holdfast.engine.watching import ENDED, Watching
 from holdfast.engine.world import World
-from holdfast.kernel.decision import Decision
+from holdfast.kernel.decision import CommandRecord, Decision
 from holdfast.kernel.event import Recorded
 from holdfast.kernel.features.deadline import Due
 from holdfast.kernel.features.lease import Offer, Release
@@ -219,6 +219,10 @@ class Engine:
         """Events of this instance that are decided and not yet known to be on disk."""
         return [e for item in (*self._batch, *self._open) if item.entry is entry for e in item.decision.events]
 
+    def commands_coming(self, entry: Entry) -> list[CommandRecord]:
+        """The same for its commands."""
+        return [c for item in (*self._batch, *self._open) if item.entry is entry for c in item.decision.commands]
+
     def _flush(self) -> None:
         self._flushing = False
         if self._writing:
@@ -257,6 +261,8 @@ class Engine:
             self._deliver(entry, assignment)
         if item.reply is not None:
             item.reply(decision.reply, None)
+        for topic, news in decision.told:
+            self.watching.tell(entry.flow.key, topic, news)
         if decision.closed:
             self._closed(entry, decision)
         if entry.inflight == 0:
@@ -281,8 +287,7 @@ class Engine:
             for run_id in decision.closed:
                 executor.closed(run_id)
         if decision.ended is not None:
-            for watcher in self.watching.pop(entry.flow.key):
-                watcher.closed(decision.ended)
+            self.watching.tell(entry.flow.key, ENDED, decision.ended)
 
     def _deliver(self, entry: Entry, assignment: Any) -> None:
         """Hand out work whose lease is on disk now."""

@@ -15,7 +15,7 @@ from holdfast.engine.cache import Entry, Reply
 from holdfast.engine.matching import COLD, Executor, Held
 from holdfast.kernel.event import HistoryDamaged, Recorded
 from holdfast.kernel.features.lease import Claim, Offer
-from holdfast.kernel.features.workflow_task import FailWorkflowTask
+from holdfast.kernel.features.workflow_task import FailWorkflowTask, WorkflowAssignment, shown_to
 from holdfast.kernel.message import Refused
 from holdfast.kernel.state import Run
 from holdfast.kernel.task import Block, Lease, Task
@@ -79,15 +79,15 @@ class InlineCode:
         run = flow.current
         assignment = self._engine.machine.assign(flow, task)
         result: Any = COLD
-        fresh = entry.fresh
-        if fresh is not None:
-            result = executor.activate(assignment, fresh)
+        if entry.fresh is not None:
+            result = self._show(entry, assignment, executor)
         if result is COLD:
             history = self._engine.store.history(run.key)
             if not isinstance(history, Now):
                 self._engine.world.spawn(self._activate_later(entry, task_id, executor), "holdfast-history")
                 return
-            result = executor.activate(assignment, self._whole(entry, run, history.value))
+            entry.fresh = self._whole(entry, run, history.value)
+            result = self._show(entry, assignment, executor)
         self._activated(entry, task, executor.owner, result)
 
     async def _activate_later(self, entry: Entry, task_id: str, executor: Executor) -> None:
@@ -96,8 +96,20 @@ class InlineCode:
         if entry.dead or task is None or task.state != "ready":
             return
         assignment = self._engine.machine.assign(entry.flow, task)
-        whole = self._whole(entry, entry.flow.current, history)
-        self._activated(entry, task, executor.owner, executor.activate(assignment, whole))
+        entry.fresh = self._whole(entry, entry.flow.current, history)
+        result = self._show(entry, assignment, executor)
+        self._activated(entry, task, executor.owner, result)
+
+    def _show(self, entry: Entry, assignment: WorkflowAssignment, executor: Executor) -> Any:
+        """Give live code what it has not met and this task may see; the rest stays fresh for a later one."""
+        fresh = entry.fresh or []
+        mine = fresh if not fresh or fresh[0].run == assignment.run_key else _of(assignment, fresh)
+        shown = shown_to(assignment, mine)
+        result = executor.activate(assignment, shown, entry.flow.current.length - len(mine))
+        if result is not COLD:
+            met = {e.sequence for e in shown} if shown is not mine else None
+            entry.fresh = [] if met is None else [e for e in mine if e.sequence not in met]
+        return result
 
     def _whole(self, entry: Entry, run: Run, committed: list[Recorded]) -> list[Recorded]:
         """A run's history as it is decided: what is on disk, then what is on its way there."""
@@ -108,7 +120,6 @@ class InlineCode:
         return committed + [e for e in coming if e.run == run.key and e.sequence > last]
 
     def _activated(self, entry: Entry, task: Task, owner: str, result: Any) -> None:
-        entry.fresh = []
         if isinstance(result, Held):
             entry.held = True
             start = result.start
@@ -166,3 +177,8 @@ class InlineCode:
         entry = self._engine.cache.get(entry_key)
         if entry is not None:
             entry.held = False
+
+
+def _of(assignment: WorkflowAssignment, events: list[Recorded]) -> list[Recorded]:
+    """Those of the current run: the last events of one that has just continued are of no use to the next."""
+    return [entry for entry in events if entry.run == assignment.run_key]

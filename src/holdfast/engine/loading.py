@@ -84,6 +84,7 @@ class Loading:
             run = flow.run = Run(loaded.run.key, loaded.run.run_id, loaded.run.number)
             self._engine.machine.fold(flow, run, loaded.history)
             for task in loaded.tasks:
-                flow.tasks[task.id] = task
+                flow.keep(task)
                 watch(run, task)
+        flow.held = self._engine.machine.unpack_held(row.held)
         return flow

@@ -7,7 +7,7 @@ What nobody can take now waits in a lane, ordered by priority and age.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from heapq import heappop, heappush
 from typing import Any, NamedTuple, Protocol
@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Protocol
 from holdfast.kernel.event import Recorded
 from holdfast.kernel.task import Lease, Task
 from holdfast.kernel.values import Micros
+from holdfast.protocol.commands import Inquiry
 
 COLD = object()
 """Answer of an executor that has no live code for a run and needs its whole history."""
@@ -64,8 +65,23 @@ class Executor(Protocol):
         """Prepare the thread for a series of inline activations, and clean up behind it."""
         ...
 
-    def activate(self, assignment: Any, events: list[Recorded]) -> Any:
-        """Run workflow code inline on these events: a message for the engine, `COLD`, or `Held`."""
+    def activate(self, assignment: Any, events: list[Recorded], consumed: int) -> Any:
+        """Run workflow code inline on these events, the next ones behind the `consumed` that live code has met.
+
+        The answer is a message for the engine, `COLD`, or `Held`.
+        """
+        ...
+
+    def alive_on(self, namespace: str, queue: str) -> bool:
+        """Whether it takes tasks of this queue at all."""
+        ...
+
+    def validates(self, type: str, update: str) -> bool:
+        """Whether the definition of this workflow type has a validator for this update."""
+        ...
+
+    def inquire(self, inquiry: Inquiry, history: list[Recorded], at_rest: bool) -> Awaitable[Any]:
+        """Ask workflow code a question about committed history. `at_rest`: live code stands exactly there."""
         ...
 
     def closed(self, run_id: str) -> None:
@@ -203,6 +219,12 @@ class Matching:
                         self._known.discard(task_id)
                         found[workflow] = None
         return list(found)
+
+    def served(self, namespace: str, queue: str) -> bool:
+        """Whether some worker is alive on this queue, whatever it runs."""
+        return any(executor.alive_on(namespace, queue) for executor in self.executors) or any(
+            waiter.namespace == namespace and waiter.queue == queue for waiter in self._waiters
+        )
 
     def promised(self, task_id: str) -> Waiter | None:
         """The waiter a born-leased task was promised to."""

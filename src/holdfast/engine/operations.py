@@ -9,18 +9,21 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-from holdfast.engine.access import Access
+from msgspec.structs import replace
+
+from holdfast.engine.access import Access, start_message
 from holdfast.engine.bridge import Bridge
 from holdfast.engine.cache import Reply
+from holdfast.engine.commands import Commands, Payloads
 from holdfast.engine.engine import Engine
 from holdfast.engine.recovery import Recovery
 from holdfast.engine.summary import describe
+from holdfast.engine.waiting import Waiting
+from holdfast.engine.watching import ENDED
 from holdfast.kernel.decision import Ended, RunRow
 from holdfast.kernel.event import Recorded
-from holdfast.kernel.features.reconcile import Reconcile, Reconciled
 from holdfast.kernel.features.start import Reserve, Reserved, Start, Started, check_id
 from holdfast.kernel.message import Refused
-from holdfast.kernel.values import SECOND
 from holdfast.protocol import requests as ask
 from holdfast.store import RunFilter
 
@@ -30,12 +33,11 @@ R = TypeVar("R")
 class Operations:
     """One method, `call`, for every request."""
 
-    def __init__(self, engine: Engine, recovery: Recovery) -> None:
+    def __init__(self, engine: Engine, recovery: Recovery, payloads: Payloads) -> None:
         self._engine = engine
-        self._recovery = recovery
         self._access = Access(engine)
-        self._foreign_waits: dict[int, None] = {}
-        recovery.on_foreign.append(self._foreign_commit)
+        self._waiting = Waiting(engine)
+        recovery.on_foreign.append(self._waiting.look_around)
         self._table: dict[type[ask.Request[Any]], Callable[[Any], Awaitable[Any]]] = {
             ask.StartWorkflow: self.start,
             ask.ReserveWorkflow: self.reserve,
@@ -44,7 +46,7 @@ class Operations:
             ask.DescribeWorkflow: self.describe,
             ask.ListWorkflows: self.list,
             ask.GetHistory: self.history,
-            ask.RepairWorkflow: self.repair,
+            **Commands(engine, recovery, self._access, self._waiting, payloads).table,
             **Bridge(engine, self._access).table,
         }
 
@@ -82,32 +84,32 @@ class Operations:
                 future.set_exception(_duplicate(reply))
             elif (key := self._engine.cache.named(namespace, reply.workflow_id)) is not None:
                 # Its own start has just been committed, so whatever ends it comes later than this.
-                self._watch(key, reply.workflow_id, future)
+                self._waiting.watch(
+                    key,
+                    ENDED,
+                    future,
+                    lambda end: _result(reply.workflow_id, end),
+                    lambda: self._ended(key, reply.workflow_id),
+                )
 
         self._start(request.start, started)
         return future
 
     def _start(self, request: ask.StartWorkflow, reply: Reply) -> None:
-        workflow_id = request.workflow_id if request.workflow_id is not None else self._engine.world.ids.ulid()
-        check_id(workflow_id)
-        message = Start(
-            namespace=request.namespace,
-            workflow_id=workflow_id,
-            workflow_type=request.workflow_type,
-            arguments=request.arguments,
-            routing=request.routing,
-            business_key=request.business_key,
-            visibility_labels=request.visibility_labels,
-            memo=request.memo,
-            search_attributes=request.search_attributes,
-            execution_timeout_seconds=request.execution_timeout_seconds,
-            run_timeout_seconds=request.run_timeout_seconds,
-            duplicate_policy=request.duplicate_policy,
-            definition=request.definition,
-            request_id=request.request_id,
-            source=request.source,
-        )
-        self._engine.address(request.namespace, workflow_id, message, reply)
+        message = start_message(request, self._engine)
+        if request.request_id is not None:
+            self._engine.world.spawn(self._start_once(message, reply), "holdfast-start")
+        else:
+            self._engine.address(request.namespace, message.workflow_id, message, reply)
+
+    async def _start_once(self, message: Start, reply: Reply) -> None:
+        """A start that may have been asked for before."""
+        try:
+            message = replace(message, retained=await self._access.retained_start(message))
+        except Exception as error:
+            reply(None, error)
+            return
+        self._engine.address(message.namespace, message.workflow_id, message, reply)
 
     def reserve(self, request: ask.ReserveWorkflow) -> asyncio.Future[Reserved]:
         check_id(request.workflow_id)
@@ -117,33 +119,21 @@ class Operations:
         return self._access.address(request.namespace, request.workflow_id, message)
 
     async def result(self, request: ask.AwaitResult) -> ask.Result:
-        key = await self._access.key(request.namespace, request.workflow_id)
+        workflow_id = request.workflow_id
+        key = await self._access.key(request.namespace, workflow_id)
         entry = self._engine.cache.get(key)
         if entry is None or entry.flow.run is None or not entry.flow.run.open:
-            ended = await self._ended(key, request.workflow_id)
+            ended = await self._ended(key, workflow_id)
             if ended is not None:
                 return ended
-        future: asyncio.Future[ask.Result] = self._engine.world.future()
-        self._watch(key, request.workflow_id, future)
-        if request.wait_seconds is None:
-            try:
-                return await future
-            except asyncio.CancelledError:
-                self._engine.watching.unwatch(key, future)
-                raise
-        timer = self._engine.world.at(
-            self._engine.world.now() + round(request.wait_seconds * SECOND),
-            lambda: (
-                None
-                if future.done()
-                else future.set_result(ask.Result(workflow_id=request.workflow_id, run_id="", status=None))
-            ),
+        ended = await self._waiting.wait(
+            key,
+            ENDED,
+            lambda end: _result(workflow_id, end),
+            lambda: self._ended(key, workflow_id),
+            request.wait_seconds,
         )
-        try:
-            return await future
-        finally:
-            timer.cancel()
-            self._engine.watching.unwatch(key, future)
+        return ask.Result(workflow_id=workflow_id, run_id="", status=None) if ended is None else ended
 
     async def describe(self, request: ask.DescribeWorkflow) -> ask.Description:
         key = await self._access.key(request.namespace, request.workflow_id)
@@ -178,20 +168,6 @@ class Operations:
             run = loaded.row.run
         return await self._engine.store.history(run, request.after, request.limit)
 
-    async def repair(self, request: ask.RepairWorkflow) -> Reconciled:
-        key = await self._access.key(request.namespace, request.workflow_id)
-        message = Reconcile(incarnation=await self._living(key), fingerprints=self._recovery.fingerprints, force=True)
-        return await self._access.submit(key, message)
-
-    async def _living(self, key: int) -> str:
-        """Whose in-process leases count. Beside another engine, its own: it ended those of its predecessors."""
-        if not self._engine.holder:
-            flow = await self._access.committed(key)
-            for task in (*flow.tasks.values(), *self._engine.machine.expect(flow).tasks.values()):
-                if task.owner is not None and task.until is None:
-                    return task.owner.partition("/")[0]
-        return self._engine.incarnation
-
     # -- inside
 
     async def _ended(self, key: int, workflow_id: str) -> ask.Result | None:
@@ -205,34 +181,11 @@ class Operations:
             workflow_id=workflow_id, run_id=run.run_id, status=run.status, closed_reason=run.closed_reason, event=last
         )
 
-    def _watch(self, key: int, workflow_id: str, future: asyncio.Future[ask.Result]) -> None:
-        """Resolve this future when the chain of runs of the instance ends."""
 
-        def closed(end: Ended) -> None:
-            if not future.done():
-                future.set_result(
-                    ask.Result(
-                        workflow_id=workflow_id,
-                        run_id=end.run_id,
-                        status=end.status,
-                        closed_reason=end.closed_reason,
-                        event=end.event,
-                    )
-                )
-
-        self._engine.watching.watch(key, closed, future, workflow_id)
-
-    def _foreign_commit(self) -> None:
-        """Another process committed: a run somebody waits for here may have closed there."""
-        for key, watchers in self._engine.watching:
-            self._engine.world.spawn(self._look_whether_closed(key, watchers), "holdfast-watch")
-
-    async def _look_whether_closed(self, key: int, watchers: list[Any]) -> None:
-        ended = await self._ended(key, watchers[0].workflow_id if watchers else "")
-        if ended is not None:
-            for watcher in self._engine.watching.pop(key):
-                if not watcher.future.done():
-                    watcher.future.set_result(ended)
+def _result(workflow_id: str, end: Ended) -> ask.Result:
+    return ask.Result(
+        workflow_id=workflow_id, run_id=end.run_id, status=end.status, closed_reason=end.closed_reason, event=end.event
+    )
 
 
 def _duplicate(reply: Started) -> Refused:

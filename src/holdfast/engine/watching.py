@@ -1,41 +1,44 @@
-"""Who waits for which instance to end."""
+"""Who waits for what to happen to which instance: its end, or the end of one of its updates."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, NamedTuple
 
-from holdfast.kernel.decision import Ended
+ENDED = "ended"
+"""The topic under which the end of a chain of runs is told."""
 
 
 class Watcher(NamedTuple):
-    """Somebody waits for an instance to end."""
+    """`tell` is called with the news; `look` finds them in the database, where another process may have put them."""
 
-    closed: Callable[[Ended], None]
+    tell: Callable[[Any], None]
+    look: Callable[[], Awaitable[Any]]
     future: asyncio.Future[Any]
-    workflow_id: str
 
 
 class Watching:
     def __init__(self) -> None:
-        self._watchers: dict[int, list[Watcher]] = {}
+        self._watchers: dict[tuple[int, str], list[Watcher]] = {}
 
-    def __iter__(self) -> Iterator[tuple[int, list[Watcher]]]:
-        return iter(list(self._watchers.items()))
+    def __iter__(self) -> Iterator[tuple[int, str, Watcher]]:
+        """Everybody who waits, with what they wait for."""
+        for (key, topic), watchers in list(self._watchers.items()):
+            for watcher in list(watchers):
+                yield key, topic, watcher
 
-    def pop(self, key: int) -> list[Watcher]:
-        """Everybody who waits for this instance; they are about to be told."""
-        return self._watchers.pop(key, [])
+    def tell(self, key: int, topic: str, news: Any) -> None:
+        for watcher in self._watchers.pop((key, topic), ()):
+            watcher.tell(news)
 
-    def watch(self, key: int, closed: Callable[[Ended], None], future: asyncio.Future[Any], workflow_id: str) -> None:
-        """Call `closed` when the chain of runs of this instance ends."""
-        self._watchers.setdefault(key, []).append(Watcher(closed, future, workflow_id))
+    def watch(self, key: int, topic: str, watcher: Watcher) -> None:
+        self._watchers.setdefault((key, topic), []).append(watcher)
 
-    def unwatch(self, key: int, future: asyncio.Future[Any]) -> None:
+    def unwatch(self, key: int, topic: str, future: asyncio.Future[Any]) -> None:
         """Nobody waits on this future any more."""
-        left = [watcher for watcher in self._watchers.get(key, ()) if watcher.future is not future]
+        left = [watcher for watcher in self._watchers.get((key, topic), ()) if watcher.future is not future]
         if left:
-            self._watchers[key] = left
+            self._watchers[key, topic] = left
         else:
-            self._watchers.pop(key, None)
+            self._watchers.pop((key, topic), None)

@@ -5,11 +5,15 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from msgspec import Struct
 
 
 class Command(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type", gc=False):
-    """Base of all commands; the tag is the wire's `type`."""
+    """Base of all commands; the tag is the wire's `type`. `apart`: belongs to a task of its own, not to the code's body."""
+
+    apart: ClassVar[bool] = False
 
 
 class StepCommand(Command, frozen=True, kw_only=True, omit_defaults=True, gc=False):

@@ -19,8 +19,9 @@ from holdfast.kernel.values import Micros
 class WorkflowRow(Struct, frozen=True, gc=False):
     """The instance row after a decision.
 
-    `last` is the guard; `expects` is how many task rows must exist; `length` and `checksum` are where the history of its
-    current run ends, so that a lost tail shows.
+    `last` is the guard; `expects` is how many task rows must exist; `outside` says that the run waits for something that
+    only comes from outside; `length` and `checksum` are where the history of its current run ends, so that a lost tail
+    shows; `held` are facts accepted in the middle of a task, which its end makes history.
     """
 
     key: int
@@ -36,6 +37,8 @@ class WorkflowRow(Struct, frozen=True, gc=False):
     length: int
     checksum: int
     reserved_at: Micros | None
+    outside: int = 0  # a truth value, as the database keeps it
+    held: bytes | None = None
 
 
 class RunRow(Struct, frozen=True, gc=False):
@@ -59,6 +62,7 @@ class RunRow(Struct, frozen=True, gc=False):
     started_at: Micros
     closed_at: Micros | None
     length: int
+    archived_at: Micros | None = None
 
 
 class CommandRecord(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -73,9 +77,13 @@ class CommandRecord(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     at: Micros
     source: str
     target_scope: str = "instance"
+    target_name: str | None = None  # of the signal or update
+    requested_run_id: str | None = None
+    resolved_run_id: str | None = None
     request_id: str | None = None
-    fingerprint: str | None = None
+    fingerprint: str | None = None  # of what was asked, so that a request id cannot mean two things
     rejection_reason: str | None = None
+    validation_errors: dict[str, list[str]] = {}
     context: dict[str, Any] = {}
     payload: bytes | None = None
 
@@ -109,5 +117,6 @@ class Decision(Struct, gc=False):
     leased: Sequence[Task]  # tasks that came out leased, to be delivered after the commit
     closed: Sequence[str]  # runs that closed in this decision
     ended: Ended | None  # the chain of runs ended in this decision
+    told: Sequence[tuple[str, Any]]  # (topic, value) for whoever waits for that topic of this instance
     wake_moved: bool  # `next_wake` differs from before
     idle: bool  # nothing to write; only the reply counts

@@ -104,6 +104,18 @@ def record(
     return Recorded(run, sequence, at, event, context, body, context_body, checksum)
 
 
+def pack_held(held: list[tuple[Event, Context]]) -> bytes:
+    """Facts that are not yet history, for the instance's own row."""
+    return _encode([(type(event).__name__, event, context) for event, context in held])
+
+
+def unpack_held(kinds: dict[str, type[Event]], body: bytes) -> list[tuple[Event, Context]]:
+    return [
+        (msgspec.convert(event, kinds[name]), msgspec.convert(context, Context))
+        for name, event, context in msgspec.json.decode(body)
+    ]
+
+
 def restore(
     kinds: dict[str, type[Event]],
     run: int,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from holdfast.kernel.command import Command
-from holdfast.kernel.event import Event, Recorded
+from holdfast.kernel.event import Context, Event, Recorded
 from holdfast.kernel.failure import Failure
 from holdfast.kernel.limits import Breach
 from holdfast.kernel.message import Message
@@ -79,6 +79,12 @@ class Feature:
         default_factory=dict[type[Event], Callable[[Run, Any, Recorded], Resume | None]]
     )
     """Events that make a workflow task due, and what it is told about them."""
+    apart: Mapping[type[Event], Callable[[Run, Any, Recorded], Resume]] = field(
+        default_factory=dict[type[Event], Callable[[Run, Any, Recorded], Resume]]
+    )
+    """Events that get a workflow task of their own. The feature takes them off `run.apart` once they are dealt with."""
+    carry: Callable[[Run], Iterable[tuple[int, Event, Context]]] | None = None
+    """What the next run of a chain is told again, by its place in the history of this one."""
     deadlines: Mapping[str, Deadline] = field(default_factory=dict[str, Deadline])
     claim: Mapping[str, Callable[[Turn, Task], None]] = field(default_factory=dict[str, Callable[[Turn, Task], None]])
     """What a claim of that kind of task records."""
@@ -94,6 +100,14 @@ class Feature:
     """The tasks that must exist for what is open."""
     cancel: Callable[[Turn], None] | None = None
     """Supersede what is open because the run is being stopped."""
+    closed: Callable[[Turn], None] | None = None
+    """What follows right behind a terminal event."""
+    before: Callable[[Turn, Task], None] | None = None
+    """What the end of a workflow task says about what it had seen, ahead of its commands."""
+    infer: Callable[[Turn, list[Command]], list[Command]] | None = None
+    """What a completion means that comes from a worker which does not number its steps."""
+    outside: Callable[[Run], bool] | None = None
+    """Whether the run waits for something that only comes from outside."""
     limits: Callable[[Turn, list[Command]], Breach | None] | None = None
     """Whether these commands, some of them this feature's, would pass a limit; the run then fails instead."""
     shapes: Mapping[type[Event], Callable[[Any], Shape]] = field(

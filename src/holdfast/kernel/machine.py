@@ -13,22 +13,30 @@ from typing import Any, NamedTuple
 
 from holdfast.kernel.command import Command
 from holdfast.kernel.decision import Decision, Ended, RunRow, TaskChange, WorkflowRow
-from holdfast.kernel.event import Event, Recorded, StepEvent
+from holdfast.kernel.event import Context, Event, Recorded, StepEvent, pack_held, unpack_held
 from holdfast.kernel.feature import CommandRule, Deadline, Feature, Outcome, Shape
 from holdfast.kernel.features import (
     activity,
+    archive,
+    cancel,
     close,
+    condition,
     continue_as_new,
     deadline,
     failures,
     lease,
     local_activity,
     memo,
+    pause,
     reconcile,
+    repair,
     search,
     side_effect,
+    signal,
+    signal_with_start,
     start,
     timer,
+    update,
     version,
     workflow_task,
 )
@@ -54,7 +62,15 @@ FEATURES: tuple[Feature, ...] = (
     version.FEATURE,
     memo.FEATURE,
     search.FEATURE,
+    signal.FEATURE,
+    signal_with_start.FEATURE,
+    condition.FEATURE,
+    update.FEATURE,
+    cancel.FEATURE,
+    pause.FEATURE,
+    archive.FEATURE,
     reconcile.FEATURE,
+    repair.FEATURE,
 )
 
 
@@ -87,10 +103,17 @@ class Machine:
         self._expect = [f.expect for f in features if f.expect is not None]
         self._cancel = [f.cancel for f in features if f.cancel is not None]
         self._limits = {kind: f.limits for f in features if f.limits is not None for kind in f.commands}
+        self._closed = [f.closed for f in features if f.closed is not None]
+        self._before = [f.before for f in features if f.before is not None]
+        self._infer = [f.infer for f in features if f.infer is not None]
+        self._outside = [f.outside for f in features if f.outside is not None]
+        self._carry = [f.carry for f in features if f.carry is not None]
         self.step_kinds = {kind for kind in self._evolve if issubclass(kind, StepEvent)}
-        # One look-up per event instead of three: its fold, what it wakes, whether it is a step.
+        # One look-up per event instead of four: its fold, what it wakes, whether it is a step, its own task.
+        apart = _merge(features, lambda f: f.apart)
         self._plans = {
-            kind: (fold, self._resume.get(kind), kind in self.step_kinds) for kind, fold in self._evolve.items()
+            kind: (fold, self._resume.get(kind), kind in self.step_kinds, apart.get(kind))
+            for kind, fold in self._evolve.items()
         }
         self.kinds: dict[str, type[Event]] = {kind.__name__: kind for kind in self._evolve}
 
@@ -111,7 +134,7 @@ class Machine:
     def evolve(self, flow: Workflow, run: Run, entry: Recorded) -> None:
         """Fold one recorded event into the run."""
         event = entry.event
-        fold, resume, is_step = self._plans[type(event)]
+        fold, resume, is_step, apart = self._plans[type(event)]
         run.length = entry.sequence
         run.bytes += len(entry.body)
         run.checksum = entry.checksum
@@ -121,10 +144,16 @@ class Machine:
             if run.status == "pending":
                 run.status = "waiting"
         fold(run, event, entry)
+        if apart is not None:
+            run.apart.append((entry.sequence, apart(run, event, entry)))
         if resume is not None and entry.sequence > flow.cursor and run.closed_reason is None:
             told = resume(run, event, entry)
             if told is not None:
                 run.waking.append((entry.sequence, told))
+
+    def unpack_held(self, body: bytes | None) -> list[tuple[Event, Context]]:
+        """What an instance row keeps of facts that wait for the end of a task."""
+        return [] if body is None else unpack_held(self.kinds, body)
 
     def fold(self, flow: Workflow, run: Run, history: Iterable[Recorded]) -> None:
         for entry in history:
@@ -164,8 +193,29 @@ class Machine:
 
     def cancel_open(self, turn: Turn) -> None:
         """Close everything the run still waits for, with typed history, because the run is being stopped."""
-        for cancel in self._cancel:
-            cancel(turn)
+        for supersede in self._cancel:
+            supersede(turn)
+
+    def run_closed(self, turn: Turn) -> None:
+        """Right behind a terminal event: what it means for what was still open."""
+        for closed in self._closed:
+            closed(turn)
+
+    def before_commands(self, turn: Turn, task: Task) -> None:
+        """A workflow task ends: what it had seen counts as seen, ahead of what it decided."""
+        for before in self._before:
+            before(turn, task)
+
+    def infer(self, turn: Turn, commands: list[Command]) -> list[Command]:
+        """Say in full what a worker means that does not number its steps."""
+        for infer in self._infer:
+            commands = infer(turn, commands)
+        return commands
+
+    def carried(self, run: Run) -> list[tuple[Event, Context]]:
+        """What the next run of the chain is told again, in the order in which this one was."""
+        found = [entry for carry in self._carry for entry in carry(run)]
+        return [(event, context) for _, event, context in sorted(found, key=lambda entry: entry[0])]
 
     def breach(self, turn: Turn, commands: list[Command]) -> Breach | None:
         """The first structural limit these commands would pass."""
@@ -185,8 +235,7 @@ class Machine:
         rule = self.outcomes.get(type(event))
         return None if rule is None else rule(event)
 
-    def index(self, flow: Workflow) -> RunRow:
-        run = flow.current
+    def index(self, flow: Workflow, run: Run) -> RunRow:
         labels = run.part(start.Identity)
         return RunRow(
             run.key,
@@ -207,6 +256,7 @@ class Machine:
             run.started_at,
             run.closed_at,
             run.length,
+            run.part(archive.Archived).at if archive.Archived in run.parts else None,
         )
 
     def _settle(self, turn: Turn, after: int) -> Decision:
@@ -214,10 +264,12 @@ class Machine:
         flow = turn.flow
         run = flow.run
         if run is not None:
+            if flow.held and flow.busy is None:
+                self._let_in(turn)
             if run.closed_reason is not None:
                 for task_id in list(flow.tasks):
                     turn.drop(task_id)
-            elif run.waking:
+            elif run.waking or run.apart:
                 workflow_task.ensure(turn)
         touched = turn.touched
         born, leased = self._match(turn) if touched and flow.tasks else ((), ())
@@ -226,13 +278,13 @@ class Machine:
         before = flow.next_wake
         wake = self.next_wake(flow) if run is not None and run.agenda else None
         if not (turn.events or touched or turn.commands or turn.indexed) and _need_not_be_written(turn, wake):
-            return Decision(_row(flow), after, (), (), (), (), turn.reply, born, leased, (), None, False, True)
+            return Decision(self._row(flow), after, (), (), (), (), turn.reply, born, leased, (), None, (), False, True)
         flow.next_wake = wake
         flow.last = turn.ids.serial()
         flow.exists = True
         tasks = flow.tasks
         return Decision(
-            _row(flow),
+            self._row(flow),
             after,
             turn.events,
             [TaskChange(id, tasks.get(id), stored) for id, stored in touched.items()],
@@ -243,12 +295,47 @@ class Machine:
             leased,
             turn.closed,
             _ended(turn) if turn.closed else None,
+            turn.told,
             wake != before,
             False,
         )
 
+    def _row(self, flow: Workflow) -> WorkflowRow:
+        run = flow.run
+        expects = len(flow.tasks)
+        return WorkflowRow(
+            flow.key,
+            flow.namespace,
+            flow.workflow_id,
+            flow.workflow_type,
+            flow.last,
+            None if run is None else run.key,
+            flow.command_sequence,
+            flow.cursor,
+            flow.next_wake,
+            expects,
+            0 if run is None else run.length,
+            0 if run is None else run.checksum,
+            flow.reserved_at,
+            int(not expects and flow.next_wake is None and run is not None and self.waits_outside(run)),
+            pack_held(flow.held) if flow.held else None,
+        )
+
+    def waits_outside(self, run: Run) -> bool:
+        """Whether nothing has to move this run until somebody else does."""
+        return run.open and any(rule(run) for rule in self._outside)
+
+    def _let_in(self, turn: Turn) -> None:
+        """The task is over in whose middle these were accepted."""
+        held, turn.flow.held = turn.flow.held, []
+        if turn.run.open:  # otherwise nobody is left to be told; what was accepted is in the audit trail
+            for event, context in held:
+                turn.record_as(event, context)
+
     def _match(self, turn: Turn) -> tuple[Sequence[Task], Sequence[Task]]:
         """Offer what is ready to whoever waits: such a task is born leased and never enters a queue."""
+        if not pause.allows(turn.run):
+            return (), ()
         tasks = turn.flow.tasks
         born: list[Task] = []
         for id in list(turn.touched):
@@ -277,25 +364,6 @@ def _ended(turn: Turn) -> Ended | None:
         return None  # continued: the chain goes on
     last = next(entry for entry in reversed(turn.events) if entry.run == run.key)
     return Ended(run.run_id, run.status, run.closed_reason, last)
-
-
-def _row(flow: Workflow) -> WorkflowRow:
-    run = flow.run
-    return WorkflowRow(
-        flow.key,
-        flow.namespace,
-        flow.workflow_id,
-        flow.workflow_type,
-        flow.last,
-        None if run is None else run.key,
-        flow.command_sequence,
-        flow.cursor,
-        flow.next_wake,
-        len(flow.tasks),
-        0 if run is None else run.length,
-        0 if run is None else run.checksum,
-        flow.reserved_at,
-    )
 
 
 def _merge(features: Iterable[Feature], table: Callable[[Feature], Mapping[Any, Any]]) -> dict[Any, Any]:

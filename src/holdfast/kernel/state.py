@@ -10,6 +10,7 @@ from collections import deque
 from heapq import heappush
 from typing import Any, TypeVar
 
+from holdfast.kernel.event import Context, Event
 from holdfast.kernel.task import Resume, Task
 from holdfast.kernel.values import Micros, Routing
 
@@ -23,6 +24,7 @@ class Run:
 
     __slots__ = (
         "agenda",
+        "apart",
         "bytes",
         "checksum",
         "closed_at",
@@ -58,6 +60,7 @@ class Run:
         self.last_at: Micros = 0
         self.step = 0  # the highest step number recorded
         self.waking: deque[tuple[int, Resume]] = deque()  # waking events, oldest first; the cursor eats them
+        self.apart: deque[tuple[int, Resume]] = deque()  # events that get a task of their own, ahead of the waking ones
         self.agenda: list[tuple[Micros, str, int | str]] = []  # heap of (at, kind, id); entries may be stale
         self.parts: dict[type[Any], Any] = {}
 
@@ -82,9 +85,11 @@ class Workflow:
     """An instance: durable identity, its current run, and the rows beside history."""
 
     __slots__ = (
+        "busy",
         "command_sequence",
         "cursor",
         "exists",
+        "held",
         "key",
         "last",
         "namespace",
@@ -109,6 +114,15 @@ class Workflow:
         self.next_wake: Micros | None = None
         self.run: Run | None = None
         self.tasks: dict[str, Task] = {}
+        self.busy: str | None = None  # the leased workflow task: code is in the middle of it
+        # Accepted while code was in the middle of a task; they become history right behind what that task decides.
+        self.held: list[tuple[Event, Context]] = []
+
+    def keep(self, task: Task) -> None:
+        """Take a task row in, new or changed."""
+        self.tasks[task.id] = task
+        if task.kind == "workflow":
+            self.busy = task.id if task.state == "leased" else None
 
     @property
     def current(self) -> Run:

@@ -87,6 +87,7 @@ class Task(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     until: Micros | None = None
     call: str | None = None
     seen: int | None = None  # history sequence the leased workflow task works from
+    upto: int | None = None  # a workflow task apart looks no further than the event it is for
     resume: Resume = START
     step: int | None = None  # the activity's step
     block: Block | None = None

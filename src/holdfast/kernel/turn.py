@@ -49,6 +49,7 @@ class Turn:
         "reply",
         "run",
         "runs_started",
+        "told",
         "touched",
     )
 
@@ -74,6 +75,7 @@ class Turn:
         self.runs_started: Sequence[int] = ()
         self.closed: Sequence[str] = ()
         self.granted: Sequence[Task] = ()  # leased in this turn
+        self.told: Sequence[tuple[str, Any]] = ()
         self.reindex = False
 
     def act_for(self, context: Context) -> None:
@@ -93,18 +95,20 @@ class Turn:
         return entry
 
     def put(self, task: Task) -> Task:
-        tasks = self.flow.tasks
-        self.touched.setdefault(task.id, task.id in tasks)
-        tasks[task.id] = task
+        flow = self.flow
+        self.touched.setdefault(task.id, task.id in flow.tasks)
+        flow.keep(task)
         if task.until is not None or task.repair_available_at is not None:
             watch(self.run, task)
         return task
 
     def drop(self, task_id: str) -> None:
-        tasks = self.flow.tasks
-        if task_id in tasks:
+        flow = self.flow
+        if task_id in flow.tasks:
             self.touched.setdefault(task_id, True)
-            del tasks[task_id]
+            del flow.tasks[task_id]
+            if flow.busy == task_id:
+                flow.busy = None
 
     def hold(self, task_id: str, owner: str, attempt: int) -> Task:
         """The leased task that this call speaks for, or a refusal."""
@@ -138,37 +142,55 @@ class Turn:
         )
 
     def command(
-        self,
-        command_type: str,
-        *,
-        outcome: str | None,
-        source: str,
-        status: str = "accepted",
-        rejection_reason: str | None = None,
-        request_id: str | None = None,
-        context: dict[str, Any] | None = None,
-        payload: bytes | None = None,
+        self, command_type: str, *, outcome: str | None, source: str, status: str = "accepted", **more: Any
     ) -> CommandRecord:
-        """Record a command of the current run in the audit trail, with the run's next command sequence."""
-        run = self.run
-        self.flow.command_sequence += 1
-        sequence = self.flow.command_sequence
+        """Record a command in the audit trail, with the next command sequence of the current run.
+
+        Without a run there is nothing to number it in; then it belongs to the instance alone.
+        """
+        flow = self.flow
+        run = flow.run
+        if run is None:
+            key, id, sequence = None, self.ids.ulid(), None
+        else:
+            flow.command_sequence += 1
+            sequence = flow.command_sequence
+            key, id = run.key, command_id(run.run_id, sequence)
         entry = CommandRecord(
-            id=command_id(run.run_id, sequence),
-            run=run.key,
+            id=id,
+            run=key,
             sequence=sequence,
             command_type=command_type,
             status=status,
             outcome=outcome,
             at=self.now,
             source=source,
-            request_id=request_id,
-            rejection_reason=rejection_reason,
-            context=context or {},
-            payload=payload,
+            **more,
         )
         self.commands = (*self.commands, entry)
         return entry
+
+    def admit(self, event: Event, context: Context) -> None:
+        """Record a fact from outside, unless code is in the middle of a task: then right behind what that task decides.
+
+        So whatever code decided without having seen it also stands before it, for every reader of history.
+        """
+        if self.flow.held or self.flow.busy is not None:
+            self.flow.held.append((event, context))
+        else:
+            self.record_as(event, context)
+
+    def record_as(self, event: Event, context: Context) -> Recorded:
+        """Record one event with a cause of its own."""
+        before, body = self.context, self._context_body
+        self.act_for(context)
+        entry = self.record(event)
+        self.context, self._context_body = before, body
+        return entry
+
+    def tell(self, topic: str, value: Any) -> None:
+        """Once this is on disk, tell whoever waits for this topic."""
+        self.told = (*self.told, (topic, value))
 
     def begin(self, run: Run) -> None:
         """A new run of this instance starts in this turn."""
@@ -186,5 +208,5 @@ class Turn:
     def index_now(self) -> None:
         if self.reindex:
             self.reindex = False
-            row = self.machine.index(self.flow)
+            row = self.machine.index(self.flow, self.flow.current)
             self.indexed = (*self.indexed, (row.key in self.runs_started, row))

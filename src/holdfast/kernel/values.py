@@ -90,6 +90,26 @@ def command_id(run_id: str, sequence: int) -> str:
     return f"{run_id}-c{sequence}"
 
 
+def signal_id(run_id: str, command_sequence: int) -> str:
+    return f"{run_id}-s{command_sequence}"
+
+
+def signal_wait_id(run_id: str, step: int) -> str:
+    return f"{run_id}-q{step}"
+
+
+def update_id(run_id: str, command_sequence: int) -> str:
+    return f"{run_id}-u{command_sequence}"
+
+
+def update_task_id(run_id: str, sequence: int) -> str:
+    return f"{run_id}-v{sequence}"
+
+
+def condition_wait_id(run_id: str, step: int) -> str:
+    return f"{run_id}-k{step}"
+
+
 def run_of(derived_id: str) -> str:
     """The run id that a task, attempt, execution, timer or command id was derived from."""
     return derived_id.partition("-")[0]

@@ -51,6 +51,12 @@ def to_wire(entry: Recorded, run_id: str) -> dict[str, Any]:
             }.items()
             if value is not None
         }
+    if context.command_id is not None:
+        payload["command"] = {
+            "id": context.command_id,
+            "sequence": context.command_sequence,
+            "source": context.source,
+        }
     wire: dict[str, Any] = {
         "id": f"{run_id}-e{entry.sequence}",
         "sequence": entry.sequence,
@@ -58,7 +64,7 @@ def to_wire(entry: Recorded, run_id: str) -> dict[str, Any]:
         "payload": payload,
         "recorded_at": iso(entry.at),
         "workflow_task_id": context.task_id,
-        "workflow_command_id": payload.get("workflow_command_id"),
+        "workflow_command_id": payload.get("workflow_command_id") or context.command_id,
     }
     if context.decided_after is not None:
         wire["decided_after"] = context.decided_after

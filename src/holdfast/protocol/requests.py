@@ -11,7 +11,6 @@ from holdfast.kernel.decision import CommandRecord, RunRow
 from holdfast.kernel.event import Recorded
 from holdfast.kernel.failure import Failure
 from holdfast.kernel.features.activity import ActivityAssignment, AttemptOutcome, HeartbeatReply, Progress
-from holdfast.kernel.features.reconcile import Reconciled
 from holdfast.kernel.features.start import Definition, DuplicatePolicy, Reserved, Started
 from holdfast.kernel.features.workflow_task import TaskOutcome, WorkflowAssignment
 from holdfast.kernel.task import Block, Task
@@ -135,13 +134,6 @@ class GetHistory(Request[list[Recorded]], frozen=True, kw_only=True):
     limit: int | None = None
 
 
-class RepairWorkflow(Request[Reconciled], frozen=True, kw_only=True):
-    """Restore whatever transport is missing from typed history, and try failed tasks again."""
-
-    workflow_id: str
-    namespace: str = "default"
-
-
 # -- workers: workflow tasks
 
 
@@ -203,6 +195,7 @@ class CompleteTask(Request[TaskOutcome], frozen=True, kw_only=True):
     workflow_task_attempt: int
     commands: list[Command]
     handled_failures: list[str] = []
+    numbered: bool = True
 
 
 class FailTask(Request[TaskOutcome], frozen=True, kw_only=True):

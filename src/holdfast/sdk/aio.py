@@ -3,5 +3,7 @@
 from __future__ import annotations
 
 from holdfast.sdk.timer import sleep as _sleep
+from holdfast.sdk.wait import wait as _wait
 
 sleep = _sleep.step
+wait = _wait.step

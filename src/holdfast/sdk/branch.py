@@ -5,6 +5,7 @@ A failed branch that nobody joins fails the run when the workflow returns: error
 
 from __future__ import annotations
 
+from asyncio import CancelledError
 from collections.abc import Callable
 from typing import Any, Generic, ParamSpec, TypeVar
 
@@ -35,7 +36,11 @@ class Branch(Generic[R]):
             if strand is None:
                 raise NotInWorkflow("join()")
             self._waiting.append(strand)
-            self._fiber.suspend(strand)
+            try:
+                self._fiber.suspend(strand)
+            except CancelledError:
+                self._waiting.remove(strand)
+                raise
         if self._error is not None:
             raise self._error
         return self._value  # type: ignore[return-value] - done without an error

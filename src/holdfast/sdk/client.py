@@ -6,22 +6,25 @@ arguments come last and keep their types.
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Mapping
-from typing import Any, Generic, ParamSpec, TypedDict, TypeVar, Unpack, overload
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import Any, ParamSpec, TypedDict, TypeVar, Unpack, overload
 
 from holdfast.codec.exceptions import Exceptions, UnresolvedFailure
 from holdfast.codec.values import dumps, loads
 from holdfast.kernel.decision import RunRow
 from holdfast.kernel.event import Recorded
+from holdfast.kernel.features.cancel import Stopped
 from holdfast.kernel.features.close import WorkflowCompleted, WorkflowFailed
 from holdfast.kernel.features.deadline import WorkflowTimedOut
-from holdfast.kernel.features.reconcile import Reconciled
 from holdfast.kernel.features.start import DuplicatePolicy
 from holdfast.kernel.message import Refused
 from holdfast.kernel.values import Routing
+from holdfast.protocol import commands as tell
 from holdfast.protocol import requests as ask
 from holdfast.sdk import errors
 from holdfast.sdk.durations import Duration, to_seconds
+from holdfast.sdk.handle import AsyncHandle, accept, error_of, packed
+from holdfast.sdk.members import Signal, SignalMethod
 from holdfast.sdk.transport import Transport
 from holdfast.sdk.workflow import Entry, WorkflowDefinition, WorkflowFn, definition_of
 
@@ -29,12 +32,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 Coro = Coroutine[Any, Any, T]
-
-_ERRORS = {
-    "workflow_not_found": errors.WorkflowNotFound,
-    "run_not_found": errors.WorkflowNotFound,
-    "instance_already_started": errors.WorkflowAlreadyStarted,
-}
 
 
 class StartOptions(TypedDict, total=False):
@@ -56,37 +53,6 @@ class StartOptions(TypedDict, total=False):
     request_id: str
 
 
-class AsyncHandle(Generic[R]):
-    """A workflow instance, started or not."""
-
-    def __init__(self, client: AsyncClient, id: str, run_id: str | None, definition: WorkflowDefinition | None) -> None:
-        self._client = client
-        self._definition = definition
-        self.id = id
-        self.run_id = run_id
-
-    async def result(self, timeout: Duration | None = None) -> R:
-        """Wait for the end and return the result. Runs that continue as new are followed."""
-        wait = None if timeout is None else to_seconds(timeout)
-        ended = await self._client.call(
-            ask.AwaitResult(workflow_id=self.id, namespace=self._client.namespace, wait_seconds=wait)
-        )
-        return self._client.outcome(ended, self._definition)
-
-    async def describe(self) -> ask.Description:
-        return await self._client.describe(self.id)
-
-    async def history(self, run_id: str | None = None) -> list[Recorded]:
-        return await self._client.history(self.id, run_id)
-
-    async def repair(self) -> Reconciled:
-        """Restore missing tasks from history, and try blocked or failed ones again."""
-        return await self._client.call(ask.RepairWorkflow(workflow_id=self.id, namespace=self._client.namespace))
-
-    def __repr__(self) -> str:
-        return f"<workflow handle {self.id}>"
-
-
 class AsyncClient:
     def __init__(
         self, transport: Transport, *, namespace: str = "default", exceptions: Exceptions | None = None
@@ -105,6 +71,11 @@ class AsyncClient:
         changed = AsyncClient(self._transport, namespace=self.namespace, exceptions=self.exceptions)
         changed._options = {**self._options, **options}
         return changed
+
+    @property
+    def request_id(self) -> str | None:
+        """Makes a command that is sent again return what it returned the first time; set with `options()`."""
+        return self._options.get("request_id")
 
     @overload
     async def start(
@@ -160,6 +131,32 @@ class AsyncClient:
         """A workflow that was started earlier, here or elsewhere."""
         return AsyncHandle(self, id, None, None if workflow is None else definition_of(workflow))
 
+    async def signal_with_start(
+        self,
+        workflow: WorkflowFn[Any, R] | type[Entry[Any, Any]],
+        id: str,
+        start: Sequence[Any],
+        signal: SignalMethod[P, Any] | Signal[Any] | str,
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> AsyncHandle[Any]:
+        """Signal a workflow, starting it first if it does not run; `start` are the arguments of its entry."""
+        definition = definition_of(workflow)
+        name, arguments, named = packed(signal, args, kwargs)
+        if named:
+            raise TypeError("a signal given by name takes positional arguments only")
+        done = await self.call(
+            tell.SignalWithStart(
+                start=self._start_request(definition, id, definition.signature.pack(tuple(start), {})),
+                signal_name=name,
+                arguments=arguments,
+                request_id=self._options.get("request_id"),
+            )
+        )
+        accept(done.signalled)
+        return AsyncHandle(self, id, done.signalled.run_id, definition)
+
     async def describe(self, id: str) -> ask.Description:
         return await self.call(ask.DescribeWorkflow(workflow_id=id, namespace=self.namespace))
 
@@ -198,8 +195,7 @@ class AsyncClient:
         try:
             return await self._transport.call(request)
         except Refused as refusal:
-            kind = _ERRORS.get(refusal.reason, errors.RequestRefused)
-            raise kind(refusal.reason, refusal.message, **refusal.fields) from None
+            raise error_of(refusal.reason, refusal.message, **refusal.fields) from None
 
     def outcome(self, ended: ask.Result, definition: WorkflowDefinition | None) -> Any:
         """The value a run returned, or the error it ended with."""
@@ -224,6 +220,10 @@ class AsyncClient:
                 raise error
             case WorkflowTimedOut(message=message):
                 raise errors.WorkflowTimedOut(
+                    f"workflow {ended.workflow_id!r}: {message}", ended.workflow_id, ended.run_id
+                )
+            case Stopped(message=message):
+                raise errors.WorkflowStopped(
                     f"workflow {ended.workflow_id!r}: {message}", ended.workflow_id, ended.run_id
                 )
             case _:

@@ -4,6 +4,7 @@
     ├── NotInWorkflow            a durable primitive was used outside a workflow
     ├── DurableCallRefused       a durable call where none is allowed (query, side effect, generator, ...)
     ├── DefinitionError          a workflow or activity is declared wrongly; raised at import or registration
+    ├── CompensationFailed       a saga could not undo everything; it has the original error and those of the undoing
     ├── ActivityError            what a workflow sees of an activity that did not end well by itself
     │   ├── ActivityTimedOut
     │   └── ActivityCancelled
@@ -13,6 +14,8 @@
     │   └── WorkflowStopped      cancelled or terminated
     ├── WorkflowAlreadyStarted   the id is taken
     ├── WorkflowNotFound
+    ├── WorkflowNotRunning       it has ended
+    ├── UpdateFailed             the handler of an update raised; the run goes on
     └── RequestRefused           anything else the engine refused, with its stable reason
 
 `Evicted` and `ContinueAsNewRequested` are no errors: they end code without being one, so `except Exception` misses them.
@@ -40,6 +43,16 @@ class DurableCallRefused(HoldfastError):
 
 class DefinitionError(HoldfastError, TypeError):
     pass
+
+
+class CompensationFailed(HoldfastError):
+    """The block failed, and so did undoing it. `original` is why, `failures` what could not be undone."""
+
+    def __init__(self, original: BaseException | None, failures: list[Exception]) -> None:
+        said = "; ".join(f"{type(failure).__name__}: {failure}" for failure in failures)
+        super().__init__(f"{len(failures)} compensation(s) failed ({said}) after {type(original).__name__}: {original}")
+        self.original = original
+        self.failures = failures
 
 
 class ActivityError(HoldfastError):
@@ -88,6 +101,18 @@ class WorkflowAlreadyStarted(RequestRefused):
 
 class WorkflowNotFound(RequestRefused):
     pass
+
+
+class WorkflowNotRunning(RequestRefused):
+    pass
+
+
+class UpdateFailed(HoldfastError):
+    """The update failed; `__cause__` is the exception its handler raised, restored where its class is known."""
+
+    def __init__(self, message: str, update_id: str | None) -> None:
+        super().__init__(message)
+        self.update_id = update_id
 
 
 class Evicted(GreenletExit):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager
 from time import perf_counter, thread_time
 from typing import Any, Protocol
@@ -27,16 +27,20 @@ from holdfast.kernel.features.activity import (
     HeartbeatReply,
     Progress,
 )
+from holdfast.kernel.features.update import FailUpdate
 from holdfast.kernel.features.workflow_task import CompleteWorkflowTask, FailWorkflowTask, WorkflowAssignment
 from holdfast.kernel.machine import Machine
 from holdfast.kernel.message import Message
 from holdfast.kernel.task import Block, Lease, Task
+from holdfast.protocol.commands import Inquiry
 from holdfast.sdk.activity import error_type
 from holdfast.sdk.attempt import Attempt, set_current
 from holdfast.sdk.errors import ActivityCancelled
 from holdfast.sdk.fiber import Fiber
+from holdfast.sdk.inquiry import answer_from, answer_on
 from holdfast.sdk.local import LocalRunner
 from holdfast.sdk.registry import Registry
+from holdfast.sdk.rules import RULES
 from holdfast.sdk.strand import hidden_loop
 
 log = logging.getLogger("holdfast.worker")
@@ -54,7 +58,7 @@ class Host(Protocol):
     def held(self, start: Callable[[BaseException | None], None]) -> object: ...
     def report(self, key: int, message: Message, reply: Callable[[Any, BaseException | None], None] | None) -> None: ...
     def room(self) -> None: ...
-    def events(self, run: int, after: int, upto: int) -> list[Recorded]: ...
+    def events(self, run: int, after: int, assignment: WorkflowAssignment) -> list[Recorded]: ...
     def done_holding(self, key: int) -> None: ...
     def look_at(self, key: int) -> None: ...
     def thread(self, call: Callable[[], Any], done: Callable[[Any], None]) -> None: ...
@@ -174,15 +178,15 @@ class EmbeddedExecutor:
     def burst(self) -> AbstractContextManager[None]:
         return hidden_loop()
 
-    def activate(self, assignment: WorkflowAssignment, events: list[Recorded]) -> Any:
+    def activate(self, assignment: WorkflowAssignment, events: list[Recorded], consumed: int) -> Any:
         fiber = self._fibers.get(assignment.run_key)
+        if fiber is not None and fiber.consumed != consumed:
+            self.forget(assignment.run_key)
+            fiber = None
         if fiber is None:
-            if not events or events[0].sequence != 1:
+            if consumed or not events:
                 return self.host.cold
             fiber = self._new_fiber(assignment)
-        elif events and events[0].sequence != fiber.position + 1:
-            self.forget(assignment.run_key)
-            return self.host.cold
         fiber.assignment = assignment
         suspected = self._suspects.get(assignment.workflow_type)
         clock = perf_counter if suspected is None else thread_time
@@ -212,6 +216,8 @@ class EmbeddedExecutor:
             self.forget(assignment.run_key)
             _explain(assignment, fiber.block)
             return FailWorkflowTask(task_id=task.id, owner=self.owner, attempt=attempt, block=fiber.block, lease=lease)
+        if fiber.answer is not None:
+            return self._answered(fiber, assignment, attempt, lease)
         commands, handled = fiber.take_commands()
         if fiber.closing is not None:
             self.forget(assignment.run_key)
@@ -224,6 +230,49 @@ class EmbeddedExecutor:
             lease=lease,
         )
 
+    def _answered(
+        self, fiber: Fiber, assignment: WorkflowAssignment, attempt: int, lease: Lease | None
+    ) -> CompleteWorkflowTask:
+        """A task for one update reports that alone; what else the code asked for goes with the next task."""
+        answer, fiber.answer = fiber.answer, None
+        assert answer is not None
+        if isinstance(answer, FailUpdate):
+            self.forget(assignment.run_key)  # its handler may have changed half of what it meant to change
+        return CompleteWorkflowTask(
+            task_id=assignment.task.id, owner=self.owner, attempt=attempt, commands=[answer], lease=lease
+        )
+
+    # -- questions
+
+    def alive_on(self, namespace: str, queue: str) -> bool:
+        return namespace == self.namespace and queue in self.queues
+
+    def validates(self, type: str, update: str) -> bool:
+        member = self.registry.workflows[type].handlers.updates.get(update)
+        return member is not None and member.check is not None
+
+    def inquire(self, inquiry: Inquiry, history: list[Recorded], at_rest: bool) -> Awaitable[Any]:
+        """Answer from live code if it stands where history does, otherwise from a replay on the workflow thread."""
+        answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        fiber = self._fibers.get(inquiry.run_key)
+
+        def done(outcome: Any) -> None:
+            if answered.done():
+                return
+            if isinstance(outcome, BaseException):
+                answered.set_exception(outcome)
+            else:
+                answered.set_result(outcome)
+
+        if at_rest and fiber is not None and not fiber.threaded and fiber.block is None:
+            done(answer_on(fiber, inquiry))
+        else:
+            definition = self.registry.workflows[inquiry.workflow_type]
+            self.host.workflow_thread(
+                lambda: answer_from(self.machine, self.registry, definition, inquiry, history), done
+            )
+        return answered
+
     def _new_fiber(self, assignment: WorkflowAssignment) -> Fiber:
         definition = self.registry.workflows[assignment.workflow_type]
         fiber = self._fibers[assignment.run_key] = Fiber(
@@ -233,6 +282,8 @@ class EmbeddedExecutor:
             self.registry.exceptions,
             definition.fingerprint,
             self.compatibility,
+            RULES,
+            definition.handlers,
         )
         fiber.threaded = assignment.workflow_type in self._slow
         return fiber
@@ -268,11 +319,11 @@ class EmbeddedExecutor:
 
     def _run_on_thread(self, assignment: WorkflowAssignment) -> None:
         fiber = self._fibers.get(assignment.run_key)
-        if fiber is not None and not fiber.threaded:
-            self.forget(assignment.run_key)  # greenlets cannot change threads
+        if fiber is not None and (not fiber.threaded or fiber.consumed != fiber.position):
+            self.forget(assignment.run_key)  # greenlets cannot change threads, and what was left out would be lost
             fiber = None
         after = 0 if fiber is None else fiber.position
-        events = self.host.events(assignment.run_key, after, assignment.last_sequence)
+        events = self.host.events(assignment.run_key, after, assignment)
         live = fiber or self._new_fiber(assignment)
         live.assignment = assignment
         self.host.workflow_thread(

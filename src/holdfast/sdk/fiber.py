@@ -8,21 +8,21 @@ must match, and a mismatch *blocks*: the strand is parked, nothing is thrown int
 from __future__ import annotations
 
 import random
-from asyncio import AbstractEventLoop
+from asyncio import AbstractEventLoop, CancelledError
 from collections import deque
-from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from msgspec.structs import replace
 
 from holdfast.codec.exceptions import Exceptions
 from holdfast.kernel.command import Command
-from holdfast.kernel.event import Recorded, StepEvent
+from holdfast.kernel.event import Event, Recorded, StepEvent
 from holdfast.kernel.feature import Outcome, Shape, Thrown
 from holdfast.kernel.features.local_activity import RecordLocalActivity
 from holdfast.kernel.features.start import WorkflowStarted
 from holdfast.kernel.features.timer import TimerFired
-from holdfast.kernel.features.workflow_task import WorkflowAssignment
+from holdfast.kernel.features.workflow_task import WorkflowAssignment, place_of
 from holdfast.kernel.machine import Machine
 from holdfast.kernel.task import Block
 from holdfast.kernel.values import Micros
@@ -30,15 +30,32 @@ from holdfast.sdk import strand as strands
 from holdfast.sdk.errors import DurableCallRefused, Evicted
 from holdfast.sdk.strand import Strand, current_strand
 
+P = TypeVar("P")
+
+CANCEL = object()
+"""Woken with this, a strand meets a cancellation where it waits."""
+
 
 class Operation(Protocol):
-    """A durable call as a fiber sees it."""
+    """A durable call as a fiber sees it. One that `hears` is answered by what reaches the run from outside."""
 
     shape: str
     detail: str | None
+    hears: bool
 
     def command(self, step: int) -> Command: ...
     def describe(self) -> str: ...
+    def check(self, fiber: Fiber) -> None: ...
+    def asked(self, fiber: Fiber, step: int, answer: Callable[[Outcome], None]) -> Outcome | None: ...
+    def differs(self, event: Any) -> str | None: ...
+    def cancel(self, fiber: Fiber, step: int) -> None: ...
+
+
+class Rules(NamedTuple):
+    """How live code meets what comes from outside: by event, and once a task has been shown everything it may see."""
+
+    reactions: Mapping[type[Event], Callable[[Fiber, Recorded], None]]
+    settle: Callable[[Fiber], None]
 
 
 class _Known(NamedTuple):
@@ -59,6 +76,8 @@ class Fiber:
         exceptions: Exceptions,
         fingerprint: str | None,
         compatibility: str | None = None,
+        rules: Rules | None = None,
+        handlers: Any = None,
     ) -> None:
         self.machine = machine
         self.assignment = assignment
@@ -66,7 +85,15 @@ class Fiber:
         self.fingerprint = fingerprint
         self.compatibility = compatibility
         self.now: Micros = 0
+        self.rules = rules
+        self.handlers = handlers  # what others may say to this workflow
+        self.instance: Any = None  # of a workflow class
+        self.main: Strand | None = None  # the strand of a `def` workflow's own code
+        self.main_task: Any = None  # the same of an `async def` one
+        self.looking = False  # this code only answers a question: nothing new is recorded or run
+        self.answer: Command | None = None  # of the one update that this task is for
         self.position = 0  # the last history sequence applied
+        self.consumed = 0  # how many events that were; less than `position` while some are left for a later task
         self.length = 0  # the history as long as the code has seen it
         self.step = 0  # the last step number the code has asked for
         self.commands: list[Any] = []
@@ -91,7 +118,14 @@ class Fiber:
         self._suspended: set[Strand] = set()
         self._asked: deque[tuple[int, str]] = deque(maxlen=8)
         self._random: random.Random | None = None
-        self._uuids = 0
+        self._parts: dict[type[Any], Any] = {}
+
+    def part(self, kind: type[P]) -> P:
+        """What one of the SDK's features keeps of this run, made on first use."""
+        found = self._parts.get(kind)
+        if found is None:
+            found = self._parts[kind] = kind()
+        return found
 
     # -- driven by the worker
 
@@ -101,39 +135,50 @@ class Fiber:
         Up to `cursor` this is repetition: an earlier task has run the same code, and logs stay silent.
         """
         if events:
-            self.position = events[-1].sequence
+            self.position = max(self.position, events[-1].sequence)
+            self.consumed += len(events)
         events = self._in_order(events)
         outcomes = self.machine.outcomes
+        reactions = self.rules.reactions if self.rules is not None else _NO_REACTIONS
         for entry in events:
             event = entry.event
-            rule = outcomes.get(type(event))
-            if rule is not None:
+            kind = type(event)
+            rule = outcomes.get(kind)
+            outcome = None if rule is None else rule(event)
+            if outcome is not None:
                 if self.closing is not None and not local_activity(event):
                     continue  # the run is over; only what its last task ran beside itself still reaches the code
-                outcome = rule(event)
                 waiter = self._waiting.pop(event.sequence, None)  # type: ignore[attr-defined]
                 if waiter is None:
                     if self.local_failures:
                         self._learn_id(event.sequence, outcome)  # type: ignore[attr-defined]
                     continue
-                if local_activity(event):
-                    # Live code got it inside its task, before it was recorded: at the time of what it had seen.
-                    self.replaying = (entry.context.decided_after or 0) <= cursor
-                else:
-                    self.now = entry.at
-                    self.length = entry.sequence
-                    self.replaying = entry.sequence <= cursor
+                self._meet(entry, cursor)
                 self._resolve(waiter, outcome)
-            elif type(event) is WorkflowStarted:
-                self.now = entry.at
-                self.length = entry.sequence
-                self.replaying = entry.sequence <= cursor
-                self._begin(event)
+            elif kind is WorkflowStarted:
+                self._meet(entry, cursor)
+                self._begin(event)  # type: ignore[arg-type]
+            elif kind in reactions and self.closing is None:
+                self._meet(entry, cursor)
+                reactions[kind](self, entry)
             if self.block is not None:
                 return
         self.replaying = False
         if self._known and self.block is None:
             self._block_unreached()
+        if self.block is None and self.rules is not None and not self.looking:
+            self.rules.settle(self)
+
+    def _meet(self, entry: Recorded, cursor: int) -> None:
+        """The code is about to react to this event: that is what time it is for it."""
+        decided = entry.context.decided_after
+        if decided is not None and type(entry.event) is not TimerFired:
+            # Live code got there inside its task, before it was recorded: at the time of what it had seen.
+            self.replaying = decided <= cursor
+        else:
+            self.now = entry.at
+            self.length = entry.sequence
+            self.replaying = entry.sequence <= cursor
 
     def settle_local(self, step: int, command: Command, outcome: Outcome) -> None:
         """A local activity has ended: its record takes the place that was kept for it, and the code goes on."""
@@ -197,13 +242,39 @@ class Fiber:
         strand = current_strand()
         assert strand is not None
         self._waiting[step] = strand
-        return self.suspend(strand)
+        if operation.hears:
+            got = operation.asked(self, step, self._answering(step))
+            if got is not None:
+                del self._waiting[step]
+                return got
+        try:
+            return self.suspend(strand)
+        except CancelledError:
+            self.drop(step)
+            operation.cancel(self, step)
+            raise
 
     def ask(self, operation: Operation, answer: Callable[[Outcome], None]) -> int:
         """A durable call whose answer goes to a callback (futures of the workflow's event loop)."""
         step = self._ask(operation)
         self._waiting[step] = answer
+        if operation.hears:
+            got = operation.asked(self, step, self._answering(step))
+            if got is not None:
+                del self._waiting[step]
+                answer(got)
         return step
+
+    def awaits(self, step: int) -> bool:
+        return step in self._waiting
+
+    def _answering(self, step: int) -> Callable[[Outcome], None]:
+        def answer(outcome: Outcome) -> None:
+            waiter = self._waiting.pop(step, None)
+            if waiter is not None:
+                self._resolve(waiter, outcome)
+
+        return answer
 
     def immediate(self, operation: Operation, decide: Callable[[int], Command]) -> Outcome | None:
         """A durable call that does not wait. Returns what history has, or records what `decide` says and returns None."""
@@ -213,6 +284,8 @@ class Fiber:
             self._guard(step, operation, known)
             if known.outcome is not None:
                 return known.outcome
+        if self.looking:
+            self._halt()
         try:
             self.commands.append(decide(step))
         except Exception as error:
@@ -252,6 +325,8 @@ class Fiber:
         self._suspended.discard(strand)
         if self.abandoned:
             raise Evicted
+        if value is CANCEL:
+            raise CancelledError
         return value
 
     def wake(self, strand: Strand, value: Any) -> None:
@@ -260,6 +335,10 @@ class Fiber:
     def park(self, block: Block) -> None:
         """Replay cannot go on. This strand never continues; the code does not notice."""
         self.block = block
+        self._halt()
+
+    def _halt(self) -> None:
+        """This strand goes no further; it is unwound when its code is given up."""
         strand = current_strand()
         assert strand is not None
         self._suspended.add(strand)
@@ -302,6 +381,8 @@ class Fiber:
         return step
 
     def _ask(self, operation: Operation) -> int:
+        if operation.hears:
+            operation.check(self)
         step = self._next(operation)
         known = self._known.pop(step, None)
         if known is None:
@@ -314,12 +395,27 @@ class Fiber:
         shape = known.shape
         detail = None if shape.detail is None else shape.detail(known.event)
         if shape.name == operation.shape and (detail is None or operation.detail is None or detail == operation.detail):
-            return
+            changed = operation.differs(known.event) if operation.hears else None
+            if changed is None:
+                return
+            self.park(self._drifted(step, changed, known))
         self._known[step] = known
         self.park(self._mismatch(step, operation.describe(), operation.shape))
 
+    def _drifted(self, step: int, changed: str, known: _Known) -> Block:
+        return Block(
+            message=f"the wait of step {step} is not the one in history: {changed}",
+            type="ConditionWaitDefinitionMismatch",
+            replay_blocked=True,
+            reason="condition_wait_definition_mismatch",
+            workflow_sequence=step,
+            expected_history_shape=known.shape.name,
+            recorded_event_types=known.types,
+            fingerprint=self.fingerprint,
+        )
+
     def _begin(self, started: WorkflowStarted) -> None:
-        strands.run(self, lambda: self._main(self, started))
+        self.main = strands.run(self, lambda: self._main(self, started))
         self.drain()
 
     def _resolve(self, waiter: Strand | Callable[[Outcome], None], outcome: Outcome) -> None:
@@ -349,7 +445,7 @@ class Fiber:
             if place < last:
                 ordered = False
             last = place
-        return events if ordered else sorted(events, key=_place)
+        return events if ordered else sorted(events, key=place_of)
 
     def _note(self, entry: Recorded, event: StepEvent) -> None:
         shape = self.machine.shape(event)
@@ -397,6 +493,9 @@ class Fiber:
         )
 
 
+_NO_REACTIONS: Mapping[type[Event], Callable[[Fiber, Recorded], None]] = {}
+
+
 def local_activity(event: Any) -> bool:
     return getattr(event, "local_activity", False)
 
@@ -404,12 +503,3 @@ def local_activity(event: Any) -> bool:
 def _described(known: _Known) -> str:
     detail = known.shape.detail
     return known.shape.name if detail is None else f"{known.shape.name} {detail(known.event)}"
-
-
-def _place(entry: Recorded) -> int:
-    """Where replay applies an event: what code decided belongs right behind what it had seen.
-
-    A timer of no delay fires in the commit of the task that asked for it; its code sees that only in its next task.
-    """
-    after = entry.context.decided_after
-    return entry.sequence if after is None or type(entry.event) is TimerFired else after

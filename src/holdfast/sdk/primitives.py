@@ -50,6 +50,20 @@ class _Recorded:
         self.shape = shape
         self.detail = detail
 
+    hears = False
+
+    def check(self, fiber: Fiber) -> None:
+        """Nothing could stop it."""
+
+    def asked(self, fiber: Fiber, step: int, answer: Any) -> None:
+        """It does not wait."""
+
+    def differs(self, event: Any) -> None:
+        """Its shape says everything."""
+
+    def cancel(self, fiber: Fiber, step: int) -> None:
+        """It is over at once."""
+
     def command(self, step: int) -> Command:
         raise TypeError("recorded at once, never asked for")
 

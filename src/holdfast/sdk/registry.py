@@ -120,9 +120,14 @@ class Registry:
         from holdfast.sdk.primitives import side_effect
         from holdfast.sdk.source import check
         from holdfast.sdk.timer import sleep
+        from holdfast.sdk.wait import wait
 
         findings = check(
-            definition.target, name=definition.type, blocking=(sleep,), recording=(side_effect,), deferring=(spawn,)
+            definition.target,
+            name=definition.type,
+            blocking=(sleep, wait),
+            recording=(side_effect,),
+            deferring=(spawn, wait),
         )
         for finding in findings:
             if finding.severity == "error" or self.guard == "error":

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator
 from typing import Any, Generic, TypeVar
 
 from holdfast.kernel.feature import Outcome
@@ -23,6 +23,18 @@ class Call(Operation, Generic[T]):
     """What kind of durable call a step makes, and how its outcome becomes a value."""
 
     name: str
+    hears = False
+
+    def check(self, fiber: Fiber) -> None:
+        """Refuse a call that could never be answered, before it takes a step."""
+
+    def asked(self, fiber: Fiber, step: int, answer: Callable[[Outcome], None]) -> Outcome | None:
+        """The step is taken: listen for what answers it, or give what is there already."""
+        return None
+
+    def differs(self, event: Any) -> str | None:
+        """What of the recorded call is not what the code asks for now."""
+        return None
 
     @abstractmethod
     def finish(self, fiber: Fiber, outcome: Outcome) -> T:

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar, Unpack, overload
 
 from holdfast.kernel.decision import RunRow
 from holdfast.kernel.event import Recorded
 from holdfast.kernel.features.reconcile import Reconciled
 from holdfast.protocol import requests as ask
-from holdfast.sdk.client import AsyncClient, AsyncHandle, StartOptions
+from holdfast.sdk.client import AsyncClient, StartOptions
 from holdfast.sdk.durations import Duration
 from holdfast.sdk.errors import DurableCallRefused
+from holdfast.sdk.handle import AsyncHandle, AsyncUpdateHandle
+from holdfast.sdk.members import QueryMethod, Signal, SignalMethod, UpdateMethod
 from holdfast.sdk.strand import current_fiber
 from holdfast.sdk.workflow import Entry, WorkflowFn
 
 P = ParamSpec("P")
 R = TypeVar("R")
+Q = TypeVar("Q")
 T = TypeVar("T")
 Coro = Coroutine[Any, Any, T]
 
@@ -48,6 +51,24 @@ class LoopBridge:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
 
+class UpdateHandle(Generic[R]):
+    """An update that was accepted. Its end can be waited for, here or after a restart."""
+
+    def __init__(self, bridge: Bridge, handle: AsyncUpdateHandle[R]) -> None:
+        self._bridge = bridge
+        self._handle = handle
+
+    @property
+    def id(self) -> str:
+        return self._handle.id
+
+    def result(self, timeout: Duration | None = None) -> R:
+        return self._bridge.run(self._handle.result(timeout))
+
+    def __repr__(self) -> str:
+        return repr(self._handle)
+
+
 class Handle(Generic[R]):
     def __init__(self, bridge: Bridge, handle: AsyncHandle[R]) -> None:
         self._bridge = bridge
@@ -70,6 +91,59 @@ class Handle(Generic[R]):
 
     def history(self, run_id: str | None = None) -> list[Recorded]:
         return self._bridge.run(self._handle.history(run_id))
+
+    @overload
+    def signal(self, signal: SignalMethod[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> None: ...
+    @overload
+    def signal(self, signal: Signal[T], value: T, /) -> None: ...
+    @overload
+    def signal(self, signal: str, /, *args: Any, **kwargs: Any) -> None: ...
+    def signal(self, signal: Any, /, *args: Any, **kwargs: Any) -> None:
+        """Tell the run something. When this returns, it is on disk; the code gets to it in order."""
+        self._bridge.run(self._handle.signal(signal, *args, **kwargs))
+
+    @overload
+    def query(self, query: QueryMethod[P, Q], /, *args: P.args, **kwargs: P.kwargs) -> Q: ...
+    @overload
+    def query(self, query: str, /, *args: Any, **kwargs: Any) -> Any: ...
+    def query(self, query: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """Look at the state of the run, also of one that has ended. Nothing is changed or recorded."""
+        return self._bridge.run(self._handle.query(query, *args, **kwargs))
+
+    @overload
+    def update(self, update: UpdateMethod[P, Q], /, *args: P.args, **kwargs: P.kwargs) -> Q: ...
+    @overload
+    def update(self, update: str, /, *args: Any, **kwargs: Any) -> Any: ...
+    def update(self, update: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """Change something in the run and wait for what the handler returns."""
+        return self._bridge.run(self._handle.update(update, *args, **kwargs))
+
+    @overload
+    def submit(self, update: UpdateMethod[P, Q], /, *args: P.args, **kwargs: P.kwargs) -> UpdateHandle[Q]: ...
+    @overload
+    def submit(self, update: str, /, *args: Any, **kwargs: Any) -> UpdateHandle[Any]: ...
+    def submit(self, update: Any, /, *args: Any, **kwargs: Any) -> UpdateHandle[Any]:
+        """Have an update accepted and return at once; its handle can be waited on later."""
+        return UpdateHandle(self._bridge, self._bridge.run(self._handle.submit(update, *args, **kwargs)))
+
+    def cancel(self, reason: str | None = None) -> str:
+        """Ask the run to stop: at once, or through its code if it handles cancellation. Says which."""
+        return self._bridge.run(self._handle.cancel(reason))
+
+    def terminate(self, reason: str | None = None) -> None:
+        """Stop the run without asking its code."""
+        self._bridge.run(self._handle.terminate(reason))
+
+    def pause(self, reason: str | None = None) -> str:
+        """Hand out no more of the run's tasks until it is unpaused. What happens meanwhile is recorded."""
+        return self._bridge.run(self._handle.pause(reason))
+
+    def unpause(self, reason: str | None = None) -> str:
+        return self._bridge.run(self._handle.unpause(reason))
+
+    def archive(self, reason: str | None = None, *, run_id: str | None = None) -> str:
+        """Mark a closed run as dealt with; its history stays."""
+        return self._bridge.run(self._handle.archive(reason, run_id=run_id))
 
     def repair(self) -> Reconciled:
         """Restore missing tasks from history, and try blocked or failed ones again."""
@@ -125,6 +199,20 @@ class Client:
     def handle(self, workflow: Any, id: str, /) -> Handle[Any]:
         """A workflow that was started earlier, here or elsewhere."""
         return Handle(self._bridge, self._client.handle(workflow, id))
+
+    def signal_with_start(
+        self,
+        workflow: WorkflowFn[Any, R] | type[Entry[Any, Any]],
+        id: str,
+        start: Sequence[Any],
+        signal: SignalMethod[P, Any] | Signal[Any] | str,
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> Handle[Any]:
+        """Signal a workflow, starting it first if it does not run; `start` are the arguments of its entry."""
+        work = self._client.signal_with_start(workflow, id, start, signal, *args, **kwargs)
+        return Handle(self._bridge, self._bridge.run(work))
 
     def describe(self, id: str) -> ask.Description:
         return self._bridge.run(self._client.describe(id))

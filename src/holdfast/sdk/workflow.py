@@ -6,21 +6,25 @@ talk to it while it runs. The entry is straight-line code: `def`, or `async def`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from functools import cached_property, update_wrapper
 from typing import Any, Generic, NoReturn, ParamSpec, Protocol, TypeVar, overload
 
 from holdfast.codec.arguments import Signature
 from holdfast.codec.errors import PayloadError
 from holdfast.codec.values import dumps
+from holdfast.kernel.features.cancel import CancelWorkflow
 from holdfast.kernel.features.close import CompleteWorkflow, FailWorkflow
 from holdfast.kernel.features.continue_as_new import ContinueAsNew
 from holdfast.kernel.features.start import Definition as Snapshot
 from holdfast.kernel.features.start import WorkflowStarted
 from holdfast.kernel.task import Block
+from holdfast.sdk.cancellation import Cancelled, was_requested
+from holdfast.sdk.durations import Duration, to_seconds
 from holdfast.sdk.errors import ContinueAsNewRequested, DefinitionError, DurableCallRefused, Evicted, NotInWorkflow
 from holdfast.sdk.fiber import Fiber
 from holdfast.sdk.loop import WorkflowLoop
+from holdfast.sdk.members import Handlers, Signal
 from holdfast.sdk.primitives import patched, version
 from holdfast.sdk.strand import current_fiber
 
@@ -59,6 +63,8 @@ class WorkflowDefinition:
         queue: str | None,
         unchecked: bool,
         is_class: bool,
+        signals: Iterable[Signal[Any] | str] = (),
+        handles_cancel: Duration | None = None,
     ) -> None:
         self.target = target
         self.entry = entry
@@ -68,6 +74,22 @@ class WorkflowDefinition:
         self.unchecked = unchecked
         self.is_class = is_class
         self.is_async = bool(entry.__code__.co_flags & _COROUTINE)
+        self.cleanup_seconds = None if handles_cancel is None else to_seconds(handles_cancel)
+        self._handlers = Handlers()
+        if is_class:
+            self._handlers.collect(target)
+        for channel in signals:
+            self._handlers.channel(channel)
+
+    @cached_property
+    def handlers(self) -> Handlers:
+        """What others may say to it; names that its source waits for need no other declaration."""
+        from holdfast.sdk.source import waited_signals
+        from holdfast.sdk.wait import wait
+
+        for channel in waited_signals(self.target, (wait, wait.step), Signal):
+            self._handlers.channel(channel)
+        return self._handlers
 
     @cached_property
     def signature(self) -> Signature:
@@ -84,12 +106,21 @@ class WorkflowDefinition:
         """What a start records of this definition."""
         from holdfast.sdk.source import change_ids
 
+        handlers = self.handlers
+        signals = {**handlers.signals, **handlers.channels}
         return Snapshot(
             workflow_class=self.class_name,
             fingerprint=self.fingerprint,
             change_ids=change_ids(self.target, (version, patched)),
             entry_method="handle" if self.is_class else self.entry.__name__,
             entry_declaring_class=self.class_name if self.is_class else None,
+            signals=list(signals),
+            signal_contracts=[signal.contract() for signal in signals.values()],
+            queries=list(handlers.queries),
+            query_contracts=[query.contract() for query in handlers.queries.values()],
+            updates=list(handlers.updates),
+            update_contracts=[update.contract() for update in handlers.updates.values()],
+            cleanup_seconds=self.cleanup_seconds,
         )
 
     @property
@@ -114,17 +145,18 @@ class WorkflowDefinition:
         if self.is_async:
             self._start_async(fiber, args, kwargs)
         else:
-            self._conclude(fiber, lambda: self._enter(args, kwargs))
+            self._conclude(fiber, lambda: self._enter(fiber, args, kwargs))
 
-    def _enter(self, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    def _enter(self, fiber: Fiber, args: list[Any], kwargs: dict[str, Any]) -> Any:
         if self.is_class:
-            return self.entry(self.target(), *args, **kwargs)
+            fiber.instance = self.target()
+            return self.entry(fiber.instance, *args, **kwargs)
         return self.entry(*args, **kwargs)
 
     def _start_async(self, fiber: Fiber, args: list[Any], kwargs: dict[str, Any]) -> None:
         loop = WorkflowLoop(fiber)
         fiber.loop = loop
-        task = loop.create_task(self._enter(args, kwargs), name="main")
+        task = fiber.main_task = loop.create_task(self._enter(fiber, args, kwargs), name="main")
         task.add_done_callback(lambda done: self._conclude(fiber, done.result))
 
     def _conclude(self, fiber: Fiber, end: Callable[[], Any]) -> None:
@@ -141,6 +173,9 @@ class WorkflowDefinition:
             return
         except ContinueAsNewRequested as request:
             fiber.closing = self._continue(request)
+        except Cancelled as error:
+            fiber.fatal = error
+            fiber.closing = CancelWorkflow() if was_requested(fiber) else _failed(fiber, error)
         except KeyboardInterrupt:
             raise  # meant for the process; the code runs again after a restart
         except BaseException as error:
@@ -170,9 +205,9 @@ def _failed(fiber: Fiber, error: BaseException) -> FailWorkflow:
 class WorkflowFn(Generic[P, R]):
     """A decorated workflow function: handed to clients and workers, and still the function when called outside."""
 
-    def __init__(self, fn: Callable[..., Any], type: str | None, *, queue: str | None, unchecked: bool) -> None:
+    def __init__(self, fn: Callable[..., Any], type: str | None, **options: Any) -> None:
         update_wrapper(self, fn)
-        self.definition = WorkflowDefinition(fn, fn, type, queue=queue, unchecked=unchecked, is_class=False)
+        self.definition = WorkflowDefinition(fn, fn, type, is_class=False, **options)
 
     @property
     def type(self) -> str:
@@ -215,30 +250,54 @@ def workflow(fn: Callable[P, Coro[R]], /) -> AsyncWorkflow[P, R]: ...
 @overload
 def workflow(fn: Callable[P, R], /) -> Workflow[P, R]: ...
 @overload
-def workflow(*, type: str | None = None, queue: str | None = None, unchecked: bool = False) -> WorkflowDecorator: ...
 def workflow(
-    target: Any = None, /, *, type: str | None = None, queue: str | None = None, unchecked: bool = False
+    *,
+    type: str | None = None,
+    queue: str | None = None,
+    signals: Iterable[Signal[Any] | str] = (),
+    handles_cancel: Duration | None = None,
+    unchecked: bool = False,
+) -> WorkflowDecorator: ...
+def workflow(
+    target: Any = None,
+    /,
+    *,
+    type: str | None = None,
+    queue: str | None = None,
+    signals: Iterable[Signal[Any] | str] = (),
+    handles_cancel: Duration | None = None,
+    unchecked: bool = False,
 ) -> Any:
-    """Make a function or class a workflow. `unchecked` skips the source check at registration."""
+    """Make a function or class a workflow.
+
+    `signals` declares channels it waits for that its source does not name. With `handles_cancel` its code gets to see a
+    cancel request, and has this long to deal with it. `unchecked` skips the source check at registration.
+    """
+    options: dict[str, Any] = {
+        "queue": queue,
+        "unchecked": unchecked,
+        "signals": tuple(signals),
+        "handles_cancel": handles_cancel,
+    }
 
     def decorate(target: Any) -> Any:
-        return _decorate(target, type, queue, unchecked)
+        return _decorate(target, type, options)
 
     return decorate if target is None else decorate(target)
 
 
-def _decorate(target: Any, name: str | None, queue: str | None, unchecked: bool) -> Any:
+def _decorate(target: Any, name: str | None, options: dict[str, Any]) -> Any:
     if isinstance(target, type):
-        return _decorate_class(target, name, queue, unchecked)
+        return _decorate_class(target, name, options)
     code = getattr(target, "__code__", None)
     if code is None:
         raise DefinitionError(f"@workflow needs a function or a class with handle(), not {target!r}")
     _refuse_generator(target)
     kind: Any = AsyncWorkflow if code.co_flags & _COROUTINE else Workflow
-    return kind(target, name, queue=queue, unchecked=unchecked)
+    return kind(target, name, **options)
 
 
-def _decorate_class(cls: type[Any], name: str | None, queue: str | None, unchecked: bool) -> type[Any]:
+def _decorate_class(cls: type[Any], name: str | None, options: dict[str, Any]) -> type[Any]:
     entry = getattr(cls, "handle", None)
     if entry is None or getattr(entry, "__code__", None) is None:
         raise DefinitionError(f"workflow class {cls.__qualname__} needs a method handle(self, ...)")
@@ -253,7 +312,7 @@ def _decorate_class(cls: type[Any], name: str | None, queue: str | None, uncheck
                 f"{cls.__qualname__}.{attribute} is a mutable class attribute, shared by all runs of a worker;"
                 " set it in __init__(self)"
             )
-    definition = WorkflowDefinition(cls, entry, name, queue=queue, unchecked=unchecked, is_class=True)
+    definition = WorkflowDefinition(cls, entry, name, is_class=True, **options)
     cls.__holdfast_workflow__ = definition
     return cls
 

@@ -145,6 +145,10 @@ class Store(Protocol):
 
     def commands(self, workflow: int) -> Awaitable[list[CommandRecord]]: ...
 
+    def command(self, workflow: int, command_type: str, request_id: str) -> Awaitable[CommandRecord | None]:
+        """The record of an earlier command with this request id."""
+        ...
+
     def acquire(self) -> bool:
         """Become the one engine of this database, if there is none. Held until the process ends or closes the store."""
         ...

@@ -49,6 +49,7 @@ def closed(turn: Turn) -> None:
     """What every kind of close has in common, right behind its terminal event."""
     turn.closed = (*turn.closed, turn.run.run_id)
     turn.index()
+    turn.machine.run_closed(turn)
 
 
 def complete(turn: Turn, command: CompleteWorkflow) -> None:
@@ -108,6 +109,7 @@ def shut(run: Run, entry: Recorded, status: str, reason: str) -> None:
     run.closed_at = entry.at
     run.agenda.clear()
     run.waking.clear()
+    run.apart.clear()
 
 
 def _completed(run: Run, event: WorkflowCompleted, entry: Recorded) -> None:

@@ -44,9 +44,12 @@ def apply(turn: Turn, command: ContinueAsNew) -> None:
             workflow_link_id=f"{old.run_id}-n{new.number}",
         )
     )
+    carried = turn.machine.carried(old)
     close.closed(turn)
     for task_id in list(turn.flow.tasks):
         turn.drop(task_id)
+    # What this run was told and did not get to, the next one is told again, ahead of what came during its last task.
+    turn.flow.held = [*carried, *turn.flow.held]
     turn.act_for(NO_CONTEXT)
     turn.flow.workflow_type = command.workflow_type or before.workflow_type
     open_run(
@@ -90,6 +93,7 @@ def _definition(before: WorkflowStarted) -> Definition | None:
         entry_method=before.declared_entry_method or "handle",
         entry_mode=before.declared_entry_mode or "canonical",
         entry_declaring_class=before.declared_entry_declaring_class,
+        cleanup_seconds=before.declared_cleanup_seconds,
     )
 
 

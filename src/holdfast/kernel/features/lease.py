@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from holdfast.kernel.event import NO_CONTEXT, Context
 from holdfast.kernel.feature import Deadline, Feature
+from holdfast.kernel.features import pause
 from holdfast.kernel.message import Message, Refused
 from holdfast.kernel.state import Workflow
 from holdfast.kernel.task import Lease, Task
@@ -61,6 +62,8 @@ def claim_status(flow: Workflow, task_id: str, kind: str | None, now: Micros) ->
         return "task_not_claimable" if task.kind == "workflow" else "task_not_ready"
     if task.available_at > now:
         return "task_not_due"
+    if flow.run is not None and not pause.allows(flow.run):
+        return "run_paused"
     return None
 
 
@@ -87,7 +90,7 @@ def grant(turn: Turn, task: Task, lease: Lease) -> Task | None:
             leased_at=turn.now,
             until=lease.until,
             call=lease.call,
-            seen=turn.run.length if task.kind == "workflow" else None,
+            seen=(turn.run.length if task.upto is None else task.upto) if task.kind == "workflow" else None,
         )
     )
     turn.granted = (*turn.granted, leased)

@@ -6,10 +6,12 @@ An accepted start writes its command, `StartAccepted`, `WorkflowStarted` and the
 
 from __future__ import annotations
 
+from hashlib import sha256
 from typing import Any, Literal, get_args
 
 from msgspec import Struct
 
+from holdfast.kernel.decision import CommandRecord
 from holdfast.kernel.event import Event, Recorded
 from holdfast.kernel.feature import Feature
 from holdfast.kernel.features import memo, search
@@ -38,6 +40,7 @@ class Definition(Struct, frozen=True, kw_only=True, omit_defaults=True):
     entry_method: str = "handle"
     entry_mode: str = "canonical"
     entry_declaring_class: str | None = None
+    cleanup_seconds: float | None = None  # it handles cancellation, and may take this long
 
 
 class Reserve(Message, frozen=True, kw_only=True):
@@ -65,6 +68,7 @@ class Start(Message, frozen=True, kw_only=True):
     source: str = "python"
     context: dict[str, Any] = {}
     request_id: str | None = None
+    retained: CommandRecord | None = None
 
 
 class Started(Struct, frozen=True, kw_only=True):
@@ -130,6 +134,7 @@ class WorkflowStarted(Event, frozen=True, kw_only=True, omit_defaults=True):
     declared_entry_method: str | None = None
     declared_entry_mode: str | None = None
     declared_entry_declaring_class: str | None = None
+    declared_cleanup_seconds: float | None = None
     continued_from_run_id: str | None = None
     routing: Routing = Routing()
 
@@ -172,11 +177,20 @@ def reserve(turn: Turn, message: Reserve) -> None:
 
 
 def start(turn: Turn, message: Start) -> None:
+    check_start(turn, message)
+    if turn.flow.run is not None:
+        _already_started(turn, message)
+    else:
+        start_now(turn, message)
+
+
+def check_start(turn: Turn, message: Start) -> None:
+    """Refuse a start that no instance could take."""
     check_id(message.workflow_id)
     _check_options(message)
     flow = turn.flow
     if flow.run is not None:
-        return _already_started(turn, message)
+        return
     if flow.exists and flow.workflow_type != message.workflow_type:
         raise Refused(
             "workflow_type_mismatch",
@@ -192,16 +206,19 @@ def start(turn: Turn, message: Start) -> None:
             current_value=breach.value,
             configured_limit=breach.configured,
         )
+
+
+def start_now(turn: Turn, message: Start) -> None:
+    """Open a run that begins a chain."""
+    flow = turn.flow
     flow.workflow_type = message.workflow_type
-    execution_deadline = _deadline(turn.now, message.execution_timeout_seconds)
     open_run(
         turn,
-        Run(turn.ids.key(), turn.ids.ulid(), 1),
+        Run(turn.ids.key(), turn.ids.ulid(), 1 if flow.run is None else flow.run.number + 1),
         message,
-        execution_deadline_at=execution_deadline,
+        execution_deadline_at=_deadline(turn.now, message.execution_timeout_seconds),
         continued_from_run_id=None,
     )
-    return None
 
 
 def open_run(
@@ -215,6 +232,8 @@ def open_run(
         outcome="started_new",
         source=message.source,
         request_id=message.request_id,
+        fingerprint=_fingerprint(message),
+        resolved_run_id=run.run_id,
         context=message.context,
         payload=message.arguments,
     )
@@ -260,6 +279,7 @@ def open_run(
             declared_entry_method=d.entry_method if known else None,
             declared_entry_mode=d.entry_mode if known else None,
             declared_entry_declaring_class=d.entry_declaring_class,
+            declared_cleanup_seconds=d.cleanup_seconds,
             continued_from_run_id=continued_from_run_id,
             routing=message.routing,
         )
@@ -269,6 +289,9 @@ def open_run(
 
 def _already_started(turn: Turn, message: Start) -> None:
     run = turn.run
+    if message.retained is not None:
+        turn.reply = _again(turn, message, message.retained)
+        return
     active = message.duplicate_policy == "return_existing_active" and run.open
     outcome = "returned_existing_active" if active else "rejected_duplicate"
     reason = None if active else "instance_already_started"
@@ -279,6 +302,8 @@ def _already_started(turn: Turn, message: Start) -> None:
         status="accepted" if active else "rejected",
         rejection_reason=reason,
         request_id=message.request_id,
+        fingerprint=_fingerprint(message),
+        resolved_run_id=run.run_id,
         context=message.context,
     )
     if run.open:  # nothing may follow a terminal event; the command record alone keeps the attempt
@@ -298,6 +323,34 @@ def _already_started(turn: Turn, message: Start) -> None:
         accepted=active,
         rejection_reason=reason,
     )
+
+
+def _again(turn: Turn, message: Start, before: CommandRecord) -> Started:
+    """A start that was asked for before gets the answer it got then."""
+    if before.fingerprint != _fingerprint(message):
+        raise Refused(
+            "request_id_conflict",
+            f"request id {message.request_id!r} was used for another start of this workflow",
+            field="request_id",
+            retained_command_type=before.command_type,
+            retained_command_id=before.id,
+        )
+    return Started(
+        workflow_id=turn.flow.workflow_id,
+        run_id=before.resolved_run_id or turn.run.run_id,
+        outcome=before.outcome or "",
+        command_id=before.id,
+        accepted=before.status == "accepted",
+        rejection_reason=before.rejection_reason,
+    )
+
+
+def _fingerprint(message: Start) -> str | None:
+    """What was asked, so that one request id cannot mean two things."""
+    if message.request_id is None:
+        return None
+    asked = b"\0".join((b"start", message.workflow_type.encode(), message.arguments or b""))
+    return f"sha256:{sha256(asked).hexdigest()}"
 
 
 def _check_options(message: Start) -> None:

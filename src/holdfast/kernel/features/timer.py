@@ -26,31 +26,38 @@ class CancelTimer(Command, frozen=True, kw_only=True, omit_defaults=True, tag="c
     step: int
 
 
-class TimerScheduled(StepEvent, frozen=True, kw_only=True, omit_defaults=True):
+class TimerEvent(StepEvent, frozen=True, kw_only=True, omit_defaults=True):
+    """A timer, or with a `timer_kind` the timeout of the wait whose step it shares."""
+
     timer_id: str
     delay_seconds: float
     fire_at: Micros
+    timer_kind: str | None = None  # condition_timeout | signal_timeout
+    condition_wait_id: str | None = None
+    condition_key: str | None = None
+    condition_definition_fingerprint: str | None = None
+    signal_wait_id: str | None = None
+    signal_name: str | None = None
 
 
-class TimerFired(StepEvent, frozen=True, kw_only=True, omit_defaults=True):
-    timer_id: str
-    delay_seconds: float
-    fire_at: Micros
+class TimerScheduled(TimerEvent, frozen=True, kw_only=True, omit_defaults=True):
+    pass
+
+
+class TimerFired(TimerEvent, frozen=True, kw_only=True, omit_defaults=True):
     fired_at: Micros
 
 
-class TimerCancelled(StepEvent, frozen=True, kw_only=True, omit_defaults=True):
-    timer_id: str
-    delay_seconds: float
-    fire_at: Micros
+class TimerCancelled(TimerEvent, frozen=True, kw_only=True, omit_defaults=True):
     cancelled_at: Micros
 
 
 class Timers:
-    __slots__ = ("pending",)
+    __slots__ = ("fired", "pending")
 
     def __init__(self) -> None:
         self.pending: dict[int, TimerScheduled] = {}
+        self.fired: set[int] = set()  # steps of waits whose timeout has fired
 
 
 def check(turn: Turn, command: StartTimer) -> None:
@@ -63,22 +70,34 @@ def check(turn: Turn, command: StartTimer) -> None:
 
 
 def start(turn: Turn, command: StartTimer) -> None:
-    run = turn.run
-    step = run.step + 1
+    arm(turn, turn.run.step + 1, command.delay_seconds)
+
+
+def arm(turn: Turn, step: int, delay: float, **behind: str | None) -> None:
+    """Start the clock of a step; `behind` says which wait it is the timeout of."""
     scheduled = TimerScheduled(
         sequence=step,
-        timer_id=timer_id(run.run_id, step),
-        delay_seconds=command.delay_seconds,
-        fire_at=turn.now + seconds(command.delay_seconds),
+        timer_id=timer_id(turn.run.run_id, step),
+        delay_seconds=delay,
+        fire_at=turn.now + seconds(delay),
+        **behind,
     )
     turn.record(scheduled)
     if scheduled.fire_at <= turn.now:
         _fire(turn, step)
 
 
+def disarm(turn: Turn, step: int) -> str | None:
+    """What a timer stood for has come about otherwise: cancel it if it is pending. Its id, if there was one."""
+    timer = turn.run.part(Timers).pending.get(step)
+    if timer is None:
+        return None
+    _cancel(turn, step)
+    return timer.timer_id
+
+
 def cancel(turn: Turn, command: CancelTimer) -> None:
-    if command.step in turn.run.part(Timers).pending:
-        _cancel(turn, command.step)
+    disarm(turn, command.step)
 
 
 def cancel_all(turn: Turn) -> None:
@@ -95,6 +114,7 @@ def _cancel(turn: Turn, step: int) -> None:
             delay_seconds=timer.delay_seconds,
             fire_at=timer.fire_at,
             cancelled_at=turn.now,
+            **_behind(timer),
         )
     )
 
@@ -121,8 +141,25 @@ def _fire(turn: Turn, step: int) -> None:
             delay_seconds=timer.delay_seconds,
             fire_at=timer.fire_at,
             fired_at=turn.now,
+            **_behind(timer),
         )
     )
+
+
+def _behind(timer: TimerScheduled) -> dict[str, str | None]:
+    if timer.timer_kind is None:
+        return {}
+    return {field: getattr(timer, field) for field in _BEHIND}
+
+
+_BEHIND = (
+    "timer_kind",
+    "condition_wait_id",
+    "condition_key",
+    "condition_definition_fingerprint",
+    "signal_wait_id",
+    "signal_name",
+)
 
 
 def _scheduled(run: Run, event: TimerScheduled, entry: Recorded) -> None:
@@ -130,34 +167,54 @@ def _scheduled(run: Run, event: TimerScheduled, entry: Recorded) -> None:
     run.remind(event.fire_at, "timer", event.sequence)
 
 
-def _resolved(run: Run, event: TimerFired | TimerCancelled, entry: Recorded) -> None:
+def _resolved(run: Run, event: TimerCancelled, entry: Recorded) -> None:
     run.part(Timers).pending.pop(event.sequence, None)
+
+
+def _fired(run: Run, event: TimerFired, entry: Recorded) -> None:
+    timers = run.part(Timers)
+    timers.pending.pop(event.sequence, None)
+    if event.timer_kind is not None:
+        timers.fired.add(event.sequence)
 
 
 def _wake(run: Run, event: TimerFired, entry: Recorded) -> Resume:
     return Resume(
-        workflow_wait_kind="timer",
-        open_wait_id=f"timer:{event.timer_id}",
+        workflow_wait_kind=_WAIT[event.timer_kind],
+        open_wait_id=event.condition_wait_id or event.signal_wait_id or f"timer:{event.timer_id}",
         resume_source_kind="timer",
         resume_source_id=event.timer_id,
         timer_id=event.timer_id,
+        condition_wait_id=event.condition_wait_id,
+        condition_key=event.condition_key,
+        condition_definition_fingerprint=event.condition_definition_fingerprint,
+        signal_name=event.signal_name,
+        signal_wait_id=event.signal_wait_id,
         workflow_sequence=entry.sequence,
         workflow_event_type="TimerFired",
     )
 
 
-def _shape(event: StepEvent) -> Shape:
-    return Shape("timer")
+_WAIT = {None: "timer", "condition_timeout": "condition", "signal_timeout": "signal"}
+_SHAPES = {
+    None: Shape("timer"),
+    "condition_timeout": Shape("condition wait"),
+    "signal_timeout": Shape("signal wait"),
+}
 
 
-def _outcome(event: TimerFired) -> Outcome:
-    return Plain(True)
+def _shape(event: TimerEvent) -> Shape:
+    return _SHAPES[event.timer_kind]
+
+
+def _outcome(event: TimerFired) -> Outcome | None:
+    return Plain(True) if event.timer_kind is None else None  # what a timeout means, its wait says
 
 
 FEATURE = Feature(
     name="timer",
     commands={StartTimer: CommandRule(check, start), CancelTimer: CommandRule(nothing_to_check, cancel)},
-    evolve={TimerScheduled: _scheduled, TimerFired: _resolved, TimerCancelled: _resolved},
+    evolve={TimerScheduled: _scheduled, TimerFired: _fired, TimerCancelled: _resolved},
     resume={TimerFired: _wake},
     deadlines={"timer": Deadline(_armed, _fire)},
     cancel=cancel_all,

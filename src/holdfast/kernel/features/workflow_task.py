@@ -13,23 +13,27 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.kernel.command import Command, StepCommand, TerminalCommand
-from holdfast.kernel.event import NO_CONTEXT
+from holdfast.kernel.event import NO_CONTEXT, Recorded
 from holdfast.kernel.feature import Deadline, Feature
 from holdfast.kernel.features import close, deadline, failures, lease
 from holdfast.kernel.features.start import Identity, WorkflowStarted
+from holdfast.kernel.features.timer import TimerFired
 from holdfast.kernel.limits import Breach, over_count
 from holdfast.kernel.message import Message, Refused
 from holdfast.kernel.state import Run, Workflow
 from holdfast.kernel.task import Block, Lease, Task
 from holdfast.kernel.turn import Turn
-from holdfast.kernel.values import LEASE, SECOND, Micros, workflow_task_id
+from holdfast.kernel.values import LEASE, SECOND, Micros, update_task_id, workflow_task_id
 
 WAITING_FOR_HISTORY = "WorkflowTaskWaitingForHistory"
 BACKOFF = (3 * SECOND, 60 * SECOND)
 
 
 class CompleteWorkflowTask(Message, frozen=True, kw_only=True):
-    """The outcome of running workflow code. `lease` set: claim the ready task and complete it in one decision."""
+    """The outcome of running workflow code. `lease` set: claim the ready task and complete it in one decision.
+
+    `numbered`: the worker says in full which step and wait it means; otherwise that is inferred.
+    """
 
     task_id: str
     owner: str
@@ -37,6 +41,7 @@ class CompleteWorkflowTask(Message, frozen=True, kw_only=True):
     commands: list[Command]
     handled_failures: list[str] = []
     lease: Lease | None = None
+    numbered: bool = True
 
 
 class FailWorkflowTask(Message, frozen=True, kw_only=True):
@@ -100,29 +105,61 @@ def assign(flow: Workflow, task: Task) -> WorkflowAssignment:
         run_number=run.number,
         workflow_type=run.workflow_type,
         started=started,
-        last_sequence=run.length if task.seen is None else task.seen,
+        last_sequence=sees(run, task) if task.seen is None else task.seen,
         cursor=flow.cursor,
     )
 
 
+def shown_to(assignment: WorkflowAssignment, events: list[Recorded]) -> list[Recorded]:
+    """The part of a history that belongs to a task: what it may see, and what code decided that had seen no more."""
+    upto = assignment.last_sequence
+    if not events or (events[-1].sequence <= upto and events[0].run == assignment.run_key):
+        return events
+    return [entry for entry in events if entry.run == assignment.run_key and place_of(entry) <= upto]
+
+
+def place_of(entry: Recorded) -> int:
+    """Where replay applies an event: what code decided belongs right behind what it had seen.
+
+    A timer of no delay fires in the commit of the task that asked for it; its code sees that only in its next task.
+    """
+    after = entry.context.decided_after
+    return entry.sequence if after is None or type(entry.event) is TimerFired else after
+
+
+def sees(run: Run, task: Task) -> int:
+    """How far into history a task that is claimed now may look."""
+    return run.length if task.upto is None else task.upto
+
+
 def ensure(turn: Turn) -> None:
-    """Put the workflow task that is due, if its row does not exist."""
+    """Put the workflow task that is due, if its row does not exist. There is one at a time, a leased one goes first."""
     flow = turn.flow
     run = turn.run
     waking = run.waking
-    if waking[-1][0] <= flow.cursor:
+    if waking and waking[-1][0] <= flow.cursor:
         waking.clear()
-        return
     while waking and waking[0][0] <= flow.cursor:
         waking.popleft()
-    if waking and workflow_task_id(run.run_id, waking[0][0]) not in flow.tasks:
-        turn.put(_task(flow, run))
+    if flow.busy is not None or not (run.apart or waking):
+        return
+    if run.apart:
+        if update_task_id(run.run_id, run.apart[0][0]) in flow.tasks:
+            return
+        if waking:
+            turn.drop(workflow_task_id(run.run_id, waking[0][0]))  # it comes again, behind the one apart
+    elif workflow_task_id(run.run_id, waking[0][0]) in flow.tasks:
+        return
+    turn.put(_task(flow, run))
 
 
 def complete(turn: Turn, message: CompleteWorkflowTask) -> None:
     _refuse_closed(turn, message.task_id)
-    check(turn, message.commands)
     task = _held(turn, message)
+    commands = message.commands
+    if not message.numbered and task.upto is None:
+        commands = turn.machine.infer(turn, commands)
+    check(turn, commands, apart=task.upto is not None)
     run = turn.run
     status = run.status
     if deadline.overrun(turn):
@@ -137,13 +174,15 @@ def complete(turn: Turn, message: CompleteWorkflowTask) -> None:
         )
         return
     turn.act_for(lease.context(task))
+    if task.upto is None:
+        turn.machine.before_commands(turn, task)
     for failure_id in message.handled_failures:
         failures.handled(turn, failure_id)
-    breach = turn.machine.breach(turn, message.commands)
+    breach = turn.machine.breach(turn, commands)
     if breach is not None:
         close.fail_by_limit(turn, breach)
     else:
-        _apply(turn, message.commands)
+        _apply(turn, commands)
     turn.act_for(NO_CONTEXT)
     if turn.flow.run is run:  # otherwise continued: the new run starts with a cursor of its own
         _close(turn, task)
@@ -163,6 +202,9 @@ def fail(turn: Turn, message: FailWorkflowTask) -> None:
     task = _held(turn, message)
     block = message.block
     if block.type == WAITING_FOR_HISTORY:
+        turn.act_for(lease.context(task))
+        turn.machine.before_commands(turn, task)
+        turn.act_for(NO_CONTEXT)
         _close(turn, task)
     else:
         pause = min(BACKOFF[0] << min(task.repair_count, 5), BACKOFF[1])
@@ -208,9 +250,11 @@ def heartbeat(turn: Turn, message: HeartbeatWorkflowTask) -> None:
     )
 
 
-def check(turn: Turn, commands: list[Command]) -> None:
+def check(turn: Turn, commands: list[Command], *, apart: bool) -> None:
     """Refuse the whole completion for any wrong command of it, before one of them is applied."""
     rules = turn.machine.commands
+    if apart and not any(command.apart for command in commands):
+        raise Refused("invalid_commands", "this task is for one update: complete it or fail it", field="commands")
     step = turn.run.step
     for position, command in enumerate(commands):
         rule = rules.get(type(command))
@@ -218,6 +262,9 @@ def check(turn: Turn, commands: list[Command]) -> None:
             raise Refused(
                 "invalid_commands", f"unknown command {type(command).__name__}", field=f"commands[{position}]"
             )
+        if command.apart != apart:
+            what = "belongs to a task of its own" if command.apart else "has no place in the task of an update"
+            raise Refused("invalid_commands", f"command {position} {what}", field=f"commands[{position}]")
         if isinstance(command, StepCommand):
             if command.sequence is not None and command.sequence > step + 1:
                 raise Refused(
@@ -260,7 +307,7 @@ def _held(turn: Turn, message: CompleteWorkflowTask | FailWorkflowTask) -> Task:
             attempt=task.attempt + 1,
             owner=message.lease.owner,
             leased_at=turn.now,
-            seen=turn.run.length,
+            seen=sees(turn.run, task),
         )
     task = turn.hold(message.task_id, message.owner, message.attempt)
     _refuse_other(task)
@@ -290,10 +337,11 @@ def _refuse_closed(turn: Turn, task_id: str) -> None:
 
 
 def _close(turn: Turn, task: Task) -> None:
-    """An ordinary task is done: everything it had seen is behind the cursor now."""
+    """A task is done. If it was an ordinary one, everything it had seen is behind the cursor now."""
     turn.drop(task.id)
     assert task.seen is not None, "a leased workflow task knows what it has seen"
-    turn.flow.cursor = task.seen
+    if task.upto is None:
+        turn.flow.cursor = task.seen
 
 
 def limits(turn: Turn, commands: list[Command]) -> Breach | None:
@@ -304,9 +352,10 @@ def limits(turn: Turn, commands: list[Command]) -> Breach | None:
 
 
 def _task(flow: Workflow, run: Run) -> Task:
-    sequence, resume = run.waking[0]
+    apart = bool(run.apart)
+    sequence, resume = run.apart[0] if apart else run.waking[0]
     return Task(
-        id=workflow_task_id(run.run_id, sequence),
+        id=update_task_id(run.run_id, sequence) if apart else workflow_task_id(run.run_id, sequence),
         workflow=flow.key,
         run=run.key,
         kind="workflow",
@@ -315,12 +364,15 @@ def _task(flow: Workflow, run: Run) -> Task:
         available_at=run.last_at,
         created_at=run.last_at,
         resume=resume,
+        upto=sequence if apart else None,
     )
 
 
 def expect(flow: Workflow) -> Iterable[Task]:
     run = flow.current
-    if run.waking:
+    if flow.busy is not None:
+        yield flow.tasks[flow.busy]
+    elif run.apart or run.waking:
         yield _task(flow, run)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any, Self, TypedDict, TypeVar, Unpack
 
+from holdfast.codec.payloads import AvroPayloads
 from holdfast.engine.engine import Engine
 from holdfast.engine.operations import Operations
 from holdfast.engine.recovery import Recovery
@@ -125,7 +126,7 @@ class AsyncHoldfast(AsyncClient):
         if self._run_tasks:
             self.engine.matching.executors.append(self.executor)
         self._deployed()
-        self._engine_room.operations = Operations(self.engine, self.recovery)
+        self._engine_room.operations = Operations(self.engine, self.recovery, AvroPayloads())
         try:
             await self.recovery.start()
         except BaseException:

@@ -10,6 +10,7 @@ from holdfast.engine.engine import Engine
 from holdfast.engine.matching import COLD, Held
 from holdfast.engine.world import World
 from holdfast.kernel.event import Recorded
+from holdfast.kernel.features.workflow_task import WorkflowAssignment, shown_to
 from holdfast.kernel.message import Message
 from holdfast.kernel.values import SECOND
 from holdfast.sdk.executor import EmbeddedExecutor
@@ -36,11 +37,11 @@ class EngineHost:
         assert self.executor is not None
         self._engine.refill(self.executor)
 
-    def events(self, run: int, after: int, upto: int) -> list[Recorded]:
-        found = self._engine.store.history(run, after, upto - after)
+    def events(self, run: int, after: int, assignment: WorkflowAssignment) -> list[Recorded]:
+        found = self._engine.store.history(run, after)
         if not isinstance(found, Now):
             raise TypeError("an embedded engine reads its own file at once")
-        return found.value
+        return shown_to(assignment, found.value)
 
     def done_holding(self, key: int) -> None:
         self._engine.inline.release_hold(key)

@@ -5,6 +5,14 @@ Importing this package is cheap; the parser is loaded by the first call.
 """
 
 from holdfast.sdk.source.check import Finding, Severity, check
-from holdfast.sdk.source.fingerprint import change_ids, definition_fingerprint, predicate_fingerprint
+from holdfast.sdk.source.fingerprint import change_ids, definition_fingerprint, predicate_fingerprint, waited_signals
 
-__all__ = ["Finding", "Severity", "change_ids", "check", "definition_fingerprint", "predicate_fingerprint"]
+__all__ = [
+    "Finding",
+    "Severity",
+    "change_ids",
+    "check",
+    "definition_fingerprint",
+    "predicate_fingerprint",
+    "waited_signals",
+]

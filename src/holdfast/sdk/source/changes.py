@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Collection
+from typing import Any
 
 from holdfast.sdk.source.locate import Source, function_source, methods, plain_function
 from holdfast.sdk.source.names import Known, Reader
@@ -45,6 +46,45 @@ class _Ids(Reader):
         match func:
             case ast.Name(id=name) | ast.Attribute(attr=name):
                 return name in _NAMES
+            case _:
+                return False
+
+
+def literal_waits(obj: object, waits: Collection[object], channel: type[Any]) -> list[Any]:
+    """What the definition waits for by name: literal names, and channels found by theirs; in the order of the source."""
+    found: dict[Any, None] = {}
+    for source in _sources(obj):
+        reader = _Waits(source, waits, channel)
+        reader.read()
+        found.update(dict.fromkeys(reader.found))
+    return list(found)
+
+
+class _Waits(Reader):
+    def __init__(self, source: Source, waits: Collection[object], channel: type[Any]) -> None:
+        super().__init__(source)
+        self.found: list[Any] = []
+        self._waits = waits
+        self._channel = channel
+
+    def visit_Call(self, node: ast.Call) -> None:
+        if node.args and self._is_wait(node.func):
+            match node.args[0]:
+                case ast.Constant(value=str(name)):
+                    self.found.append(name)
+                case argument:
+                    ref = self.scope.resolve(argument)
+                    if isinstance(ref, Known) and isinstance(ref.value, self._channel):
+                        self.found.append(ref.value)
+        self.generic_visit(node)
+
+    def _is_wait(self, func: ast.expr) -> bool:
+        ref = self.scope.resolve(func)
+        if isinstance(ref, Known):
+            return any(ref.value == wait for wait in self._waits)
+        match func:
+            case ast.Name(id=name) | ast.Attribute(attr=name):
+                return name == "wait"
             case _:
                 return False
 

@@ -7,7 +7,7 @@ docstrings and annotations. Without source there is none, and none compares equa
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from types import CodeType
@@ -48,6 +48,13 @@ def change_ids(obj: object, markers: Collection[object] = ()) -> list[str]:
     from holdfast.sdk.source.changes import literal_ids
 
     return sorted(literal_ids(obj, markers))
+
+
+def waited_signals(obj: object, waits: Collection[object], channel: type[Any]) -> list[Any]:
+    """The signals that the definition waits for, as far as its source names them: text, or `channel` objects."""
+    from holdfast.sdk.source.changes import literal_waits
+
+    return literal_waits(obj, waits, channel)
 
 
 def _class_fingerprint(cls: type) -> str | None:

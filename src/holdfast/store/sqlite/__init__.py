@@ -256,6 +256,11 @@ class SqliteStore:
     def commands(self, workflow: int) -> list[CommandRecord]:
         return [rows.command(body) for (body,) in self._all("commands", workflow)]
 
+    @at_once
+    def command(self, workflow: int, command_type: str, request_id: str) -> CommandRecord | None:
+        row = self._one("command_by_request", workflow, command_type, request_id)
+        return None if row is None else rows.command(row[0])
+
     def _one(self, name: str, *parameters: Any) -> tuple[Any, ...] | None:
         try:
             return self._reader.execute(self._sql[name], parameters).fetchone()

@@ -6,7 +6,7 @@ where namespace = ?
 
 -- name: load_workflow
 select key, namespace, workflow_id, workflow_type, last, run, command_sequence, cursor, next_wake, expects, length, checksum,
-  reserved_at
+  reserved_at, outside, held
 from workflow
 where key = ?
 
@@ -58,7 +58,7 @@ where state = ?
 
 -- name: suspects
 -- One page of the sweep: `expects` is how many task rows the last decision left. A run that is open needs something to
--- move it: a task, or a wake.
+-- move it: a task, a wake, or somebody outside.
 select key,
   expects <> (
     select count(*)
@@ -69,6 +69,7 @@ select key,
   or (
     expects = 0
     and next_wake is null
+    and not outside
     and (select closed_at is null from run where run.key = workflow.run)
   )
 from workflow
@@ -78,19 +79,19 @@ limit ?
 
 -- name: run_by_id
 select key, workflow, run_id, number, namespace, workflow_id, workflow_type, status, closed_reason, queue, connection,
-  compatibility, business_key, labels, search_attributes, started_at, closed_at, length
+  compatibility, business_key, labels, search_attributes, started_at, closed_at, length, archived_at
 from run
 where run_id = ?
 
 -- name: run_by_key
 select key, workflow, run_id, number, namespace, workflow_id, workflow_type, status, closed_reason, queue, connection,
-  compatibility, business_key, labels, search_attributes, started_at, closed_at, length
+  compatibility, business_key, labels, search_attributes, started_at, closed_at, length, archived_at
 from run
 where key = ?
 
 -- name: runs
 select key, workflow, run_id, number, namespace, workflow_id, workflow_type, status, closed_reason, queue, connection,
-  compatibility, business_key, labels, search_attributes, started_at, closed_at, length
+  compatibility, business_key, labels, search_attributes, started_at, closed_at, length, archived_at
 from run
 
 -- name: commands
@@ -98,6 +99,13 @@ select body
 from command
 where workflow = ?
 order by rowid
+
+-- name: command_by_request
+select body
+from command
+where workflow = ?
+  and command_type = ?
+  and request_id = ?
 
 -- name: notices
 select key, workflow
@@ -126,32 +134,32 @@ where key = -1
 -- An id that exists by now makes its decision stale; the rest of the batch goes on.
 insert or ignore into workflow
   (key, namespace, workflow_id, workflow_type, last, run, command_sequence, cursor, next_wake, expects, length, checksum,
-  reserved_at)
+  reserved_at, outside, held)
 values
 
 -- name: guard
 update workflow
-set last = ?, run = ?, command_sequence = ?, cursor = ?, expects = ?, length = ?, checksum = ?
+set last = ?, run = ?, command_sequence = ?, cursor = ?, expects = ?, length = ?, checksum = ?, outside = ?, held = ?
 where key = ?
   and last = ?
 
 -- name: guard_and_wake
 -- Apart from `guard` because setting an indexed column rewrites the index even when the value stays.
 update workflow
-set last = ?, run = ?, command_sequence = ?, cursor = ?, expects = ?, length = ?, checksum = ?, next_wake = ?,
-  workflow_type = ?
+set last = ?, run = ?, command_sequence = ?, cursor = ?, expects = ?, length = ?, checksum = ?, outside = ?, held = ?,
+  next_wake = ?, workflow_type = ?
 where key = ?
   and last = ?
 
 -- name: insert_run
 insert into run
   (key, workflow, run_id, number, namespace, workflow_id, workflow_type, status, closed_reason, queue, connection,
-  compatibility, business_key, labels, search_attributes, started_at, closed_at, length)
+  compatibility, business_key, labels, search_attributes, started_at, closed_at, length, archived_at)
 values
 
 -- name: update_run
 update run
-set status = ?, closed_reason = ?, search_attributes = ?, closed_at = ?, length = ?
+set status = ?, closed_reason = ?, search_attributes = ?, closed_at = ?, length = ?, archived_at = ?
 where key = ?
 
 -- name: insert_event

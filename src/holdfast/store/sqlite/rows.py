@@ -104,6 +104,8 @@ class Rows:
                         w.length,
                         w.checksum,
                         w.reserved_at,
+                        w.outside,
+                        w.held,
                     )
                 )
             elif key in moved:
@@ -116,6 +118,8 @@ class Rows:
                         w.expects,
                         w.length,
                         w.checksum,
+                        w.outside,
+                        w.held,
                         w.next_wake,
                         w.workflow_type,
                         key,
@@ -124,7 +128,19 @@ class Rows:
                 )
             else:
                 self.guards.append(
-                    (w.last, w.run, w.command_sequence, w.cursor, w.expects, w.length, w.checksum, key, after)
+                    (
+                        w.last,
+                        w.run,
+                        w.command_sequence,
+                        w.cursor,
+                        w.expects,
+                        w.length,
+                        w.checksum,
+                        w.outside,
+                        w.held,
+                        key,
+                        after,
+                    )
                 )
 
     def _tasks(self, tasks: dict[tuple[int, str], tuple[bool, Task | None]]) -> None:
@@ -162,10 +178,13 @@ class Rows:
                         r.started_at,
                         r.closed_at,
                         r.length,
+                        r.archived_at,
                     )
                 )
             else:
-                self.runs_changed.append((r.status, r.closed_reason, search, r.closed_at, r.length, r.key))
+                self.runs_changed.append(
+                    (r.status, r.closed_reason, search, r.closed_at, r.length, r.archived_at, r.key)
+                )
 
 
 def task(body: bytes) -> Task:

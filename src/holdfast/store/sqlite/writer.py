@@ -40,8 +40,8 @@ class Writer:
         self._inserts = {
             (name, size): sql[name] + " " + ",".join(["(" + ",".join("?" * columns) + ")"] * size)
             for name, columns in (
-                ("guard_new", 13),
-                ("insert_run", 18),
+                ("guard_new", 15),
+                ("insert_run", 19),
                 ("insert_event", 7),
                 ("put_task", 5),
                 ("insert_command", 5),

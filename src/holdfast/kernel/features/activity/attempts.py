@@ -19,6 +19,7 @@ from holdfast.kernel.features.activity.records import (
     Progress,
 )
 from holdfast.kernel.features.activity.schedule import CancelActivity, task_of
+from holdfast.kernel.features.cancel import requested as cancel_requested
 from holdfast.kernel.limits import over_count
 from holdfast.kernel.message import Message, Refused
 from holdfast.kernel.state import Run, Workflow
@@ -254,7 +255,7 @@ def heartbeat(turn: Turn, message: HeartbeatActivity) -> None:
     turn.reply = HeartbeatReply(
         activity_attempt_id=id,
         can_continue=True,
-        cancel_requested=False,
+        cancel_requested=cancel_requested(run),
         reason=None,
         heartbeat_recorded=recorded,
         run_status=run.status,
@@ -278,7 +279,7 @@ def status(flow: Workflow, run_id: str, step: int, attempt: int, owner: str, now
     return HeartbeatReply(
         activity_attempt_id=id,
         can_continue=True,
-        cancel_requested=False,
+        cancel_requested=cancel_requested(run),
         reason=None,
         heartbeat_recorded=False,
         run_status=run.status,

@@ -12,7 +12,9 @@ create table workflow (
   expects integer not null,
   length integer not null,
   checksum integer not null,
-  reserved_at integer
+  reserved_at integer,
+  outside integer not null,
+  held blob
 ) strict;
 
 create unique index workflow_id on workflow (namespace, workflow_id);
@@ -37,7 +39,8 @@ create table run (
   search_attributes text,
   started_at integer not null,
   closed_at integer,
-  length integer not null
+  length integer not null,
+  archived_at integer
 ) strict;
 
 create unique index run_id on run (run_id);
@@ -80,6 +83,9 @@ create table command (
 ) strict;
 
 create index command_workflow on command (workflow);
+
+-- A request id means one thing per instance and kind of command.
+create unique index command_request on command (workflow, command_type, request_id) where request_id is not null;
 
 -- Instances that a process other than the engine has changed, for the engine to look at.
 create table notice (

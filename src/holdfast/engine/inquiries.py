@@ -1,0 +1,156 @@
+"""Questions to workflow code: queries, and whether an update would be taken. They see committed history and write nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from holdfast.engine.access import Access
+from holdfast.engine.engine import Engine
+from holdfast.engine.matching import Executor
+from holdfast.kernel import contract
+from holdfast.kernel.event import Recorded
+from holdfast.kernel.features.start import WorkflowStarted
+from holdfast.kernel.message import Refused
+from holdfast.kernel.state import Workflow
+from holdfast.kernel.values import Routing
+from holdfast.protocol import commands as tell
+
+Listed = Callable[[WorkflowStarted, str, tell.QueryWorkflow], Any]
+
+
+class Inquiries:
+    def __init__(self, engine: Engine, access: Access) -> None:
+        self._engine = engine
+        self._access = access
+
+    async def query(self, key: int, request: tell.QueryWorkflow, listed: Listed) -> tell.QueryResult:
+        loaded = await self._engine.store.load(key)
+        if loaded is None or loaded.run is None:
+            raise Refused("instance_not_started", f"workflow {request.workflow_id!r} has not been started yet")
+        run, history, cursor = loaded.run, loaded.history, loaded.row.cursor
+        if request.run_id is not None and request.run_id != run.run_id:
+            selected = await self._engine.store.run(request.run_id)
+            if selected is None or selected.workflow != key:
+                raise Refused(
+                    "run_not_found",
+                    f"workflow {request.workflow_id!r} has no run {request.run_id!r}",
+                    run_id=request.run_id,
+                )
+            run, cursor = selected, 0  # what its tasks decided says how far they had seen
+            history = await self._engine.store.history(run.key)
+        started = next(entry.event for entry in history if isinstance(entry.event, WorkflowStarted))
+        given = listed(started, request.query_name, request)
+        self._judge(started, request.query_name, given)
+        executor = self._who_answers(started.workflow_type, run.namespace, run.queue, run.compatibility)
+        result = await executor.inquire(
+            tell.Inquiry(
+                kind="query",
+                namespace=run.namespace,
+                workflow_id=run.workflow_id,
+                run_id=run.run_id,
+                run_key=run.key,
+                run_number=run.number,
+                workflow_type=run.workflow_type,
+                cursor=cursor,
+                name=request.query_name,
+                arguments=given.blob,
+                at=self._engine.world.now(),
+            ),
+            history,
+            self._at_rest(key, history),
+        )
+        return tell.QueryResult(
+            workflow_id=request.workflow_id, run_id=run.run_id, query_name=request.query_name, result=result
+        )
+
+    async def would_take(self, key: int, name: str, arguments: bytes | None) -> tuple[bool, str | None]:
+        """(whether the definition is available, what its validator objects) for an update of the current run."""
+        entry = self._engine.cache.get(key)
+        flow = await self._access.committed(key) if entry is None else entry.flow
+        live = flow.run
+        if live is None or not live.open:
+            return True, None  # the command itself is rejected for that
+        routing = live.routing
+        executor = self._executor(live.workflow_type, routing)
+        if executor is None:
+            return not self._engine.matching.served(routing.namespace, routing.queue), None
+        if not executor.validates(live.workflow_type, name):
+            return True, None
+        loaded = await self._engine.store.load(key)
+        if loaded is None or loaded.run is None:
+            return True, None
+        run = loaded.run
+        objection = await executor.inquire(
+            tell.Inquiry(
+                kind="validate",
+                namespace=run.namespace,
+                workflow_id=run.workflow_id,
+                run_id=run.run_id,
+                run_key=run.key,
+                run_number=run.number,
+                workflow_type=run.workflow_type,
+                cursor=loaded.row.cursor,
+                name=name,
+                arguments=arguments,
+                at=self._engine.world.now(),
+            ),
+            loaded.history,
+            self._at_rest(key, loaded.history),
+        )
+        return True, objection
+
+    def _executor(self, type: str, routing: Routing) -> Executor | None:
+        for executor in self._engine.matching.executors:
+            if executor.runs("workflow", type, routing.namespace, routing.queue, routing.compatibility):
+                return executor
+        return None
+
+    def _who_answers(self, type: str, namespace: str, queue: str, compatibility: str | None) -> Executor:
+        matching = self._engine.matching
+        candidates = [*matching.executors, *([matching.manual] if matching.manual is not None else [])]
+        for executor in candidates:
+            if executor.runs("workflow", type, namespace, queue, compatibility):
+                return executor
+        if matching.served(namespace, queue):
+            raise Refused(
+                "workflow_definition_unavailable",
+                f"no live worker knows workflow type {type!r}; register it and ask again",
+                query_blocked_reason="workflow_definition_unavailable",
+            )
+        raise Refused(
+            "query_worker_unavailable",
+            f"no worker that runs {type!r} is alive on queue {queue!r}; a query needs the workflow's code",
+            query_blocked_reason="query_worker_unavailable",
+        )
+
+    def _judge(self, started: WorkflowStarted, name: str, given: Any) -> None:
+        declared = started.declared_queries
+        if declared is None:
+            return
+        if name not in declared:
+            known = ", ".join(declared) or "none"
+            raise Refused("query_not_found", f"there is no query {name!r}; declared are: {known}", query_name=name)
+        found = contract.find(started.declared_query_contracts, name)
+        errors = given.errors or (contract.check(found, given.values) if found is not None else {})
+        if errors:
+            raise Refused(
+                "invalid_query_arguments",
+                f"query {name!r}: {_said(errors)}",
+                field="arguments",
+                validation_errors=errors,
+            )
+
+    def _at_rest(self, key: int, history: list[Recorded]) -> bool:
+        """Whether live code of this instance stands exactly where its committed history ends."""
+        entry = self._engine.cache.get(key)
+        return entry is not None and entry.inflight == 0 and not entry.held and _settled(entry.flow, history)
+
+
+def _settled(flow: Workflow, history: list[Recorded]) -> bool:
+    run = flow.run
+    return run is not None and bool(history) and run.length == history[-1].sequence and run.key == history[-1].run
+
+
+def _said(errors: contract.Errors) -> str:
+    return "; ".join(f"{name} {', '.join(what)}" for name, what in errors.items())

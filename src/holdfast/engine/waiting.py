@@ -1,0 +1,75 @@
+"""Waiting for news of an instance: told by this engine's own commits, or found after those of other processes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+from holdfast.engine.engine import Engine
+from holdfast.engine.watching import Watcher
+from holdfast.kernel.values import SECOND
+
+T = TypeVar("T")
+
+
+class Waiting:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def watch(
+        self,
+        key: int,
+        topic: str,
+        future: asyncio.Future[T],
+        answer: Callable[[Any], T],
+        look: Callable[[], Awaitable[T | None]],
+    ) -> None:
+        """Resolve this future with what `answer` makes of the news under this topic."""
+
+        def tell(news: Any) -> None:
+            if not future.done():
+                future.set_result(answer(news))
+
+        self._engine.watching.watch(key, topic, Watcher(tell, look, future))
+
+    async def wait(
+        self,
+        key: int,
+        topic: str,
+        answer: Callable[[Any], T],
+        look: Callable[[], Awaitable[T | None]],
+        seconds: float | None,
+    ) -> T | None:
+        """Wait for the news; None if it did not come in time."""
+        future: asyncio.Future[T | None] = self._engine.world.future()
+        self.watch(key, topic, future, answer, look)
+        return await self.until(key, topic, future, seconds)
+
+    async def until(self, key: int, topic: str, future: asyncio.Future[T | None], seconds: float | None) -> T | None:
+        """Wait on a future that watches already."""
+        world = self._engine.world
+
+        def give_up() -> None:
+            if not future.done():
+                future.set_result(None)
+
+        alarm = None if seconds is None else world.at(world.now() + round(seconds * SECOND), give_up)
+        try:
+            return await future
+        finally:
+            if alarm is not None:
+                alarm.cancel()
+            self._engine.watching.unwatch(key, topic, future)
+
+    def look_around(self) -> None:
+        """Another process committed: what somebody waits for here may have happened there."""
+        for key, topic, watcher in self._engine.watching:
+            self._engine.world.spawn(self._look(key, topic, watcher), "holdfast-watch")
+
+    async def _look(self, key: int, topic: str, watcher: Watcher) -> None:
+        found = await watcher.look()
+        if found is not None:
+            self._engine.watching.unwatch(key, topic, watcher.future)
+            if not watcher.future.done():
+                watcher.future.set_result(found)

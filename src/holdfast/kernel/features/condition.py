@@ -1,0 +1,204 @@
+"""Condition waits. Opened → Satisfied | TimedOut. Open exactly while in `Conditions.open`.
+
+The predicate is code: a worker evaluates it, and only what it says here decides. A timeout is a timer of the same step; the
+wait times out when a worker, shown that the timer has fired, says so.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from holdfast.kernel.command import Command, StepCommand
+from holdfast.kernel.event import Recorded, StepEvent
+from holdfast.kernel.feature import CommandRule, Feature, Outcome, Plain, Shape
+from holdfast.kernel.features import timer
+from holdfast.kernel.message import Refused
+from holdfast.kernel.state import Run
+from holdfast.kernel.turn import Turn
+from holdfast.kernel.values import condition_wait_id
+
+_KEY = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+
+
+class OpenConditionWait(StepCommand, frozen=True, kw_only=True, omit_defaults=True, tag="open_condition_wait"):
+    condition_key: str | None = None
+    condition_definition_fingerprint: str | None = None
+    timeout_seconds: float | None = None
+    satisfied: bool = False  # the predicate was true when the wait was reached
+
+
+class SatisfyConditionWait(Command, frozen=True, kw_only=True, omit_defaults=True, tag="satisfy_condition_wait"):
+    step: int
+
+
+class TimeOutConditionWait(Command, frozen=True, kw_only=True, omit_defaults=True, tag="time_out_condition_wait"):
+    step: int
+
+
+class ConditionWait(StepEvent, frozen=True, kw_only=True, omit_defaults=True):
+    condition_wait_id: str
+    condition_key: str | None = None
+    condition_definition_fingerprint: str | None = None
+    timeout_seconds: float | None = None
+
+
+class ConditionWaitOpened(ConditionWait, frozen=True, kw_only=True, omit_defaults=True):
+    pass
+
+
+class ConditionWaitSatisfied(ConditionWait, frozen=True, kw_only=True, omit_defaults=True):
+    timer_id: str | None = None
+
+
+class ConditionWaitTimedOut(ConditionWait, frozen=True, kw_only=True, omit_defaults=True):
+    timer_id: str | None = None
+
+
+class Conditions:
+    __slots__ = ("open",)
+
+    def __init__(self) -> None:
+        self.open: dict[int, ConditionWaitOpened] = {}
+
+
+def valid_key(key: str) -> bool:
+    return _KEY.fullmatch(key) is not None
+
+
+def check(turn: Turn, command: OpenConditionWait) -> None:
+    if command.condition_key is not None and not valid_key(command.condition_key):
+        raise Refused(
+            "invalid_commands",
+            f"condition key {command.condition_key!r}: use 1 to 128 of A-Z a-z 0-9 . _ : -",
+            field="condition_key",
+        )
+    check_timeout(command.timeout_seconds)
+
+
+def check_timeout(timeout: float | None) -> None:
+    if timeout is not None and not 0 <= timeout < 1e10:
+        raise Refused(
+            "invalid_commands", f"timeout_seconds must be between 0 and 10^10, not {timeout}", field="timeout_seconds"
+        )
+
+
+def open_wait(turn: Turn, command: OpenConditionWait) -> None:
+    step = turn.run.step + 1
+    id = condition_wait_id(turn.run.run_id, step)
+    turn.record(
+        ConditionWaitOpened(
+            sequence=step,
+            condition_wait_id=id,
+            condition_key=command.condition_key,
+            condition_definition_fingerprint=command.condition_definition_fingerprint,
+            timeout_seconds=command.timeout_seconds,
+        )
+    )
+    if command.satisfied:
+        _satisfy(turn, step)
+    elif command.timeout_seconds is not None:
+        timer.arm(
+            turn,
+            step,
+            command.timeout_seconds,
+            timer_kind="condition_timeout",
+            condition_wait_id=id,
+            condition_key=command.condition_key,
+            condition_definition_fingerprint=command.condition_definition_fingerprint,
+        )
+
+
+def check_open(turn: Turn, command: SatisfyConditionWait | TimeOutConditionWait) -> None:
+    if command.step > turn.run.step:
+        return  # opened by an earlier command of the same completion, or by none: `apply` looks again
+    if isinstance(command, TimeOutConditionWait) and command.step not in turn.run.part(timer.Timers).fired:
+        raise Refused("invalid_commands", f"the timeout of step {command.step} has not fired", field="step")
+
+
+def satisfy(turn: Turn, command: SatisfyConditionWait) -> None:
+    if command.step in turn.run.part(Conditions).open:  # otherwise said before, by a completion whose reply was lost
+        _satisfy(turn, command.step)
+
+
+def time_out(turn: Turn, command: TimeOutConditionWait) -> None:
+    opened = turn.run.part(Conditions).open.get(command.step)
+    if opened is not None:
+        turn.record(ConditionWaitTimedOut(timer_id=timer.timer_id(turn.run.run_id, command.step), **_same(opened)))
+
+
+def _satisfy(turn: Turn, step: int) -> None:
+    opened = turn.run.part(Conditions).open[step]
+    turn.record(ConditionWaitSatisfied(timer_id=timer.disarm(turn, step), **_same(opened)))
+
+
+def _same(opened: ConditionWaitOpened) -> dict[str, Any]:
+    return {field: getattr(opened, field) for field in ConditionWait.__struct_fields__}
+
+
+def infer(turn: Turn, commands: list[Command]) -> list[Command]:
+    """A worker that does not say so has left a wait behind when it goes on to something else.
+
+    The same wait sent again is the open one: nothing is recorded, its timeout goes on.
+    """
+    open = list(turn.run.part(Conditions).open.values())
+    if not open:
+        return commands
+    fired = turn.run.part(timer.Timers).fired
+    left: list[Command] = []
+    for wait in open:
+        again = next((command for command in commands if _is(wait, command)), None)
+        if wait.sequence in fired:
+            left.append(TimeOutConditionWait(step=wait.sequence))
+        elif again is not None:
+            commands = [command for command in commands if command is not again]
+        else:
+            left.append(SatisfyConditionWait(step=wait.sequence))
+    return [*left, *commands]
+
+
+def _is(wait: ConditionWaitOpened, command: Command) -> bool:
+    return (
+        isinstance(command, OpenConditionWait)
+        and command.condition_key == wait.condition_key
+        and command.condition_definition_fingerprint == wait.condition_definition_fingerprint
+    )
+
+
+def _opened(run: Run, event: ConditionWaitOpened, entry: Recorded) -> None:
+    run.part(Conditions).open[event.sequence] = event
+
+
+def _resolved(run: Run, event: ConditionWaitSatisfied | ConditionWaitTimedOut, entry: Recorded) -> None:
+    run.part(Conditions).open.pop(event.sequence, None)
+
+
+def _outside(run: Run) -> bool:
+    return bool(run.part(Conditions).open)
+
+
+def _shape(event: ConditionWait) -> Shape:
+    return Shape("condition wait")
+
+
+def _satisfied(event: ConditionWaitSatisfied) -> Outcome:
+    return Plain(True)
+
+
+def _timed_out(event: ConditionWaitTimedOut) -> Outcome:
+    return Plain(False)
+
+
+FEATURE = Feature(
+    name="condition",
+    commands={
+        OpenConditionWait: CommandRule(check, open_wait),
+        SatisfyConditionWait: CommandRule(check_open, satisfy),
+        TimeOutConditionWait: CommandRule(check_open, time_out),
+    },
+    evolve={ConditionWaitOpened: _opened, ConditionWaitSatisfied: _resolved, ConditionWaitTimedOut: _resolved},
+    infer=infer,
+    outside=_outside,
+    shapes={ConditionWaitOpened: _shape, ConditionWaitSatisfied: _shape, ConditionWaitTimedOut: _shape},
+    outcomes={ConditionWaitSatisfied: _satisfied, ConditionWaitTimedOut: _timed_out},
+)

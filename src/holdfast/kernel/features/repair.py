@@ -1,0 +1,70 @@
+"""Repair: an operator asks for what reconcile does, and gets it on record."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from holdfast.kernel.event import Event, Recorded
+from holdfast.kernel.feature import Feature
+from holdfast.kernel.features.intake import Commanded, Commanding, accept, cause, misdirected, reject, repeated
+from holdfast.kernel.features.reconcile import Reconcile, Reconciled, reconcile
+from holdfast.kernel.state import Run
+from holdfast.kernel.turn import Turn
+
+
+class Repair(Commanding, frozen=True, kw_only=True):
+    """`liveness_state` and `wait_kind` are how the run looked to whoever asked."""
+
+    work: Reconcile
+    liveness_state: str | None = None
+    wait_kind: str | None = None
+
+
+class Repaired(Struct, frozen=True, kw_only=True):
+    """The reply: the command's record, and what was done."""
+
+    command: Commanded
+    work: Reconciled | None = None
+
+
+class RepairRequested(Event, frozen=True, kw_only=True, omit_defaults=True):
+    workflow_command_id: str
+    command_type: str = "repair"
+    outcome: str
+    liveness_state: str | None = None
+    wait_kind: str | None = None
+    task_id: str | None = None
+    task_type: str | None = None
+
+
+def repair(turn: Turn, message: Repair) -> None:
+    why = misdirected(turn, message)
+    if repeated(turn, message, "repair") or why is not None:
+        if message.retained is None and why is not None:
+            reject(turn, message, "repair", why)
+        turn.reply = Repaired(command=turn.reply)
+        return
+    reconcile(turn, message.work)
+    done: Reconciled = turn.reply
+    outcome = "repair_dispatched" if done.changed else "repair_not_needed"
+    command = accept(turn, message, "repair", outcome)
+    turn.reply = Repaired(command=turn.reply, work=done)
+    first = next((id for id in (*done.restored, *done.revived, *done.released) if id in turn.flow.tasks), None)
+    turn.record_as(
+        RepairRequested(
+            workflow_command_id=command.id,
+            outcome=outcome,
+            liveness_state=message.liveness_state,
+            wait_kind=message.wait_kind,
+            task_id=first,
+            task_type=None if first is None else turn.flow.tasks[first].kind,
+        ),
+        cause(command),
+    )
+
+
+def _requested(run: Run, event: RepairRequested, entry: Recorded) -> None:
+    """What it restored is transport, and no fact of the run."""
+
+
+FEATURE = Feature(name="repair", decide={Repair: repair}, evolve={RepairRequested: _requested})

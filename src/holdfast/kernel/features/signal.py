@@ -1,0 +1,351 @@
+"""Signals. Received → Applied. Unapplied exactly while in `Signals.received`.
+
+A signal with a handler is applied when an ordinary workflow task that has seen it closes. One without goes to a wait of its
+name: the worker pairs them in the order of history and says so. What nobody waits for yet stays received.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from holdfast.kernel import contract
+from holdfast.kernel.command import Command, StepCommand
+from holdfast.kernel.contract import Errors
+from holdfast.kernel.event import Context, Event, Recorded, StepEvent
+from holdfast.kernel.feature import CommandRule, Feature, Shape
+from holdfast.kernel.features import timer
+from holdfast.kernel.features.condition import check_timeout
+from holdfast.kernel.features.intake import Commanding, Rejection, accept, cause, misdirected, reject, repeated
+from holdfast.kernel.features.start import Identity
+from holdfast.kernel.limits import Breach, over_count
+from holdfast.kernel.message import Refused
+from holdfast.kernel.state import Run, Workflow
+from holdfast.kernel.task import Resume, Task
+from holdfast.kernel.turn import Turn
+from holdfast.kernel.values import CODEC, signal_id, signal_wait_id
+
+
+class Signal(Commanding, frozen=True, kw_only=True):
+    """`arguments` is the encoded list of `values`; `errors` is what was wrong with them before they could be listed."""
+
+    name: str
+    arguments: bytes | None = None
+    values: list[Any] = []
+    errors: Errors = {}
+
+
+class OpenSignalWait(StepCommand, frozen=True, kw_only=True, omit_defaults=True, tag="open_signal_wait"):
+    signal_name: str
+    timeout_seconds: float | None = None
+
+
+class ApplySignal(Command, frozen=True, kw_only=True, omit_defaults=True, tag="apply_signal"):
+    """This wait got this signal."""
+
+    step: int
+    signal_id: str
+    value: bytes | None = None
+
+
+class SignalReceived(Event, frozen=True, kw_only=True, omit_defaults=True):
+    workflow_command_id: str
+    signal_id: str
+    signal_name: str
+    signal_wait_id: str
+    arguments: bytes | None = None
+    payload_codec: str = CODEC
+
+
+class SignalWaitOpened(StepEvent, frozen=True, kw_only=True, omit_defaults=True):
+    signal_name: str
+    signal_wait_id: str
+    timeout_seconds: float | None = None
+
+
+class SignalApplied(Event, frozen=True, kw_only=True, omit_defaults=True):
+    """`sequence` is the step of the wait that got it; a handler has none."""
+
+    workflow_command_id: str
+    signal_id: str
+    signal_name: str
+    signal_wait_id: str
+    sequence: int | None = None
+    value: bytes | None = None
+
+
+class Received(Struct, frozen=True):
+    event: SignalReceived
+    sequence: int
+    context: Context
+    handler: bool
+
+
+class Signals:
+    __slots__ = ("received", "waits")
+
+    def __init__(self) -> None:
+        self.received: dict[str, Received] = {}  # not applied yet, oldest first
+        self.waits: dict[int, SignalWaitOpened] = {}  # those whose timeout has fired leave with the next to open
+
+
+def open_waits(run: Run) -> list[SignalWaitOpened]:
+    """The waits that a signal could still end, in the order of their steps."""
+    waits = run.part(Signals).waits
+    if not waits:
+        return []
+    fired = run.part(timer.Timers).fired
+    return [wait for step, wait in waits.items() if step not in fired]
+
+
+def signal(turn: Turn, message: Signal) -> None:
+    asked = intent(message)
+    if repeated(turn, message, "signal", asked):
+        return
+    why = misdirected(turn, message) or invalid(turn, message)
+    if why is not None:
+        reject(turn, message, "signal", why, target_name=message.name, payload=message.arguments, intent=asked)
+        return
+    receive(turn, message, asked)
+
+
+def intent(message: Signal) -> bytes:
+    return message.name.encode() + b"\0" + (message.arguments or b"")
+
+
+def invalid(turn: Turn, message: Signal) -> Rejection | None:
+    started = turn.run.part(Identity).started
+    declared = None if started is None else started.declared_signals
+    contracts = None if started is None else started.declared_signal_contracts
+    return judge(declared, contracts, message) or _too_much(turn, message)
+
+
+def judge(
+    declared: Sequence[str] | None, contracts: Sequence[contract.Contract] | None, message: Signal
+) -> Rejection | None:
+    """Whether the definition the run was started with takes this signal. One that is not known takes anything."""
+    if declared is None:
+        return None
+    if message.name not in declared:
+        return Rejection("unknown_signal", "rejected_unknown_signal")
+    errors = message.errors
+    found = contract.find(contracts, message.name)
+    if not errors and found is not None:
+        errors = contract.check(found, message.values)
+    return Rejection("invalid_signal_arguments", "rejected_invalid_arguments", errors) if errors else None
+
+
+def receive(turn: Turn, message: Signal, intent: bytes) -> None:
+    """Record an accepted signal."""
+    command = accept(
+        turn,
+        message,
+        "signal",
+        "signal_received",
+        target_name=message.name,
+        payload=message.arguments,
+        intent=intent,
+    )
+    turn.admit(
+        SignalReceived(
+            workflow_command_id=command.id,
+            signal_id=signal_id(turn.run.run_id, command.sequence or 0),
+            signal_name=message.name,
+            signal_wait_id=_wait_for(turn, message.name) or f"signal-command:{command.id}",
+            arguments=message.arguments,
+        ),
+        cause(command),
+    )
+
+
+def _wait_for(turn: Turn, name: str) -> str | None:
+    """The wait a new signal goes to: one that is open for its name, if no earlier signal is on its way there."""
+    wait = next((wait for wait in open_waits(turn.run) if wait.signal_name == name), None)
+    if wait is None:
+        return None
+    earlier = [entry.event for entry in turn.run.part(Signals).received.values()]
+    earlier += [event for event, _ in turn.flow.held if isinstance(event, SignalReceived)]
+    return None if any(event.signal_name == name for event in earlier) else wait.signal_wait_id
+
+
+def _too_much(turn: Turn, message: Signal) -> Rejection | None:
+    limits = turn.machine.limits
+    waiting = len(turn.run.part(Signals).received) + len(turn.flow.held)
+    breach = over_count("pending_signal_count", waiting + 1, limits.pending_signal_count) or over_count(
+        "payload_size", len(message.arguments or b""), limits.payload_size
+    )
+    return None if breach is None else Rejection("structural_limit_exceeded", None, {breach.kind: [breach.message]})
+
+
+def pending(flow: Workflow) -> bool:
+    """Whether a signal is still to be dealt with: seen by no closed task yet, or wanted by an open wait."""
+    if any(isinstance(event, SignalReceived) for event, _ in flow.held):
+        return True
+    signals = flow.current.part(Signals)
+    if not signals.received:
+        return False
+    if next(reversed(signals.received.values())).sequence > flow.cursor:
+        return True
+    wanted = {wait.signal_name for wait in open_waits(flow.current)}
+    return bool(wanted) and any(entry.event.signal_name in wanted for entry in signals.received.values())
+
+
+# -- what workflow code says
+
+
+def check(turn: Turn, command: OpenSignalWait) -> None:
+    if not command.signal_name:
+        raise Refused("invalid_commands", "a signal wait needs the name of its signal", field="signal_name")
+    check_timeout(command.timeout_seconds)
+
+
+def open_wait(turn: Turn, command: OpenSignalWait) -> None:
+    run = turn.run
+    step = run.step + 1
+    signals = run.part(Signals)
+    wait_id = signal_wait_id(run.run_id, step)
+    taken = {wait.signal_wait_id for wait in open_waits(run)}
+    for entry in signals.received.values():
+        # A wait that opens after its signal was accepted goes by the id that signal has had all along.
+        if entry.event.signal_name == command.signal_name and entry.event.signal_wait_id not in taken:
+            wait_id = entry.event.signal_wait_id
+            break
+    turn.record(
+        SignalWaitOpened(
+            sequence=step,
+            signal_name=command.signal_name,
+            signal_wait_id=wait_id,
+            timeout_seconds=command.timeout_seconds,
+        )
+    )
+    if command.timeout_seconds is not None:
+        timer.arm(
+            turn,
+            step,
+            command.timeout_seconds,
+            timer_kind="signal_timeout",
+            signal_wait_id=wait_id,
+            signal_name=command.signal_name,
+        )
+
+
+def check_apply(turn: Turn, command: ApplySignal) -> None:
+    wait = turn.run.part(Signals).waits.get(command.step)
+    entry = turn.run.part(Signals).received.get(command.signal_id)
+    if wait is not None and entry is not None and wait.signal_name != entry.event.signal_name:
+        raise Refused(
+            "invalid_commands",
+            f"step {command.step} waits for {wait.signal_name!r}, not for {entry.event.signal_name!r}",
+            field="signal_id",
+        )
+
+
+def apply(turn: Turn, command: ApplySignal) -> None:
+    entry = turn.run.part(Signals).received.get(command.signal_id)
+    if entry is None:
+        return  # said before, by a completion whose reply was lost
+    timer.disarm(turn, command.step)
+    _apply(turn, entry, command.step, command.value)
+
+
+def seen(turn: Turn, task: Task) -> None:
+    """An ordinary task closes: the handlers of the signals it had seen have run."""
+    signals = turn.run.parts.get(Signals)
+    if signals is None or task.seen is None:
+        return
+    for entry in list(signals.received.values()):
+        if entry.handler and entry.sequence <= task.seen:
+            _apply(turn, entry, None, None)
+
+
+def _apply(turn: Turn, entry: Received, step: int | None, value: bytes | None) -> None:
+    event = entry.event
+    turn.record(
+        SignalApplied(
+            workflow_command_id=event.workflow_command_id,
+            signal_id=event.signal_id,
+            signal_name=event.signal_name,
+            signal_wait_id=event.signal_wait_id,
+            sequence=step,
+            value=value,
+        )
+    )
+
+
+# -- folds
+
+
+def _received(run: Run, event: SignalReceived, entry: Recorded) -> None:
+    started = run.part(Identity).started
+    handler = True
+    if started is not None and started.declared_signals is not None:
+        found = contract.find(started.declared_signal_contracts, event.signal_name)
+        handler = found is None or found.get("mode", "handler") == "handler"
+    run.part(Signals).received[event.signal_id] = Received(event, entry.sequence, entry.context, handler)
+
+
+def _opened(run: Run, event: SignalWaitOpened, entry: Recorded) -> None:
+    signals = run.part(Signals)
+    if signals.waits:
+        signals.waits = {wait.sequence: wait for wait in open_waits(run)}
+    signals.waits[event.sequence] = event
+
+
+def _applied(run: Run, event: SignalApplied, entry: Recorded) -> None:
+    signals = run.part(Signals)
+    signals.received.pop(event.signal_id, None)
+    if event.sequence is not None:
+        signals.waits.pop(event.sequence, None)
+
+
+def _wake(run: Run, event: SignalReceived, entry: Recorded) -> Resume:
+    return Resume(
+        workflow_wait_kind="signal",
+        open_wait_id=f"signal-application:{event.signal_id}",
+        resume_source_kind="workflow_signal",
+        resume_source_id=event.signal_id,
+        workflow_signal_id=event.signal_id,
+        signal_name=event.signal_name,
+        signal_wait_id=event.signal_wait_id,
+        workflow_command_id=event.workflow_command_id,
+        workflow_sequence=entry.sequence,
+        workflow_event_type="SignalReceived",
+    )
+
+
+def _carry(run: Run) -> Iterable[tuple[int, Event, Context]]:
+    for entry in run.part(Signals).received.values():
+        yield entry.sequence, entry.event, entry.context
+
+
+def _outside(run: Run) -> bool:
+    return bool(open_waits(run))
+
+
+def _limits(turn: Turn, commands: list[Command]) -> Breach | None:
+    sizes = [len(c.value or b"") for c in commands if isinstance(c, ApplySignal)]
+    return over_count("payload_size", max(sizes), turn.machine.limits.payload_size) if sizes else None
+
+
+def _shape(event: SignalWaitOpened) -> Shape:
+    return Shape("signal wait", _name)
+
+
+def _name(event: SignalWaitOpened) -> object:
+    return event.signal_name
+
+
+FEATURE = Feature(
+    name="signal",
+    decide={Signal: signal},
+    commands={OpenSignalWait: CommandRule(check, open_wait), ApplySignal: CommandRule(check_apply, apply)},
+    evolve={SignalReceived: _received, SignalWaitOpened: _opened, SignalApplied: _applied},
+    resume={SignalReceived: _wake},
+    before=seen,
+    carry=_carry,
+    outside=_outside,
+    limits=_limits,
+    shapes={SignalWaitOpened: _shape},
+)

@@ -1,0 +1,321 @@
+"""Updates. Accepted → (Applied →) Completed, or Rejected. Pending exactly while in `Updates.pending`.
+
+Accepting is durable and quick; the handler runs on a workflow task of its own, which looks no further than the acceptance, so
+that updates and signals take effect in the order in which they were accepted. A handler that raises fails its update alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from msgspec import Struct
+
+from holdfast.kernel import contract
+from holdfast.kernel.command import Command
+from holdfast.kernel.contract import Errors
+from holdfast.kernel.event import Context, Event, Recorded
+from holdfast.kernel.failure import Failure
+from holdfast.kernel.feature import CommandRule, Feature
+from holdfast.kernel.features import signal
+from holdfast.kernel.features.intake import Commanding, Rejection, accept, cause, misdirected, reject, repeated
+from holdfast.kernel.features.start import Identity
+from holdfast.kernel.limits import Breach, over_count
+from holdfast.kernel.message import Refused
+from holdfast.kernel.state import Run
+from holdfast.kernel.task import Resume
+from holdfast.kernel.turn import Turn
+from holdfast.kernel.values import CODEC, failure_id, update_id
+
+
+class Update(Commanding, frozen=True, kw_only=True):
+    """`available`: some live worker knows the definition. `objection`: why its validator turned it down."""
+
+    name: str
+    arguments: bytes | None = None
+    values: list[Any] = []
+    errors: Errors = {}
+    available: bool = True
+    objection: str | None = None
+
+
+class CompleteUpdate(Command, frozen=True, kw_only=True, omit_defaults=True, tag="complete_update"):
+    apart = True
+    update_id: str
+    result: bytes | None = None
+
+
+class FailUpdate(Command, frozen=True, kw_only=True, omit_defaults=True, tag="fail_update"):
+    apart = True
+    update_id: str
+    message: str
+    exception_type: str | None = None
+    exception_class: str | None = None
+    exception: Failure | None = None
+    non_retryable: bool = False
+
+
+class UpdateEvent(Event, frozen=True, kw_only=True, omit_defaults=True):
+    workflow_command_id: str | None = None
+    update_id: str
+    update_name: str
+
+
+class UpdateAccepted(UpdateEvent, frozen=True, kw_only=True, omit_defaults=True):
+    arguments: bytes | None = None
+    payload_codec: str = CODEC
+    target_scope: str = "instance"
+
+
+class UpdateRejected(UpdateEvent, frozen=True, kw_only=True, omit_defaults=True):
+    rejection_reason: str
+    outcome: str | None = None
+    arguments: bytes | None = None
+    payload_codec: str = CODEC
+    validation_errors: dict[str, list[str]] = {}
+
+
+class UpdateApplied(UpdateEvent, frozen=True, kw_only=True, omit_defaults=True):
+    arguments: bytes | None = None
+    payload_codec: str = CODEC
+    sequence: int | None = None  # the step the run stood at
+
+
+class UpdateCompleted(UpdateEvent, frozen=True, kw_only=True, omit_defaults=True):
+    sequence: int | None = None
+    result: bytes | None = None
+    payload_codec: str = CODEC
+    outcome: str = "update_completed"
+    failure_id: str | None = None
+    failure_category: str | None = None
+    non_retryable: bool = False
+    message: str | None = None
+    exception_type: str | None = None
+    exception_class: str | None = None
+    exception: Failure | None = None
+    terminal_reason: str | None = None
+
+
+class Accepted(Struct, frozen=True):
+    event: UpdateAccepted
+    sequence: int
+    context: Context
+
+
+class Updates:
+    __slots__ = ("pending",)
+
+    def __init__(self) -> None:
+        self.pending: dict[str, Accepted] = {}
+
+
+def topic(id: str) -> str:
+    """Under this the end of an update is told."""
+    return f"update:{id}"
+
+
+def update(turn: Turn, message: Update) -> None:
+    intent = message.name.encode() + b"\0" + (message.arguments or b"")
+    if repeated(turn, message, "update", intent):
+        return
+    why = misdirected(turn, message) or _invalid(turn, message)
+    named: dict[str, Any] = {"target_name": message.name, "payload": message.arguments, "intent": intent}
+    if why is not None:
+        command = reject(turn, message, "update", why, **named)
+        if turn.flow.run is not None and turn.run.open:
+            turn.admit(
+                UpdateRejected(
+                    workflow_command_id=command.id,
+                    update_id=update_id(turn.run.run_id, command.sequence or 0),
+                    update_name=message.name,
+                    rejection_reason=why.reason,
+                    outcome=why.outcome,
+                    arguments=message.arguments,
+                    validation_errors=why.errors,
+                ),
+                cause(command),
+            )
+        return
+    command = accept(turn, message, "update", None, **named)
+    turn.admit(
+        UpdateAccepted(
+            workflow_command_id=command.id,
+            update_id=update_id(turn.run.run_id, command.sequence or 0),
+            update_name=message.name,
+            arguments=message.arguments,
+            target_scope=command.target_scope,
+        ),
+        cause(command),
+    )
+
+
+def _invalid(turn: Turn, message: Update) -> Rejection | None:
+    started = turn.run.part(Identity).started
+    declared = None if started is None else started.declared_updates
+    if started is not None and declared is not None:
+        if message.name not in declared:
+            return Rejection("unknown_update", "rejected_unknown_update")
+        errors = message.errors
+        found = contract.find(started.declared_update_contracts, message.name)
+        if not errors and found is not None:
+            errors = contract.check(found, message.values)
+        if errors:
+            return Rejection("invalid_update_arguments", "rejected_invalid_arguments", errors)
+    if not message.available:
+        return Rejection("workflow_definition_unavailable", "rejected_workflow_definition_unavailable")
+    if signal.pending(turn.flow):
+        return Rejection("earlier_signal_pending", "rejected_pending_signal")
+    if message.objection is not None:
+        return Rejection("update_validator_rejected", "rejected_by_validator", {"validator": [message.objection]})
+    limits = turn.machine.limits
+    waiting = len(turn.run.part(Updates).pending) + len(turn.flow.held)
+    breach = over_count("pending_update_count", waiting + 1, limits.pending_update_count) or over_count(
+        "payload_size", len(message.arguments or b""), limits.payload_size
+    )
+    return None if breach is None else Rejection("structural_limit_exceeded", None, {breach.kind: [breach.message]})
+
+
+# -- what the worker says of it
+
+
+def check(turn: Turn, command: CompleteUpdate | FailUpdate) -> None:
+    pending = turn.run.part(Updates).pending
+    first = next(iter(pending), None)
+    if command.update_id != first:
+        known = "is not the next one" if command.update_id in pending else "is not pending"
+        raise Refused("invalid_commands", f"update {command.update_id} {known}", field="update_id")
+
+
+def complete(turn: Turn, command: CompleteUpdate) -> None:
+    update = turn.run.part(Updates).pending[command.update_id].event
+    step = turn.run.step
+    turn.record(UpdateApplied(**_named(update), arguments=update.arguments, sequence=step))
+    _end(turn, UpdateCompleted(**_named(update), sequence=step, result=command.result))
+
+
+def fail(turn: Turn, command: FailUpdate) -> None:
+    run = turn.run
+    update = run.part(Updates).pending[command.update_id].event
+    _end(
+        turn,
+        UpdateCompleted(
+            **_named(update),
+            sequence=run.step,
+            outcome="update_failed",
+            failure_id=failure_id(run.run_id, run.length + 1),
+            failure_category="application",
+            non_retryable=command.non_retryable,
+            message=command.message,
+            exception_type=command.exception_type,
+            exception_class=command.exception_class,
+            exception=command.exception,
+        ),
+    )
+
+
+def run_closed(turn: Turn) -> None:
+    """Updates that the run did not get to fail with it; those to the instance go on with a chain that goes on."""
+    run = turn.run
+    accepted = [entry.event for entry in run.part(Updates).pending.values()]
+    accepted += [event for event, _ in turn.flow.held if isinstance(event, UpdateAccepted)]
+    for update in accepted:
+        if run.closed_reason == "continued" and update.target_scope == "instance":
+            continue
+        _end(
+            turn,
+            UpdateCompleted(
+                **_named(update),
+                outcome="update_failed",
+                failure_id=failure_id(run.run_id, run.length + 1),
+                failure_category="application",
+                non_retryable=True,
+                message=f"the run closed ({run.closed_reason}) before the update was applied",
+                terminal_reason=run.closed_reason,
+            ),
+        )
+    if accepted:
+        gone = {update.update_id for update in accepted if update.target_scope == "run"}
+        turn.flow.held = [
+            entry
+            for entry in turn.flow.held
+            if not (isinstance(entry[0], UpdateAccepted) and entry[0].update_id in gone)
+        ]
+
+
+def _end(turn: Turn, event: UpdateCompleted) -> None:
+    turn.tell(topic(event.update_id), turn.record(event))
+
+
+def _named(update: UpdateAccepted) -> dict[str, Any]:
+    return {
+        "workflow_command_id": update.workflow_command_id,
+        "update_id": update.update_id,
+        "update_name": update.update_name,
+    }
+
+
+def _limits(turn: Turn, commands: list[Command]) -> Breach | None:
+    sizes = [len(c.result or b"") for c in commands if isinstance(c, CompleteUpdate)]
+    return over_count("payload_size", max(sizes), turn.machine.limits.payload_size) if sizes else None
+
+
+# -- folds
+
+
+def _accepted(run: Run, event: UpdateAccepted, entry: Recorded) -> None:
+    run.part(Updates).pending[event.update_id] = Accepted(event, entry.sequence, entry.context)
+
+
+def _completed(run: Run, event: UpdateCompleted, entry: Recorded) -> None:
+    accepted = run.part(Updates).pending.pop(event.update_id, None)
+    if accepted is not None and run.apart and run.apart[0][0] == accepted.sequence:
+        run.apart.popleft()
+
+
+def _unchanged(run: Run, event: UpdateRejected | UpdateApplied, entry: Recorded) -> None:
+    """A rejection changes nothing; an application shows in the state of the code."""
+
+
+def _own_task(run: Run, event: UpdateAccepted, entry: Recorded) -> Resume:
+    return _resume(event, entry)
+
+
+def _wake(run: Run, event: UpdateApplied, entry: Recorded) -> Resume:
+    return _resume(event, entry)
+
+
+def _resume(event: UpdateEvent, entry: Recorded) -> Resume:
+    return Resume(
+        workflow_wait_kind="update",
+        open_wait_id=f"update:{event.update_id}",
+        resume_source_kind="workflow_update",
+        resume_source_id=event.update_id,
+        workflow_update_id=event.update_id if isinstance(event, UpdateAccepted) else None,
+        workflow_command_id=event.workflow_command_id,
+        workflow_sequence=entry.sequence,
+        workflow_event_type=entry.type,
+    )
+
+
+def _carry(run: Run) -> Iterable[tuple[int, Event, Context]]:
+    for accepted in run.part(Updates).pending.values():
+        if accepted.event.target_scope == "instance":
+            yield accepted.sequence, accepted.event, accepted.context
+
+
+FEATURE = Feature(
+    name="update",
+    decide={Update: update},
+    commands={CompleteUpdate: CommandRule(check, complete), FailUpdate: CommandRule(check, fail)},
+    evolve={
+        UpdateAccepted: _accepted,
+        UpdateRejected: _unchanged,
+        UpdateApplied: _unchanged,
+        UpdateCompleted: _completed,
+    },
+    resume={UpdateApplied: _wake},
+    apart={UpdateAccepted: _own_task},
+    closed=run_closed,
+    carry=_carry,
+    limits=_limits,
+)

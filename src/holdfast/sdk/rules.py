@@ -1,0 +1,32 @@
+"""The SDK's features put together: how live code meets each kind of news."""
+
+from __future__ import annotations
+
+from holdfast.kernel.features.cancel import CancelRequested
+from holdfast.kernel.features.signal import SignalReceived
+from holdfast.kernel.features.timer import TimerFired
+from holdfast.kernel.features.update import UpdateAccepted, UpdateApplied, UpdateCompleted
+from holdfast.sdk import cancellation, talk
+from holdfast.sdk.fiber import Fiber, Rules
+
+
+def settle(fiber: Fiber) -> None:
+    """Everything a task may see has been applied: it is for one update, or for all conditions."""
+    task = fiber.assignment.task
+    if task.upto is None:
+        talk.look_at_conditions(fiber)
+    elif task.resume.workflow_update_id is not None:
+        fiber.answer = talk.apply_update(fiber, task.resume.workflow_update_id)
+
+
+RULES = Rules(
+    reactions={
+        SignalReceived: talk.received,
+        TimerFired: talk.fired,
+        UpdateAccepted: talk.accepted,
+        UpdateApplied: talk.applied,
+        UpdateCompleted: talk.completed,
+        CancelRequested: cancellation.requested,
+    },
+    settle=settle,
+)
