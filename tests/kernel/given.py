@@ -108,7 +108,7 @@ class Flow:
         if at is not None:
             self.now = instant(at)
         decision = self.machine.decide(self.state, message, self.now, self.ids, offer)
-        for field in ("events", "tasks", "runs", "commands", "born", "leased", "closed"):
+        for field in ("events", "tasks", "runs", "commands", "born", "leased", "closed", "sends", "took", "told"):
             setattr(decision, field, list(getattr(decision, field)))  # tuple or list is the kernel's own business
         self.decisions.append(decision)
         if not decision.idle:

@@ -42,6 +42,12 @@ TIMER = (
 )
 
 CONDITION = "condition_wait_id condition_key condition_definition_fingerprint sequence timeout_seconds"
+CHILD = (
+    "sequence workflow_link_id child_call_id child_workflow_instance_id child_workflow_run_id child_workflow_class"
+    f" child_workflow_type {GROUP}"
+)
+CHILD_CLOSED = "child_run_number child_status closed_reason closed_at"
+POLICY = "child_instance_id child_run_id policy reason child_call_id"
 UPDATE = "workflow_command_id update_id workflow_instance_id workflow_run_id update_name"
 STOP = "workflow_command_id workflow_instance_id workflow_run_id command_type reason"
 STOPPED = f"{STOP} failure_id failure_category closed_reason exception_class message"
@@ -53,7 +59,8 @@ ALLOWED = {
     " run_deadline_at workflow_definition_fingerprint parent_workflow_instance_id parent_workflow_run_id parent_sequence"
     " workflow_link_id child_call_id retry_policy timeout_policy continued_from_run_id retry_attempt"
     " retry_of_child_workflow_run_id"
-    " arguments payload_codec declared_change_ids declared_cleanup_seconds routing",
+    " arguments payload_codec declared_change_ids declared_cleanup_seconds routing parent_namespace"
+    " first_task_at open_children",
     "WorkflowContinuedAsNew": "sequence continued_to_run_id continued_to_run_number workflow_link_id closed_reason",
     "WorkflowCompleted": "output payload_codec",
     "WorkflowFailed": "failure_id source_kind source_id failure_category non_retryable exception_type exception_class"
@@ -74,6 +81,18 @@ ALLOWED = {
     "TimerScheduled": TIMER,
     "TimerFired": f"{TIMER} fired_at",
     "TimerCancelled": f"{TIMER} cancelled_at",
+    "ChildWorkflowScheduled": f"{CHILD} parent_close_policy retry_policy timeout_policy arguments routing",
+    "ChildRunStarted": f"{CHILD} child_run_number child_status parent_close_policy retry_policy timeout_policy"
+    " execution_timeout_seconds run_timeout_seconds execution_deadline_at run_deadline_at retry_attempt"
+    " retry_of_child_workflow_run_id retry_backoff_seconds",
+    "ChildRunCompleted": f"{CHILD} {CHILD_CLOSED} output result payload_codec",
+    "ChildRunFailed": f"{CHILD} {CHILD_CLOSED} {EXC} failure_id failure_category",
+    "ChildRunCancelled": f"{CHILD} {CHILD_CLOSED} {EXC} failure_id failure_category",
+    "ChildRunTerminated": f"{CHILD} {CHILD_CLOSED} {EXC} failure_id failure_category",
+    "ChildSignalSent": "sequence child_call_id signal_name arguments",
+    "ChildSignalSentByUpdate": "update_id number child_call_id signal_name arguments",
+    "ParentClosePolicyApplied": POLICY,
+    "ParentClosePolicyFailed": f"{POLICY} error",
     "SignalReceived": "workflow_command_id signal_id workflow_instance_id workflow_run_id signal_name signal_wait_id"
     " arguments payload_codec",
     "SignalWaitOpened": "signal_name signal_wait_id sequence timeout_seconds",
@@ -113,6 +132,10 @@ COMMANDS = {
     "CancelTimer": "cancel_timer",
     "RecordSideEffect": "record_side_effect",
     "RecordVersionMarker": "record_version_marker",
+    "StartChildWorkflow": "start_child_workflow",
+    "CancelChild": "cancel_child",
+    "SignalChild": "signal_child",
+    "SignalChildFromUpdate": "signal_child_from_update",
     "OpenConditionWait": "open_condition_wait",
     "SatisfyConditionWait": "satisfy_condition_wait",
     "TimeOutConditionWait": "time_out_condition_wait",

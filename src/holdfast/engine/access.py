@@ -20,9 +20,7 @@ class Access:
         self._engine = engine
 
     async def key(self, namespace: str, workflow_id: str) -> int:
-        key = self._engine.cache.named(namespace, workflow_id)
-        if key is None:
-            key = await self._engine.store.find(namespace, workflow_id)
+        key = await self._engine.key_of(namespace, workflow_id)
         if key is None:
             raise Refused(
                 "workflow_not_found",
@@ -44,20 +42,10 @@ class Access:
         return self._engine.loading.restore(loaded)
 
     async def retained(self, key: int, command_type: str, request_id: str | None) -> CommandRecord | None:
-        """The record of an earlier command with this request id: on disk, or on its way there."""
-        if request_id is None:
-            return None
-        entry = self._engine.cache.get(key)
-        if entry is not None and entry.inflight:
-            for command in self._engine.commands_coming(entry):
-                if command.request_id == request_id and command.command_type == command_type:
-                    return command
-        return await self._engine.store.command(key, command_type, request_id)
+        return None if request_id is None else await self._engine.retained(key, command_type, request_id)
 
     async def retained_start(self, message: Start) -> CommandRecord | None:
-        key = self._engine.cache.named(message.namespace, message.workflow_id)
-        if key is None:
-            key = await self._engine.store.find(message.namespace, message.workflow_id)
+        key = await self._engine.key_of(message.namespace, message.workflow_id)
         return None if key is None else await self.retained(key, "start", message.request_id)
 
     def submit(self, key: int, message: Message) -> asyncio.Future[Any]:

@@ -94,8 +94,7 @@ class Commands:
 
     async def signal_with_start(self, request: tell.SignalWithStart) -> StartedAndSignalled:
         start = start_message(request.start, self._engine)
-        found = self._engine.cache.named(start.namespace, start.workflow_id)
-        key = found or await self._engine.store.find(start.namespace, start.workflow_id)
+        key = await self._engine.key_of(start.namespace, start.workflow_id)
         before = None if key is None else await self._access.retained(key, "signal", request.request_id)
         signal = Signal(
             name=request.signal_name,

@@ -18,6 +18,7 @@ from holdfast.engine.cache import Cache, Entry, Reply
 from holdfast.engine.inline import InlineCode
 from holdfast.engine.loading import Loading
 from holdfast.engine.matching import Executor, Lane, Matching, Waiter
+from holdfast.engine.sending import Sending
 from holdfast.engine.waking import Waking
 from holdfast.engine.watching import ENDED, Watching
 from holdfast.engine.world import World
@@ -88,6 +89,7 @@ class Engine:
         self.on_down: Callable[[], None] = lambda: None
         self.watching = Watching()
         self.loading = Loading(self)
+        self.sending = Sending(self)
         self.inline = InlineCode(self)
         self._forked = False
         _engines.add(self)
@@ -215,13 +217,22 @@ class Engine:
         if not self._open:
             self._schedule_flush()
 
+    async def key_of(self, namespace: str, workflow_id: str) -> int | None:
+        return self.cache.named(namespace, workflow_id) or await self.store.find(namespace, workflow_id)
+
+    async def retained(self, key: int, command_type: str, request_id: str) -> CommandRecord | None:
+        """The record of an earlier command with this request id: on disk, or on its way there."""
+        entry = self.cache.get(key)
+        if entry is not None and entry.inflight:
+            for item in (*self._batch, *self._open):
+                for command in item.decision.commands if item.entry is entry else ():
+                    if command.request_id == request_id and command.command_type == command_type:
+                        return command
+        return await self.store.command(key, command_type, request_id)
+
     def coming(self, entry: Entry) -> list[Recorded]:
         """Events of this instance that are decided and not yet known to be on disk."""
         return [e for item in (*self._batch, *self._open) if item.entry is entry for e in item.decision.events]
-
-    def commands_coming(self, entry: Entry) -> list[CommandRecord]:
-        """The same for its commands."""
-        return [c for item in (*self._batch, *self._open) if item.entry is entry for c in item.decision.commands]
 
     def _flush(self) -> None:
         self._flushing = False
@@ -261,6 +272,8 @@ class Engine:
             self._deliver(entry, assignment)
         if item.reply is not None:
             item.reply(decision.reply, None)
+        for send in decision.sends:
+            self.sending.dispatch(send)
         for topic, news in decision.told:
             self.watching.tell(entry.flow.key, topic, news)
         if decision.closed:

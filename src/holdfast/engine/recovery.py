@@ -24,6 +24,7 @@ NOTICE = SECOND // 50  # how often to look for commits of other processes
 TAKE_OVER = SECOND // 5
 SWEEP = 5 * SECOND
 SWEEP_IDLE = 300 * SECOND
+ASK = 300 * SECOND
 PROBE = SECOND
 OVERDUE = 3 * SECOND
 PAGE = 500
@@ -37,6 +38,7 @@ class Recovery:
         self._turns: dict[str, asyncio.Task[Any]] = {}
         self._stopped = False
         self._sweep_from = 0
+        self._ask_from = 0
         self.fingerprints: dict[str, str | None] = {}
         self.on_foreign: list[Callable[[], None]] = []  # called when another process has committed
         engine.look_at = self.look_at
@@ -93,8 +95,10 @@ class Recovery:
         engine.holder = True
         self._forget_guest_state()
         await self._recover()
+        await engine.sending.pick_up()
         await engine.waking.start()
         self._every("sweep", SWEEP, self._sweep)
+        self._every("ask", ASK, self._ask)
 
     def _forget_guest_state(self) -> None:
         for entry in self._engine.cache:
@@ -148,6 +152,7 @@ class Recovery:
         for callback in self.on_foreign:
             callback()
         if engine.holder and engine.down is None:
+            await engine.sending.pick_up()
             for key in await engine.store.notices():
                 entry = engine.cache.get(key)
                 if entry is not None and entry.inflight == 0 and not entry.held:
@@ -176,6 +181,17 @@ class Recovery:
                 engine.discard_cached(entry)
             self.look_at(key)
 
+    async def _ask(self) -> None:
+        """Ask after instances that owe others an answer, a page at a time: their answer, or the question, may be lost."""
+        engine = self._engine
+        if engine.down is not None:
+            return
+        await engine.sending.pick_up()
+        page = await engine.store.awaiting(self._ask_from, PAGE)
+        self._ask_from = page[-1] if len(page) == PAGE else 0
+        for key in page:
+            engine.submit(key, Reconcile(incarnation=engine.incarnation, ask=True), again=False)
+
     def _went_down(self) -> None:
         self._every("probe", PROBE, self._probe)
 
@@ -194,6 +210,7 @@ class Recovery:
         engine.up()
         if engine.holder:
             await self._recover()
+            await engine.sending.pick_up()
             await engine.waking.start()
 
     def _every(self, name: str, interval: Micros, work: Callable[[], Any]) -> None:

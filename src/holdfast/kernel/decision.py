@@ -12,6 +12,7 @@ from typing import Any
 from msgspec import Struct
 
 from holdfast.kernel.event import Recorded
+from holdfast.kernel.send import Send
 from holdfast.kernel.task import Task
 from holdfast.kernel.values import Micros
 
@@ -38,6 +39,7 @@ class WorkflowRow(Struct, frozen=True, gc=False):
     checksum: int
     reserved_at: Micros | None
     outside: int = 0  # a truth value, as the database keeps it
+    awaited: int = 0  # how many other instances owe this one an answer
     held: bytes | None = None
 
 
@@ -117,6 +119,8 @@ class Decision(Struct, gc=False):
     leased: Sequence[Task]  # tasks that came out leased, to be delivered after the commit
     closed: Sequence[str]  # runs that closed in this decision
     ended: Ended | None  # the chain of runs ended in this decision
+    sends: Sequence[Send]
+    took: Sequence[int]  # sends that were taken with this decision
     told: Sequence[tuple[str, Any]]  # (topic, value) for whoever waits for that topic of this instance
     wake_moved: bool  # `next_wake` differs from before
     idle: bool  # nothing to write; only the reply counts

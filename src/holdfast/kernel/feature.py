@@ -14,6 +14,7 @@ from holdfast.kernel.event import Context, Event, Recorded
 from holdfast.kernel.failure import Failure
 from holdfast.kernel.limits import Breach
 from holdfast.kernel.message import Message
+from holdfast.kernel.send import Parcel
 from holdfast.kernel.state import Run, Workflow
 from holdfast.kernel.task import Resume, Task
 from holdfast.kernel.turn import Turn
@@ -100,6 +101,14 @@ class Feature:
     """The tasks that must exist for what is open."""
     cancel: Callable[[Turn], None] | None = None
     """Supersede what is open because the run is being stopped."""
+    parcels: Mapping[type[Parcel], Callable[[Turn, Any], None]] = field(
+        default_factory=dict[type[Parcel], Callable[[Turn, Any], None]]
+    )
+    """What the delivery of each kind of send means."""
+    awaited: Callable[[Run], int] | None = None
+    """How many other instances owe this run an answer."""
+    dispatch: Callable[[Turn, int], bool] | None = None
+    """Hand out the leaf of this step, which a bounded group had held back; False: it is another feature's."""
     closed: Callable[[Turn], None] | None = None
     """What follows right behind a terminal event."""
     before: Callable[[Turn, Task], None] | None = None

@@ -11,6 +11,7 @@ class Limits(Struct, frozen=True, kw_only=True):
     search_attribute_size: int = 40 * 1024
     pending_activity_count: int = 2000
     pending_timer_count: int = 2000
+    pending_child_count: int = 1000
     pending_signal_count: int = 5000
     pending_update_count: int = 500
     command_batch_size: int = 1000

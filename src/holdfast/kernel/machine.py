@@ -19,10 +19,12 @@ from holdfast.kernel.features import (
     activity,
     archive,
     cancel,
+    child,
     close,
     condition,
     continue_as_new,
     deadline,
+    delivery,
     failures,
     lease,
     local_activity,
@@ -40,8 +42,10 @@ from holdfast.kernel.features import (
     version,
     workflow_task,
 )
+from holdfast.kernel.groups import Groups
 from holdfast.kernel.limits import Breach, Limits
 from holdfast.kernel.message import Message
+from holdfast.kernel.send import Parcel
 from holdfast.kernel.state import Run, Workflow
 from holdfast.kernel.task import Lease, Task
 from holdfast.kernel.turn import Turn
@@ -58,6 +62,8 @@ FEATURES: tuple[Feature, ...] = (
     activity.FEATURE,
     local_activity.FEATURE,
     timer.FEATURE,
+    child.FEATURE,
+    delivery.FEATURE,
     side_effect.FEATURE,
     version.FEATURE,
     memo.FEATURE,
@@ -107,6 +113,9 @@ class Machine:
         self._before = [f.before for f in features if f.before is not None]
         self._infer = [f.infer for f in features if f.infer is not None]
         self._outside = [f.outside for f in features if f.outside is not None]
+        self._dispatch = [f.dispatch for f in features if f.dispatch is not None]
+        self._awaited = [f.awaited for f in features if f.awaited is not None]
+        self.parcels = _merge(features, lambda f: f.parcels)
         self._carry = [f.carry for f in features if f.carry is not None]
         self.step_kinds = {kind for kind in self._evolve if issubclass(kind, StepEvent)}
         # One look-up per event instead of four: its fold, what it wakes, whether it is a step, its own task.
@@ -116,6 +125,8 @@ class Machine:
             for kind, fold in self._evolve.items()
         }
         self.kinds: dict[str, type[Event]] = {kind.__name__: kind for kind in self._evolve}
+        self.grouped_kinds = {kind for kind in self._evolve if "parallel_group_path" in kind.__struct_fields__}
+        self.parcel_kinds: dict[str, type[Parcel]] = {kind.__name__: kind for kind in self.parcels}
 
     def decide(
         self,
@@ -266,6 +277,8 @@ class Machine:
         if run is not None:
             if flow.held and flow.busy is None:
                 self._let_in(turn)
+            if Groups in run.parts:
+                self._hand_out(turn, run.part(Groups))
             if run.closed_reason is not None:
                 for task_id in list(flow.tasks):
                     turn.drop(task_id)
@@ -277,8 +290,12 @@ class Machine:
             turn.index_now()
         before = flow.next_wake
         wake = self.next_wake(flow) if run is not None and run.agenda else None
-        if not (turn.events or touched or turn.commands or turn.indexed) and _need_not_be_written(turn, wake):
-            return Decision(self._row(flow), after, (), (), (), (), turn.reply, born, leased, (), None, (), False, True)
+        if not (
+            turn.events or touched or turn.commands or turn.indexed or turn.sends or turn.took
+        ) and _need_not_be_written(turn, wake):
+            return Decision(
+                self._row(flow), after, (), (), (), (), turn.reply, born, leased, (), None, (), (), (), False, True
+            )
         flow.next_wake = wake
         flow.last = turn.ids.serial()
         flow.exists = True
@@ -295,6 +312,8 @@ class Machine:
             leased,
             turn.closed,
             _ended(turn) if turn.closed else None,
+            turn.sends,
+            turn.took,
             turn.told,
             wake != before,
             False,
@@ -318,12 +337,20 @@ class Machine:
             0 if run is None else run.checksum,
             flow.reserved_at,
             int(not expects and flow.next_wake is None and run is not None and self.waits_outside(run)),
+            0 if run is None else sum(count(run) for count in self._awaited),
             pack_held(flow.held) if flow.held else None,
         )
 
     def waits_outside(self, run: Run) -> bool:
         """Whether nothing has to move this run until somebody else does."""
         return run.open and any(rule(run) for rule in self._outside)
+
+    def _hand_out(self, turn: Turn, groups: Groups) -> None:
+        """Leaves of bounded groups that something in this decision has let go."""
+        freed, groups.freed = groups.freed, []
+        if turn.run.open:
+            for step in freed:
+                any(dispatch(turn, step) for dispatch in self._dispatch)
 
     def _let_in(self, turn: Turn) -> None:
         """The task is over in whose middle these were accepted."""

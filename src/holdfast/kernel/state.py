@@ -30,9 +30,11 @@ class Run:
         "closed_at",
         "closed_reason",
         "compatibility",
+        "ended_by",
         "key",
         "last_at",
         "length",
+        "not_before",
         "number",
         "parts",
         "routing",
@@ -54,10 +56,12 @@ class Run:
         self.routing = Routing()
         self.started_at: Micros = 0
         self.closed_at: Micros | None = None
+        self.ended_by: Event | None = None  # its terminal event
         self.length = 0  # the last history sequence
         self.bytes = 0
         self.checksum = 0
         self.last_at: Micros = 0
+        self.not_before: Micros = 0  # a retry waits until then with its first task
         self.step = 0  # the highest step number recorded
         self.waking: deque[tuple[int, Resume]] = deque()  # waking events, oldest first; the cursor eats them
         self.apart: deque[tuple[int, Resume]] = deque()  # events that get a task of their own, ahead of the waking ones

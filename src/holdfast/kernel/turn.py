@@ -14,7 +14,9 @@ from msgspec.structs import replace
 
 from holdfast.kernel.decision import CommandRecord, RunRow
 from holdfast.kernel.event import NO_CONTEXT, Context, Event, Recorded, encode_context, record
+from holdfast.kernel.groups import Groups
 from holdfast.kernel.message import Refused
+from holdfast.kernel.send import Parcel, Send
 from holdfast.kernel.task import Lease, Task
 from holdfast.kernel.values import Ids, Micros, command_id
 
@@ -49,7 +51,9 @@ class Turn:
         "reply",
         "run",
         "runs_started",
+        "sends",
         "told",
+        "took",
         "touched",
     )
 
@@ -76,6 +80,8 @@ class Turn:
         self.closed: Sequence[str] = ()
         self.granted: Sequence[Task] = ()  # leased in this turn
         self.told: Sequence[tuple[str, Any]] = ()
+        self.sends: Sequence[Send] = ()
+        self.took: Sequence[int] = ()
         self.reindex = False
 
     def act_for(self, context: Context) -> None:
@@ -86,6 +92,10 @@ class Turn:
     def record(self, event: Event) -> Recorded:
         """Append a fact to the current run and fold it."""
         run = self.run
+        if Groups in run.parts and type(event) in self.machine.grouped_kinds:
+            path = run.parts[Groups].paths.get(event.sequence)  # type: ignore[attr-defined]
+            if path:
+                event = replace(event, parallel_group_path=path)  # every event of a leaf says where it belongs
         context_body = self._context_body
         if context_body is None:
             context_body = self._context_body = encode_context(self.context)
@@ -187,6 +197,10 @@ class Turn:
         entry = self.record(event)
         self.context, self._context_body = before, body
         return entry
+
+    def send(self, namespace: str, workflow_id: str, parcel: Parcel) -> None:
+        """Tell another instance something, once this is on disk."""
+        self.sends = (*self.sends, Send(self.ids.key(), self.flow.key, namespace, workflow_id, parcel))
 
     def tell(self, topic: str, value: Any) -> None:
         """Once this is on disk, tell whoever waits for this topic."""

@@ -106,6 +106,10 @@ def update_task_id(run_id: str, sequence: int) -> str:
     return f"{run_id}-v{sequence}"
 
 
+def child_call_id(run_id: str, step: int) -> str:
+    return f"{run_id}-h{step}"
+
+
 def condition_wait_id(run_id: str, step: int) -> str:
     return f"{run_id}-k{step}"
 

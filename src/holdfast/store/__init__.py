@@ -52,6 +52,17 @@ class Loaded(NamedTuple):
     tasks: list[Task]
 
 
+class StoredSend(NamedTuple):
+    """A send that nobody has taken yet; its parcel as it was packed."""
+
+    key: int
+    sender: int
+    namespace: str
+    workflow_id: str
+    kind: str
+    body: bytes
+
+
 class RunFilter(Struct, frozen=True, kw_only=True):
     """Which runs to list; None matches everything. Newest first."""
 
@@ -147,6 +158,14 @@ class Store(Protocol):
 
     def command(self, workflow: int, command_type: str, request_id: str) -> Awaitable[CommandRecord | None]:
         """The record of an earlier command with this request id."""
+        ...
+
+    def sends(self, after: int, limit: int) -> Awaitable[list[StoredSend]]:
+        """Sends that nobody has taken yet, in the order they were made."""
+        ...
+
+    def awaiting(self, after: int, limit: int) -> Awaitable[list[int]]:
+        """Instances to which others owe an answer, behind a key."""
         ...
 
     def acquire(self) -> bool:

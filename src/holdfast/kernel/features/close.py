@@ -107,6 +107,7 @@ def shut(run: Run, entry: Recorded, status: str, reason: str) -> None:
     run.status = status
     run.closed_reason = reason
     run.closed_at = entry.at
+    run.ended_by = entry.event
     run.agenda.clear()
     run.waking.clear()
     run.apart.clear()

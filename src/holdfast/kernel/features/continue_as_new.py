@@ -9,7 +9,9 @@ from holdfast.kernel.command import Command, TerminalCommand
 from holdfast.kernel.event import NO_CONTEXT, Recorded, StepEvent
 from holdfast.kernel.feature import CommandRule, Feature, Shape, nothing_to_check
 from holdfast.kernel.features import close, memo, search
-from holdfast.kernel.features.start import Definition, Identity, Start, WorkflowStarted, open_run
+from holdfast.kernel.features.child.offspring import run_continued
+from holdfast.kernel.features.child.parent import still_open
+from holdfast.kernel.features.start import Definition, Identity, Start, definition_of, open_run, parent_of
 from holdfast.kernel.limits import Breach, over_count
 from holdfast.kernel.state import Run
 from holdfast.kernel.turn import Turn
@@ -45,6 +47,7 @@ def apply(turn: Turn, command: ContinueAsNew) -> None:
         )
     )
     carried = turn.machine.carried(old)
+    left_open = still_open(old)
     close.closed(turn)
     for task_id in list(turn.flow.tasks):
         turn.drop(task_id)
@@ -67,34 +70,16 @@ def apply(turn: Turn, command: ContinueAsNew) -> None:
             search_attributes=old.part(search.SearchAttributes).values,
             execution_timeout_seconds=before.execution_timeout_seconds,
             run_timeout_seconds=before.run_timeout_seconds,
-            definition=command.definition or _definition(before),
+            definition=command.definition or definition_of(before),
             source="workflow",
             context={"workflow": {"parent_run_id": old.run_id, "sequence": old.step}},
+            parent=parent_of(before),
         ),
         execution_deadline_at=before.execution_deadline_at,
         continued_from_run_id=old.run_id,
+        open_children=left_open,
     )
-
-
-def _definition(before: WorkflowStarted) -> Definition | None:
-    """Without news from the worker the next run is judged by what the last one was started with."""
-    if before.declared_queries is None:
-        return None
-    return Definition(
-        workflow_class=before.workflow_class,
-        fingerprint=before.workflow_definition_fingerprint,
-        change_ids=before.declared_change_ids,
-        queries=before.declared_queries,
-        query_contracts=before.declared_query_contracts or [],
-        signals=before.declared_signals or [],
-        signal_contracts=before.declared_signal_contracts or [],
-        updates=before.declared_updates or [],
-        update_contracts=before.declared_update_contracts or [],
-        entry_method=before.declared_entry_method or "handle",
-        entry_mode=before.declared_entry_mode or "canonical",
-        entry_declaring_class=before.declared_entry_declaring_class,
-        cleanup_seconds=before.declared_cleanup_seconds,
-    )
+    run_continued(turn)
 
 
 def _limits(turn: Turn, commands: list[Command]) -> Breach | None:

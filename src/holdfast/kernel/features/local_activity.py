@@ -23,11 +23,11 @@ from holdfast.kernel.features.activity.records import (
     ActivitySnapshot,
     ActivityStarted,
     ActivityTimedOut,
-    RetryPolicy,
 )
 from holdfast.kernel.features.activity.schedule import check_policy
 from holdfast.kernel.limits import Breach, over_count
 from holdfast.kernel.message import Refused
+from holdfast.kernel.retry import RetryPolicy
 from holdfast.kernel.turn import Turn
 from holdfast.kernel.values import activity_task_id, attempt_id, execution_id, failure_id
 

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from holdfast.kernel.feature import Feature
 from holdfast.kernel.features import workflow_task
+from holdfast.kernel.features.child import parent as child
 from holdfast.kernel.message import Message
 from holdfast.kernel.task import Task
 from holdfast.kernel.turn import Turn
@@ -25,12 +26,14 @@ class Reconcile(Message, frozen=True, kw_only=True):
     `incarnation` is the engine's own: in-process leases of any other are over, and so are its own that nobody in the
     process is `holding`. `fingerprints` maps workflow types to the
     definitions now deployed, so that runs blocked by another definition are tried again; `force` tries every failed task.
+    `ask` asks after other instances that owe this one an answer.
     """
 
     incarnation: str
     holding: frozenset[str] | None = None
     fingerprints: dict[str, str | None] = {}
     force: bool = False
+    ask: bool = False
 
 
 class Reconciled(Struct, frozen=True, kw_only=True):
@@ -72,6 +75,8 @@ def reconcile(turn: Turn, message: Reconcile) -> None:
             task = replace(task, state="ready", owner=None, until=None)
         turn.put(replace(task, repair_count=1))
         result.restored.append(id)
+    if (message.ask or message.force) and flow.run is not None:
+        child.ask_after(turn)
     turn.reply = result
 
 

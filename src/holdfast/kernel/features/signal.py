@@ -29,11 +29,12 @@ from holdfast.kernel.values import CODEC, signal_id, signal_wait_id
 
 
 class Signal(Commanding, frozen=True, kw_only=True):
-    """`arguments` is the encoded list of `values`; `errors` is what was wrong with them before they could be listed."""
+    """`arguments` is the encoded list of `values` (None: nobody has looked); `errors` is what was wrong with them
+    before they could be listed."""
 
     name: str
     arguments: bytes | None = None
-    values: list[Any] = []
+    values: list[Any] | None = []
     errors: Errors = {}
 
 
@@ -132,7 +133,7 @@ def judge(
         return Rejection("unknown_signal", "rejected_unknown_signal")
     errors = message.errors
     found = contract.find(contracts, message.name)
-    if not errors and found is not None:
+    if not errors and found is not None and message.values is not None:
         errors = contract.check(found, message.values)
     return Rejection("invalid_signal_arguments", "rejected_invalid_arguments", errors) if errors else None
 

@@ -13,11 +13,12 @@ from msgspec import Struct
 
 from holdfast.kernel.decision import CommandRecord
 from holdfast.kernel.event import Event, Recorded
-from holdfast.kernel.feature import Feature
+from holdfast.kernel.feature import Deadline, Feature
 from holdfast.kernel.features import memo, search
 from holdfast.kernel.limits import Breach, over_count
 from holdfast.kernel.message import Message, Refused
-from holdfast.kernel.state import Run
+from holdfast.kernel.retry import RetryPolicy
+from holdfast.kernel.state import Run, Workflow
 from holdfast.kernel.task import START, Resume
 from holdfast.kernel.turn import Turn
 from holdfast.kernel.values import CODEC, Micros, Routing, seconds, valid_id
@@ -41,6 +42,18 @@ class Definition(Struct, frozen=True, kw_only=True, omit_defaults=True):
     entry_mode: str = "canonical"
     entry_declaring_class: str | None = None
     cleanup_seconds: float | None = None  # it handles cancellation, and may take this long
+
+
+class Parent(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Which call of which run a child belongs to."""
+
+    namespace: str
+    workflow_instance_id: str
+    workflow_run_id: str
+    sequence: int
+    child_call_id: str
+    retry_policy: RetryPolicy | None = None
+    retry_attempt: int = 1
 
 
 class Reserve(Message, frozen=True, kw_only=True):
@@ -69,6 +82,8 @@ class Start(Message, frozen=True, kw_only=True):
     context: dict[str, Any] = {}
     request_id: str | None = None
     retained: CommandRecord | None = None
+    parent: Parent | None = None
+    delay: Micros = 0  # before the first task
 
 
 class Started(Struct, frozen=True, kw_only=True):
@@ -85,6 +100,15 @@ class Started(Struct, frozen=True, kw_only=True):
 class Reserved(Struct, frozen=True, kw_only=True):
     workflow_id: str
     reserved: bool
+
+
+class OpenChild(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A child that an earlier run of this chain started and did not wait for, as far as its policy needs it."""
+
+    child_call_id: str
+    namespace: str
+    child_workflow_instance_id: str
+    parent_close_policy: str
 
 
 class StartAccepted(Event, frozen=True, kw_only=True, omit_defaults=True):
@@ -136,6 +160,17 @@ class WorkflowStarted(Event, frozen=True, kw_only=True, omit_defaults=True):
     declared_entry_declaring_class: str | None = None
     declared_cleanup_seconds: float | None = None
     continued_from_run_id: str | None = None
+    parent_workflow_instance_id: str | None = None
+    parent_workflow_run_id: str | None = None
+    parent_namespace: str | None = None
+    parent_sequence: int | None = None
+    workflow_link_id: str | None = None
+    child_call_id: str | None = None
+    retry_policy: RetryPolicy | None = None
+    retry_attempt: int | None = None
+    retry_of_child_workflow_run_id: str | None = None
+    first_task_at: Micros | None = None
+    open_children: list[OpenChild] = []
     routing: Routing = Routing()
 
 
@@ -208,13 +243,13 @@ def check_start(turn: Turn, message: Start) -> None:
         )
 
 
-def start_now(turn: Turn, message: Start) -> None:
+def start_now(turn: Turn, message: Start, run_id: str | None = None) -> None:
     """Open a run that begins a chain."""
     flow = turn.flow
     flow.workflow_type = message.workflow_type
     open_run(
         turn,
-        Run(turn.ids.key(), turn.ids.ulid(), 1 if flow.run is None else flow.run.number + 1),
+        Run(turn.ids.key(), run_id or turn.ids.ulid(), 1 if flow.run is None else flow.run.number + 1),
         message,
         execution_deadline_at=_deadline(turn.now, message.execution_timeout_seconds),
         continued_from_run_id=None,
@@ -222,7 +257,14 @@ def start_now(turn: Turn, message: Start) -> None:
 
 
 def open_run(
-    turn: Turn, run: Run, message: Start, *, execution_deadline_at: Micros | None, continued_from_run_id: str | None
+    turn: Turn,
+    run: Run,
+    message: Start,
+    *,
+    execution_deadline_at: Micros | None,
+    continued_from_run_id: str | None,
+    retry_of: str | None = None,
+    open_children: list[OpenChild] | None = None,
 ) -> None:
     """Begin a run: its command, its two opening events; the first task follows from them."""
     flow = turn.flow
@@ -282,9 +324,62 @@ def open_run(
             declared_cleanup_seconds=d.cleanup_seconds,
             continued_from_run_id=continued_from_run_id,
             routing=message.routing,
+            first_task_at=turn.now + message.delay if message.delay else None,
+            retry_of_child_workflow_run_id=retry_of,
+            open_children=open_children or [],
+            **({} if message.parent is None else _lineage(message.parent)),
         )
     )
     turn.reply = Started(workflow_id=flow.workflow_id, run_id=run.run_id, outcome="started_new", command_id=command.id)
+
+
+def _lineage(parent: Parent) -> dict[str, Any]:
+    return {
+        "parent_workflow_instance_id": parent.workflow_instance_id,
+        "parent_workflow_run_id": parent.workflow_run_id,
+        "parent_namespace": parent.namespace,
+        "parent_sequence": parent.sequence,
+        "workflow_link_id": parent.child_call_id,
+        "child_call_id": parent.child_call_id,
+        "retry_policy": parent.retry_policy,
+        "retry_attempt": parent.retry_attempt if parent.retry_attempt > 1 else None,
+    }
+
+
+def parent_of(started: WorkflowStarted) -> Parent | None:
+    """The call that a run belongs to, as its own history has it."""
+    if started.child_call_id is None:
+        return None
+    return Parent(
+        namespace=started.parent_namespace or "default",
+        workflow_instance_id=started.parent_workflow_instance_id or "",
+        workflow_run_id=started.parent_workflow_run_id or "",
+        sequence=started.parent_sequence or 0,
+        child_call_id=started.child_call_id,
+        retry_policy=started.retry_policy,
+        retry_attempt=started.retry_attempt or 1,
+    )
+
+
+def definition_of(before: WorkflowStarted) -> Definition | None:
+    """What a run was started with, for the next one when there is no news of its code."""
+    if before.declared_queries is None:
+        return None
+    return Definition(
+        workflow_class=before.workflow_class,
+        fingerprint=before.workflow_definition_fingerprint,
+        change_ids=before.declared_change_ids,
+        queries=before.declared_queries,
+        query_contracts=before.declared_query_contracts or [],
+        signals=before.declared_signals or [],
+        signal_contracts=before.declared_signal_contracts or [],
+        updates=before.declared_updates or [],
+        update_contracts=before.declared_update_contracts or [],
+        entry_method=before.declared_entry_method or "handle",
+        entry_mode=before.declared_entry_mode or "canonical",
+        entry_declaring_class=before.declared_entry_declaring_class,
+        cleanup_seconds=before.declared_cleanup_seconds,
+    )
 
 
 def _already_started(turn: Turn, message: Start) -> None:
@@ -417,10 +512,23 @@ def _started(run: Run, event: WorkflowStarted, entry: Recorded) -> None:
         run.remind(event.execution_deadline_at, "execution_timeout", 0)
     if event.run_deadline_at is not None:
         run.remind(event.run_deadline_at, "run_timeout", 0)
+    if event.first_task_at is not None:
+        run.not_before = event.first_task_at
+        run.remind(event.first_task_at, "first_task", 0)
 
 
 def _wake(run: Run, event: WorkflowStarted, entry: Recorded) -> Resume:
     return START
+
+
+def _first_task_at(flow: Workflow, _: object) -> Micros | None:
+    return flow.current.not_before or None
+
+
+def _offer_first_task(turn: Turn, _: object) -> None:
+    """The pause before a retry is over: put its task before the workers."""
+    for task_id in turn.flow.tasks:
+        turn.touched.setdefault(task_id, True)
 
 
 FEATURE = Feature(
@@ -428,4 +536,5 @@ FEATURE = Feature(
     decide={Reserve: reserve, Start: start},
     evolve={StartAccepted: _accepted, StartRejected: _rejected, WorkflowStarted: _started},
     resume={WorkflowStarted: _wake},
+    deadlines={"first_task": Deadline(_first_task_at, _offer_first_task)},
 )

@@ -5,9 +5,14 @@ Only `TimerFired` resumes the code that sleeps; a timer is due at `fire_at`, exa
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
+from holdfast.kernel import groups
 from holdfast.kernel.command import Command, StepCommand
 from holdfast.kernel.event import Recorded, StepEvent
 from holdfast.kernel.feature import CommandRule, Deadline, Feature, Outcome, Plain, Shape, nothing_to_check
+from holdfast.kernel.groups import GroupEntry
 from holdfast.kernel.limits import Breach, over_count
 from holdfast.kernel.message import Refused
 from holdfast.kernel.state import Run, Workflow
@@ -18,6 +23,7 @@ from holdfast.kernel.values import Micros, seconds, timer_id
 
 class StartTimer(StepCommand, frozen=True, kw_only=True, omit_defaults=True, tag="start_timer"):
     delay_seconds: float
+    parallel_group_path: list[GroupEntry] = []
 
 
 class CancelTimer(Command, frozen=True, kw_only=True, omit_defaults=True, tag="cancel_timer"):
@@ -38,6 +44,7 @@ class TimerEvent(StepEvent, frozen=True, kw_only=True, omit_defaults=True):
     condition_definition_fingerprint: str | None = None
     signal_wait_id: str | None = None
     signal_name: str | None = None
+    parallel_group_path: list[GroupEntry] = []
 
 
 class TimerScheduled(TimerEvent, frozen=True, kw_only=True, omit_defaults=True):
@@ -61,6 +68,7 @@ class Timers:
 
 
 def check(turn: Turn, command: StartTimer) -> None:
+    groups.check(command.parallel_group_path)
     if not 0 <= command.delay_seconds < 1e10:
         raise Refused(
             "invalid_commands",
@@ -70,16 +78,17 @@ def check(turn: Turn, command: StartTimer) -> None:
 
 
 def start(turn: Turn, command: StartTimer) -> None:
-    arm(turn, turn.run.step + 1, command.delay_seconds)
+    arm(turn, turn.run.step + 1, command.delay_seconds, path=command.parallel_group_path)
 
 
-def arm(turn: Turn, step: int, delay: float, **behind: str | None) -> None:
+def arm(turn: Turn, step: int, delay: float, *, path: Sequence[GroupEntry] = (), **behind: str | None) -> None:
     """Start the clock of a step; `behind` says which wait it is the timeout of."""
     scheduled = TimerScheduled(
         sequence=step,
         timer_id=timer_id(turn.run.run_id, step),
         delay_seconds=delay,
         fire_at=turn.now + seconds(delay),
+        parallel_group_path=list(path),
         **behind,
     )
     turn.record(scheduled)
@@ -146,7 +155,7 @@ def _fire(turn: Turn, step: int) -> None:
     )
 
 
-def _behind(timer: TimerScheduled) -> dict[str, str | None]:
+def _behind(timer: TimerScheduled) -> dict[str, Any]:
     if timer.timer_kind is None:
         return {}
     return {field: getattr(timer, field) for field in _BEHIND}
@@ -162,23 +171,38 @@ _BEHIND = (
 )
 
 
+class _Clock:
+    """A timer in a group: it runs from the start, whatever the group's bound."""
+
+    def dispatched(self, run: Run, at: Micros) -> None:
+        """Nothing had held it back."""
+
+
+_CLOCK = _Clock()
+
+
 def _scheduled(run: Run, event: TimerScheduled, entry: Recorded) -> None:
     run.part(Timers).pending[event.sequence] = event
+    groups.join(run, event.sequence, event.parallel_group_path, _CLOCK)
     run.remind(event.fire_at, "timer", event.sequence)
 
 
-def _resolved(run: Run, event: TimerCancelled, entry: Recorded) -> None:
+def _cancelled(run: Run, event: TimerCancelled, entry: Recorded) -> None:
     run.part(Timers).pending.pop(event.sequence, None)
+    groups.leave(run, event.sequence, event.parallel_group_path, False, entry.at)
 
 
 def _fired(run: Run, event: TimerFired, entry: Recorded) -> None:
     timers = run.part(Timers)
     timers.pending.pop(event.sequence, None)
+    groups.leave(run, event.sequence, event.parallel_group_path, True, entry.at)
     if event.timer_kind is not None:
         timers.fired.add(event.sequence)
 
 
-def _wake(run: Run, event: TimerFired, entry: Recorded) -> Resume:
+def _wake(run: Run, event: TimerFired, entry: Recorded) -> Resume | None:
+    if event.parallel_group_path and not groups.wakes(run, event.sequence):
+        return None
     return Resume(
         workflow_wait_kind=_WAIT[event.timer_kind],
         open_wait_id=event.condition_wait_id or event.signal_wait_id or f"timer:{event.timer_id}",
@@ -214,7 +238,7 @@ def _outcome(event: TimerFired) -> Outcome | None:
 FEATURE = Feature(
     name="timer",
     commands={StartTimer: CommandRule(check, start), CancelTimer: CommandRule(nothing_to_check, cancel)},
-    evolve={TimerScheduled: _scheduled, TimerFired: _fired, TimerCancelled: _resolved},
+    evolve={TimerScheduled: _scheduled, TimerFired: _fired, TimerCancelled: _cancelled},
     resume={TimerFired: _wake},
     deadlines={"timer": Deadline(_armed, _fire)},
     cancel=cancel_all,

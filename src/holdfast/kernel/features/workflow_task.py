@@ -361,7 +361,7 @@ def _task(flow: Workflow, run: Run) -> Task:
         kind="workflow",
         type=run.workflow_type,
         routing=run.routing,
-        available_at=run.last_at,
+        available_at=max(run.last_at, run.not_before),
         created_at=run.last_at,
         resume=resume,
         upto=sequence if apart else None,

@@ -16,7 +16,7 @@ from holdfast.kernel.decision import CommandRecord, Decision, RunRow, WorkflowRo
 from holdfast.kernel.event import Event, HistoryDamaged, Recorded, restore
 from holdfast.kernel.task import Task
 from holdfast.kernel.values import Micros
-from holdfast.store import Applied, Loaded, RunFilter, StoreError, Unavailable, at_once
+from holdfast.store import Applied, Loaded, RunFilter, StoredSend, StoreError, Unavailable, at_once
 from holdfast.store.sql import queries
 from holdfast.store.sqlite import rows
 from holdfast.store.sqlite.connection import connect, open_database, unavailable
@@ -260,6 +260,14 @@ class SqliteStore:
     def command(self, workflow: int, command_type: str, request_id: str) -> CommandRecord | None:
         row = self._one("command_by_request", workflow, command_type, request_id)
         return None if row is None else rows.command(row[0])
+
+    @at_once
+    def sends(self, after: int, limit: int) -> list[StoredSend]:
+        return [StoredSend(*row) for row in self._all("sends", after, limit)]
+
+    @at_once
+    def awaiting(self, after: int, limit: int) -> list[int]:
+        return [key for (key,) in self._all("awaiting", after, limit)]
 
     def _one(self, name: str, *parameters: Any) -> tuple[Any, ...] | None:
         try:

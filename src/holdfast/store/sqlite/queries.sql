@@ -6,7 +6,7 @@ where namespace = ?
 
 -- name: load_workflow
 select key, namespace, workflow_id, workflow_type, last, run, command_sequence, cursor, next_wake, expects, length, checksum,
-  reserved_at, outside, held
+  reserved_at, outside, awaited, held
 from workflow
 where key = ?
 
@@ -107,6 +107,21 @@ where workflow = ?
   and command_type = ?
   and request_id = ?
 
+-- name: sends
+select key, sender, namespace, workflow_id, kind, body
+from send
+where key > ?
+order by key
+limit ?
+
+-- name: awaiting
+select key
+from workflow
+where awaited > 0
+  and key > ?
+order by key
+limit ?
+
 -- name: notices
 select key, workflow
 from notice
@@ -134,19 +149,19 @@ where key = -1
 -- An id that exists by now makes its decision stale; the rest of the batch goes on.
 insert or ignore into workflow
   (key, namespace, workflow_id, workflow_type, last, run, command_sequence, cursor, next_wake, expects, length, checksum,
-  reserved_at, outside, held)
+  reserved_at, outside, awaited, held)
 values
 
 -- name: guard
 update workflow
-set last = ?, run = ?, command_sequence = ?, cursor = ?, expects = ?, length = ?, checksum = ?, outside = ?, held = ?
+set last = ?, run = ?, command_sequence = ?, cursor = ?, expects = ?, length = ?, checksum = ?, outside = ?, awaited = ?, held = ?
 where key = ?
   and last = ?
 
 -- name: guard_and_wake
 -- Apart from `guard` because setting an indexed column rewrites the index even when the value stays.
 update workflow
-set last = ?, run = ?, command_sequence = ?, cursor = ?, expects = ?, length = ?, checksum = ?, outside = ?, held = ?,
+set last = ?, run = ?, command_sequence = ?, cursor = ?, expects = ?, length = ?, checksum = ?, outside = ?, awaited = ?, held = ?,
   next_wake = ?, workflow_type = ?
 where key = ?
   and last = ?
@@ -178,3 +193,11 @@ where workflow = ?
 -- name: insert_command
 insert into command (workflow, sequence, request_id, command_type, body)
 values
+
+-- name: insert_send
+insert into send (key, sender, namespace, workflow_id, kind, body)
+values
+
+-- name: take_send
+delete from send
+where key = ?

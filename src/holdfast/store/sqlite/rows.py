@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from holdfast.kernel.decision import CommandRecord, Decision, RunRow
+from holdfast.kernel.send import pack
 from holdfast.kernel.task import Task
 
 _encode = msgspec.json.Encoder().encode
@@ -39,6 +40,8 @@ class Rows:
         "puts",
         "runs",
         "runs_changed",
+        "sends",
+        "took",
         "touched",
         "wakes",
     )
@@ -46,6 +49,8 @@ class Rows:
     def __init__(self, decisions: Iterable[Decision]) -> None:
         self.events: list[Row] = []
         self.commands: list[Row] = []
+        self.sends: list[Row] = []
+        self.took: list[Row] = []
         first: dict[int, Decision] = {}
         last: dict[int, Decision] = {}
         moved: set[int] = set()
@@ -74,6 +79,12 @@ class Rows:
                     moved.add(key)  # the next run may be of another type, which is written with the wake
                 before_run = runs.get(row.key)
                 runs[row.key] = (is_new or (before_run is not None and before_run[0]), row)
+            for s in decision.sends:
+                self.sends.append(
+                    (s.key, s.sender, s.namespace, s.workflow_id, type(s.parcel).__name__, pack(s.parcel))
+                )
+            for taken in decision.took:
+                self.took.append((taken,))
             for c in decision.commands:
                 self.commands.append((key, c.sequence, c.request_id, c.command_type, _encode(c)))
         self._instances(first, last, moved)
@@ -105,6 +116,7 @@ class Rows:
                         w.checksum,
                         w.reserved_at,
                         w.outside,
+                        w.awaited,
                         w.held,
                     )
                 )
@@ -119,6 +131,7 @@ class Rows:
                         w.length,
                         w.checksum,
                         w.outside,
+                        w.awaited,
                         w.held,
                         w.next_wake,
                         w.workflow_type,
@@ -137,6 +150,7 @@ class Rows:
                         w.length,
                         w.checksum,
                         w.outside,
+                        w.awaited,
                         w.held,
                         key,
                         after,

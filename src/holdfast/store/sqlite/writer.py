@@ -40,11 +40,12 @@ class Writer:
         self._inserts = {
             (name, size): sql[name] + " " + ",".join(["(" + ",".join("?" * columns) + ")"] * size)
             for name, columns in (
-                ("guard_new", 15),
+                ("guard_new", 16),
                 ("insert_run", 19),
                 ("insert_event", 7),
                 ("put_task", 5),
                 ("insert_command", 5),
+                ("insert_send", 6),
             )
             for size in _CHUNKS
         }
@@ -175,6 +176,10 @@ class Writer:
             self._insert(connection, "put_task", rows.puts)
         if rows.commands:
             self._insert(connection, "insert_command", rows.commands)
+        if rows.sends:
+            self._insert(connection, "insert_send", rows.sends)
+        if rows.took:
+            connection.executemany(sql["take_send"], rows.took)
         if self.tell:
             connection.executemany(sql["insert_notice"], [(key,) for key in rows.touched])
 

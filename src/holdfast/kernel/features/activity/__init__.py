@@ -30,10 +30,11 @@ from holdfast.kernel.features.activity.records import (
     ActivityStarted,
     ActivityTimedOut,
     Progress,
-    RetryPolicy,
     Terminal,
 )
 from holdfast.kernel.features.activity.schedule import ActivityAssignment, CancelActivity, ScheduleActivity
+from holdfast.kernel.groups import wakes
+from holdfast.kernel.retry import RetryPolicy
 from holdfast.kernel.state import Run
 from holdfast.kernel.task import Resume
 
@@ -77,7 +78,9 @@ def _wake(run: Run, event: Terminal, entry: Recorded) -> Resume:
 
 
 def _wake_unless_local(run: Run, event: Terminal, entry: Recorded) -> Resume | None:
-    return None if event.local_activity else _wake(run, event, entry)
+    if event.local_activity or (event.parallel_group_path and not wakes(run, event.sequence)):
+        return None
+    return _wake(run, event, entry)
 
 
 def _shape(event: StepEvent) -> Shape:
@@ -139,6 +142,7 @@ FEATURE = Feature(
     serves={"activity": schedule.serves},
     assign={"activity": schedule.assign},
     expect=schedule.expect,
+    dispatch=schedule.dispatch,
     cancel=attempts.cancel_all,
     limits=schedule.limits,
     shapes=dict.fromkeys(

@@ -10,28 +10,14 @@ from typing import Any
 
 from msgspec import Struct
 
+from holdfast.kernel import groups
 from holdfast.kernel.event import Recorded, StepEvent
 from holdfast.kernel.failure import Failure
 from holdfast.kernel.features.failures import Raised, remember
+from holdfast.kernel.groups import GroupEntry
+from holdfast.kernel.retry import RetryPolicy
 from holdfast.kernel.state import Run
 from holdfast.kernel.values import CODEC, Micros, Routing, seconds
-
-
-class RetryPolicy(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """`max_attempts` None is unlimited. The backoff after the n-th failure is the n-th entry, then always the last."""
-
-    max_attempts: int | None
-    backoff_seconds: list[float] = []
-    non_retryable_error_types: list[str] = []
-    start_to_close_timeout: float | None = None
-    schedule_to_start_timeout: float | None = None
-    schedule_to_close_timeout: float | None = None
-    heartbeat_timeout: float | None = None
-    snapshot_version: int = 1
-
-    def backoff(self, failures: int) -> Micros:
-        steps = self.backoff_seconds
-        return seconds(steps[min(failures - 1, len(steps) - 1)]) if steps else 0
 
 
 class Progress(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -59,6 +45,7 @@ class _ActivityEvent(StepEvent, frozen=True, kw_only=True, omit_defaults=True):
     activity_class: str | None = None
     execution_mode: str | None = None
     local_activity: bool = False
+    parallel_group_path: list[GroupEntry] = []
 
 
 class ActivityScheduled(_ActivityEvent, frozen=True, kw_only=True, omit_defaults=True):
@@ -179,6 +166,13 @@ class Execution:
         self.total_deadline = after(at, policy.schedule_to_close_timeout)
         self.close_deadline: Micros | None = None
 
+    def dispatched(self, run: Run, at: Micros) -> None:
+        """A bounded group lets it go: the time it may wait for a worker counts from here."""
+        self.retry_at = at
+        self.start_deadline = after(at, self.policy.schedule_to_start_timeout)
+        if self.start_deadline is not None:
+            run.remind(self.start_deadline, "schedule_to_start", self.step)
+
     @property
     def policy(self) -> RetryPolicy:
         return self.scheduled.activity.retry_policy
@@ -202,6 +196,10 @@ def after(at: Micros, timeout: float | None) -> Micros | None:
 def scheduled(run: Run, event: ActivityScheduled, entry: Recorded) -> None:
     execution = Execution(event, entry.at)
     run.part(Activities).open[event.sequence] = execution
+    if event.parallel_group_path:
+        groups.join(run, event.sequence, event.parallel_group_path, execution)
+        if groups.held_back(run, event.sequence):
+            execution.start_deadline = None
     if execution.start_deadline is not None:
         run.remind(execution.start_deadline, "schedule_to_start", event.sequence)
     if execution.total_deadline is not None:
@@ -251,6 +249,8 @@ def retry_scheduled(run: Run, event: ActivityRetryScheduled, entry: Recorded) ->
 
 def closed(run: Run, event: Terminal, entry: Recorded) -> None:
     run.part(Activities).open.pop(event.sequence, None)
+    if event.parallel_group_path:
+        groups.leave(run, event.sequence, event.parallel_group_path, isinstance(event, ActivityCompleted), entry.at)
     if isinstance(event, ActivityFailed | ActivityTimedOut):
         remember(
             run,

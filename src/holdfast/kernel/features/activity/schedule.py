@@ -6,16 +6,18 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
+from holdfast.kernel import groups
 from holdfast.kernel.command import Command, StepCommand
 from holdfast.kernel.features.activity.records import (
     Activities,
     ActivityScheduled,
     ActivitySnapshot,
     Execution,
-    RetryPolicy,
 )
+from holdfast.kernel.groups import GroupEntry
 from holdfast.kernel.limits import Breach, over_count
 from holdfast.kernel.message import Refused
+from holdfast.kernel.retry import RetryPolicy
 from holdfast.kernel.state import Run, Workflow
 from holdfast.kernel.task import Task
 from holdfast.kernel.turn import Turn
@@ -33,6 +35,7 @@ class ScheduleActivity(StepCommand, frozen=True, kw_only=True, omit_defaults=Tru
     queue: str | None = None
     connection: str | None = None
     retry_policy: RetryPolicy | None = None
+    parallel_group_path: list[GroupEntry] = []
 
 
 class CancelActivity(Command, frozen=True, kw_only=True, omit_defaults=True, tag="cancel_activity"):
@@ -42,6 +45,7 @@ class CancelActivity(Command, frozen=True, kw_only=True, omit_defaults=True, tag
 
 
 def check(turn: Turn, command: ScheduleActivity) -> None:
+    groups.check(command.parallel_group_path)
     if not command.activity_type:
         raise Refused("invalid_commands", "schedule_activity needs an activity_type", field="activity_type")
     policy = command.retry_policy
@@ -99,9 +103,19 @@ def apply(turn: Turn, command: ScheduleActivity) -> None:
                 routing=reroute(run.routing, queue=command.queue, connection=command.connection),
                 arguments=command.arguments,
             ),
+            parallel_group_path=command.parallel_group_path,
         )
     )
-    turn.put(task_of(turn.flow, run, run.part(Activities).open[step]))
+    if not (command.parallel_group_path and groups.held_back(run, step)):
+        turn.put(task_of(turn.flow, run, run.part(Activities).open[step]))
+
+
+def dispatch(turn: Turn, step: int) -> bool:
+    """A bounded group lets this activity go."""
+    execution = turn.run.part(Activities).open.get(step)
+    if execution is not None:
+        turn.put(task_of(turn.flow, turn.run, execution))
+    return execution is not None
 
 
 def task_of(flow: Workflow, run: Run, execution: Execution) -> Task:
@@ -166,8 +180,9 @@ def assign(flow: Workflow, task: Task) -> ActivityAssignment:
 
 def expect(flow: Workflow) -> Iterable[Task]:
     run = flow.current
-    for execution in run.part(Activities).open.values():
-        yield task_of(flow, run, execution)
+    for step, execution in run.part(Activities).open.items():
+        if not groups.held_back(run, step):
+            yield task_of(flow, run, execution)
 
 
 def serves(flow: Workflow, task: Task) -> bool:

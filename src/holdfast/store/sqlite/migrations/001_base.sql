@@ -14,10 +14,12 @@ create table workflow (
   checksum integer not null,
   reserved_at integer,
   outside integer not null,
+  awaited integer not null,
   held blob
 ) strict;
 
 create unique index workflow_id on workflow (namespace, workflow_id);
+create index workflow_awaited on workflow (key) where awaited > 0;
 create index workflow_wake on workflow (next_wake) where next_wake is not null;
 
 -- The index row of each run: what lists filter and order by. Keys are time-ordered, so they order lists too.
@@ -86,6 +88,16 @@ create index command_workflow on command (workflow);
 
 -- A request id means one thing per instance and kind of command.
 create unique index command_request on command (workflow, command_type, request_id) where request_id is not null;
+
+-- What instances have to tell each other: written with the sender's commit, gone with the receiver's.
+create table send (
+  key integer primary key,
+  sender integer not null,
+  namespace text not null,
+  workflow_id text not null,
+  kind text not null,
+  body blob not null
+) strict;
 
 -- Instances that a process other than the engine has changed, for the engine to look at.
 create table notice (

@@ -1,0 +1,70 @@
+"""Sending: what one instance has to tell another is delivered once its own commit is on disk, and until it is taken.
+
+The rows are the truth. What this engine has under way it does not pick up a second time; after a crash the next one finds
+the rows. Delivering twice is harmless.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from holdfast.kernel.features.delivery import Deliver
+from holdfast.kernel.message import Refused
+from holdfast.kernel.send import Send, unpack
+
+if TYPE_CHECKING:
+    from holdfast.engine.engine import Engine
+
+log = logging.getLogger("holdfast.engine")
+
+PAGE = 500
+
+
+class Sending:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._under_way: set[int] = set()
+
+    def dispatch(self, send: Send) -> None:
+        """Bring a send whose commit is on disk to its receiver."""
+        if send.key in self._under_way or not self._engine.holder:
+            return
+        self._under_way.add(send.key)
+        request_id: str | None = getattr(send.parcel, "request_id", None)
+        if request_id is None:
+            self._deliver(Deliver(send=send))
+        else:
+            self._engine.world.spawn(self._deliver_command(send, request_id), "holdfast-send")
+
+    async def _deliver_command(self, send: Send, request_id: str) -> None:
+        """A parcel that causes a command: its record shows whether it came through before."""
+        engine = self._engine
+        key = await engine.key_of(send.namespace, send.workflow_id)
+        retained = None
+        if key is not None:
+            for kind in ("signal", "cancel", "terminate"):
+                retained = retained or await engine.retained(key, kind, request_id)
+        self._deliver(Deliver(send=send, retained=retained))
+
+    def _deliver(self, message: Deliver) -> None:
+        send = message.send
+
+        def taken(value: Any, error: BaseException | None) -> None:
+            self._under_way.discard(send.key)
+            if isinstance(error, Refused):
+                log.warning("a send to workflow %s was not taken: %s", send.workflow_id, error)
+
+        self._engine.address(send.namespace, send.workflow_id, message, taken)
+
+    async def pick_up(self) -> None:
+        """Deliver what is on disk and not under way: after a start, or when another process has written it."""
+        after = 0
+        while True:
+            page = await self._engine.store.sends(after, PAGE)
+            for row in page:
+                parcel = unpack(self._engine.machine.parcel_kinds[row.kind], row.body)
+                self.dispatch(Send(row.key, row.sender, row.namespace, row.workflow_id, parcel))
+            if len(page) < PAGE:
+                return
+            after = page[-1].key

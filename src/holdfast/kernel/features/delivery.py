@@ -1,0 +1,27 @@
+"""Delivery: a send reaches its receiver. Taking it and what follows from it are one decision."""
+
+from __future__ import annotations
+
+from holdfast.kernel.decision import CommandRecord
+from holdfast.kernel.feature import Feature
+from holdfast.kernel.message import Message, Refused
+from holdfast.kernel.send import Send
+from holdfast.kernel.turn import Turn
+
+
+class Deliver(Message, frozen=True, kw_only=True):
+    """`retained`: the record of the command that an earlier delivery of the same send caused, if there was one."""
+
+    send: Send
+    retained: CommandRecord | None = None
+
+
+def deliver(turn: Turn, message: Deliver) -> None:
+    parcel = message.send.parcel
+    if not turn.flow.exists and not parcel.creates:
+        raise Refused("workflow_not_found", f"there is no workflow {turn.flow.workflow_id!r} to take this send")
+    turn.took = (*turn.took, message.send.key)
+    turn.machine.parcels[type(parcel)](turn, message)
+
+
+FEATURE = Feature(name="delivery", decide={Deliver: deliver})

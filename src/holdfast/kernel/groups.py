@@ -1,0 +1,139 @@
+"""Groups: durable calls that are waited for together. Each of their leaves is a step of its own.
+
+A leaf that fails wakes the run at once; one that succeeds only when it was the last of every group around it. A group may
+bound how many of its leaves are in flight: the others are scheduled, and handed out as earlier ones close.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import islice
+from typing import Protocol
+
+from msgspec import Struct
+
+from holdfast.kernel.message import Refused
+from holdfast.kernel.state import Run
+from holdfast.kernel.values import Micros
+
+
+class GroupEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A leaf's place in one group, in the words of the contract; `parallel_group_limit` is ours."""
+
+    parallel_group_id: str
+    parallel_group_kind: str
+    parallel_group_base_sequence: int
+    parallel_group_size: int
+    parallel_group_index: int
+    parallel_group_limit: int | None = None
+
+
+Path = list[GroupEntry]
+"""The groups around a leaf, outermost first."""
+
+
+class Leaf(Protocol):
+    """What a feature keeps of an open leaf."""
+
+    def dispatched(self, run: Run, at: Micros) -> None:
+        """It may be handed out from now on."""
+        ...
+
+
+class Group:
+    __slots__ = ("failed", "limit", "open", "size", "succeeded")
+
+    def __init__(self, entry: GroupEntry) -> None:
+        self.size = entry.parallel_group_size
+        self.limit = entry.parallel_group_limit
+        self.open: dict[int, None] = {}  # steps of its leaves, in order
+        self.succeeded = 0
+        self.failed = False
+
+
+class Groups:
+    __slots__ = ("freed", "groups", "leaves", "paths", "silent")
+
+    def __init__(self) -> None:
+        self.groups: dict[str, Group] = {}
+        self.paths: dict[int, Path] = {}
+        self.leaves: dict[int, Leaf] = {}
+        self.silent: set[int] = set()  # steps whose close wakes nobody
+        self.freed: list[int] = []  # steps that a close has just let go; the decision hands them out
+
+
+def check(path: Sequence[GroupEntry]) -> None:
+    for entry in path:
+        base, size, index = (
+            entry.parallel_group_base_sequence,
+            entry.parallel_group_size,
+            entry.parallel_group_index,
+        )
+        if base < 1 or size < 1 or not 0 <= index < size or (entry.parallel_group_limit or 1) < 1:
+            raise Refused(
+                "invalid_commands",
+                f"group {entry.parallel_group_id!r}: size, index and limit do not fit together",
+                field="parallel_group_path",
+            )
+
+
+def join(run: Run, step: int, path: Path, leaf: Leaf) -> None:
+    """A leaf of a group was scheduled."""
+    if not path:
+        return
+    groups = run.part(Groups)
+    groups.paths[step] = path
+    groups.leaves[step] = leaf
+    for entry in path:
+        group = groups.groups.get(entry.parallel_group_id)
+        if group is None:
+            group = groups.groups[entry.parallel_group_id] = Group(entry)
+        group.open[step] = None
+
+
+def leave(run: Run, step: int, path: Path, ok: bool, at: Micros) -> None:
+    """A leaf has closed: who waits for the group may have to be woken, and others may be handed out."""
+    if not path:
+        return
+    groups = run.part(Groups)
+    groups.paths.pop(step, None)
+    groups.leaves.pop(step, None)
+    complete, first_failure, last = True, False, True
+    for entry in path:
+        group = groups.groups[entry.parallel_group_id]
+        in_flight = group.limit is not None and step in islice(group.open, group.limit)
+        group.open.pop(step, None)
+        if ok:
+            group.succeeded += 1
+        elif not group.failed:
+            group.failed = first_failure = True
+        complete = complete and group.succeeded == group.size
+        last = last and not group.open
+        if in_flight and group.limit is not None:
+            freed = next(islice(group.open, group.limit - 1, None), None)
+            if freed is not None and not held_back(run, freed):
+                groups.freed.append(freed)
+                groups.leaves[freed].dispatched(run, at)
+    if not (complete or first_failure or last):
+        groups.silent.add(step)
+
+
+def wakes(run: Run, step: int) -> bool:
+    """Whether the close of this leaf, just folded, wakes the run."""
+    groups = run.parts.get(Groups)
+    if groups is None or step not in groups.silent:
+        return True
+    groups.silent.discard(step)
+    return False
+
+
+def held_back(run: Run, step: int) -> bool:
+    """Whether a leaf still waits for earlier ones of its group."""
+    groups = run.parts.get(Groups)
+    if groups is None:
+        return False
+    for entry in groups.paths.get(step, ()):
+        group = groups.groups[entry.parallel_group_id]
+        if group.limit is not None and step not in islice(group.open, group.limit):
+            return True
+    return False
