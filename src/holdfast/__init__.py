@@ -10,12 +10,17 @@ from typing import TYPE_CHECKING, Any
 from holdfast.sdk import aio
 from holdfast.sdk.activity import activity
 from holdfast.sdk.attempt import attempt, heartbeat
+from holdfast.sdk.background import background
 from holdfast.sdk.branch import spawn
 from holdfast.sdk.cancellation import Cancelled, shield
+from holdfast.sdk.child import child, children
 from holdfast.sdk.errors import (
     ActivityCancelled,
     ActivityError,
     ActivityTimedOut,
+    ChildError,
+    ChildStopped,
+    ChildTimedOut,
     CompensationFailed,
     DefinitionError,
     DurableCallRefused,
@@ -31,6 +36,7 @@ from holdfast.sdk.errors import (
     WorkflowStopped,
     WorkflowTimedOut,
 )
+from holdfast.sdk.gather import gather, race
 from holdfast.sdk.members import Signal, query, signal, update
 from holdfast.sdk.primitives import (
     info,
@@ -65,6 +71,9 @@ __all__ = [
     "AsyncClient",
     "AsyncHoldfast",
     "Cancelled",
+    "ChildError",
+    "ChildStopped",
+    "ChildTimedOut",
     "Client",
     "CompensationFailed",
     "DefinitionError",
@@ -89,13 +98,18 @@ __all__ = [
     "activity",
     "aio",
     "attempt",
+    "background",
+    "child",
+    "children",
     "continue_as_new",
+    "gather",
     "heartbeat",
     "info",
     "logger",
     "now",
     "patched",
     "query",
+    "race",
     "rng",
     "shield",
     "side_effect",

@@ -36,6 +36,18 @@ from holdfast.kernel.features.cancel import (
     WorkflowCancelled,
     WorkflowTerminated,
 )
+from holdfast.kernel.features.child import (
+    ChildRunCancelled,
+    ChildRunCompleted,
+    ChildRunFailed,
+    ChildRunStarted,
+    ChildRunTerminated,
+    ChildSignalSent,
+    ChildSignalSentByUpdate,
+    ChildWorkflowScheduled,
+    ParentClosePolicyApplied,
+    ParentClosePolicyFailed,
+)
 from holdfast.kernel.features.close import WorkflowCompleted, WorkflowFailed
 from holdfast.kernel.features.condition import ConditionWaitOpened, ConditionWaitSatisfied, ConditionWaitTimedOut
 from holdfast.kernel.features.continue_as_new import WorkflowContinuedAsNew
@@ -62,6 +74,17 @@ SIGNAL: dict[str, Any] = {
     "signal_wait_id": "R-q1",
 }
 CONDITION: dict[str, Any] = {"sequence": 3, "condition_wait_id": "R-k3", "condition_key": "ready"}
+CHILD: dict[str, Any] = {
+    "sequence": 2,
+    "workflow_link_id": "R-h2",
+    "child_call_id": "R-h2",
+    "child_workflow_instance_id": "I",
+    "child_workflow_run_id": "C",
+    "child_workflow_type": "ship",
+}
+CLOSED: dict[str, Any] = {**CHILD, "child_run_number": 1, "closed_reason": "done", "closed_at": 0}
+UNSUCCESSFUL: dict[str, Any] = {**CLOSED, "failure_id": "R-f9", "failure_category": "child_workflow", "message": "no"}
+POLICY: dict[str, Any] = {"child_call_id": "R-h2", "child_instance_id": "I", "policy": "terminate", "reason": "closed"}
 UPDATE: dict[str, Any] = {"workflow_command_id": "R-c4", "update_id": "R-u4", "update_name": "rename"}
 STOPPED: dict[str, Any] = {"failure_id": "R-f9", "failure_category": "cancelled", "message": "stopped"}
 
@@ -213,6 +236,19 @@ CASES: list[tuple[Event, dict[str, Any]]] = [
     (ArchiveRequested(workflow_command_id="R-c7", outcome="archived"), {"command_type": "archive"}),
     (WorkflowArchived(archive_command_id="R-c7"), {"archive_command_id": "R-c7"}),
     (RepairRequested(workflow_command_id="R-c8", outcome="repair_not_needed"), {"command_type": "repair"}),
+    (ChildWorkflowScheduled(**CHILD, arguments=BLOB), {"child_call_id": "R-h2", "parent_close_policy": "abandon"}),
+    (ChildRunStarted(**CHILD), {"child_run_number": 1, "child_status": "pending"}),
+    (ChildRunCompleted(**CLOSED, child_status="completed", output=BLOB), {"output": BLOB_TEXT}),
+    (ChildRunFailed(**UNSUCCESSFUL, child_status="failed"), {"child_status": "failed", "message": "no"}),
+    (ChildRunCancelled(**UNSUCCESSFUL, child_status="cancelled"), {"child_status": "cancelled"}),
+    (ChildRunTerminated(**UNSUCCESSFUL, child_status="terminated"), {"child_status": "terminated"}),
+    (ChildSignalSent(sequence=4, child_call_id="R-h2", signal_name="go"), {"signal_name": "go"}),
+    (
+        ChildSignalSentByUpdate(update_id="R-u4", number=0, child_call_id="R-h2", signal_name="go"),
+        {"update_id": "R-u4", "number": 0},
+    ),
+    (ParentClosePolicyApplied(**POLICY), {"policy": "terminate"}),
+    (ParentClosePolicyFailed(**POLICY, error="no"), {"error": "no"}),
     (SideEffectRecorded(sequence=3, result=BLOB), {"sequence": 3, "result": BLOB_TEXT}),
     (
         VersionMarkerRecorded(sequence=4, change_id="fee", version=2, min_supported=-1, max_supported=3),

@@ -242,19 +242,18 @@ def test_outside_a_workflow_a_workflow_function_is_the_function() -> None:
     assert double.type == "double"
 
 
-async def test_calling_a_workflow_inside_another_is_refused_with_a_reason() -> None:
+async def test_calling_a_workflow_inside_another_is_a_child(memory: Open) -> None:
     @workflow
     def inner() -> int:
         return 1
 
     @workflow
     def outer() -> int:
-        return inner()
+        return inner() + 1
 
     async with memory(inner, outer) as app:
-        with pytest.raises(WorkflowFailed, match="child") as caught:
-            await app.execute(outer, "o")
-    assert isinstance(caught.value.__cause__, DurableCallRefused)
+        assert await app.execute(outer, "o") == 2
+        assert {row.workflow_type for row in await app.list()} == {"inner", "outer"}
 
 
 async def test_an_uncaught_exception_fails_the_run_and_is_the_cause_at_the_caller() -> None:

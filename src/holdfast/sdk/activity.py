@@ -171,6 +171,7 @@ class ActivityCall(Call[R]):
             arguments=arguments,
             queue=definition.queue,
             retry_policy=definition.policy,
+            parallel_group_path=self.group,
         )
 
     def packed(self) -> bytes:

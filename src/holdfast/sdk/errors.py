@@ -8,6 +8,9 @@
     ├── ActivityError            what a workflow sees of an activity that did not end well by itself
     │   ├── ActivityTimedOut
     │   └── ActivityCancelled
+    ├── ChildError               what a workflow sees of a child that did not end by its own code
+    │   ├── ChildTimedOut
+    │   └── ChildStopped         cancelled or terminated
     ├── WorkflowError            what a caller sees of a run that did not complete
     │   ├── WorkflowFailed
     │   ├── WorkflowTimedOut
@@ -67,6 +70,20 @@ class ActivityTimedOut(ActivityError, TimeoutError):
 
 class ActivityCancelled(ActivityError):
     """Inside an activity: its run was closed, or nobody waits for it any more. Clean up and leave."""
+
+
+class ChildError(HoldfastError):
+    pass
+
+
+class ChildTimedOut(ChildError, TimeoutError):
+    pass
+
+
+class ChildStopped(ChildError):
+    def __init__(self, message: str, status: str) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 class WorkflowError(HoldfastError):

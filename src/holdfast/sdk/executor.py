@@ -216,7 +216,7 @@ class EmbeddedExecutor:
             self.forget(assignment.run_key)
             _explain(assignment, fiber.block)
             return FailWorkflowTask(task_id=task.id, owner=self.owner, attempt=attempt, block=fiber.block, lease=lease)
-        if fiber.answer is not None:
+        if fiber.answer:
             return self._answered(fiber, assignment, attempt, lease)
         commands, handled = fiber.take_commands()
         if fiber.closing is not None:
@@ -234,12 +234,11 @@ class EmbeddedExecutor:
         self, fiber: Fiber, assignment: WorkflowAssignment, attempt: int, lease: Lease | None
     ) -> CompleteWorkflowTask:
         """A task for one update reports that alone; what else the code asked for goes with the next task."""
-        answer, fiber.answer = fiber.answer, None
-        assert answer is not None
-        if isinstance(answer, FailUpdate):
+        answer, fiber.answer = fiber.answer, []
+        if isinstance(answer[-1], FailUpdate):
             self.forget(assignment.run_key)  # its handler may have changed half of what it meant to change
         return CompleteWorkflowTask(
-            task_id=assignment.task.id, owner=self.owner, attempt=attempt, commands=[answer], lease=lease
+            task_id=assignment.task.id, owner=self.owner, attempt=attempt, commands=answer, lease=lease
         )
 
     # -- questions

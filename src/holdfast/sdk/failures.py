@@ -6,7 +6,7 @@ author's code can swallow the block.
 
 from __future__ import annotations
 
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
 from holdfast.codec.exceptions import UnresolvedFailure
 from holdfast.kernel.feature import Thrown
@@ -14,12 +14,18 @@ from holdfast.kernel.task import Block
 from holdfast.sdk.errors import ActivityCancelled, ActivityTimedOut
 from holdfast.sdk.fiber import Fiber
 
+E = TypeVar("E", bound=BaseException)
+
 
 def throw(fiber: Fiber, outcome: Thrown) -> NoReturn:
-    exception = _restore(fiber, outcome)
+    raise remember(fiber, outcome, _restore(fiber, outcome))
+
+
+def remember(fiber: Fiber, outcome: Thrown, exception: E) -> E:
+    """This exception stands for that failure: if the code goes on, it was handled."""
     if outcome.failure_id is not None:
         fiber.thrown[outcome.failure_id] = exception
-    raise exception
+    return exception
 
 
 def _restore(fiber: Fiber, outcome: Thrown) -> BaseException:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import random
 from asyncio import AbstractEventLoop, CancelledError
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from msgspec.structs import replace
@@ -31,6 +32,8 @@ from holdfast.sdk.errors import DurableCallRefused, Evicted
 from holdfast.sdk.strand import Strand, current_strand
 
 P = TypeVar("P")
+
+TOPOLOGY = "parallel all barrier matching current topology"
 
 CANCEL = object()
 """Woken with this, a strand meets a cancellation where it waits."""
@@ -91,7 +94,7 @@ class Fiber:
         self.main: Strand | None = None  # the strand of a `def` workflow's own code
         self.main_task: Any = None  # the same of an `async def` one
         self.looking = False  # this code only answers a question: nothing new is recorded or run
-        self.answer: Command | None = None  # of the one update that this task is for
+        self.answer: list[Command] = []  # to the one update that this task is for
         self.position = 0  # the last history sequence applied
         self.consumed = 0  # how many events that were; less than `position` while some are left for a later task
         self.length = 0  # the history as long as the code has seen it
@@ -119,6 +122,8 @@ class Fiber:
         self._asked: deque[tuple[int, str]] = deque(maxlen=8)
         self._random: random.Random | None = None
         self._parts: dict[type[Any], Any] = {}
+        self._applying: list[Recorded] = []
+        self._applied = 0
 
     def part(self, kind: type[P]) -> P:
         """What one of the SDK's features keeps of this run, made on first use."""
@@ -140,7 +145,8 @@ class Fiber:
         events = self._in_order(events)
         outcomes = self.machine.outcomes
         reactions = self.rules.reactions if self.rules is not None else _NO_REACTIONS
-        for entry in events:
+        self._applying = events
+        for self._applied, entry in enumerate(events, 1):
             event = entry.event
             kind = type(event)
             rule = outcomes.get(kind)
@@ -238,9 +244,11 @@ class Fiber:
 
     def call(self, operation: Operation) -> Outcome:
         """A durable call that waits: take a step, ask for it unless history has it, suspend until it is answered."""
-        step = self._ask(operation)
         strand = current_strand()
         assert strand is not None
+        if strand.collect is not None:
+            return self._collected(strand, operation)
+        step = self._ask(operation)
         self._waiting[step] = strand
         if operation.hears:
             got = operation.asked(self, step, self._answering(step))
@@ -264,6 +272,24 @@ class Fiber:
                 del self._waiting[step]
                 answer(got)
         return step
+
+    def _collected(self, strand: Strand, operation: Operation) -> Outcome:
+        """A closure's one call is made by the group it is a member of."""
+        collect, strand.collect = strand.collect, None
+        assert collect is not None
+        self._check()
+        strand.readonly = "a closure that has made its durable call"
+        collect(operation)
+        return self.suspend(strand)
+
+    def simultaneous(self) -> Iterator[tuple[int, Outcome | None]]:
+        """(step, outcome) of the events behind the one being applied that were recorded at the same moment."""
+        for entry in islice(self._applying, self._applied, None):
+            if entry.at != self.now:
+                return
+            rule = self.machine.outcomes.get(type(entry.event))
+            if rule is not None:
+                yield entry.event.sequence, rule(entry.event)  # type: ignore[attr-defined]
 
     def awaits(self, step: int) -> bool:
         return step in self._waiting
@@ -395,21 +421,22 @@ class Fiber:
         shape = known.shape
         detail = None if shape.detail is None else shape.detail(known.event)
         if shape.name == operation.shape and (detail is None or operation.detail is None or detail == operation.detail):
-            changed = operation.differs(known.event) if operation.hears else None
+            changed = operation.differs(known.event)
             if changed is None:
                 return
-            self.park(self._drifted(step, changed, known))
+            self.park(self._drifted(step, changed, known, operation))
         self._known[step] = known
         self.park(self._mismatch(step, operation.describe(), operation.shape))
 
-    def _drifted(self, step: int, changed: str, known: _Known) -> Block:
+    def _drifted(self, step: int, changed: str, known: _Known, operation: Operation) -> Block:
+        waits = operation.shape == "condition wait"
         return Block(
-            message=f"the wait of step {step} is not the one in history: {changed}",
-            type="ConditionWaitDefinitionMismatch",
+            message=f"step {step} is not the one in history: {changed}",
+            type="ConditionWaitDefinitionMismatch" if waits else "NonDeterministicReplayError",
             replay_blocked=True,
-            reason="condition_wait_definition_mismatch",
+            reason="condition_wait_definition_mismatch" if waits else "history_shape_mismatch",
             workflow_sequence=step,
-            expected_history_shape=known.shape.name,
+            expected_history_shape=known.shape.name if waits else TOPOLOGY,
             recorded_event_types=known.types,
             fingerprint=self.fingerprint,
         )

@@ -43,7 +43,7 @@ class RunInfo(NamedTuple):
     continue_suggested: bool
 
 
-class _Recorded:
+class Immediate:
     """An operation that does not suspend."""
 
     def __init__(self, shape: str, detail: str | None = None) -> None:
@@ -71,9 +71,9 @@ class _Recorded:
         return self.shape if self.detail is None else f"{self.shape} {self.detail}"
 
 
-_SIDE_EFFECT = _Recorded("side effect")
-_MEMO = _Recorded("memo upsert")
-_SEARCH = _Recorded("search attributes upsert")
+_SIDE_EFFECT = Immediate("side effect")
+_MEMO = Immediate("memo upsert")
+_SEARCH = Immediate("search attributes upsert")
 
 
 def _fiber(what: str) -> Fiber:
@@ -147,7 +147,7 @@ def _reach(fiber: Fiber, change_id: str, min: int, max: int) -> int:
     if not marked and not fresh:
         return DEFAULT_VERSION
     fiber.immediate(
-        _Recorded("version marker", change_id),
+        Immediate("version marker", change_id),
         lambda step: RecordVersionMarker(
             sequence=step, change_id=change_id, version=max, min_supported=min, max_supported=max
         ),

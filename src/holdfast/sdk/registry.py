@@ -45,6 +45,10 @@ class Registry:
             self._activity(target, key)
 
     def register(self, things: Iterable[Any]) -> None:
+        if not self.workflows:
+            from holdfast.sdk.background import run_in_background
+
+            self._workflow(run_in_background, None)
         for thing in things:
             self._one(thing)
 

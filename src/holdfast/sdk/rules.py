@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from holdfast.kernel.features.cancel import CancelRequested
+from holdfast.kernel.features.child import ChildRunStarted, ChildWorkflowScheduled
 from holdfast.kernel.features.signal import SignalReceived
 from holdfast.kernel.features.timer import TimerFired
 from holdfast.kernel.features.update import UpdateAccepted, UpdateApplied, UpdateCompleted
-from holdfast.sdk import cancellation, talk
+from holdfast.sdk import cancellation, child, talk
 from holdfast.sdk.fiber import Fiber, Rules
 
 
@@ -27,6 +28,8 @@ RULES = Rules(
         UpdateApplied: talk.applied,
         UpdateCompleted: talk.completed,
         CancelRequested: cancellation.requested,
+        ChildWorkflowScheduled: child.scheduled,
+        ChildRunStarted: child.run_started,
     },
     settle=settle,
 )

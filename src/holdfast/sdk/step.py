@@ -11,6 +11,7 @@ from collections.abc import Callable, Coroutine, Generator
 from typing import Any, Generic, TypeVar
 
 from holdfast.kernel.feature import Outcome
+from holdfast.kernel.groups import GroupEntry
 from holdfast.sdk.errors import NotInWorkflow
 from holdfast.sdk.fiber import Fiber, Operation
 from holdfast.sdk.strand import current_fiber
@@ -24,6 +25,7 @@ class Call(Operation, Generic[T]):
 
     name: str
     hears = False
+    group: list[GroupEntry] = []  # where it stands if it is waited for together with others
 
     def check(self, fiber: Fiber) -> None:
         """Refuse a call that could never be answered, before it takes a step."""
@@ -34,7 +36,9 @@ class Call(Operation, Generic[T]):
 
     def differs(self, event: Any) -> str | None:
         """What of the recorded call is not what the code asks for now."""
-        return None
+        if getattr(event, "parallel_group_path", self.group) == self.group:
+            return None
+        return "it stands elsewhere among the calls it is waited for with"
 
     @abstractmethod
     def finish(self, fiber: Fiber, outcome: Outcome) -> T:

@@ -45,6 +45,7 @@ class Strand(greenlet):
     job: Callable[[], None] | None
     readonly: str | None
     refusals: int
+    collect: Callable[[Any], None] | None
 
     def __init__(self) -> None:
         super().__init__(self._live)
@@ -52,6 +53,7 @@ class Strand(greenlet):
         self.job = None
         self.readonly = None
         self.refusals = 0
+        self.collect = None  # takes the durable call of a closure instead of making it
 
     def _live(self, _: Any = None) -> None:
         idle = _pools.idle
@@ -64,6 +66,7 @@ class Strand(greenlet):
             self.fiber = None
             self.readonly = None
             self.refusals = 0
+            self.collect = None
             if len(idle) >= POOL_LIMIT:
                 return
             idle.append(self)

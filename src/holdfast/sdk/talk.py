@@ -18,6 +18,7 @@ from holdfast.codec.conversion import convert
 from holdfast.codec.values import dumps
 from holdfast.kernel.command import Command
 from holdfast.kernel.event import Recorded
+from holdfast.kernel.features.child import SignalChildFromUpdate
 from holdfast.kernel.features.condition import OpenConditionWait, SatisfyConditionWait, TimeOutConditionWait
 from holdfast.kernel.features.signal import ApplySignal, SignalReceived
 from holdfast.kernel.features.timer import TimerFired
@@ -232,11 +233,33 @@ def _holds(fiber: Fiber, predicate: Callable[[], object]) -> bool:
 
 
 class Asked:
-    """Updates that were accepted, and those this code has applied itself."""
+    """Updates that were accepted, and those this code has applied itself. `outbox`: while a handler runs, its signals."""
 
     def __init__(self) -> None:
         self.accepted: dict[str, UpdateAccepted] = {}
         self.applied: set[str] = set()
+        self.outbox: list[tuple[str, str, bytes | None]] | None = None
+
+
+def outbox(fiber: Fiber, child_call_id: str, signal_name: str, arguments: bytes | None) -> bool:
+    """Whether an update handler is running, whose signals to children go with its answer."""
+    box = fiber.part(Asked).outbox
+    if box is None:
+        return False
+    box.append((child_call_id, signal_name, arguments))
+    return True
+
+
+def _call_update(
+    fiber: Fiber, member: Member[Any, Any], arguments: bytes | None
+) -> tuple[Ran, list[tuple[str, str, bytes | None]]]:
+    asked = fiber.part(Asked)
+    sent: list[tuple[str, str, bytes | None]] = []
+    asked.outbox = sent
+    try:
+        return call_member(fiber, member, arguments), sent
+    finally:
+        asked.outbox = None
 
 
 def accepted(fiber: Fiber, entry: Recorded) -> None:
@@ -257,7 +280,7 @@ def applied(fiber: Fiber, entry: Recorded) -> None:
     if member is None:
         fiber.block = _diverged(fiber, f"history has update {event.update_name!r}, which the code no longer has")
         return
-    ran = call_member(fiber, member, event.arguments)
+    ran, _ = _call_update(fiber, member, event.arguments)  # what it sent was sent then
     if ran.error is not None:
         fiber.block = _diverged(fiber, f"update {event.update_name!r} was applied and now raises {ran.error!r}")
         return
@@ -270,15 +293,14 @@ def completed(fiber: Fiber, entry: Recorded) -> None:
     fiber.part(Asked).accepted.pop(event.update_id, None)
 
 
-def apply_update(fiber: Fiber, update_id: str) -> Command:
+def apply_update(fiber: Fiber, update_id: str) -> list[Command]:
     """Run the handler of an accepted update; what it returns or raises is the answer."""
     event = fiber.part(Asked).accepted[update_id]
     member = handlers_of(fiber).updates.get(event.update_name)
     if member is None:
-        return FailUpdate(
-            update_id=update_id, message=f"the code has no update {event.update_name!r}", exception_type="UnknownUpdate"
-        )
-    ran = call_member(fiber, member, event.arguments)
+        unknown = f"the code has no update {event.update_name!r}"
+        return [FailUpdate(update_id=update_id, message=unknown, exception_type="UnknownUpdate")]
+    ran, sent = _call_update(fiber, member, event.arguments)
     error = ran.error
     if error is None:
         try:
@@ -288,16 +310,24 @@ def apply_update(fiber: Fiber, update_id: str) -> Command:
         else:
             fiber.part(Asked).applied.add(update_id)
             fiber.drain()
-            return CompleteUpdate(update_id=update_id, result=result)
+            signals: list[Command] = [
+                SignalChildFromUpdate(
+                    update_id=update_id, number=number, child_call_id=call, signal_name=name, arguments=arguments
+                )
+                for number, (call, name, arguments) in enumerate(sent)
+            ]
+            return [*signals, CompleteUpdate(update_id=update_id, result=result)]
     failure = fiber.exceptions.failure(error)
-    return FailUpdate(
-        update_id=update_id,
-        message=failure.message,
-        exception_type=failure.exception_type,
-        exception_class=failure.exception_class,
-        exception=failure,
-        non_retryable=failure.non_retryable,
-    )
+    return [
+        FailUpdate(
+            update_id=update_id,
+            message=failure.message,
+            exception_type=failure.exception_type,
+            exception_class=failure.exception_class,
+            exception=failure,
+            non_retryable=failure.non_retryable,
+        )
+    ]
 
 
 def _diverged(fiber: Fiber, message: str) -> Block:

@@ -19,7 +19,7 @@ class TimerCall(Call[None]):
         self.seconds = seconds
 
     def command(self, step: int) -> Command:
-        return StartTimer(sequence=step, delay_seconds=self.seconds)
+        return StartTimer(sequence=step, delay_seconds=self.seconds, parallel_group_path=self.group)
 
     def describe(self) -> str:
         return "timer"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable
 from functools import cached_property, update_wrapper
-from typing import Any, Generic, NoReturn, ParamSpec, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, ParamSpec, Protocol, TypeVar, Unpack, overload
 
 from holdfast.codec.arguments import Signature
 from holdfast.codec.errors import PayloadError
@@ -19,14 +19,19 @@ from holdfast.kernel.features.continue_as_new import ContinueAsNew
 from holdfast.kernel.features.start import Definition as Snapshot
 from holdfast.kernel.features.start import WorkflowStarted
 from holdfast.kernel.task import Block
+from holdfast.sdk.activity import in_async_code
 from holdfast.sdk.cancellation import Cancelled, was_requested
 from holdfast.sdk.durations import Duration, to_seconds
-from holdfast.sdk.errors import ContinueAsNewRequested, DefinitionError, DurableCallRefused, Evicted, NotInWorkflow
+from holdfast.sdk.errors import ContinueAsNewRequested, DefinitionError, Evicted, NotInWorkflow
 from holdfast.sdk.fiber import Fiber
 from holdfast.sdk.loop import WorkflowLoop
 from holdfast.sdk.members import Handlers, Signal
 from holdfast.sdk.primitives import patched, version
+from holdfast.sdk.step import Step
 from holdfast.sdk.strand import current_fiber
+
+if TYPE_CHECKING:
+    from holdfast.sdk.child import ChildHandle, ChildOptions
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -214,23 +219,55 @@ class WorkflowFn(Generic[P, R]):
         return self.definition.type
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Any:
-        if current_fiber() is not None:
-            raise DurableCallRefused(
-                f"calling workflow {self.type!r} inside a workflow would start a child; this version has no children."
-                " Move shared code to a plain function"
-            )
-        return self.definition.entry(*args, **kwargs)
+        """Inside a workflow this is a child; outside it is the function."""
+        if current_fiber() is None:
+            return self.definition.entry(*args, **kwargs)
+        step = self.step(*args, **kwargs)
+        return step if self.definition.is_async and in_async_code() else step.run()
+
+    def step(self, *args: P.args, **kwargs: P.kwargs) -> Step[R]:
+        """Describe the child without starting it."""
+        from holdfast.sdk.child import child
+
+        return child.step(self, *args, **kwargs)
+
+    def options(self, **options: Unpack[ChildOptions]) -> ChildOf[P, R]:
+        """The same workflow as a child with options: queue, retries, timeouts, parent_close."""
+        return ChildOf(self, options)
 
     def __repr__(self) -> str:
         return f"<workflow {self.type}>"
 
 
+class ChildOf(Generic[P, R]):
+    """A workflow function with the options of a child: `fulfil.options(retries=2)(order)`."""
+
+    def __init__(self, workflow: WorkflowFn[P, R], options: ChildOptions) -> None:
+        from holdfast.sdk.child import child
+
+        self._workflow = workflow
+        self._child = child.options(**options)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self._child(self._workflow, *args, **kwargs)
+
+    def step(self, *args: P.args, **kwargs: P.kwargs) -> Step[R]:
+        return self._child.step(self._workflow, *args, **kwargs)
+
+    def start(self, *args: P.args, **kwargs: P.kwargs) -> ChildHandle[R]:
+        return self._child.start(self._workflow, *args, **kwargs)
+
+
 class Workflow(WorkflowFn[P, R]):
-    pass
+    if TYPE_CHECKING:
+
+        def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
 
 
 class AsyncWorkflow(WorkflowFn[P, R]):
-    pass
+    if TYPE_CHECKING:
+
+        def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]: ...
 
 
 class WorkflowDecorator(Protocol):

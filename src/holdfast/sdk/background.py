@@ -1,0 +1,79 @@
+"""Background callables: `background(fn, ...)` runs an importable function as a child of its own.
+
+It is a child of the package's type `durable-workflow.async`. The function travels by name, so a lambda or a local one cannot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any, ParamSpec, TypeVar
+
+from holdfast.codec.arguments import Signature
+from holdfast.codec.values import loads
+from holdfast.sdk.child import ChildCall
+from holdfast.sdk.errors import DefinitionError
+from holdfast.sdk.fiber import Fiber
+from holdfast.sdk.step import Step
+from holdfast.sdk.workflow import workflow
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+TYPE = "durable-workflow.async"
+
+
+@workflow(type=TYPE, unchecked=True)
+def run_in_background(reference: str, arguments: bytes) -> Any:
+    """Run the function that a reference names; it is ordinary workflow code."""
+    module, _, name = reference.partition(":")
+    fn: Any = import_module(module)
+    for part in name.split("."):
+        fn = getattr(fn, part)
+    args, kwargs = Signature(fn).unpack(arguments)
+    return fn(*args, **kwargs)
+
+
+class BackgroundCall(ChildCall[R]):
+    """A child whose result is that of the function."""
+
+    def __init__(self, fn: Callable[..., R], args: Any, kwargs: Any) -> None:
+        self.signature = Signature(fn)
+        super().__init__(run_in_background, (_reference(fn), self.signature.pack(args, kwargs)), {}, {})
+
+    def finish(self, fiber: Fiber, outcome: Any) -> R:
+        blob = getattr(outcome, "blob", None)
+        if blob is not None:
+            return loads(blob, self.signature.returns)
+        return super().finish(fiber, outcome)
+
+
+def _reference(fn: Any) -> str:
+    name = getattr(fn, "__qualname__", None)
+    module = getattr(fn, "__module__", None)
+    code = getattr(fn, "__code__", None)
+    if name is None or module is None or code is None:
+        raise DefinitionError(f"background() takes a function, not {fn!r}")
+    if "<" in name:
+        raise DefinitionError(
+            f"background() cannot take {name}: it has no name that another process could import;"
+            " define it at the top of a module"
+        )
+    if code.co_flags & 0x220:
+        raise DefinitionError(f"background() cannot take {name}: it uses `yield`; write straight-line code")
+    if code.co_flags & 0x80:
+        raise DefinitionError(f"background() cannot take {name}: it is async; make it a workflow and call it")
+    return f"{module}:{name}"
+
+
+class Background:
+    """`background(fn, ...)` waits for the result; `background.step(...)` describes the call."""
+
+    def __call__(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self.step(fn, *args, **kwargs).run()
+
+    def step(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Step[R]:
+        return Step(BackgroundCall(fn, args, kwargs))
+
+
+background = Background()
