@@ -677,7 +677,7 @@ class Shared:
         with pytest.raises(HistoryDamaged) as caught:
             await store.load(hurt.key)
         assert (caught.value.run, caught.value.sequence) == (run, sequence)
-        assert str(run) in str(caught.value)
+        assert f"workflow {hurt.state.workflow_id!r}, run {hurt.run.run_id}" in str(caught.value)
         assert f"event {sequence}" in str(caught.value)
         with pytest.raises(HistoryDamaged):
             await store.history(run)

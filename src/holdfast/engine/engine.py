@@ -29,7 +29,7 @@ from holdfast.kernel.machine import Machine, nobody
 from holdfast.kernel.message import Message, Refused
 from holdfast.kernel.state import Workflow
 from holdfast.kernel.task import Task
-from holdfast.store import Applied, Now, Store, Unavailable
+from holdfast.store import Applied, ForkedEngine, Now, Store, Unavailable
 
 log = logging.getLogger("holdfast.engine")
 
@@ -45,19 +45,6 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 BATCH = 1024  # decisions in one commit
-
-
-class ForkedEngine(RuntimeError):
-    """An engine does not survive a fork: its lock, threads and connections belong to the parent process."""
-
-    def __init__(self, path: str | None = None) -> None:
-        what = (
-            "this engine was opened before a fork" if path is None else f"{path} was open when this process was forked"
-        )
-        super().__init__(
-            f"{what}; open Holdfast only after forking (for example in the web server's post-fork or lifespan hook),"
-            " not at import time, or start the child process with spawn"
-        )
 
 
 class Item:

@@ -17,7 +17,6 @@ from holdfast.kernel.limits import Limits
 from holdfast.kernel.machine import Machine
 from holdfast.protocol.requests import Request
 from holdfast.sdk.client import AsyncClient
-from holdfast.sdk.embedded import forks
 from holdfast.sdk.embedded.host import EngineHost
 from holdfast.sdk.embedded.thread import EngineThread
 from holdfast.sdk.executor import EmbeddedExecutor
@@ -104,9 +103,7 @@ class AsyncHoldfast(AsyncClient):
         # A database in memory has no slow disk to wait for.
         offload = None if self.path == ":memory:" or self._world is not None else commits.submit
         self._commits = commits
-        forks.refuse_inherited(self.path)
         self.store = SqliteStore(self.path, machine.kinds, offload)
-        forks.opened(self.store.path)
         self.engine = Engine(world, self.store, machine, cache_bytes=self._cache_bytes)
         self.recovery = Recovery(self.engine)
         self._host = EngineHost(self.engine, world, self._threads)
@@ -147,7 +144,6 @@ class AsyncHoldfast(AsyncClient):
         self._host.close()
         self._commits.close()
         self.store.close()
-        forks.closed(self.store.path)
         self._engine_room.operations = None
 
     def _deployed(self) -> None:
