@@ -231,6 +231,32 @@ async def test_a_claim_by_id_leases_for_five_minutes() -> None:
         assert view.transport_state == "leased"
 
 
+@pytest.mark.contract("LEASE-04")
+async def test_a_claim_by_id_checks_compatibility_and_connection_like_a_poll() -> None:
+    async with bridge(order, charge, compatibility="build-1") as by:
+        await by.start(routing=Routing(compatibility="build-2", connection="redis"))
+        (view,) = (await by.app.describe("o")).tasks
+        id = view.task.id
+        for wrong, expected in (
+            ({}, "compatibility_blocked"),
+            ({"compatibility": frozenset({"build-1"})}, "compatibility_blocked"),
+            ({"compatibility": frozenset({"build-2"}), "connection": "sqs"}, "backend_unavailable"),
+        ):
+            assert (await by.app.call(ask.GetClaimStatus(task_id=id, **wrong))).reason == expected
+            claim = ask.ClaimWorkflowTask(task_id=id, worker_id=ME, **wrong)
+            assert (await refusal(by.app.call(claim))).reason == expected
+        assert (await refusal(by.app.call(ask.ExecuteWorkflowTask(task_id=id)))).reason == "compatibility_blocked"
+        fitting = {"compatibility": frozenset({"build-2"}), "connection": "redis"}
+        assert (await by.app.call(ask.GetClaimStatus(task_id=id, **fitting))).claimable
+        task = await by.app.call(ask.ClaimWorkflowTask(task_id=id, worker_id=ME, **fitting))
+        await by.complete(task, ScheduleActivity(activity_type="charge"))
+        (view,) = (await by.app.describe("o")).tasks
+        claim = ask.ClaimActivityTask(task_id=view.task.id, worker_id=ME, connection="redis")
+        assert (await refusal(by.app.call(claim))).reason == "compatibility_unsupported"
+        claim = ask.ClaimActivityTask(task_id=view.task.id, worker_id=ME, **fitting)
+        assert (await by.app.call(claim)).attempt_number == 1
+
+
 @pytest.mark.contract("LEASE-01", "ACT-01", "ACT-11")
 async def test_claim_status_says_by_a_reason_why_a_task_cannot_be_claimed() -> None:
     async with bridge() as by:
