@@ -20,6 +20,7 @@ from holdfast.sdk.client import AsyncClient
 from holdfast.sdk.embedded.host import EngineHost
 from holdfast.sdk.embedded.thread import EngineThread
 from holdfast.sdk.executor import EmbeddedExecutor
+from holdfast.sdk.guard.shims import install as install_shims
 from holdfast.sdk.registry import Guard, Registry, Types
 from holdfast.sdk.sync import Client
 from holdfast.store.sqlite import SqliteStore
@@ -36,6 +37,7 @@ class HoldfastOptions(TypedDict, total=False):
     async_tasks: int
     types: Types | None
     guard: Guard
+    shims: bool
     compatibility: str | None
     limits: Limits | None
     cache_bytes: int
@@ -68,6 +70,7 @@ class AsyncHoldfast(AsyncClient):
         async_tasks: int = 1000,
         types: Types | None = None,
         guard: Guard = "warn",
+        shims: bool = False,
         compatibility: str | None = None,
         limits: Limits | None = None,
         cache_bytes: int = 48 << 20,
@@ -75,6 +78,8 @@ class AsyncHoldfast(AsyncClient):
         world: Callable[[], World] | None = None,
     ) -> None:
         self.registry = Registry(types, guard)
+        if shims:
+            install_shims()
         self._engine_room = InProcess()
         super().__init__(self._engine_room, namespace=namespace, exceptions=self.registry.exceptions)
         self.path = os.fspath(path)
