@@ -38,6 +38,7 @@ class Context(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     command_id: str | None = None
     command_sequence: int | None = None
     source: str | None = None
+    ahead: Micros | None = None  # how far behind its history the clock was: `at` is no earlier than the event before
 
 
 NO_CONTEXT = Context()
@@ -58,6 +59,11 @@ class Recorded(Struct, frozen=True, gc=False):
     @property
     def type(self) -> str:
         return type(self.event).__name__
+
+    @property
+    def clock(self) -> Micros:
+        """What the clock said when this was recorded; deadlines count from here. Only a clock set back differs from `at`."""
+        return self.at - (self.context.ahead or 0)
 
 
 class HistoryDamaged(Exception):

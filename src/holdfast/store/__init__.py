@@ -140,6 +140,10 @@ class Store(Protocol):
         """(next wake, instance key), earliest first."""
         ...
 
+    def ahead(self, now: Micros, after: tuple[Micros, int], limit: int) -> Awaitable[list[tuple[Micros, int]]]:
+        """Of those behind (next wake, instance key): the ones last written at a time that is still to come."""
+        ...
+
     def ready(self, limit: int, after: tuple[Micros, int, str] | None = None) -> Awaitable[list[Task]]:
         """Unleased ready tasks, oldest first, behind (available_at, instance key, task id)."""
         ...

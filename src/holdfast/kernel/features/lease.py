@@ -18,7 +18,7 @@ from holdfast.kernel.message import Message, Refused
 from holdfast.kernel.state import Workflow
 from holdfast.kernel.task import Lease, Task
 from holdfast.kernel.turn import Turn
-from holdfast.kernel.values import Micros
+from holdfast.kernel.values import LEASE, Micros
 
 
 class Routed(Protocol):
@@ -95,7 +95,7 @@ def claim_status(flow: Workflow, task_id: str, kind: str | None, now: Micros, by
     workflow = task.kind == "workflow"
     if task.state != "ready":
         return "task_not_claimable" if workflow else "task_not_ready"
-    if task.available_at > now:
+    if not task.due(now):
         return "task_not_claimable" if workflow else "task_not_due"
     if flow.run is not None and not pause.allows(flow.run):
         return "run_paused"
@@ -154,6 +154,10 @@ def _armed(flow: Workflow, task_id: str) -> Micros | None:
     return None if task is None else task.until
 
 
+def _length(flow: Workflow, task_id: str) -> Micros:
+    return LEASE
+
+
 def _expire(turn: Turn, task_id: str) -> None:
     turn.release(turn.flow.tasks[task_id])
 
@@ -161,5 +165,5 @@ def _expire(turn: Turn, task_id: str) -> None:
 FEATURE = Feature(
     name="lease",
     decide={Claim: claim, Offer: offer, Release: release},
-    deadlines={"lease": Deadline(_armed, _expire)},
+    deadlines={"lease": Deadline(_armed, _expire, _length)},
 )

@@ -233,6 +233,10 @@ class SqliteStore:
         return [(at, key) for at, key in self._all("due", until, limit)]
 
     @at_once
+    def ahead(self, now: Micros, after: tuple[Micros, int], limit: int) -> list[tuple[Micros, int]]:
+        return [(at, key) for at, key in self._all("ahead", after[0], *after, now, limit)]
+
+    @at_once
     def ready(self, limit: int, after: tuple[Micros, int, str] | None = None) -> list[Task]:
         return [rows.task(body) for (body,) in self._all("ready", *(after or (-1, 0, "")), limit)]
 
