@@ -773,7 +773,25 @@ async def test_a_failed_attempt_is_tried_again_after_its_backoff_until_the_budge
         assert (await by.poll()).task.resume.workflow_event_type == "ActivityFailed"
 
 
-@pytest.mark.contract("CODEC-07")
+@pytest.mark.contract("ACT-33")
+async def test_every_claim_of_an_activity_writes_its_attempt() -> None:
+    async with bridge() as by:
+        await by.start()
+        policy = RetryPolicy(max_attempts=2)
+        await by.complete(await by.poll(), ScheduleActivity(activity_type="charge", retry_policy=policy))
+        claimed = [await by.poll_activity()]
+        await by.world.advance(301)  # that lease is lost
+        (view,) = (await by.app.describe("o")).tasks
+        claimed.append(await by.app.call(ask.ClaimActivityTask(task_id=view.task.id, worker_id=ME)))
+        await by.break_activity(claimed[-1], Failure(message="no"))
+        claimed.append(await by.poll_activity())
+        await by.finish(claimed[-1])
+        started = [entry.event for entry in await by.history() if entry.type == "ActivityStarted"]
+    assert [event.attempt_number for event in started] == [1, 2, 3]
+    assert [event.activity_attempt_id for event in started] == [task.activity_attempt_id for task in claimed]
+
+
+@pytest.mark.contract("CODEC-06", "CODEC-07")
 async def test_details_of_a_failure_are_kept_as_they_came() -> None:
     async with bridge() as by:
         await by.start()

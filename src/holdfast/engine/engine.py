@@ -295,9 +295,12 @@ class Engine:
 
     def serve(self, waiter: Waiter) -> None:
         """A poll has come: offer it the best task that waits for one like it."""
-        found = self.matching.next_for(waiter.matches)
-        if found is not None:
-            self.submit(found[1], Offer(task_id=found[0]))
+        while (found := self.matching.next_for(waiter.matches)) is not None:
+            # Nobody takes what was claimed by name or closed while it stood in its lane; there may be another.
+            answers: list[BaseException | None] = []
+            self.submit(found[1], Offer(task_id=found[0]), lambda _, error, answers=answers: answers.append(error))
+            if answers != [None] or not self.matching.waits(waiter):
+                return
 
     def give_up_waiting(self, waiter: Waiter) -> None:
         """A poll's time is over. If a task was promised to it meanwhile, that commit answers it."""

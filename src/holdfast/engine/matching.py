@@ -194,6 +194,9 @@ class Matching:
         self._waiters.remove(waiter)
         return True
 
+    def waits(self, waiter: Waiter) -> bool:
+        return waiter in self._waiters
+
     def wanted(self, task: Task) -> bool:
         """Whether a worker of this process runs such tasks."""
         return any(executor.serves(task) for executor in self.executors)
