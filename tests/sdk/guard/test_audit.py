@@ -24,6 +24,7 @@ import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -34,11 +35,14 @@ from holdfast import (
     activity,
     continue_as_new,
     logger,
+    now,
     side_effect,
     sleep,
     spawn,
     workflow,
 )
+from holdfast.sdk import strand as strands
+from holdfast.sdk.guard import audit
 
 from ..kit import Evicting, eventually, evicting, memory, names
 
@@ -212,6 +216,46 @@ async def test_a_module_may_be_imported_and_may_read_files_while_it_is(tmp_path:
     monkeypatch.syspath_prepend(str(tmp_path))
     async with memory(imports, guard="error") as app:
         assert await app.execute(imports, "w", "met_late") == "with"
+
+
+@workflow(type="elsewhere")
+def elsewhere(zone: str) -> str:
+    return str(now().astimezone(ZoneInfo(zone)).tzinfo)
+
+
+async def test_a_time_zone_may_be_loaded() -> None:
+    ZoneInfo.clear_cache()
+    async with memory(elsewhere, guard="error") as app:
+        assert await app.execute(elsewhere, "w", "Europe/Berlin") == "Europe/Berlin"
+
+
+class Someone:
+    """As much of a run as the guard looks at."""
+
+    guard = "error"
+    abandoned = False
+
+
+@pytest.mark.parametrize(
+    ("readonly", "allowed"),
+    [("a query", True), ("a side effect", True), ("a signal handler", False), (None, False)],
+)
+def test_only_what_a_replay_would_run_again_is_guarded(readonly: str | None, allowed: bool) -> None:
+    found: list[str] = []
+
+    def job() -> None:
+        strand = strands.current_strand()
+        assert strand is not None
+        strand.readonly = readonly
+        try:
+            CALLS["os.listdir('/')"]()
+            found.append("listed")
+        except NonDeterminismError:
+            found.append("refused")
+
+    audit.install()
+    strands.run(Someone(), job)  # type: ignore[arg-type]
+    assert found == ["listed" if allowed else "refused"]
 
 
 @workflow(type="shows")

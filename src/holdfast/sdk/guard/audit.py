@@ -58,11 +58,17 @@ def _heard(event: str, args: tuple[Any, ...]) -> None:
     if rule is None or type(getcurrent()) is not Strand:
         return
     fiber = guarded()
-    if fiber is None:
+    if fiber is None or (event == "open" and _time_zone(args[0])):
         return
     frame = culprit(sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
     if frame is not None:
         accuse(fiber, frame, _call(rule[0], args), rule[1])
+
+
+def _time_zone(path: object) -> bool:
+    """Whether this is the zone database. `zoneinfo` opens it from C, so no frame of it is on the stack."""
+    zoneinfo = sys.modules.get("zoneinfo")
+    return zoneinfo is not None and isinstance(path, str) and path.startswith(tuple(zoneinfo.TZPATH))
 
 
 def _call(name: str, args: tuple[Any, ...]) -> str:

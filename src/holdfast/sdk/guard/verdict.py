@@ -15,16 +15,16 @@ from holdfast.sdk.strand import UNREPLAYED, Strand
 
 Guard = Literal["error", "warn", "off"]
 
-# Below any of these the world is read or written for the sake of the process, not of the workflow: loading code, showing
-# where something happened, logging it, cleaning up behind an object that the collector met by chance.
+# Below any of these packages the world is read or written for the sake of the process, not of the workflow: loading code
+# and what is deployed with it, showing where something happened, logging it, cleaning up behind an object that the
+# collector met by chance.
 _MACHINERY = frozenset(
     {
         "importlib",
-        "importlib._bootstrap",
-        "importlib._bootstrap_external",
         "_frozen_importlib",
         "_frozen_importlib_external",
         "zipimport",
+        "zoneinfo",
         "linecache",
         "traceback",
         "warnings",
@@ -63,11 +63,10 @@ def culprit(frame: FrameType | None) -> FrameType | None:
     found: FrameType | None = None
     outside: FrameType | None = None
     while frame is not None:
-        module: str = frame.f_globals.get("__name__") or ""
-        top = module.partition(".")[0]
+        top = str(frame.f_globals.get("__name__")).partition(".")[0]
         if top == "holdfast":
             break
-        if module in _MACHINERY or top == "logging" or frame.f_code.co_name == _FINALIZER:
+        if top in _MACHINERY or frame.f_code.co_name == _FINALIZER:
             return None
         if top not in sys.stdlib_module_names:
             found = found or frame
