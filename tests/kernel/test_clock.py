@@ -7,8 +7,10 @@ from collections.abc import Callable
 import pytest
 
 from holdfast.kernel.features.activity import RetryPolicy, ScheduleActivity
+from holdfast.kernel.features.cancel import Cancel
 from holdfast.kernel.features.continue_as_new import ContinueAsNew
 from holdfast.kernel.features.reconcile import Reconcile
+from holdfast.kernel.features.start import Definition
 from holdfast.kernel.features.timer import StartTimer
 from holdfast.kernel.state import Moment
 from holdfast.kernel.task import Block
@@ -43,6 +45,12 @@ def claimed() -> Flow:
     return flow
 
 
+def leaving() -> Flow:
+    flow = given(definition=Definition(cleanup_seconds=50), at=BEFORE)
+    flow.when(Cancel())
+    return flow
+
+
 def scheduled(**named: float) -> Flow:
     return given(ScheduleActivity(activity_type="a", retry_policy=timeouts(**named)), at=BEFORE)
 
@@ -70,6 +78,7 @@ CASES: dict[str, tuple[Callable[[], Flow], float, list[str]]] = {
         50,
         ["WorkflowTimedOut"],
     ),
+    "cleanup": (leaving, 50, ["WorkflowCancelled"]),
     "run_timeout": (lambda: given(run_timeout_seconds=50, at=BEFORE), 50, ["WorkflowTimedOut"]),
 }
 

@@ -36,13 +36,15 @@ from holdfast import (
     continue_as_new,
     logger,
     now,
+    query,
     side_effect,
+    signal,
     sleep,
     spawn,
+    update,
+    wait,
     workflow,
 )
-from holdfast.sdk import strand as strands
-from holdfast.sdk.guard import audit
 
 from ..kit import Evicting, eventually, evicting, memory, names
 
@@ -229,33 +231,50 @@ async def test_a_time_zone_may_be_loaded() -> None:
         assert await app.execute(elsewhere, "w", "Europe/Berlin") == "Europe/Berlin"
 
 
-class Someone:
-    """As much of a run as the guard looks at."""
+@workflow(type="asked")
+class Asked:
+    def __init__(self) -> None:
+        self.found: list[str] = []
 
-    guard = "error"
-    abandoned = False
-
-
-@pytest.mark.parametrize(
-    ("readonly", "allowed"),
-    [("a query", True), ("a side effect", True), ("a signal handler", False), (None, False)],
-)
-def test_only_what_a_replay_would_run_again_is_guarded(readonly: str | None, allowed: bool) -> None:
-    found: list[str] = []
-
-    def job() -> None:
-        strand = strands.current_strand()
-        assert strand is not None
-        strand.readonly = readonly
+    @signal
+    def look(self) -> None:
         try:
             CALLS["os.listdir('/')"]()
-            found.append("listed")
         except NonDeterminismError:
-            found.append("refused")
+            self.found.append("refused")
 
-    audit.install()
-    strands.run(Someone(), job)  # type: ignore[arg-type]
-    assert found == ["listed" if allowed else "refused"]
+    @query
+    def listing(self) -> bool:
+        return "bin" in CALLS["os.listdir('/')"]()
+
+    @query
+    def all(self) -> list[str]:
+        return self.found
+
+    @update
+    def note(self, text: str) -> str:
+        self.found.append(text)
+        return text
+
+    @note.validator
+    def _check(self, text: str) -> None:
+        if "bin" not in CALLS["os.listdir('/')"]():
+            raise ValueError
+
+    def handle(self) -> list[str]:
+        wait(lambda: len(self.found) == 2, key="found")
+        return self.found
+
+
+async def test_queries_and_validators_may_look_around_and_handlers_may_not() -> None:
+    async with memory(Asked, guard="error") as app:
+        handle = await app.start(Asked, "w")
+        assert await handle.query(Asked.listing)
+        await handle.signal(Asked.look)
+        assert await handle.update(Asked.note, "noted") == "noted"
+        assert await handle.result() == ["refused", "noted"]
+        assert await handle.query(Asked.listing), "of a closed run, too"
+        assert await handle.query(Asked.all) == ["refused", "noted"], "a replay for a query is refused what life was"
 
 
 @workflow(type="shows")
