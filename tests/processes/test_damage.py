@@ -52,9 +52,9 @@ def test_a_damaged_run_is_unreadable_and_named(damaged: tuple[Holdfast, int]) ->
         lambda: app.handle(flows.gated, "broken").result(timeout=5),
         lambda: app.handle(flows.gated, "broken").repair(),
     ):
-        with pytest.raises(HistoryDamaged, match=f"{run} is damaged at event 2") as caught:
+        with pytest.raises(HistoryDamaged, match=r"workflow 'broken', run \w{26}, is damaged at event 2") as caught:
             look()
-        assert (caught.value.run, caught.value.sequence) == (run, 2)
+        assert (caught.value.run, caught.value.sequence, caught.value.workflow_id) == (run, 2, "broken")
 
 
 def test_other_runs_go_on_beside_a_damaged_one(damaged: tuple[Holdfast, int], place: Place) -> None:

@@ -231,6 +231,32 @@ async def test_a_claim_by_id_leases_for_five_minutes() -> None:
         assert view.transport_state == "leased"
 
 
+@pytest.mark.contract("LEASE-04")
+async def test_a_claim_by_id_checks_compatibility_and_connection_like_a_poll() -> None:
+    async with bridge(order, charge, compatibility="build-1") as by:
+        await by.start(routing=Routing(compatibility="build-2", connection="redis"))
+        (view,) = (await by.app.describe("o")).tasks
+        id = view.task.id
+        for wrong, expected in (
+            ({}, "compatibility_blocked"),
+            ({"compatibility": frozenset({"build-1"})}, "compatibility_blocked"),
+            ({"compatibility": frozenset({"build-2"}), "connection": "sqs"}, "backend_unavailable"),
+        ):
+            assert (await by.app.call(ask.GetClaimStatus(task_id=id, **wrong))).reason == expected
+            claim = ask.ClaimWorkflowTask(task_id=id, worker_id=ME, **wrong)
+            assert (await refusal(by.app.call(claim))).reason == expected
+        assert (await refusal(by.app.call(ask.ExecuteWorkflowTask(task_id=id)))).reason == "compatibility_blocked"
+        fitting = {"compatibility": frozenset({"build-2"}), "connection": "redis"}
+        assert (await by.app.call(ask.GetClaimStatus(task_id=id, **fitting))).claimable
+        task = await by.app.call(ask.ClaimWorkflowTask(task_id=id, worker_id=ME, **fitting))
+        await by.complete(task, ScheduleActivity(activity_type="charge"))
+        (view,) = (await by.app.describe("o")).tasks
+        claim = ask.ClaimActivityTask(task_id=view.task.id, worker_id=ME, connection="redis")
+        assert (await refusal(by.app.call(claim))).reason == "compatibility_unsupported"
+        claim = ask.ClaimActivityTask(task_id=view.task.id, worker_id=ME, **fitting)
+        assert (await by.app.call(claim)).attempt_number == 1
+
+
 @pytest.mark.contract("LEASE-01", "ACT-01", "ACT-11")
 async def test_claim_status_says_by_a_reason_why_a_task_cannot_be_claimed() -> None:
     async with bridge() as by:
@@ -747,7 +773,25 @@ async def test_a_failed_attempt_is_tried_again_after_its_backoff_until_the_budge
         assert (await by.poll()).task.resume.workflow_event_type == "ActivityFailed"
 
 
-@pytest.mark.contract("CODEC-07")
+@pytest.mark.contract("ACT-33")
+async def test_every_claim_of_an_activity_writes_its_attempt() -> None:
+    async with bridge() as by:
+        await by.start()
+        policy = RetryPolicy(max_attempts=2)
+        await by.complete(await by.poll(), ScheduleActivity(activity_type="charge", retry_policy=policy))
+        claimed = [await by.poll_activity()]
+        await by.world.advance(301)  # that lease is lost
+        (view,) = (await by.app.describe("o")).tasks
+        claimed.append(await by.app.call(ask.ClaimActivityTask(task_id=view.task.id, worker_id=ME)))
+        await by.break_activity(claimed[-1], Failure(message="no"))
+        claimed.append(await by.poll_activity())
+        await by.finish(claimed[-1])
+        started = [entry.event for entry in await by.history() if entry.type == "ActivityStarted"]
+    assert [event.attempt_number for event in started] == [1, 2, 3]
+    assert [event.activity_attempt_id for event in started] == [task.activity_attempt_id for task in claimed]
+
+
+@pytest.mark.contract("CODEC-06", "CODEC-07")
 async def test_details_of_a_failure_are_kept_as_they_came() -> None:
     async with bridge() as by:
         await by.start()

@@ -30,7 +30,9 @@ from holdfast import (
 )
 from holdfast.codec.values import loads
 from holdfast.kernel.values import SECOND
+from holdfast.protocol import requests as ask
 from holdfast.sdk.sync import LoopBridge
+from holdfast.store import RunFilter
 
 from .kit import events, eventually, memory, names
 
@@ -270,6 +272,20 @@ async def test_a_workflow_nobody_registered_waits_for_somebody_who_does() -> Non
 
 
 # -- options
+
+
+@pytest.mark.contract("START-09")
+async def test_a_memo_is_returned_and_never_matched() -> None:
+    async with memory(*EVERY) as app:
+        await app.options(memo={"note": "blue"}, search={"size": 3}).start(sleeps, "s")
+        assert {row.workflow_id for row in await app.list(search=("size", 3))} == {"s"}
+        assert await app.list(search=("note", "blue")) == []
+        assert await app.list(label=("note", "blue")) == []
+        assert await app.list(business_key="blue") == []
+        with pytest.raises(TypeError):
+            await app.list(memo=("note", "blue"))  # type: ignore[call-arg]
+        assert list((await app.describe("s")).memo) == ["note"]
+    assert not any("memo" in name for name in (*RunFilter.__struct_fields__, *ask.ListWorkflows.__struct_fields__))
 
 
 @pytest.mark.contract("START-06")

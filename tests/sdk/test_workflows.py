@@ -17,7 +17,6 @@ import pytest
 from holdfast import (
     AsyncHoldfast,
     DefinitionError,
-    DurableCallRefused,
     NotInWorkflow,
     Types,
     WorkflowFailed,
@@ -242,7 +241,7 @@ def test_outside_a_workflow_a_workflow_function_is_the_function() -> None:
     assert double.type == "double"
 
 
-async def test_calling_a_workflow_inside_another_is_a_child(memory: Open) -> None:
+async def test_calling_a_workflow_inside_another_is_a_child() -> None:
     @workflow
     def inner() -> int:
         return 1

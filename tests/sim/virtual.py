@@ -60,14 +60,15 @@ class InlinePool:
 
 
 class VirtualWorld(AsyncioWorld):
-    def __init__(self, loop: VirtualLoop, seed: int) -> None:
+    def __init__(self, loop: VirtualLoop, seed: int, epoch: Micros = EPOCH) -> None:
         self._virtual = loop  # the base class asks for the time at once
+        self._epoch = epoch
         super().__init__(loop)
         self.random = random.Random(seed)
         self.ids = Minted(self.now, self.random)
 
     def now(self) -> Micros:
-        return EPOCH + round(self._virtual.time() * SECOND)
+        return self._epoch + round(self._virtual.time() * SECOND)
 
     def post(self, call: Callable[[], None]) -> None:
         self._virtual.call_soon(call)

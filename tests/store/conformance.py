@@ -416,6 +416,22 @@ class Alone:
         assert await apply(store, *sleeper.step(CompleteWorkflow())) == ALL
         assert await store.due(instant(100), 10) == []
 
+    async def test_waiting_instances_that_were_written_later_than_now_are_found(self, database: Database) -> None:
+        store = await database.open()
+        sleepers = [Instance() for _ in range(4)]
+        for sleeper, at in zip(sleepers, [0, 100, 200, 300], strict=True):
+            sleeper.start(at=at)
+            sleeper.complete(StartTimer(delay_seconds=50))
+        resting = Instance()
+        resting.start(at=500)
+        await applied(store, *sleepers, resting)
+        found = [(instant(at + 50), sleeper.key) for sleeper, at in zip(sleepers[1:], [100, 200, 300], strict=True)]
+        assert await store.ahead(instant(99), (instant(99), 0), 10) == found
+        assert await store.ahead(instant(99), (instant(99), 0), 2) == found[:2]
+        assert await store.ahead(instant(99), found[0], 2) == found[1:]
+        assert await store.ahead(instant(100), (instant(100), 0), 10) == found[1:]
+        assert await store.ahead(instant(300), (instant(300), 0), 10) == []
+
     @pytest.mark.parametrize("size", [1, 2, 5, 100])
     async def test_ready_tasks_are_paged_oldest_first(self, database: Database, size: int) -> None:
         store = await database.open()
@@ -677,7 +693,7 @@ class Shared:
         with pytest.raises(HistoryDamaged) as caught:
             await store.load(hurt.key)
         assert (caught.value.run, caught.value.sequence) == (run, sequence)
-        assert str(run) in str(caught.value)
+        assert f"workflow {hurt.state.workflow_id!r}, run {hurt.run.run_id}" in str(caught.value)
         assert f"event {sequence}" in str(caught.value)
         with pytest.raises(HistoryDamaged):
             await store.history(run)

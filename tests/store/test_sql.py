@@ -27,6 +27,7 @@ HOT = {
     "history": "event_run",
     "last_event": "event_run",
     "due": "workflow_wake",
+    "ahead": "workflow_wake",
     "ready": "task_ready",
     "suspects": "INTEGER PRIMARY KEY",
     "run_by_id": "run_id",

@@ -21,7 +21,7 @@ from holdfast.kernel.features.activity import (
     HeartbeatReply,
 )
 from holdfast.kernel.features.activity import status as activity_status
-from holdfast.kernel.features.lease import Claim
+from holdfast.kernel.features.lease import Claim, Claimant
 from holdfast.kernel.features.lease import claim_status as claim_status_of
 from holdfast.kernel.features.workflow_task import (
     CompleteWorkflowTask,
@@ -85,7 +85,8 @@ class Bridge:
             else:
                 future.set_result(self._engine.machine.assign(entry.flow, task))
 
-        self._engine.submit(key, Claim(task_id=request.task_id, lease=lease, kind=kind), claimed)
+        claim = Claim(task_id=request.task_id, lease=lease, kind=kind, by=_claimant(request))
+        self._engine.submit(key, claim, claimed)
         return await future
 
     async def claim_status(self, request: ask.GetClaimStatus) -> ask.ClaimStatus:
@@ -93,7 +94,8 @@ class Bridge:
             flow = await self._access.committed(await self._access.key_of(request.task_id))
         except Refused:
             return ask.ClaimStatus(task_id=request.task_id, claimable=False, reason="task_not_found")
-        reason = claim_status_of(flow, request.task_id, request.kind, self._engine.world.now())
+        now = self._engine.world.now()
+        reason = claim_status_of(flow, request.task_id, request.kind, now, _claimant(request))
         return ask.ClaimStatus(task_id=request.task_id, claimable=reason is None, reason=reason)
 
     async def task_history(self, request: ask.GetTaskHistory) -> ask.HistoryPage:
@@ -237,7 +239,8 @@ class Bridge:
         def lease() -> Lease:
             return Lease(owner=worker_id, until=engine.world.now() + LEASE, call=call)
 
-        waiter = Waiter(kind, namespace, queue, types, lease, future, compatibility, connection)
+        worker = Claimant(connection=connection, compatibility=compatibility)
+        waiter = Waiter(kind, namespace, queue, types, lease, future, worker)
         engine.matching.park(waiter)
         engine.serve(waiter)
         alarm = engine.world.at(
@@ -257,6 +260,10 @@ class Bridge:
                     return None
                 return self._engine.machine.assign(await self._access.committed(task.workflow), task)
         return None
+
+
+def _claimant(request: ask.ClaimWorkflowTask | ask.ClaimActivityTask | ask.GetClaimStatus) -> Claimant:
+    return Claimant(connection=request.connection, compatibility=request.compatibility)
 
 
 def _parse_attempt(attempt_id: str) -> tuple[str, int, int]:

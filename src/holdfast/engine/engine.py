@@ -30,7 +30,7 @@ from holdfast.kernel.machine import Machine, nobody
 from holdfast.kernel.message import Message, Refused
 from holdfast.kernel.state import Workflow
 from holdfast.kernel.task import Task
-from holdfast.store import Applied, Now, Store, Unavailable
+from holdfast.store import Applied, ForkedEngine, Now, Store, Unavailable
 
 log = logging.getLogger("holdfast.engine")
 
@@ -46,19 +46,6 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 BATCH = 1024  # decisions in one commit
-
-
-class ForkedEngine(RuntimeError):
-    """An engine does not survive a fork: its lock, threads and connections belong to the parent process."""
-
-    def __init__(self, path: str | None = None) -> None:
-        what = (
-            "this engine was opened before a fork" if path is None else f"{path} was open when this process was forked"
-        )
-        super().__init__(
-            f"{what}; open Holdfast only after forking (for example in the web server's post-fork or lifespan hook),"
-            " not at import time, or start the child process with spawn"
-        )
 
 
 class Item:
@@ -321,9 +308,12 @@ class Engine:
 
     def serve(self, waiter: Waiter) -> None:
         """A poll has come: offer it the best task that waits for one like it."""
-        found = self.matching.next_for(waiter.matches)
-        if found is not None:
-            self.submit(found[1], Offer(task_id=found[0]))
+        while (found := self.matching.next_for(waiter.matches)) is not None:
+            # Nobody takes what was claimed by name or closed while it stood in its lane; there may be another.
+            answers: list[BaseException | None] = []
+            self.submit(found[1], Offer(task_id=found[0]), lambda _, error, answers=answers: answers.append(error))
+            if answers != [None] or not self.matching.waits(waiter):
+                return
 
     def give_up_waiting(self, waiter: Waiter) -> None:
         """A poll's time is over. If a task was promised to it meanwhile, that commit answers it."""

@@ -167,7 +167,12 @@ class InlineCode:
         executor = self._engine.matching.manual
         if executor is None or not executor.serves(task):
             message = f"no worker of this process runs {task.type!r}"
-            future.set_exception(Refused("workflow_type_not_registered", message))
+            reason = "workflow_type_not_registered"
+            routing = task.routing
+            if executor is not None and executor.runs(task.kind, task.type, routing.namespace, routing.queue, None):
+                reason = "compatibility_blocked"
+                message += f" marked {routing.compatibility!r}"
+            future.set_exception(Refused(reason, message))
             return
         self._executing[task_id] = future
         self._activate(entry, task_id, executor)

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 from holdfast.engine.cache import Entry, Reply
 from holdfast.kernel.event import HistoryDamaged
 from holdfast.kernel.message import Message, Refused
-from holdfast.kernel.state import Run, Workflow
+from holdfast.kernel.state import Moment, Run, Workflow
 from holdfast.kernel.turn import watch
+from holdfast.kernel.values import Micros
 from holdfast.store import Loaded, Now, Unavailable
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ class Loading:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._waiting: dict[int, list[tuple[Message, Reply | None, bool]]] = {}
+        self._rearmed: dict[tuple[int, Moment], Micros] = {}  # by run; small, since clocks rarely go back
 
     def load(self, key: int, message: Message, reply: Reply | None, again: bool) -> None:
         waiting = self._waiting.get(key)
@@ -64,6 +66,9 @@ class Loading:
                 elif again and isinstance(error, Unavailable):
                     self._engine.retry(key, message)  # a report of our own: nobody else would repeat it
             return
+        if self._engine.holder:
+            # Another process may have moved it.
+            self._engine.waking.set(key, entry.flow.next_wake)
         for message, reply, again in waiting:
             self._engine.decide(entry, message, reply, again)
         if not entry.inflight:
@@ -86,5 +91,6 @@ class Loading:
             for task in loaded.tasks:
                 flow.keep(task)
                 watch(run, task)
+            self._engine.machine.rearm(flow, self._engine.world.now(), self._rearmed)
         flow.held = self._engine.machine.unpack_held(row.held)
         return flow

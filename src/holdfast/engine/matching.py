@@ -13,6 +13,7 @@ from heapq import heappop, heappush
 from typing import Any, NamedTuple, Protocol
 
 from holdfast.kernel.event import Recorded
+from holdfast.kernel.features.lease import Claimant
 from holdfast.kernel.task import Lease, Task
 from holdfast.kernel.values import Micros
 from holdfast.protocol.commands import Inquiry
@@ -111,7 +112,7 @@ class Lane(NamedTuple):
 class Waiter:
     """A parked poll. It is answered once, after the commit that leased its task."""
 
-    __slots__ = ("compatibility", "connection", "future", "kind", "lease", "namespace", "queue", "types")
+    __slots__ = ("future", "kind", "lease", "namespace", "queue", "types", "worker")
 
     def __init__(
         self,
@@ -121,8 +122,7 @@ class Waiter:
         types: frozenset[str] | None,
         lease: Callable[[], Lease],
         future: asyncio.Future[Any],
-        compatibility: frozenset[str] | None = None,
-        connection: str | None = None,
+        worker: Claimant,
     ) -> None:
         self.kind = kind
         self.namespace = namespace
@@ -130,23 +130,15 @@ class Waiter:
         self.types = types
         self.lease = lease
         self.future = future
-        self.compatibility = compatibility
-        self.connection = connection
+        self.worker = worker
 
     def matches(self, lane: Lane) -> bool:
         return (
             lane.kind == self.kind
             and lane.namespace == self.namespace
             and lane.queue == self.queue
-            and (self.connection is None or lane.connection == self.connection)
             and (self.types is None or lane.type in self.types)
-            and (
-                lane.compatibility is None
-                or (
-                    self.compatibility is not None
-                    and ("*" in self.compatibility or lane.compatibility in self.compatibility)
-                )
-            )
+            and self.worker.serves(lane) is None
         )
 
 
@@ -201,6 +193,9 @@ class Matching:
             return False
         self._waiters.remove(waiter)
         return True
+
+    def waits(self, waiter: Waiter) -> bool:
+        return waiter in self._waiters
 
     def wanted(self, task: Task) -> bool:
         """Whether a worker of this process runs such tasks."""

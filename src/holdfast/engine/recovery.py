@@ -116,6 +116,7 @@ class Recovery:
             if task.workflow not in seen:
                 seen.add(task.workflow)
                 self.look_at(task.workflow)
+        await self._catch_up(seen)
         after: tuple[Micros, int, str] | None = None
         while True:
             page = await engine.store.ready(PAGE, after)
@@ -125,12 +126,28 @@ class Recovery:
                 return
             after = (page[-1].available_at, page[-1].workflow, page[-1].id)
 
+    async def _catch_up(self, seen: set[int]) -> None:
+        """The clock may have gone back while no engine ran: what was set by the old one begins again from now."""
+        now = self._engine.world.now()
+        after: tuple[Micros, int] = (now, 0)
+        while True:
+            page = await self._engine.store.ahead(now, after, PAGE)
+            for _, key in page:
+                if key not in seen:
+                    seen.add(key)
+                    self.look_at(key)
+            if len(page) < PAGE:
+                return
+            after = page[-1]
+
     def _offer(self, task: Task, seen: set[int]) -> None:
-        if task.available_at > self._engine.world.now():
+        now = self._engine.world.now()
+        gone_back = task.created_at > now
+        if task.available_at > now and not gone_back:
             return  # its wake will bring it
         if task.workflow not in seen:
             seen.add(task.workflow)
-            if self._engine.matching.wanted(task):
+            if gone_back or self._engine.matching.wanted(task):
                 self.look_at(task.workflow)
             else:
                 self._engine.matching.enqueue(task)

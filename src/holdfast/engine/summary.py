@@ -145,4 +145,4 @@ def transport_state(task: Task, now: Micros, paused: bool = False) -> str:
         return "repair_backoff"
     if task.state == "leased":
         return "lease_expired" if task.until is not None and task.until <= now else "leased"
-    return "scheduled" if task.available_at > now else "ready"
+    return "ready" if task.due(now) else "scheduled"

@@ -41,7 +41,8 @@ class Waking:
         """The next wake of an instance is now this."""
         if at is None:
             self._armed.pop(key, None)
-        elif at <= self._horizon and self._armed.get(key) != at:
+        elif (at <= self._horizon or self._stopped) and self._armed.get(key) != at:
+            # Before the start too: what recovery has decided may reach the disk only after the first look ahead.
             self._armed[key] = at
             heappush(self._heap, (at, key))
             self._arm()
@@ -82,7 +83,7 @@ class Waking:
         full = len(found) == PAGE
         self._horizon = found[-1][0] if full else until
         for at, key in found:
-            if self._armed.get(key) != at:
+            if key not in self._armed:  # what is armed was decided since, and may not be on disk yet
                 self._armed[key] = at
                 heappush(self._heap, (at, key))
         if full and self._horizon <= self._world.now():

@@ -38,6 +38,7 @@ class Context(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     command_id: str | None = None
     command_sequence: int | None = None
     source: str | None = None
+    ahead: Micros | None = None  # how far behind its history the clock was: `at` is no earlier than the event before
 
 
 NO_CONTEXT = Context()
@@ -59,16 +60,31 @@ class Recorded(Struct, frozen=True, gc=False):
     def type(self) -> str:
         return type(self.event).__name__
 
+    @property
+    def clock(self) -> Micros:
+        """What the clock said when this was recorded; deadlines count from here. Only a clock set back differs from `at`."""
+        return self.at - (self.context.ahead or 0)
+
 
 class HistoryDamaged(Exception):
     """Stored history does not add up. The run is unreadable until it is restored; nothing is replayed from it."""
 
-    def __init__(self, run: int, sequence: int, why: str) -> None:
+    def __init__(
+        self, run: int, sequence: int, why: str, *, workflow_id: str | None = None, run_id: str | None = None
+    ) -> None:
+        whose = f"run {run}" if workflow_id is None else f"workflow {workflow_id!r}, run {run_id},"
         super().__init__(
-            f"history of run {run} is damaged at event {sequence}: {why}; restore the database from a backup"
+            f"history of {whose} is damaged at event {sequence}: {why}; restore the database from a backup"
         )
         self.run = run
         self.sequence = sequence
+        self.why = why
+        self.workflow_id = workflow_id
+        self.run_id = run_id
+
+    def of(self, workflow_id: str, run_id: str) -> HistoryDamaged:
+        """The same damage under the names that people know the run by."""
+        return HistoryDamaged(self.run, self.sequence, self.why, workflow_id=workflow_id, run_id=run_id)
 
 
 E = TypeVar("E", bound=Event)

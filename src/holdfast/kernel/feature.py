@@ -29,10 +29,14 @@ class CommandRule(NamedTuple):
 
 
 class Deadline(NamedTuple):
-    """A kind of agenda entry. An entry counts only while `armed` still answers its time."""
+    """A kind of agenda entry. An entry counts only while `armed` still answers its time.
+
+    `length` is how far ahead it was set: an entry that lies farther away than that was set by a clock since set back.
+    """
 
     armed: Callable[[Workflow, Any], Micros | None]
     due: Callable[[Turn, Any], None]
+    length: Callable[[Workflow, Any], Micros] | None = None
 
 
 class Value(NamedTuple):

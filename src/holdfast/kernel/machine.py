@@ -7,8 +7,8 @@ repair, the operator and the tests alike.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from heapq import heappop
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
+from heapq import heapify, heappop
 from typing import Any, NamedTuple
 
 from holdfast.kernel.command import Command
@@ -46,7 +46,7 @@ from holdfast.kernel.groups import Groups
 from holdfast.kernel.limits import Breach, Limits
 from holdfast.kernel.message import Message
 from holdfast.kernel.send import Parcel
-from holdfast.kernel.state import Run, Workflow
+from holdfast.kernel.state import Moment, Run, Workflow
 from holdfast.kernel.task import Lease, Task
 from holdfast.kernel.turn import Turn
 from holdfast.kernel.values import Ids, Micros
@@ -184,10 +184,35 @@ class Machine:
         agenda = run.agenda
         while agenda:
             at, kind, id = agenda[0]
-            if self.deadlines[kind].armed(flow, id) == at:
+            if self.armed(flow, kind, id) == at:
                 return at
             heappop(agenda)
         return None
+
+    def armed(self, flow: Workflow, kind: str, id: int | str) -> Micros | None:
+        """When this deadline is due, if its feature still vouches for it."""
+        at = self.deadlines[kind].armed(flow, id)
+        rearmed = flow.current.rearmed
+        return rearmed.get((at, kind, id), at) if rearmed and at is not None else at
+
+    def rearm(self, flow: Workflow, now: Micros, known: MutableMapping[tuple[int, Moment], Micros]) -> None:
+        """Begin again, from now, every deadline that is farther away than it was when it was set: the clock went back.
+
+        `known` remembers what was begun again, so that folding a run anew does not put it off once more.
+        """
+        run = flow.run
+        if run is None or not run.open:
+            return
+        for moment in run.agenda:
+            at, kind, id = moment
+            rule = self.deadlines[kind]
+            if at > now and rule.length is not None and rule.armed(flow, id) == at:
+                length = rule.length(flow, id)
+                if at - now > length:
+                    run.rearmed[moment] = known.setdefault((run.key, moment), now + length)
+        if run.rearmed:
+            run.agenda = [(run.rearmed.get(moment, moment[0]), *moment[1:]) for moment in run.agenda]
+            heapify(run.agenda)
 
     def claim(self, turn: Turn, task: Task) -> None:
         """Record what a claim of this kind of task means; claiming a workflow task is no fact of its run."""
@@ -367,7 +392,7 @@ class Machine:
         born: list[Task] = []
         for id in list(turn.touched):
             task = tasks.get(id)
-            if task is not None and task.state == "ready" and task.available_at <= turn.now:
+            if task is not None and task.state == "ready" and task.due(turn.now):
                 offered = turn.offer(task)
                 if offered is None:
                     born.append(task)

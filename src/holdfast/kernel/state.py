@@ -16,6 +16,9 @@ from holdfast.kernel.values import Micros, Routing
 
 P = TypeVar("P")
 
+Moment = tuple[Micros, str, int | str]
+"""A deadline on an agenda: when, which kind, of what."""
+
 OPEN = ("pending", "waiting")
 
 
@@ -37,6 +40,7 @@ class Run:
         "not_before",
         "number",
         "parts",
+        "rearmed",
         "routing",
         "run_id",
         "started_at",
@@ -65,7 +69,8 @@ class Run:
         self.step = 0  # the highest step number recorded
         self.waking: deque[tuple[int, Resume]] = deque()  # waking events, oldest first; the cursor eats them
         self.apart: deque[tuple[int, Resume]] = deque()  # events that get a task of their own, ahead of the waking ones
-        self.agenda: list[tuple[Micros, str, int | str]] = []  # heap of (at, kind, id); entries may be stale
+        self.agenda: list[Moment] = []  # heap of (at, kind, id); entries may be stale
+        self.rearmed: dict[Moment, Micros] = {}  # deadlines that a clock since set back put too far away
         self.parts: dict[type[Any], Any] = {}
 
     def part(self, kind: type[P]) -> P:

@@ -93,3 +93,7 @@ class Task(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     block: Block | None = None
     repair_count: int = 0
     repair_available_at: Micros | None = None
+
+    def due(self, now: Micros) -> bool:
+        """Whether it may be handed out: one that was made without a pause may, even by a clock since set back."""
+        return self.available_at <= now or self.available_at <= self.created_at

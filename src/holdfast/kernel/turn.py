@@ -64,8 +64,7 @@ class Turn:
         self.flow = flow
         self.ids = ids
         self.offer = offer
-        # Time never runs backwards inside an instance, whatever the machine's clock does.
-        self.now: Micros = now if flow.run is None or now >= flow.run.last_at else flow.run.last_at
+        self.now = now
         # The current run. Before an instance's first run there is none, and nobody asks.
         self.run: Run = flow.run  # type: ignore[assignment]
         self.context: Context = NO_CONTEXT
@@ -99,7 +98,13 @@ class Turn:
         context_body = self._context_body
         if context_body is None:
             context_body = self._context_body = encode_context(self.context)
-        entry = record(run.key, run.length + 1, self.now, event, self.context, context_body, run.checksum)
+        if self.now >= run.last_at:
+            entry = record(run.key, run.length + 1, self.now, event, self.context, context_body, run.checksum)
+        else:
+            # History never runs backwards, whatever the clock does; deadlines go by the clock.
+            context = replace(self.context, ahead=run.last_at - self.now)
+            body = encode_context(context)
+            entry = record(run.key, run.length + 1, run.last_at, event, context, body, run.checksum)
         self.machine.evolve(self.flow, run, entry)
         self.events.append(entry)
         return entry
@@ -107,6 +112,9 @@ class Turn:
     def put(self, task: Task) -> Task:
         flow = self.flow
         self.touched.setdefault(task.id, task.id in flow.tasks)
+        if task.created_at > self.now:  # by a clock since set back
+            pause = task.available_at - task.created_at
+            task = replace(task, created_at=self.now, available_at=self.now + pause)
         flow.keep(task)
         if task.until is not None or task.repair_available_at is not None:
             watch(self.run, task)
@@ -209,6 +217,8 @@ class Turn:
     def begin(self, run: Run) -> None:
         """A new run of this instance starts in this turn."""
         self.index_now()
+        if self.flow.run is not None:
+            run.last_at = self.run.last_at
         self.flow.run = self.run = run
         self.flow.command_sequence = 0
         self.flow.cursor = 0

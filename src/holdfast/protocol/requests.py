@@ -151,6 +151,8 @@ class PollWorkflowTask(Request[WorkflowAssignment | None], frozen=True, kw_only=
 class ClaimWorkflowTask(Request[WorkflowAssignment], frozen=True, kw_only=True):
     task_id: str
     worker_id: str
+    connection: str | None = None
+    compatibility: frozenset[str] | None = None
 
 
 class ClaimStatus(Struct, frozen=True, kw_only=True):
@@ -162,8 +164,12 @@ class ClaimStatus(Struct, frozen=True, kw_only=True):
 
 
 class GetClaimStatus(Request[ClaimStatus], frozen=True, kw_only=True):
+    """Asked by a worker like this; the answer may differ for another."""
+
     task_id: str
     kind: str = "workflow"
+    connection: str | None = None
+    compatibility: frozenset[str] | None = None
 
 
 class HistoryPage(Struct, frozen=True, kw_only=True):
@@ -228,6 +234,8 @@ class PollActivityTask(Request[ActivityAssignment | None], frozen=True, kw_only=
 class ClaimActivityTask(Request[ActivityAssignment], frozen=True, kw_only=True):
     task_id: str
     worker_id: str
+    connection: str | None = None
+    compatibility: frozenset[str] | None = None
 
 
 class CompleteActivityTask(Request[AttemptOutcome], frozen=True, kw_only=True):

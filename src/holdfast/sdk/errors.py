@@ -3,6 +3,7 @@
     HoldfastError
     ├── NotInWorkflow            a durable primitive was used outside a workflow
     ├── DurableCallRefused       a durable call where none is allowed (query, side effect, generator, ...)
+    ├── NonDeterminismError      workflow code did what a replay could not repeat; fails the task, not the run
     ├── DefinitionError          a workflow or activity is declared wrongly; raised at import or registration
     ├── CompensationFailed       a saga could not undo everything; it has the original error and those of the undoing
     ├── ActivityError            what a workflow sees of an activity that did not end well by itself
@@ -42,6 +43,10 @@ class NotInWorkflow(HoldfastError):
 
 class DurableCallRefused(HoldfastError):
     pass
+
+
+class NonDeterminismError(HoldfastError):
+    """Workflow code called what only an activity may. Fix the code: the run is still open and goes on with it."""
 
 
 class DefinitionError(HoldfastError, TypeError):

@@ -37,6 +37,7 @@ from holdfast.sdk.activity import error_type
 from holdfast.sdk.attempt import Attempt, set_current
 from holdfast.sdk.errors import ActivityCancelled
 from holdfast.sdk.fiber import Fiber
+from holdfast.sdk.guard import guard_of
 from holdfast.sdk.inquiry import answer_from, answer_on
 from holdfast.sdk.local import LocalRunner
 from holdfast.sdk.registry import Registry
@@ -284,6 +285,7 @@ class EmbeddedExecutor:
             RULES,
             definition.handlers,
         )
+        fiber.guard = guard_of(definition, self.registry.guard)
         fiber.threaded = assignment.workflow_type in self._slow
         return fiber
 

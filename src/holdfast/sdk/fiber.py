@@ -107,6 +107,7 @@ class Fiber:
         self.abandoned = False
         self.threaded = False  # lives on the workflow thread
         self.replaying = False
+        self.guard = "off"  # what becomes of calls that a replay could not repeat
         self.closing: Command | None = None
         self.fatal: BaseException | None = None
         self.broken: Exception | None = None  # a side effect failed: the run can only fail

@@ -14,6 +14,7 @@ from holdfast.kernel.message import Refused
 from holdfast.kernel.task import Block, Task
 from holdfast.protocol.commands import Inquiry
 from holdfast.sdk.fiber import Fiber
+from holdfast.sdk.guard import guard_of
 from holdfast.sdk.registry import Registry
 from holdfast.sdk.rules import RULES
 from holdfast.sdk.talk import Ran, call_member, run_handler
@@ -45,6 +46,7 @@ def answer_from(
         RULES,
         definition.handlers,
     )
+    fiber.guard = guard_of(definition, registry.guard)  # what was refused in life is refused here
     fiber.looking = True
     seen = [e for e in history if e.context.decided_after is not None or e.sequence <= horizon]
     try:

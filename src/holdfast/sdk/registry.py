@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal
+from typing import Any
 
 from msgspec import Struct
 
 from holdfast.codec.exceptions import Exceptions
 from holdfast.sdk.activity import Definition as ActivityDefinition
 from holdfast.sdk.errors import DefinitionError
+from holdfast.sdk.guard import Guard, NonDeterminismWarning, guard_of, watch
 from holdfast.sdk.workflow import WorkflowDefinition, WorkflowFn, definition_of
 
-Guard = Literal["error", "warn", "off"]
-
-
-class NonDeterminismWarning(UserWarning):
-    """Workflow code that may not replay the same way."""
+__all__ = ["Guard", "NonDeterminismWarning", "Registry", "Types"]
 
 
 class Types(Struct, frozen=True, kw_only=True):
@@ -32,7 +29,7 @@ class Types(Struct, frozen=True, kw_only=True):
 class Registry:
     def __init__(self, types: Types | None = None, guard: Guard = "warn") -> None:
         types = types or Types()
-        self.guard = guard
+        self.guard: Guard = guard
         self.workflows: dict[str, WorkflowDefinition] = {}
         self.activities: dict[str, ActivityDefinition[Any, Any]] = {}
         self.instances: dict[str, object] = {}
@@ -118,8 +115,9 @@ class Registry:
         self._keys[id(code)] = own
 
     def _check(self, definition: WorkflowDefinition) -> None:
-        if self.guard == "off" or definition.unchecked:
+        if guard_of(definition, self.guard) == "off":
             return
+        watch(definition.target)
         from holdfast.sdk.branch import spawn
         from holdfast.sdk.primitives import side_effect
         from holdfast.sdk.source import check

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from holdfast.sdk.fiber import Fiber
 
 POOL_LIMIT = 256
+UNREPLAYED = ("a side effect", "query ", "the validator ")  # how `readonly` begins for code that no replay runs again
 PATIENCE = 20  # how many refused calls in a row end quietly
 
 _get_running_loop = asyncio.events._get_running_loop

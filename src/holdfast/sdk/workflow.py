@@ -22,7 +22,7 @@ from holdfast.kernel.task import Block
 from holdfast.sdk.activity import in_async_code
 from holdfast.sdk.cancellation import Cancelled, was_requested
 from holdfast.sdk.durations import Duration, to_seconds
-from holdfast.sdk.errors import ContinueAsNewRequested, DefinitionError, Evicted, NotInWorkflow
+from holdfast.sdk.errors import ContinueAsNewRequested, DefinitionError, Evicted, NonDeterminismError, NotInWorkflow
 from holdfast.sdk.fiber import Fiber
 from holdfast.sdk.loop import WorkflowLoop
 from holdfast.sdk.members import Handlers, Signal
@@ -183,6 +183,8 @@ class WorkflowDefinition:
             fiber.closing = CancelWorkflow() if was_requested(fiber) else _failed(fiber, error)
         except KeyboardInterrupt:
             raise  # meant for the process; the code runs again after a restart
+        except NonDeterminismError as error:
+            fiber.park(Block(message=str(error), type=type(error).__name__))  # the code's fault, not the run's
         except BaseException as error:
             fiber.fatal = error
             fiber.closing = _failed(fiber, error)

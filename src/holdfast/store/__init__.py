@@ -32,6 +32,19 @@ class IncompatibleStore(StoreError):
     """The database was written by a newer version, or is not ours."""
 
 
+class ForkedEngine(StoreError, RuntimeError):
+    """An engine does not survive a fork: its lock, threads and connections belong to the parent process."""
+
+    def __init__(self, path: str | None = None) -> None:
+        what = (
+            "this engine was opened before a fork" if path is None else f"{path} was open when this process was forked"
+        )
+        super().__init__(
+            f"{what}; open Holdfast only after forking (for example in the web server's post-fork or lifespan hook),"
+            " not at import time, or start the child process with spawn"
+        )
+
+
 class Applied(NamedTuple):
     """What became of a batch, by position. Positions in neither were committed."""
 
@@ -136,6 +149,10 @@ class Store(Protocol):
 
     def due(self, until: Micros, limit: int) -> Awaitable[list[tuple[Micros, int]]]:
         """(next wake, instance key), earliest first."""
+        ...
+
+    def ahead(self, now: Micros, after: tuple[Micros, int], limit: int) -> Awaitable[list[tuple[Micros, int]]]:
+        """Of those behind (next wake, instance key): the ones last written at a time that is still to come."""
         ...
 
     def ready(self, limit: int, after: tuple[Micros, int, str] | None = None) -> Awaitable[list[Task]]:

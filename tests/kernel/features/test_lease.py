@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from holdfast.kernel.features.activity import ActivityStarted, RetryPolicy, ScheduleActivity
-from holdfast.kernel.features.lease import Claim, Offer, Release, claim_status
+from holdfast.kernel.features.lease import Claim, Claimant, Offer, Release, claim_status
 from holdfast.kernel.features.side_effect import RecordSideEffect
 from holdfast.kernel.features.timer import StartTimer
 from holdfast.kernel.features.workflow_task import CompleteWorkflowTask, FailWorkflowTask, HeartbeatWorkflowTask
 from holdfast.kernel.message import Message
 from holdfast.kernel.task import Block, Lease
-from holdfast.kernel.values import LEASE, SECOND
+from holdfast.kernel.values import LEASE, SECOND, Routing
 
 from ..given import T0, WORKER, Flow, given, instant, names, only, refold, running, snapshot, to
 
@@ -77,6 +77,36 @@ def test_a_leased_or_failed_workflow_task_cannot_be_claimed() -> None:
     assert flow.refused(claim("RUN1-w2", owner="worker-2")).reason == "task_not_claimable"
     flow.break_task(Block(message="x"))
     assert flow.refused(claim("RUN1-w2", owner="worker-2")).reason == "task_not_claimable"
+
+
+MARKED = Routing(compatibility="build-2", connection="redis")
+
+
+@pytest.mark.contract("LEASE-04", "MATCH-06")
+@pytest.mark.parametrize(
+    ("claimant", "workflow", "activity"),
+    [
+        (Claimant(), "compatibility_blocked", "compatibility_unsupported"),
+        (Claimant(compatibility=frozenset({"build-1"})), "compatibility_blocked", "compatibility_unsupported"),
+        (Claimant(compatibility=frozenset({"*"}), connection="sqs"), "backend_unavailable", "backend_unsupported"),
+        (Claimant(compatibility=frozenset({"build-1", "build-2"})), None, None),
+        (Claimant(compatibility=frozenset({"*"}), connection="redis"), None, None),
+        (None, None, None),
+    ],
+)
+def test_a_claim_of_a_worker_that_cannot_run_it_leaves_the_row_untouched(
+    claimant: Claimant | None, workflow: str | None, activity: str | None
+) -> None:
+    for flow, task_id, reason in (
+        (given(routing=MARKED), "RUN1-w2", workflow),
+        (given(ScheduleActivity(activity_type="a"), routing=MARKED), "RUN1-a1.1", activity),
+    ):
+        assert claim_status(flow.state, task_id, None, flow.now, claimant) == reason
+        message = Claim(task_id=task_id, lease=Lease(owner=WORKER, until=T0 + LEASE), by=claimant)
+        if reason is None:
+            assert flow.when(message).reply.owner == WORKER
+        else:
+            assert flow.refused(message).reason == reason
 
 
 def test_a_task_that_can_be_claimed_says_so() -> None:

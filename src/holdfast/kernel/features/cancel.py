@@ -157,6 +157,11 @@ def _deadline(flow: Workflow, _: object) -> Micros | None:
     return None if request is None else request.cleanup_deadline_at
 
 
+def _length(flow: Workflow, _: object) -> Micros:
+    started = flow.current.part(Identity).started
+    return seconds((None if started is None else started.declared_cleanup_seconds) or 0)
+
+
 def _cancel_requested(run: Run, event: CancelRequested, entry: Recorded) -> None:
     if event.cleanup_deadline_at is not None:
         run.part(Cancellation).requested = event
@@ -198,5 +203,5 @@ FEATURE = Feature(
         WorkflowTerminated: _terminated,
     },
     resume={CancelRequested: _wake},
-    deadlines={"cleanup": Deadline(_deadline, overdue)},
+    deadlines={"cleanup": Deadline(_deadline, overdue, _length)},
 )

@@ -5,16 +5,17 @@ A wake may be early and is never late; whoever is due decides what it means.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from heapq import heappop
 
 from holdfast.kernel.event import Event, Recorded
 from holdfast.kernel.feature import Deadline, Feature
 from holdfast.kernel.features import close
-from holdfast.kernel.features.start import Identity
+from holdfast.kernel.features.start import Identity, WorkflowStarted
 from holdfast.kernel.message import Message
 from holdfast.kernel.state import Run, Workflow
 from holdfast.kernel.turn import Turn
-from holdfast.kernel.values import Micros, failure_id
+from holdfast.kernel.values import Micros, failure_id, seconds
 
 
 class Due(Message, frozen=True, kw_only=True):
@@ -38,9 +39,8 @@ def due(turn: Turn, message: Due) -> None:
         return
     while run.open and run.agenda and run.agenda[0][0] <= turn.now:
         at, kind, id = heappop(run.agenda)
-        rule = turn.machine.deadlines[kind]
-        if rule.armed(flow, id) == at:
-            rule.due(turn, id)
+        if turn.machine.armed(flow, kind, id) == at:
+            turn.machine.deadlines[kind].due(turn, id)
 
 
 def _execution_deadline(flow: Workflow, _: object) -> Micros | None:
@@ -51,6 +51,14 @@ def _execution_deadline(flow: Workflow, _: object) -> Micros | None:
 def _run_deadline(flow: Workflow, _: object) -> Micros | None:
     started = flow.current.part(Identity).started
     return None if started is None else started.run_deadline_at
+
+
+def _length(read: Callable[[WorkflowStarted], float | None]) -> Callable[[Workflow, object], Micros]:
+    def length(flow: Workflow, _: object) -> Micros:
+        started = flow.current.part(Identity).started
+        return seconds((read(started) if started is not None else None) or 0)
+
+    return length
 
 
 def overrun(turn: Turn) -> bool:
@@ -97,7 +105,9 @@ FEATURE = Feature(
     decide={Due: due},
     evolve={WorkflowTimedOut: _timed_out},
     deadlines={
-        "execution_timeout": Deadline(_execution_deadline, _execution_due),
-        "run_timeout": Deadline(_run_deadline, _run_due),
+        "execution_timeout": Deadline(
+            _execution_deadline, _execution_due, _length(lambda started: started.execution_timeout_seconds)
+        ),
+        "run_timeout": Deadline(_run_deadline, _run_due, _length(lambda started: started.run_timeout_seconds)),
     },
 )

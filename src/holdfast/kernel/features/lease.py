@@ -6,6 +6,9 @@ it is offered again. Lost leases never count against a retry budget.
 
 from __future__ import annotations
 
+from typing import Protocol
+
+from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.kernel.event import NO_CONTEXT, Context
@@ -15,15 +18,46 @@ from holdfast.kernel.message import Message, Refused
 from holdfast.kernel.state import Workflow
 from holdfast.kernel.task import Lease, Task
 from holdfast.kernel.turn import Turn
-from holdfast.kernel.values import Micros
+from holdfast.kernel.values import LEASE, Micros
+
+
+class Routed(Protocol):
+    """A task's routing, or a lane of tasks with the same."""
+
+    @property
+    def connection(self) -> str | None: ...
+    @property
+    def compatibility(self) -> str | None: ...
+
+
+class Claimant(Struct, frozen=True, kw_only=True, gc=False):
+    """What a worker that claims by name says of itself. `connection` None: it serves every one."""
+
+    connection: str | None = None
+    compatibility: frozenset[str] | None = None
+
+    def serves(self, routing: Routed) -> str | None:
+        """Why it may not run work routed like this; None if it may. The same rule as for polls."""
+        if self.connection is not None and routing.connection != self.connection:
+            return "backend_unavailable"
+        marker = routing.compatibility
+        own = self.compatibility
+        return (
+            None if marker is None or (own is not None and ("*" in own or marker in own)) else "compatibility_blocked"
+        )
+
+
+# The contract has words of its own for activities.
+_OF_ACTIVITIES = {"backend_unavailable": "backend_unsupported", "compatibility_blocked": "compatibility_unsupported"}
 
 
 class Claim(Message, frozen=True, kw_only=True):
-    """Lease one specific task."""
+    """Lease one specific task. `by` None: a worker of this process, which was matched before."""
 
     task_id: str
     lease: Lease
     kind: str | None = None  # refuse another kind of task
+    by: Claimant | None = None
 
 
 class Offer(Message, frozen=True, kw_only=True):
@@ -42,7 +76,7 @@ class Release(Message, frozen=True, kw_only=True):
 
 
 def claim(turn: Turn, message: Claim) -> None:
-    refusal = claim_status(turn.flow, message.task_id, message.kind, turn.now)
+    refusal = claim_status(turn.flow, message.task_id, message.kind, turn.now, message.by)
     if refusal is not None:
         raise Refused(refusal, f"task {message.task_id} cannot be claimed: {refusal}", task_id=message.task_id)
     granted = grant(turn, turn.flow.tasks[message.task_id], message.lease)
@@ -51,20 +85,22 @@ def claim(turn: Turn, message: Claim) -> None:
     turn.reply = granted
 
 
-def claim_status(flow: Workflow, task_id: str, kind: str | None, now: Micros) -> str | None:
+def claim_status(flow: Workflow, task_id: str, kind: str | None, now: Micros, by: Claimant | None = None) -> str | None:
     """Why this task cannot be claimed now, in the words of the contract; None if it can."""
     task = flow.tasks.get(task_id)
     if task is None:
         return "run_closed" if flow.run is not None and not flow.run.open else "task_not_found"
     if kind is not None and task.kind != kind:
         return f"task_not_{kind}"
+    workflow = task.kind == "workflow"
     if task.state != "ready":
-        return "task_not_claimable" if task.kind == "workflow" else "task_not_ready"
-    if task.available_at > now:
-        return "task_not_due"
+        return "task_not_claimable" if workflow else "task_not_ready"
+    if not task.due(now):
+        return "task_not_claimable" if workflow else "task_not_due"
     if flow.run is not None and not pause.allows(flow.run):
         return "run_paused"
-    return None
+    refusal = None if by is None else by.serves(task.routing)
+    return refusal if refusal is None or workflow else _OF_ACTIVITIES[refusal]
 
 
 def offer(turn: Turn, message: Offer) -> None:
@@ -118,6 +154,10 @@ def _armed(flow: Workflow, task_id: str) -> Micros | None:
     return None if task is None else task.until
 
 
+def _length(flow: Workflow, task_id: str) -> Micros:
+    return LEASE
+
+
 def _expire(turn: Turn, task_id: str) -> None:
     turn.release(turn.flow.tasks[task_id])
 
@@ -125,5 +165,5 @@ def _expire(turn: Turn, task_id: str) -> None:
 FEATURE = Feature(
     name="lease",
     decide={Claim: claim, Offer: offer, Release: release},
-    deadlines={"lease": Deadline(_armed, _expire)},
+    deadlines={"lease": Deadline(_armed, _expire, _length)},
 )

@@ -15,7 +15,7 @@ from holdfast.kernel.features.child import parent as child
 from holdfast.kernel.message import Message
 from holdfast.kernel.task import Task
 from holdfast.kernel.turn import Turn
-from holdfast.kernel.values import SECOND, Micros
+from holdfast.kernel.values import LEASE, SECOND, Micros
 
 GRACE = 30 * SECOND
 
@@ -63,14 +63,17 @@ def reconcile(turn: Turn, message: Reconcile) -> None:
         elif task.state == "failed" and _fit_again(task, message):
             workflow_task.revive(turn, task)
             result.revived.append(id)
-        elif task.state == "ready" and task.available_at <= turn.now:
+        elif task.state == "ready" and task.created_at > turn.now:
+            turn.put(task)  # the clock went back: it waits from now
+        elif task.state == "ready" and task.due(turn.now):
             turn.touched.setdefault(id, True)  # offer it again
     for id, task in expected.items():
         if id in flow.tasks:
             continue
         if task.state == "leased":
             until = None if task.until is None else task.until + GRACE
-            if not _over(task.owner, until, turn.now, message.incarnation):
+            foreign = until is not None and until > turn.now + LEASE + GRACE  # of a clock since set back
+            if not foreign and not _over(task.owner, until, turn.now, message.incarnation):
                 continue
             task = replace(task, state="ready", owner=None, until=None)
         turn.put(replace(task, repair_count=1))

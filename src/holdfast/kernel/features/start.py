@@ -10,6 +10,7 @@ from hashlib import sha256
 from typing import Any, Literal, get_args
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from holdfast.kernel.decision import CommandRecord
 from holdfast.kernel.event import Event, Recorded
@@ -527,8 +528,16 @@ def _first_task_at(flow: Workflow, _: object) -> Micros | None:
 
 def _offer_first_task(turn: Turn, _: object) -> None:
     """The pause before a retry is over: put its task before the workers."""
-    for task_id in turn.flow.tasks:
-        turn.touched.setdefault(task_id, True)
+    for task in list(turn.flow.tasks.values()):
+        if task.state == "ready" and task.available_at > turn.now:
+            turn.put(replace(task, available_at=turn.now))
+        else:
+            turn.touched.setdefault(task.id, True)
+
+
+def _pause(flow: Workflow, _: object) -> Micros:
+    run = flow.current
+    return run.not_before - run.started_at
 
 
 FEATURE = Feature(
@@ -536,5 +545,5 @@ FEATURE = Feature(
     decide={Reserve: reserve, Start: start},
     evolve={StartAccepted: _accepted, StartRejected: _rejected, WorkflowStarted: _started},
     resume={WorkflowStarted: _wake},
-    deadlines={"first_task": Deadline(_first_task_at, _offer_first_task)},
+    deadlines={"first_task": Deadline(_first_task_at, _offer_first_task, _pause)},
 )

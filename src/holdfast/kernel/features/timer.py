@@ -141,6 +141,10 @@ def _armed(flow: Workflow, step: int) -> Micros | None:
     return None if timer is None else timer.fire_at
 
 
+def _length(flow: Workflow, step: int) -> Micros:
+    return seconds(flow.current.part(Timers).pending[step].delay_seconds)
+
+
 def _fire(turn: Turn, step: int) -> None:
     timer = turn.run.part(Timers).pending[step]
     turn.record(
@@ -240,7 +244,7 @@ FEATURE = Feature(
     commands={StartTimer: CommandRule(check, start), CancelTimer: CommandRule(nothing_to_check, cancel)},
     evolve={TimerScheduled: _scheduled, TimerFired: _fired, TimerCancelled: _cancelled},
     resume={TimerFired: _wake},
-    deadlines={"timer": Deadline(_armed, _fire)},
+    deadlines={"timer": Deadline(_armed, _fire, _length)},
     cancel=cancel_all,
     limits=_limits,
     shapes={TimerScheduled: _shape, TimerFired: _shape, TimerCancelled: _shape},

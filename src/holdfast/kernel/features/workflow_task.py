@@ -207,7 +207,7 @@ def fail(turn: Turn, message: FailWorkflowTask) -> None:
         turn.act_for(NO_CONTEXT)
         _close(turn, task)
     else:
-        pause = min(BACKOFF[0] << min(task.repair_count, 5), BACKOFF[1])
+        pause = _pause(task.repair_count)
         turn.put(
             replace(
                 task,
@@ -381,6 +381,14 @@ def _repair_armed(flow: Workflow, task_id: str) -> Micros | None:
     return None if task is None else task.repair_available_at
 
 
+def _pause(failures: int) -> Micros:
+    return min(BACKOFF[0] << min(failures, 5), BACKOFF[1])
+
+
+def _repair_length(flow: Workflow, task_id: str) -> Micros:
+    return _pause(flow.tasks[task_id].repair_count - 1)
+
+
 def _revive(turn: Turn, task_id: str) -> None:
     revive(turn, turn.flow.tasks[task_id])
 
@@ -393,7 +401,7 @@ def revive(turn: Turn, task: Task) -> None:
 FEATURE = Feature(
     name="workflow_task",
     decide={CompleteWorkflowTask: complete, FailWorkflowTask: fail, HeartbeatWorkflowTask: heartbeat},
-    deadlines={"repair": Deadline(_repair_armed, _revive)},
+    deadlines={"repair": Deadline(_repair_armed, _revive, _repair_length)},
     assign={"workflow": assign},
     expect=expect,
 )

@@ -17,10 +17,10 @@ from holdfast.kernel.limits import Limits
 from holdfast.kernel.machine import Machine
 from holdfast.protocol.requests import Request
 from holdfast.sdk.client import AsyncClient
-from holdfast.sdk.embedded import forks
 from holdfast.sdk.embedded.host import EngineHost
 from holdfast.sdk.embedded.thread import EngineThread
 from holdfast.sdk.executor import EmbeddedExecutor
+from holdfast.sdk.guard.shims import install as install_shims
 from holdfast.sdk.registry import Guard, Registry, Types
 from holdfast.sdk.sync import Client
 from holdfast.store.sqlite import SqliteStore
@@ -37,6 +37,7 @@ class HoldfastOptions(TypedDict, total=False):
     async_tasks: int
     types: Types | None
     guard: Guard
+    shims: bool
     compatibility: str | None
     limits: Limits | None
     cache_bytes: int
@@ -69,6 +70,7 @@ class AsyncHoldfast(AsyncClient):
         async_tasks: int = 1000,
         types: Types | None = None,
         guard: Guard = "warn",
+        shims: bool = False,
         compatibility: str | None = None,
         limits: Limits | None = None,
         cache_bytes: int = 48 << 20,
@@ -76,6 +78,8 @@ class AsyncHoldfast(AsyncClient):
         world: Callable[[], World] | None = None,
     ) -> None:
         self.registry = Registry(types, guard)
+        if shims:
+            install_shims()
         self._engine_room = InProcess()
         super().__init__(self._engine_room, namespace=namespace, exceptions=self.registry.exceptions)
         self.path = os.fspath(path)
@@ -104,9 +108,7 @@ class AsyncHoldfast(AsyncClient):
         # A database in memory has no slow disk to wait for.
         offload = None if self.path == ":memory:" or self._world is not None else commits.submit
         self._commits = commits
-        forks.refuse_inherited(self.path)
         self.store = SqliteStore(self.path, machine.kinds, offload)
-        forks.opened(self.store.path)
         self.engine = Engine(world, self.store, machine, cache_bytes=self._cache_bytes)
         self.recovery = Recovery(self.engine)
         self._host = EngineHost(self.engine, world, self._threads)
@@ -147,7 +149,6 @@ class AsyncHoldfast(AsyncClient):
         self._host.close()
         self._commits.close()
         self.store.close()
-        forks.closed(self.store.path)
         self._engine_room.operations = None
 
     def _deployed(self) -> None:

@@ -12,8 +12,8 @@ from collections.abc import Coroutine
 from concurrent.futures import CancelledError
 from typing import Any, TypeVar
 
-from holdfast.engine.engine import ForkedEngine
 from holdfast.sdk.sync import LoopBridge
+from holdfast.store import ForkedEngine
 
 T = TypeVar("T")
 

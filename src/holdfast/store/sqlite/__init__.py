@@ -18,29 +18,19 @@ from holdfast.kernel.task import Task
 from holdfast.kernel.values import Micros
 from holdfast.store import Applied, Loaded, RunFilter, StoredSend, StoreError, Unavailable, at_once
 from holdfast.store.sql import queries
-from holdfast.store.sqlite import rows
+from holdfast.store.sqlite import forks, rows
 from holdfast.store.sqlite.connection import connect, open_database, unavailable
 from holdfast.store.sqlite.listing import select_runs
 from holdfast.store.sqlite.writer import Offload, Writer
 
 _EVERYTHING = 1 << 62
-_engine_locks: set[IO[str]] = set()
-
-
-def _forget_inherited_locks() -> None:
-    """An OS lock is shared with forked children: one that outlives its parent would keep the next engine out."""
-    for lock in _engine_locks:
-        lock.close()
-    _engine_locks.clear()
-
-
-os.register_at_fork(after_in_child=_forget_inherited_locks)
 
 
 class SqliteStore:
     """`kinds` maps event type names to event classes; `offload` runs slow commits on another thread."""
 
     def __init__(self, path: str, kinds: dict[str, type[Event]], offload: Offload | None = None) -> None:
+        forks.refuse_inherited(path)
         connection = open_database(path)
         # From here on the file is meant, not whatever its name means after a change of directory.
         self.path = path = path if path == ":memory:" else os.path.realpath(path)
@@ -54,6 +44,7 @@ class SqliteStore:
         try:
             self._open_readers(connection)
             self._version: int | None = self._data_version()
+            forks.opened(path)
         except BaseException:
             connection.close()
             raise
@@ -112,7 +103,7 @@ class SqliteStore:
             lock.truncate(0)
             os.write(lock.fileno(), f"{os.getpid()}\n".encode())
         self._lock = lock
-        _engine_locks.add(lock)
+        forks.locks.add(lock)
         self._writer.tell = False
         return True
 
@@ -140,9 +131,10 @@ class SqliteStore:
         self._reader.close()
         self._lister.close()
         if self._lock is not None:
-            _engine_locks.discard(self._lock)
+            forks.locks.discard(self._lock)
             self._lock.close()
             self._lock = None
+        forks.closed(self.path)
 
     # -- reading
 
@@ -174,13 +166,15 @@ class SqliteStore:
             return Loaded(workflow, None, [], tasks)
         found = self._one("run_by_key", workflow.run)
         if found is None:
-            raise HistoryDamaged(workflow.run, 0, "the run's row is missing")
+            raise HistoryDamaged(workflow.run, 0, f"the row of a run of workflow {workflow.workflow_id!r} is missing")
         run = rows.run(found)
         history = self._history(run.key, 0, None)
         if len(history) < workflow.length:
-            raise HistoryDamaged(run.key, len(history) + 1, "missing, and so is everything behind it")
+            damage = HistoryDamaged(run.key, len(history) + 1, "missing, and so is everything behind it")
+            raise damage.of(run.workflow_id, run.run_id)
         if history[workflow.length :] or (history and history[-1].checksum != workflow.checksum):
-            raise HistoryDamaged(run.key, len(history), "it is not the event its workflow ended with")
+            damage = HistoryDamaged(run.key, len(history), "it is not the event its workflow ended with")
+            raise damage.of(run.workflow_id, run.run_id)
         return Loaded(workflow, run, history, tasks)
 
     @at_once
@@ -193,6 +187,20 @@ class SqliteStore:
         return self._history(run, after, limit)
 
     def _history(self, run: int, after: int, limit: int | None) -> list[Recorded]:
+        try:
+            return self._verified(run, after, limit)
+        except HistoryDamaged as damage:
+            raise self._named(damage) from damage.__cause__
+
+    def _named(self, damage: HistoryDamaged) -> HistoryDamaged:
+        """History rows know their run by its key; its own row knows what people call it."""
+        found = self._one("run_by_key", damage.run)
+        if found is None:
+            return damage
+        run = rows.run(found)
+        return damage.of(run.workflow_id, run.run_id)
+
+    def _verified(self, run: int, after: int, limit: int | None) -> list[Recorded]:
         # Reading on from the middle takes one row more, whose checksum the next one is chained to.
         start = max(after - 1, 0)
         count = _EVERYTHING if limit is None else limit + (after - start)
@@ -215,11 +223,18 @@ class SqliteStore:
         if not found:
             return None
         previous = (found[1][0], found[1][5]) if len(found) > 1 else (0, 0)
-        return restore(self._kinds, run, found[0], previous)
+        try:
+            return restore(self._kinds, run, found[0], previous)
+        except HistoryDamaged as damage:
+            raise self._named(damage) from damage.__cause__
 
     @at_once
     def due(self, until: Micros, limit: int) -> list[tuple[Micros, int]]:
         return [(at, key) for at, key in self._all("due", until, limit)]
+
+    @at_once
+    def ahead(self, now: Micros, after: tuple[Micros, int], limit: int) -> list[tuple[Micros, int]]:
+        return [(at, key) for at, key in self._all("ahead", after[0], *after, now, limit)]
 
     @at_once
     def ready(self, limit: int, after: tuple[Micros, int, str] | None = None) -> list[Task]:

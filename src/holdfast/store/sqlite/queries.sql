@@ -42,6 +42,16 @@ where next_wake <= ?
 order by next_wake, key
 limit ?
 
+-- name: ahead
+-- Asked once, when an engine comes up. The first condition only tells the planner which index to take.
+select next_wake, key
+from workflow
+where next_wake >= ?
+  and (next_wake, key) > (?, ?)
+  and (select at from event where event.run = workflow.run and event.sequence = workflow.length) > ?
+order by next_wake, key
+limit ?
+
 -- name: ready
 -- The row value compares like the index is ordered, so a page starts where the last one ended.
 select body

@@ -322,6 +322,8 @@ def _stopped(run: Run | None, run_id: str, id: str) -> HeartbeatReply:
 def _worth_recording(turn: Turn, execution: Execution, progress: Progress | None) -> bool:
     """Changed progress, or half the heartbeat timeout gone (at most 30 s); never more than once a second."""
     last = execution.heartbeat_at or 0
+    if last > turn.now:
+        return True  # the clock went back: count from now
     if turn.now - last < SECOND:
         # The first progress of an attempt is worth having at once.
         return progress is not None and execution.progress is None

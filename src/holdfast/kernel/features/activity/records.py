@@ -146,6 +146,7 @@ class Execution:
         "retry_at",
         "running",
         "scheduled",
+        "since",
         "start_deadline",
         "total_deadline",
     )
@@ -158,6 +159,7 @@ class Execution:
         self.owner: str | None = None
         self.lease_until: Micros | None = None
         self.retry = 1  # which task of this execution is the current one
+        self.since: Micros = at  # when that task was made
         self.retry_at: Micros = at
         self.progress: Progress | None = None
         self.heartbeat_at: Micros | None = None
@@ -194,7 +196,7 @@ def after(at: Micros, timeout: float | None) -> Micros | None:
 
 
 def scheduled(run: Run, event: ActivityScheduled, entry: Recorded) -> None:
-    execution = Execution(event, entry.at)
+    execution = Execution(event, entry.clock)
     run.part(Activities).open[event.sequence] = execution
     if event.parallel_group_path:
         groups.join(run, event.sequence, event.parallel_group_path, execution)
@@ -212,12 +214,13 @@ def started(run: Run, event: ActivityStarted, entry: Recorded) -> None:
     execution.running = True
     execution.owner = entry.context.owner
     execution.lease_until = event.lease_expires_at
-    execution.heartbeat_at = execution.heard_at = entry.at
+    at = entry.clock
+    execution.heartbeat_at = execution.heard_at = at
     execution.start_deadline = None
-    execution.close_deadline = after(entry.at, execution.policy.start_to_close_timeout)
+    execution.close_deadline = after(at, execution.policy.start_to_close_timeout)
     if execution.close_deadline is not None:
         run.remind(execution.close_deadline, "start_to_close", event.sequence)
-    heartbeat = after(entry.at, execution.policy.heartbeat_timeout)
+    heartbeat = after(at, execution.policy.heartbeat_timeout)
     if heartbeat is not None:
         run.remind(heartbeat, "heartbeat", event.sequence)
 
@@ -239,11 +242,12 @@ def retry_scheduled(run: Run, event: ActivityRetryScheduled, entry: Recorded) ->
     execution.lease_until = None
     execution.close_deadline = None
     execution.retry += 1
+    execution.since = entry.clock
     execution.retry_at = event.retry_available_at
     execution.start_deadline = after(event.retry_available_at, execution.policy.schedule_to_start_timeout)
     if execution.start_deadline is not None:
         run.remind(execution.start_deadline, "schedule_to_start", event.sequence)
-    if event.retry_available_at > entry.at and not event.local_activity:
+    if event.retry_available_at > execution.since and not event.local_activity:
         run.remind(event.retry_available_at, "retry", event.sequence)
 
 

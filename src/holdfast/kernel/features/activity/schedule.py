@@ -129,7 +129,7 @@ def task_of(flow: Workflow, run: Run, execution: Execution) -> Task:
         type=scheduled.activity_type,
         routing=scheduled.activity.routing,
         available_at=execution.retry_at,
-        created_at=execution.retry_at,
+        created_at=execution.since,
         step=execution.step,
         attempt=execution.attempt,
         state="leased" if execution.running else "ready",

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from msgspec.structs import replace
+
 from holdfast.kernel.failure import Failure
 from holdfast.kernel.feature import Deadline
 from holdfast.kernel.features.activity.attempts import in_budget, retry
 from holdfast.kernel.features.activity.records import Activities, ActivityTimedOut, Execution, after
 from holdfast.kernel.state import Workflow
 from holdfast.kernel.turn import Turn
-from holdfast.kernel.values import Micros, activity_task_id, attempt_id, failure_id
+from holdfast.kernel.values import Micros, activity_task_id, attempt_id, failure_id, seconds
 
 
 def _armed(read: Callable[[Execution], Micros | None]) -> Callable[[Workflow, int], Micros | None]:
@@ -87,7 +89,7 @@ def _offer_retry(turn: Turn, step: int) -> None:
     execution = turn.run.part(Activities).open[step]
     task = turn.flow.tasks.get(activity_task_id(turn.run.run_id, step, execution.retry))
     if task is not None:
-        turn.put(task)
+        turn.put(replace(task, available_at=min(task.available_at, turn.now)))
 
 
 _PRECEDENCE: dict[str, Callable[[Execution], Micros | None]] = {
@@ -96,7 +98,20 @@ _PRECEDENCE: dict[str, Callable[[Execution], Micros | None]] = {
     "heartbeat": _heartbeat_deadline,
     "start_to_close": lambda e: e.close_deadline,
 }
+_LENGTHS: dict[str, Callable[[Execution], Micros]] = {
+    "schedule_to_close": lambda e: seconds(e.policy.schedule_to_close_timeout or 0),
+    "schedule_to_start": lambda e: e.retry_at - e.since + seconds(e.policy.schedule_to_start_timeout or 0),
+    "heartbeat": lambda e: seconds(e.policy.heartbeat_timeout or 0),
+    "start_to_close": lambda e: seconds(e.policy.start_to_close_timeout or 0),
+    "retry": lambda e: e.retry_at - e.since,
+}
+
+
+def _length(kind: str) -> Callable[[Workflow, int], Micros]:
+    return lambda flow, step: _LENGTHS[kind](flow.current.part(Activities).open[step])
+
+
 DEADLINES = {
-    **{kind: Deadline(_armed(deadline), _expire(kind)) for kind, deadline in _PRECEDENCE.items()},
-    "retry": Deadline(_armed(_retry_at), _offer_retry),
+    **{kind: Deadline(_armed(deadline), _expire(kind), _length(kind)) for kind, deadline in _PRECEDENCE.items()},
+    "retry": Deadline(_armed(_retry_at), _offer_retry, _length("retry")),
 }

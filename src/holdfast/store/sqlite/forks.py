@@ -1,24 +1,30 @@
-"""Files that were open when this process was forked. They cannot be opened again here.
+"""What a fork does to open files. A child inherits them, and may use none of them.
 
-SQLite keeps its locks on a file once per process. A forked child inherits that record but not the locks, so a new
-connection in the child would believe itself protected: when the parent closes, it removes the write-ahead log under the
-child, and what the child commits from then on is lost.
+An OS lock is shared with the child: one that outlives its parent would keep the next engine out, so the child lets go.
+SQLite keeps its own locks once per process; the child inherits that record but not the locks, so a new connection there
+would believe itself protected: when the parent closes, it removes the write-ahead log under the child, and what the child
+commits from then on is lost. So a file that was open at a fork cannot be opened again in the child.
 """
 
 from __future__ import annotations
 
 import os
 from contextlib import suppress
+from typing import IO
 
-from holdfast.engine.engine import ForkedEngine
+from holdfast.store import ForkedEngine
 
 File = tuple[int, int]  # device and inode
 
+locks: set[IO[str]] = set()
 _open: list[File] = []
 _inherited: set[File] = set()
 
 
 def _forked() -> None:
+    for lock in locks:
+        lock.close()
+    locks.clear()
     _inherited.update(_open)
     _open.clear()
 

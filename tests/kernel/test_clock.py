@@ -1,0 +1,206 @@
+"""A clock that was set back: history still never runs backwards, and no deadline is farther away than its own length."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from holdfast.kernel.features.activity import RetryPolicy, ScheduleActivity
+from holdfast.kernel.features.cancel import Cancel
+from holdfast.kernel.features.close import FailWorkflow
+from holdfast.kernel.features.continue_as_new import ContinueAsNew
+from holdfast.kernel.features.reconcile import Reconcile
+from holdfast.kernel.features.start import Definition, Parent
+from holdfast.kernel.features.timer import StartTimer
+from holdfast.kernel.state import Moment
+from holdfast.kernel.task import Block
+from holdfast.kernel.values import Micros
+
+from .given import MACHINE, Flow, given, instant, names, running
+
+YEAR = 365 * 86_400
+BEFORE = YEAR  # seconds: when the old clock stood there
+NOW = 100  # and the new one, after the restart
+
+
+PARENT = Parent(
+    namespace="default",
+    workflow_instance_id="parent",
+    workflow_run_id="P",
+    sequence=1,
+    child_call_id="P-h1",
+    retry_policy=RetryPolicy(max_attempts=3, backoff_seconds=[7]),
+)
+
+
+def timeouts(**named: float) -> RetryPolicy:
+    return RetryPolicy(max_attempts=3, backoff_seconds=[7], **named)
+
+
+def retrying(**named: float) -> Flow:
+    flow = running(timeouts(**named), at=BEFORE)
+    flow.fail(1)
+    return flow
+
+
+def broken() -> Flow:
+    flow = given(at=BEFORE)
+    flow.break_task(Block(message="no"))
+    return flow
+
+
+def claimed() -> Flow:
+    flow = given(at=BEFORE)
+    flow.claim(flow.workflow_task.id)
+    return flow
+
+
+def leaving() -> Flow:
+    flow = given(definition=Definition(cleanup_seconds=50), at=BEFORE)
+    flow.when(Cancel())
+    return flow
+
+
+def scheduled(**named: float) -> Flow:
+    return given(ScheduleActivity(activity_type="a", retry_policy=timeouts(**named)), at=BEFORE)
+
+
+def started(**named: float) -> Flow:
+    return running(timeouts(**named), at=BEFORE, until=None)
+
+
+CASES: dict[str, tuple[Callable[[], Flow], float, list[str]]] = {
+    "timer": (lambda: given(StartTimer(delay_seconds=5), at=BEFORE), 5, ["TimerFired"]),
+    "a timer of two years": (
+        lambda: given(StartTimer(delay_seconds=2 * YEAR), at=BEFORE),
+        2 * YEAR,
+        ["TimerFired"],
+    ),
+    "lease": (claimed, 300, []),
+    "repair": (broken, 3, []),
+    "retry": (retrying, 7, []),
+    "schedule_to_start": (lambda: scheduled(schedule_to_start_timeout=20), 20, ["ActivityRetryScheduled"]),
+    "schedule_to_close": (lambda: scheduled(schedule_to_close_timeout=20), 20, ["ActivityTimedOut"]),
+    "start_to_close": (lambda: started(start_to_close_timeout=20), 20, ["ActivityRetryScheduled"]),
+    "heartbeat": (lambda: started(heartbeat_timeout=20), 20, ["ActivityRetryScheduled"]),
+    "execution_timeout": (
+        lambda: given(execution_timeout_seconds=50, at=BEFORE),
+        50,
+        ["WorkflowTimedOut"],
+    ),
+    "first_task": (lambda: given(FailWorkflow(message="no"), parent=PARENT, at=BEFORE), 7, []),
+    "cleanup": (leaving, 50, ["WorkflowCancelled"]),
+    "run_timeout": (lambda: given(run_timeout_seconds=50, at=BEFORE), 50, ["WorkflowTimedOut"]),
+}
+
+
+def restart(flow: Flow, at: float, known: dict[tuple[int, Moment], Micros] | None = None) -> None:
+    """The engine comes up again, and the clock says this."""
+    flow.now = instant(at)
+    flow.reopen()
+    flow.machine.rearm(flow.state, flow.now, {} if known is None else known)
+    flow.when(Reconcile(incarnation="new", holding=None))
+
+
+def test_every_deadline_knows_its_length() -> None:
+    assert [kind for kind, deadline in MACHINE.deadlines.items() if deadline.length is None] == []
+    assert set(MACHINE.deadlines) <= set(CASES)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_is_farther_away_than_its_own_length_begins_again_from_now(case: str) -> None:
+    make, length, expected = CASES[case]
+    flow = make()
+    length_before = len(flow.history)
+    last = flow.history[-1].at
+    restart(flow, NOW)
+    assert flow.state.next_wake == instant(NOW + length)
+    assert flow.row is not None
+    assert flow.row.next_wake == instant(NOW + length), "written, so that the waking loop finds it"
+    assert flow.due(NOW + length - 0.001).events == []
+    decision = flow.due(NOW + length)
+    assert names(decision.events)[: len(expected)] == expected
+    assert all(entry.at >= last for entry in flow.history[length_before:]), "recorded times do not decrease"
+    if not expected:
+        assert decision.tasks, "a task is offered again"
+        (task,) = flow.tasks.values()
+        assert task.state == "ready"
+        assert task.due(flow.now)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_clock_that_goes_on_changes_nothing(case: str) -> None:
+    flow = CASES[case][0]()
+    wake = flow.state.next_wake
+    restart(flow, BEFORE)
+    assert flow.state.run is not None
+    assert flow.state.run.rearmed == {}
+    assert flow.state.next_wake == wake
+
+
+def test_folding_a_run_anew_does_not_put_a_deadline_off_once_more() -> None:
+    flow = given(StartTimer(delay_seconds=5), at=BEFORE)
+    known: dict[tuple[int, Moment], Micros] = {}
+    restart(flow, NOW, known)
+    restart(flow, NOW + 4, known)
+    assert flow.state.next_wake == instant(NOW + 5)
+    assert "TimerFired" in names(flow.due(NOW + 5).events)
+
+
+def test_what_is_set_after_the_clock_went_back_counts_by_the_new_clock() -> None:
+    flow = given(StartTimer(delay_seconds=5), at=BEFORE)
+    restart(flow, NOW)
+    flow.due(NOW + 5)
+    flow.complete(
+        StartTimer(delay_seconds=60),
+        ScheduleActivity(activity_type="a", retry_policy=timeouts(schedule_to_start_timeout=30)),
+        at=NOW + 6,
+    )
+    assert flow.state.next_wake == instant(NOW + 36)
+    restart(flow, NOW + 10)
+    assert flow.run.rearmed == {}
+    assert flow.state.next_wake == instant(NOW + 36)
+    flow.begin(3, at=NOW + 20)
+    flow.finish(3, at=NOW + 21)
+    assert flow.state.next_wake == instant(NOW + 66)
+    assert [entry.at for entry in flow.history] == sorted(entry.at for entry in flow.history)
+
+
+def test_the_next_run_of_a_chain_does_not_begin_before_the_last_one_ended() -> None:
+    flow = given(StartTimer(delay_seconds=5), at=BEFORE)
+    restart(flow, NOW)
+    flow.due(NOW + 5)
+    last = flow.history[-1].at
+    flow.complete(ContinueAsNew(), at=NOW + 6)
+    assert flow.run.number == 2
+    assert {entry.at for entry in flow.history} == {last}
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_ready_task_of_the_old_clock_is_handed_out_at_once(lost: bool) -> None:
+    flow = given(at=BEFORE)
+    if lost:
+        flow.lose("RUN1-w2")
+    restart(flow, NOW)
+    assert flow.workflow_task.due(flow.now)
+    assert flow.claim("RUN1-w2").owner == "worker-1"
+
+
+def test_an_attempt_of_the_old_clock_whose_row_is_lost_is_delivered_again() -> None:
+    flow = running(at=BEFORE)
+    flow.lose("RUN1-a1.1")
+    restart(flow, NOW)
+    assert flow.activity_task(1).state == "ready"
+
+
+def test_heartbeats_are_recorded_again_after_the_clock_went_back() -> None:
+    flow = running(timeouts(heartbeat_timeout=20), at=BEFORE, until=None)
+    flow.beat(1, at=BEFORE + 5)
+    restart_at = NOW
+    flow.now = instant(restart_at)
+    flow.reopen()
+    flow.machine.rearm(flow.state, flow.now, {})
+    assert names(flow.beat(1, at=NOW + 1).events) == ["ActivityHeartbeatRecorded"]
+    assert flow.beat(1, at=NOW + 1.5).events == []
+    assert flow.state.next_wake == instant(NOW + 21)
