@@ -100,6 +100,14 @@ def open_waits(run: Run) -> list[SignalWaitOpened]:
     return [wait for step, wait in waits.items() if step not in fired]
 
 
+def unapplied(flow: Workflow) -> list[SignalReceived]:
+    """Every accepted signal that no code has had yet, in the order of their commands."""
+    return [
+        *(entry.event for entry in flow.current.part(Signals).received.values()),
+        *(event for event, _ in flow.held if isinstance(event, SignalReceived)),
+    ]
+
+
 def signal(turn: Turn, message: Signal) -> None:
     asked = intent(message)
     if repeated(turn, message, "signal", asked):
@@ -165,9 +173,7 @@ def _wait_for(turn: Turn, name: str) -> str | None:
     wait = next((wait for wait in open_waits(turn.run) if wait.signal_name == name), None)
     if wait is None:
         return None
-    earlier = [entry.event for entry in turn.run.part(Signals).received.values()]
-    earlier += [event for event, _ in turn.flow.held if isinstance(event, SignalReceived)]
-    return None if any(event.signal_name == name for event in earlier) else wait.signal_wait_id
+    return None if any(event.signal_name == name for event in unapplied(turn.flow)) else wait.signal_wait_id
 
 
 def _too_much(turn: Turn, message: Signal) -> Rejection | None:
@@ -204,13 +210,12 @@ def check(turn: Turn, command: OpenSignalWait) -> None:
 def open_wait(turn: Turn, command: OpenSignalWait) -> None:
     run = turn.run
     step = run.step + 1
-    signals = run.part(Signals)
     wait_id = signal_wait_id(run.run_id, step)
     taken = {wait.signal_wait_id for wait in open_waits(run)}
-    for entry in signals.received.values():
+    for event in unapplied(turn.flow):
         # A wait that opens after its signal was accepted goes by the id that signal has had all along.
-        if entry.event.signal_name == command.signal_name and entry.event.signal_wait_id not in taken:
-            wait_id = entry.event.signal_wait_id
+        if event.signal_name == command.signal_name and event.signal_wait_id not in taken:
+            wait_id = event.signal_wait_id
             break
     turn.record(
         SignalWaitOpened(
