@@ -6,7 +6,7 @@ name: the worker pairs them in the order of history and says so. What nobody wai
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -100,12 +100,15 @@ def open_waits(run: Run) -> list[SignalWaitOpened]:
     return [wait for step, wait in waits.items() if step not in fired]
 
 
-def unapplied(flow: Workflow) -> list[SignalReceived]:
+def unapplied(flow: Workflow) -> Iterator[SignalReceived]:
     """Every accepted signal that no code has had yet, in the order of their commands."""
-    return [
-        *(entry.event for entry in flow.current.part(Signals).received.values()),
-        *(event for event, _ in flow.held if isinstance(event, SignalReceived)),
-    ]
+    for entry in flow.current.part(Signals).received.values():
+        yield entry.event
+    yield from _held(flow)
+
+
+def _held(flow: Workflow) -> list[SignalReceived]:
+    return [event for event, _ in flow.held if isinstance(event, SignalReceived)]
 
 
 def signal(turn: Turn, message: Signal) -> None:
@@ -178,7 +181,7 @@ def _wait_for(turn: Turn, name: str) -> str | None:
 
 def _too_much(turn: Turn, message: Signal) -> Rejection | None:
     limits = turn.machine.limits
-    waiting = len(turn.run.part(Signals).received) + len(turn.flow.held)
+    waiting = len(turn.run.part(Signals).received) + len(_held(turn.flow))
     breach = over_count("pending_signal_count", waiting + 1, limits.pending_signal_count) or over_count(
         "payload_size", len(message.arguments or b""), limits.payload_size
     )
@@ -187,7 +190,7 @@ def _too_much(turn: Turn, message: Signal) -> Rejection | None:
 
 def pending(flow: Workflow) -> bool:
     """Whether a signal is still to be dealt with: seen by no closed task yet, or wanted by an open wait."""
-    if any(isinstance(event, SignalReceived) for event, _ in flow.held):
+    if _held(flow):
         return True
     signals = flow.current.part(Signals)
     if not signals.received:

@@ -168,7 +168,7 @@ def _invalid(turn: Turn, message: Update) -> Rejection | None:
     if message.objection is not None:
         return Rejection("update_validator_rejected", "rejected_by_validator", {"validator": [message.objection]})
     limits = turn.machine.limits
-    waiting = len(turn.run.part(Updates).pending) + len(turn.flow.held)
+    waiting = len(turn.run.part(Updates).pending) + len(_held(turn))
     breach = over_count("pending_update_count", waiting + 1, limits.pending_update_count) or over_count(
         "payload_size", len(message.arguments or b""), limits.payload_size
     )
@@ -217,7 +217,7 @@ def run_closed(turn: Turn) -> None:
     """Updates that the run did not get to fail with it; those to the instance go on with a chain that goes on."""
     run = turn.run
     accepted = [entry.event for entry in run.part(Updates).pending.values()]
-    accepted += [event for event, _ in turn.flow.held if isinstance(event, UpdateAccepted)]
+    accepted += _held(turn)
     for update in accepted:
         if run.closed_reason == "continued" and update.target_scope == "instance":
             continue
@@ -240,6 +240,11 @@ def run_closed(turn: Turn) -> None:
             for entry in turn.flow.held
             if not (isinstance(entry[0], UpdateAccepted) and entry[0].update_id in gone)
         ]
+
+
+def _held(turn: Turn) -> list[UpdateAccepted]:
+    """Accepted in the middle of a task, whose end makes them history."""
+    return [event for event, _ in turn.flow.held if isinstance(event, UpdateAccepted)]
 
 
 def _end(turn: Turn, event: UpdateCompleted) -> None:
