@@ -110,10 +110,11 @@ def open_wait(turn: Turn, command: OpenConditionWait) -> None:
 
 
 def check_open(turn: Turn, command: SatisfyConditionWait | TimeOutConditionWait) -> None:
-    if command.step > turn.run.step:
-        return  # opened by an earlier command of the same completion, or by none: `apply` looks again
-    if isinstance(command, TimeOutConditionWait) and command.step not in turn.run.part(timer.Timers).fired:
-        raise Refused("invalid_commands", f"the timeout of step {command.step} has not fired", field="step")
+    if isinstance(command, TimeOutConditionWait):
+        if command.step not in turn.run.part(timer.Timers).fired:
+            raise Refused("invalid_commands", f"the timeout of step {command.step} has not fired", field="step")
+    elif command.step > turn.run.step and not isinstance(turn.asks(command.step), OpenConditionWait):
+        raise Refused("invalid_commands", f"step {command.step} waits for no condition", field="step")
 
 
 def satisfy(turn: Turn, command: SatisfyConditionWait) -> None:

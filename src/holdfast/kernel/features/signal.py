@@ -240,9 +240,13 @@ def open_wait(turn: Turn, command: OpenSignalWait) -> None:
 
 
 def check_apply(turn: Turn, command: ApplySignal) -> None:
-    wait = turn.run.part(Signals).waits.get(command.step)
     entry = turn.run.part(Signals).received.get(command.signal_id)
-    if wait is not None and entry is not None and wait.signal_name != entry.event.signal_name:
+    if entry is None:
+        return  # said before, by a completion whose reply was lost
+    wait = turn.run.part(Signals).waits.get(command.step) or turn.asks(command.step)
+    if not isinstance(wait, SignalWaitOpened | OpenSignalWait):
+        raise Refused("invalid_commands", f"step {command.step} waits for no signal", field="step")
+    if wait.signal_name != entry.event.signal_name:
         raise Refused(
             "invalid_commands",
             f"step {command.step} waits for {wait.signal_name!r}, not for {entry.event.signal_name!r}",
@@ -253,7 +257,7 @@ def check_apply(turn: Turn, command: ApplySignal) -> None:
 def apply(turn: Turn, command: ApplySignal) -> None:
     entry = turn.run.part(Signals).received.get(command.signal_id)
     if entry is None:
-        return  # said before, by a completion whose reply was lost
+        return
     timer.disarm(turn, command.step)
     _apply(turn, entry, command.step, command.value)
 

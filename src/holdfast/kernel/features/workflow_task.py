@@ -255,6 +255,7 @@ def check(turn: Turn, commands: list[Command], *, apart: bool) -> None:
     rules = turn.machine.commands
     if apart and not any(command.apart for command in commands):
         raise Refused("invalid_commands", "this task is for one update: complete it or fail it", field="commands")
+    turn.asked = commands
     step = turn.run.step
     for position, command in enumerate(commands):
         rule = rules.get(type(command))
