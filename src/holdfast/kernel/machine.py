@@ -206,10 +206,10 @@ class Machine:
         for before in self._before:
             before(turn, task)
 
-    def infer(self, turn: Turn, commands: list[Command]) -> list[Command]:
+    def infer(self, turn: Turn, task: Task, commands: list[Command]) -> list[Command]:
         """Say in full what a worker means that does not number its steps."""
         for infer in self._infer:
-            commands = infer(turn, commands)
+            commands = infer(turn, task, commands)
         return commands
 
     def carried(self, run: Run) -> list[tuple[Event, Context]]:

@@ -158,7 +158,7 @@ def complete(turn: Turn, message: CompleteWorkflowTask) -> None:
     task = _held(turn, message)
     commands = message.commands
     if not message.numbered and task.upto is None:
-        commands = turn.machine.infer(turn, commands)
+        commands = turn.machine.infer(turn, task, commands)
     check(turn, commands, apart=task.upto is not None)
     run = turn.run
     status = run.status
