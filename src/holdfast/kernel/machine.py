@@ -264,12 +264,12 @@ class Machine:
         flow = turn.flow
         run = flow.run
         if run is not None:
-            if flow.held and flow.busy is None:
-                self._let_in(turn)
             if run.closed_reason is not None:
                 for task_id in list(flow.tasks):
                     turn.drop(task_id)
-            elif run.waking or run.apart:
+            if flow.held and flow.busy is None:
+                self._let_in(turn)
+            if run.waking or run.apart:
                 workflow_task.ensure(turn)
         touched = turn.touched
         born, leased = self._match(turn) if touched and flow.tasks else ((), ())
