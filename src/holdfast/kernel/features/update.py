@@ -233,13 +233,12 @@ def run_closed(turn: Turn) -> None:
                 terminal_reason=run.closed_reason,
             ),
         )
-    if accepted:
-        gone = {update.update_id for update in accepted if update.target_scope == "run"}
-        turn.flow.held = [
-            entry
-            for entry in turn.flow.held
-            if not (isinstance(entry[0], UpdateAccepted) and entry[0].update_id in gone)
-        ]
+    turn.flow.held = [entry for entry in turn.flow.held if not _of_this_run(entry[0])]
+
+
+def _of_this_run(event: Event) -> bool:
+    """Whether the next run of the chain has nothing to do with it."""
+    return isinstance(event, UpdateRejected) or (isinstance(event, UpdateAccepted) and event.target_scope == "run")
 
 
 def _held(turn: Turn) -> list[UpdateAccepted]:
