@@ -201,7 +201,7 @@ def fail(turn: Turn, message: FailWorkflowTask) -> None:
     _refuse_closed(turn, message.task_id)
     task = _held(turn, message)
     block = message.block
-    if block.type == WAITING_FOR_HISTORY:
+    if block.type == WAITING_FOR_HISTORY and task.upto is None:  # a task apart has all the history it is for
         turn.act_for(lease.context(task))
         turn.machine.before_commands(turn, task)
         turn.act_for(NO_CONTEXT)
