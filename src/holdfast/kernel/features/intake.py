@@ -15,6 +15,7 @@ from holdfast.kernel.contract import Errors
 from holdfast.kernel.decision import CommandRecord
 from holdfast.kernel.event import Context
 from holdfast.kernel.message import Message, Refused
+from holdfast.kernel.state import Run
 from holdfast.kernel.turn import Turn
 from holdfast.kernel.values import signal_id, update_id
 
@@ -121,8 +122,9 @@ def _record(
     target_name: str | None = None,
     payload: bytes | None = None,
     intent: bytes = b"",
+    resolved: Run | None = None,
 ) -> CommandRecord:
-    run = turn.flow.run
+    run = resolved or turn.flow.run
     command = turn.command(
         command_type,
         outcome=outcome,
