@@ -14,6 +14,7 @@ from msgspec import Struct
 from holdfast.kernel.contract import Errors
 from holdfast.kernel.decision import CommandRecord
 from holdfast.kernel.event import Context
+from holdfast.kernel.limits import Breach
 from holdfast.kernel.message import Message, Refused
 from holdfast.kernel.state import Run
 from holdfast.kernel.turn import Turn
@@ -70,6 +71,11 @@ def misdirected(turn: Turn, message: Commanding) -> Rejection | None:
     if not run.open:
         return NOT_ACTIVE
     return None
+
+
+def beyond(breach: Breach | None) -> Rejection | None:
+    """What would pass a limit is not accepted."""
+    return None if breach is None else Rejection("structural_limit_exceeded", None, {breach.kind: [breach.message]})
 
 
 def repeated(turn: Turn, message: Commanding, command_type: str, intent: bytes = b"") -> bool:

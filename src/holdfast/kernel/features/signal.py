@@ -18,7 +18,7 @@ from holdfast.kernel.event import Context, Event, Recorded, StepEvent
 from holdfast.kernel.feature import CommandRule, Feature, Shape
 from holdfast.kernel.features import timer
 from holdfast.kernel.features.condition import check_timeout
-from holdfast.kernel.features.intake import Commanding, Rejection, accept, cause, misdirected, reject, repeated
+from holdfast.kernel.features.intake import Commanding, Rejection, accept, beyond, cause, misdirected, reject, repeated
 from holdfast.kernel.features.start import Identity
 from holdfast.kernel.limits import Breach, over_count
 from holdfast.kernel.message import Refused
@@ -130,7 +130,7 @@ def invalid(turn: Turn, message: Signal) -> Rejection | None:
     started = turn.run.part(Identity).started
     declared = None if started is None else started.declared_signals
     contracts = None if started is None else started.declared_signal_contracts
-    return judge(declared, contracts, message) or _too_much(turn, message)
+    return judge(declared, contracts, message) or _too_many(turn) or too_large(turn, message)
 
 
 def judge(
@@ -179,13 +179,13 @@ def _wait_for(turn: Turn, name: str) -> str | None:
     return None if any(event.signal_name == name for event in unapplied(turn.flow)) else wait.signal_wait_id
 
 
-def _too_much(turn: Turn, message: Signal) -> Rejection | None:
-    limits = turn.machine.limits
+def _too_many(turn: Turn) -> Rejection | None:
     waiting = len(turn.run.part(Signals).received) + len(_held(turn.flow))
-    breach = over_count("pending_signal_count", waiting + 1, limits.pending_signal_count) or over_count(
-        "payload_size", len(message.arguments or b""), limits.payload_size
-    )
-    return None if breach is None else Rejection("structural_limit_exceeded", None, {breach.kind: [breach.message]})
+    return beyond(over_count("pending_signal_count", waiting + 1, turn.machine.limits.pending_signal_count))
+
+
+def too_large(turn: Turn, message: Signal) -> Rejection | None:
+    return beyond(over_count("payload_size", len(message.arguments or b""), turn.machine.limits.payload_size))
 
 
 def pending(flow: Workflow) -> bool:

@@ -48,6 +48,7 @@ def signal_with_start(turn: Turn, message: SignalWithStart) -> None:
         signals.invalid(turn, signal)
         if active
         else signals.judge(known and known.signals, known and known.signal_contracts, signal)
+        or signals.too_large(turn, signal)
     )
     if why is not None:
         _turn_down(turn, signal, why, intent)

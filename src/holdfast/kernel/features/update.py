@@ -18,7 +18,7 @@ from holdfast.kernel.event import Context, Event, Recorded
 from holdfast.kernel.failure import Failure
 from holdfast.kernel.feature import CommandRule, Feature
 from holdfast.kernel.features import signal
-from holdfast.kernel.features.intake import Commanding, Rejection, accept, cause, misdirected, reject, repeated
+from holdfast.kernel.features.intake import Commanding, Rejection, accept, beyond, cause, misdirected, reject, repeated
 from holdfast.kernel.features.start import Identity
 from holdfast.kernel.limits import Breach, over_count
 from holdfast.kernel.message import Refused
@@ -169,10 +169,10 @@ def _invalid(turn: Turn, message: Update) -> Rejection | None:
         return Rejection("update_validator_rejected", "rejected_by_validator", {"validator": [message.objection]})
     limits = turn.machine.limits
     waiting = len(turn.run.part(Updates).pending) + len(_held(turn))
-    breach = over_count("pending_update_count", waiting + 1, limits.pending_update_count) or over_count(
-        "payload_size", len(message.arguments or b""), limits.payload_size
+    return beyond(
+        over_count("pending_update_count", waiting + 1, limits.pending_update_count)
+        or over_count("payload_size", len(message.arguments or b""), limits.payload_size)
     )
-    return None if breach is None else Rejection("structural_limit_exceeded", None, {breach.kind: [breach.message]})
 
 
 # -- what the worker says of it
