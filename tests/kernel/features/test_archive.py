@@ -88,6 +88,15 @@ def test_an_earlier_run_can_be_archived_while_the_current_one_goes_on() -> None:
     assert again.reply.outcome == "archive_not_needed"
 
 
+def test_time_does_not_run_backwards_in_an_archived_run_either() -> None:
+    flow = given()
+    key = flow.run.key
+    flow.complete(ContinueAsNew(), at=1)
+    for at in (90, 30):
+        flow.when(Archive(run_id="RUN1", selected=earlier(flow, key, "RUN1", 1)), at=at)
+    assert [entry.at for entry in flow.histories[key][-3:]] == [instant(90)] * 3
+
+
 def test_a_run_that_is_no_longer_the_current_one_is_not_mistaken_for_it() -> None:
     flow = given()
     flow.complete(ContinueAsNew())

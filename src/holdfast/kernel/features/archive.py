@@ -68,6 +68,7 @@ def archive(turn: Turn, message: Archive) -> None:
     command = accept(turn, message, "archive", outcome, intent=intent, resolved=run)
     current = turn.run
     turn.run = run
+    turn.now = max(turn.now, run.last_at)
     turn.act_for(cause(command))
     turn.record(ArchiveRequested(workflow_command_id=command.id, outcome=outcome, reason=message.reason))
     if needed:
