@@ -8,10 +8,12 @@ rows existed before), so every test also proves those. `refold` builds the insta
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from copy import copy
 from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from holdfast.kernel.command import Command
 from holdfast.kernel.decision import CommandRecord, Decision, RunRow, WorkflowRow
@@ -27,13 +29,19 @@ from holdfast.kernel.features.activity import (
     ScheduleActivity,
 )
 from holdfast.kernel.features.activity.records import Execution
+from holdfast.kernel.features.archive import Archived
+from holdfast.kernel.features.cancel import Cancellation
+from holdfast.kernel.features.condition import Conditions
 from holdfast.kernel.features.deadline import Due
 from holdfast.kernel.features.failures import Failures
 from holdfast.kernel.features.lease import Claim
 from holdfast.kernel.features.memo import Memo
+from holdfast.kernel.features.pause import Paused
 from holdfast.kernel.features.search import SearchAttributes
-from holdfast.kernel.features.start import Identity, Start
+from holdfast.kernel.features.signal import Signal, Signals
+from holdfast.kernel.features.start import Definition, Identity, Start
 from holdfast.kernel.features.timer import Timers
+from holdfast.kernel.features.update import Update, Updates
 from holdfast.kernel.features.version import Versions
 from holdfast.kernel.features.workflow_task import CompleteWorkflowTask, FailWorkflowTask
 from holdfast.kernel.limits import Limits
@@ -49,6 +57,23 @@ T0: Micros = 1_800_000_000 * SECOND
 
 WORKER = "worker-1"
 MACHINE = Machine()
+
+
+def parameter(name: str, type: str | None = None, **more: Any) -> dict[str, Any]:
+    return {"name": name, "required": True, "type": type, "allows_null": False, **more}
+
+
+TALKING = Definition(
+    signals=["go", "stop", "note"],
+    signal_contracts=[
+        {"name": "go", "mode": "wait", "parameters": []},
+        {"name": "stop", "mode": "wait", "parameters": []},
+        {"name": "note", "mode": "handler", "parameters": [parameter("text", "string", required=False)]},
+    ],
+    updates=["add"],
+    update_contracts=[{"name": "add", "parameters": [parameter("amount", "int", required=False)]}],
+)
+"""A workflow that waits for `go` and `stop`, handles `note`, and takes the update `add`."""
 
 
 def instant(at: float) -> Micros:
@@ -158,13 +183,23 @@ class Flow:
         return self.when(Claim(task_id=task_id, lease=lease)).reply
 
     def complete(
-        self, *commands: Command, at: float | None = None, owner: str = WORKER, handled: Iterable[str] = ()
+        self,
+        *commands: Command,
+        at: float | None = None,
+        owner: str = WORKER,
+        handled: Iterable[str] = (),
+        numbered: bool = True,
     ) -> Decision:
         """Complete the workflow task with these commands; a ready one is claimed first."""
-        return self.when(self.completion(*commands, owner=owner, at=at, handled=handled))
+        return self.when(self.completion(*commands, owner=owner, at=at, handled=handled, numbered=numbered))
 
     def completion(
-        self, *commands: Command, owner: str = WORKER, at: float | None = None, handled: Iterable[str] = ()
+        self,
+        *commands: Command,
+        owner: str = WORKER,
+        at: float | None = None,
+        handled: Iterable[str] = (),
+        numbered: bool = True,
     ) -> CompleteWorkflowTask:
         """The completion of the workflow task, which is claimed first if it is ready."""
         task = self._held(owner, at)
@@ -174,7 +209,27 @@ class Flow:
             attempt=task.attempt,
             commands=list(commands),
             handled_failures=list(handled),
+            numbered=numbered,
         )
+
+    def lease(self, owner: str = WORKER, at: float | None = None) -> Task:
+        """Claim the workflow task: from here on code is in the middle of it."""
+        return self.claim(self.workflow_task.id, owner, at)
+
+    def signal(self, name: str = "go", at: float | None = None, **more: Any) -> Decision:
+        return self.when(Signal(name=name, **more), at)
+
+    def update(self, name: str = "add", at: float | None = None, **more: Any) -> Decision:
+        return self.when(Update(name=name, **more), at)
+
+    def again(self, message: Any, at: float | None = None) -> Decision:
+        """Send a command once more, as the shell does: with the record of the first one that had its request id."""
+        return self.when(self.retried(message), at)
+
+    def retried(self, message: Any) -> Any:
+        kind = type(message).__name__.lower()
+        found = [c for c in self.commands if (c.command_type, c.request_id) == (kind, message.request_id)]
+        return replace(message, retained=found[0] if found else None)
 
     def break_task(self, block: Block, at: float | None = None, owner: str = WORKER) -> Decision:
         """Fail the workflow task."""
@@ -341,6 +396,8 @@ def snapshot(flow: Flow, state: Workflow | None = None) -> dict[str, Any]:
         "reserved_at": state.reserved_at,
         "command_sequence": state.command_sequence,
         "cursor": state.cursor,
+        "held": list(state.held),
+        "busy": state.busy,
         "next_wake": state.next_wake,
         "tasks": msgspec.to_builtins(state.tasks),
     }
@@ -352,9 +409,16 @@ def snapshot(flow: Flow, state: Workflow | None = None) -> dict[str, Any]:
     found |= vars_of(run, fields + more)
     found |= {
         "waking": [entry for entry in run.waking if entry[0] > state.cursor],
+        "apart": list(run.apart),
         "agenda": agenda,
         "activities": {step: _plain(execution) for step, execution in run.part(Activities).open.items()},
-        "timers": dict(run.part(Timers).pending),
+        "timers": (dict(run.part(Timers).pending), copy(run.part(Timers).fired)),
+        "signals": (dict(run.part(Signals).received), dict(run.part(Signals).waits)),
+        "conditions": dict(run.part(Conditions).open),
+        "updates": dict(run.part(Updates).pending),
+        "cancellation": run.part(Cancellation).requested,
+        "paused": run.part(Paused).event,
+        "archived": vars_of(run.part(Archived), Archived.__slots__),
         "versions": dict(run.part(Versions).markers),
         "memo": dict(run.part(Memo).values),
         "search_attributes": dict(run.part(SearchAttributes).values),

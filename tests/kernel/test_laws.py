@@ -1,13 +1,14 @@
 """Laws: what holds after any sequence of messages, with any workers waiting, and a clock that may go back.
 
 Folding the stored history from zero gives the live state; the rows are exactly what `expect` says; the same input gives
-the same decision, with or without a restart before each message; history adds up; nothing follows the end.
+the same decision, with or without a restart before each message; history adds up; nothing follows the end. Whatever was
+accepted is told to the code once and in order, and every accepted update ends once.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any, NamedTuple
 
@@ -32,46 +33,83 @@ from holdfast.kernel.features.activity import (
     ScheduleActivity,
 )
 from holdfast.kernel.features.activity.records import Execution
+from holdfast.kernel.features.archive import Archive
+from holdfast.kernel.features.cancel import Cancel, CancelRequested, CancelWorkflow, Terminate
 from holdfast.kernel.features.close import CompleteWorkflow, FailWorkflow
+from holdfast.kernel.features.condition import (
+    Conditions,
+    OpenConditionWait,
+    SatisfyConditionWait,
+    TimeOutConditionWait,
+)
 from holdfast.kernel.features.continue_as_new import ContinueAsNew
 from holdfast.kernel.features.deadline import Due
 from holdfast.kernel.features.failures import Failures
 from holdfast.kernel.features.lease import Claim, Offer, Release
 from holdfast.kernel.features.local_activity import LocalAttempt, RecordLocalActivity
 from holdfast.kernel.features.memo import UpsertMemo
+from holdfast.kernel.features.pause import Pause, Unpause
 from holdfast.kernel.features.reconcile import Reconcile
+from holdfast.kernel.features.repair import Repair
 from holdfast.kernel.features.search import UpsertSearchAttributes
 from holdfast.kernel.features.side_effect import RecordSideEffect
+from holdfast.kernel.features.signal import ApplySignal, OpenSignalWait, Signal, SignalReceived, Signals, open_waits
+from holdfast.kernel.features.signal_with_start import SignalWithStart
 from holdfast.kernel.features.start import Reserve
 from holdfast.kernel.features.timer import CancelTimer, StartTimer, Timers
+from holdfast.kernel.features.update import (
+    CompleteUpdate,
+    FailUpdate,
+    Update,
+    UpdateAccepted,
+    UpdateCompleted,
+    UpdateRejected,
+    Updates,
+)
 from holdfast.kernel.features.version import RecordVersionMarker
 from holdfast.kernel.features.workflow_task import (
     WAITING_FOR_HISTORY,
     CompleteWorkflowTask,
     FailWorkflowTask,
     HeartbeatWorkflowTask,
+    sees,
 )
 from holdfast.kernel.limits import Limits
 from holdfast.kernel.machine import Machine
 from holdfast.kernel.message import Message, Refused
+from holdfast.kernel.state import Run
 from holdfast.kernel.task import Block, Lease, Task
-from holdfast.kernel.values import LEASE, SECOND
+from holdfast.kernel.values import LEASE, SECOND, run_of
 
-from .given import Flow, refold, reread, snapshot, started
+from .given import TALKING, Flow, refold, reread, snapshot, started
 
 ENDS = {
     *("ActivityCompleted", "ActivityFailed", "ActivityTimedOut", "ActivityCancelled", "TimerFired", "TimerCancelled"),
     *("SideEffectRecorded", "VersionMarkerRecorded", "MemoUpserted", "SearchAttributesUpserted"),
+    *("SignalApplied", "ConditionWaitSatisfied", "ConditionWaitTimedOut"),
 }
-OPENS = {"ActivityScheduled", "TimerScheduled", *(end for end in ENDS if end.endswith(("Recorded", "Upserted")))}
-CLOSES = {"WorkflowCompleted", "WorkflowFailed", "WorkflowTimedOut", "WorkflowContinuedAsNew"}
+OPENS = {
+    *("ActivityScheduled", "TimerScheduled", "SignalWaitOpened", "ConditionWaitOpened"),
+    *(end for end in ENDS if end.endswith(("Recorded", "Upserted"))),
+}
+CLOSES = {
+    *("WorkflowCompleted", "WorkflowFailed", "WorkflowTimedOut", "WorkflowContinuedAsNew"),
+    *("WorkflowCancelled", "WorkflowTerminated"),
+}
 AFTERWARDS = {
     *("UpdateCompleted", "ActivityCancelled", "ParentClosePolicyApplied", "ParentClosePolicyFailed"),
     *("ArchiveRequested", "WorkflowArchived"),
 }
 """What may follow the end of a run."""
 
-LIMITS = Limits(pending_activity_count=6, pending_timer_count=6, memo_size=12, history_length=120)
+LIMITS = Limits(
+    pending_activity_count=6,
+    pending_timer_count=6,
+    pending_signal_count=6,
+    pending_update_count=4,
+    memo_size=12,
+    history_length=120,
+)
 
 POLICIES: list[RetryPolicy | None] = [
     None,
@@ -94,10 +132,12 @@ BLOCKS = [
     Block(message="nothing yet", type=WAITING_FOR_HISTORY),
 ]
 OWNERS = ["engine-1/0", "engine-2/0", "worker-1", "worker-2"]
+HANDLING = msgspec.structs.replace(TALKING, cleanup_seconds=25.0)
 STARTS: list[dict[str, Any]] = [
     {},
-    {},
-    {},
+    {"definition": TALKING},
+    {"definition": TALKING},
+    {"definition": HANDLING},
     {"execution_timeout_seconds": 5000.0, "run_timeout_seconds": 2500.0},
     {"duplicate_policy": "return_existing_active", "memo": {"a": b"1"}, "search_attributes": {"x": 1}},
 ]
@@ -107,18 +147,36 @@ ATTEMPTS = [
     LocalAttempt(failure=FAILURES[0], timeout_kind="start_to_close"),
 ]
 
-WRONG = [StartTimer(delay_seconds=-1), ScheduleActivity(activity_type=""), UpsertMemo(entries={"1": b""})]
-LAST = [
+WRONG: list[Command] = [
+    StartTimer(delay_seconds=-1),
+    ScheduleActivity(activity_type=""),
+    UpsertMemo(entries={"1": b""}),
+    OpenConditionWait(condition_key="a b"),
+    TimeOutConditionWait(step=99),
+    SatisfyConditionWait(step=99),
+    CompleteUpdate(update_id="RUN1-u99"),
+]
+LAST: list[Command] = [
     CompleteWorkflow(result=b"r"),
+    CancelWorkflow(),
     FailWorkflow(message="x"),
     ContinueAsNew(),
     ContinueAsNew(arguments=b"n", queue="q"),
+    ContinueAsNew(arguments=b"n"),
 ]
 
 
 def some_command(random: Random, policies: list[RetryPolicy | None]) -> Command:
     pick = random.choice
-    match pick(["activity"] * 4 + ["timer"] * 3 + ["cancel", "cancel", "effect", "version", "memo", "search", "local"]):
+    kinds = ["activity"] * 4 + ["timer"] * 3 + ["signal wait"] * 3 + ["condition"] * 3
+    match pick([*kinds, "cancel", "cancel", "effect", "version", "memo", "search", "local"]):
+        case "signal wait":
+            return OpenSignalWait(signal_name=pick(["go", "stop"]), timeout_seconds=pick([None, None, 0.0, 5.0, 60.0]))
+        case "condition":
+            timeout = pick([None, None, 0.0, 5.0, 60.0])
+            return OpenConditionWait(
+                condition_key=pick([None, "k"]), timeout_seconds=timeout, satisfied=pick([False, False, True])
+            )
         case "activity":
             return ScheduleActivity(activity_type=pick("ab"), retry_policy=pick(policies))
         case "timer":
@@ -143,7 +201,7 @@ def some_command(random: Random, policies: list[RetryPolicy | None]) -> Command:
 
 def some_commands(random: Random, policies: list[RetryPolicy | None]) -> tuple[Command, ...]:
     found = [some_command(random, policies) for _ in range(random.choice([0, 1, 1, 2, 3]))]
-    end = random.choice([[]] * 16 + [WRONG, LAST])
+    end = random.choice([[]] * 15 + [WRONG, LAST])
     return (*found, random.choice(end)) if end else tuple(found)
 
 
@@ -160,6 +218,9 @@ class Act(NamedTuple):
 
 CALM = ["complete"] * 6 + ["claim"] * 5 + ["finish"] * 4 + ["fail"] * 3 + ["due"] * 3
 CALM += ["start", "stale", "break", "renew", "release", "offer", "reconcile"]
+CALM += ["signal"] * 5 + ["update"] * 4 + ["both", "both", "pause", "unpause", "unpause", "stop", "archive", "repair"]
+TALK = ["complete"] * 8 + ["claim"] * 3 + ["signal"] * 6 + ["update"] * 5 + ["due"] * 3
+TALK += ["both", "stop", "release", "break", "reconcile", "finish"]
 WILD = [*CALM, "beat", "beat", "beat", "lose", "reserve"]
 
 
@@ -187,6 +248,7 @@ class Story:
         self.leases: list[dict[str, Any]] = []
         self.lost: set[str] = set()
         self.blurred = False  # an unrecorded heartbeat or a lost row: the wake may be early
+        self.inferred: list[Inferred] = []
 
     def live(self, act: Act) -> Decision | Refused:
         flow = self.flow
@@ -198,12 +260,35 @@ class Story:
             flow.lose(id)
         message = self.message(act)
         before = snapshot(flow)
+        left = self.left_behind(message)
         outcome = self.decide(message, act)
         if isinstance(outcome, Refused):
             assert snapshot(flow) == before, f"refused as {outcome.reason}, yet something changed"
         else:
             self.remember(outcome)
+            if left is not None and outcome.reply.recorded:
+                self.inferred.append(Inferred(left, outcome.events))
         return outcome
+
+    def left_behind(self, message: Message) -> dict[int, str] | None:
+        """The waits that a worker which does not number its steps leaves behind with this, and how they end."""
+        if not isinstance(message, CompleteWorkflowTask) or message.numbered or message.task_id not in self.flow.tasks:
+            return None
+        task = self.flow.tasks[message.task_id]
+        if task.upto is not None:
+            return None
+        run = self.flow.run
+        seen = sees(run, task) if task.seen is None else task.seen
+        again = [command.condition_key for command in message.commands if isinstance(command, OpenConditionWait)]
+        left: dict[int, str] = {}
+        for step, wait in run.part(Conditions).open.items():
+            if run.part(Timers).fired.get(step, seen + 1) <= seen:
+                left[step] = "ConditionWaitTimedOut"
+            elif wait.condition_key in again:
+                again.remove(wait.condition_key)
+            else:
+                left[step] = "ConditionWaitSatisfied"
+        return left
 
     def decide(self, message: Message, act: Act) -> Decision | Refused:
         try:
@@ -233,6 +318,33 @@ class Story:
         owner = OWNERS[which % len(OWNERS)]
         return Lease(owner=owner, until=None if owner.startswith("engine") else self.flow.now + LEASE)
 
+    def answers(self, act: Act) -> list[Command]:
+        """What code says of the waits and updates it has been shown, if it comes to that."""
+        flow = self.flow
+        run = flow.run
+        (task,) = (task for task in flow.tasks.values() if task.kind == "workflow")
+        seen = sees(run, task) if task.seen is None else task.seen
+        if task.upto is not None:
+            update_id = task.resume.workflow_update_id or ""
+            wrong: list[Command] = [*act.commands[:1], CompleteUpdate(update_id=update_id)]
+            good = (
+                FailUpdate(update_id=update_id, message="x") if act.which == 0 else CompleteUpdate(update_id=update_id)
+            )
+            return wrong if act.how == 0 else [good]
+        found: list[Command] = []
+        letters = [e for e in run.part(Signals).received.values() if not e.handler and e.sequence <= seen]
+        for wait in open_waits(run) if act.how % 3 else ():
+            letter = next((e for e in letters if e.event.signal_name == wait.signal_name), None)
+            if letter is not None:
+                letters.remove(letter)
+                found.append(ApplySignal(step=wait.sequence, signal_id=letter.event.signal_id, value=b"v"))
+        for step in run.part(Conditions).open:
+            if run.part(Timers).fired.get(step, seen + 1) <= seen:
+                found.append(TimeOutConditionWait(step=step))
+            elif (step + act.which) % 2:
+                found.append(SatisfyConditionWait(step=step))
+        return [*found, *act.commands]
+
     def current_lease(self) -> dict[str, Any]:
         """Who may complete the workflow task: its holder, or for a ready one the engine itself."""
         for task in self.flow.tasks.values():
@@ -253,6 +365,23 @@ class Story:
         run = self.flow.state.run
         open = {} if run is None else run.part(Activities).open
         return [a for a in self.attempts if run and a["run_id"] == run.run_id and current(open.get(a["step"]), a)]
+
+    def addressed(self, act: Act) -> dict[str, Any]:
+        """To the instance or to a run of it; new, or once more."""
+        runs = [row.run_id for row in self.flow.runs.values()]
+        return {
+            "run_id": runs[-1] if act.how == 4 else runs[0] if act.how == 5 else None,
+            "request_id": "r1" if act.taker == 0 else None,
+        }
+
+    def earlier(self, key: int) -> Run | None:
+        """An earlier run, as the shell folds it."""
+        if key == self.flow.run.key:
+            return None
+        row = self.flow.runs[key]
+        run = Run(row.key, row.run_id, row.number)
+        self.flow.machine.fold(self.flow.state, run, reread(self.flow.machine, self.flow.histories[key]))
+        return run
 
     def message(self, act: Act) -> Message:
         flow = self.flow
@@ -276,10 +405,32 @@ class Story:
                 lease = self.current_lease()
                 if not lease:
                     return self.message(act._replace(verb=self.next_verb(act)))
-                found = list(act.commands)
-                if act.how and not (found and isinstance(found[-1], TerminalCommand)):
+                numbered = act.which < 4
+                apart = flow.tasks[lease["task_id"]].upto is not None
+                found = self.answers(act) if numbered or apart else list(act.commands)
+                if act.how and not apart and not (found and isinstance(found[-1], TerminalCommand)):
                     found.append(StartTimer(delay_seconds=float(act.how)))  # so that the story goes on
-                return CompleteWorkflowTask(**lease, commands=found, handled_failures=raised)
+                return CompleteWorkflowTask(**lease, commands=found, handled_failures=raised, numbered=numbered)
+            case "signal":
+                name = ("go", "note", "stop", "go", "note", "typo")[act.which]
+                return flow.retried(Signal(name=name, **self.addressed(act)))
+            case "update":
+                return flow.retried(Update(name="typo" if act.which == 5 else "add", **self.addressed(act)))
+            case "both":
+                start = started(**STARTS[act.which % len(STARTS)])
+                return SignalWithStart(start=start, signal=Signal(name=("go", "note", "typo")[act.how % 3]))
+            case "pause" | "unpause":
+                return (Pause if act.verb == "pause" else Unpause)(reason="why")
+            case "stop":
+                if act.how > 1 or act.which > 2:
+                    return self.message(act._replace(verb="signal"))
+                return Terminate() if act.how else Cancel()
+            case "archive":
+                keys = sorted(flow.histories)
+                key = keys[act.which % len(keys)]
+                return Archive(run_id=flow.runs[key].run_id, selected=self.earlier(key))
+            case "repair":
+                return Repair(work=Reconcile(incarnation="engine-1", force=act.how % 2 == 1))
             case "stale":
                 return CompleteWorkflowTask(**held, commands=[RecordSideEffect(result=b"s")])
             case "break":
@@ -305,6 +456,13 @@ class Story:
             case _:
                 named = {"force": act.how % 2 == 1, "fingerprints": {"order": "f2"} if act.how > 2 else {}}
                 return Reconcile(incarnation="engine-1" if act.which % 2 else "engine-2", **named)
+
+
+class Inferred(NamedTuple):
+    """Waits that a worker left behind without a word, how each had to end, and what was recorded."""
+
+    left: dict[int, str]
+    events: Sequence[Recorded]
 
 
 def current(execution: Execution | None, attempt: dict[str, Any]) -> bool:
@@ -363,9 +521,14 @@ def the_end_is_the_end(story: Story) -> None:
         types = [entry.type for entry in history]
         ends = [at for at, type in enumerate(types) if type in CLOSES]
         assert len(ends) <= 1
-        assert not ends or set(types[ends[0] + 1 :]) <= AFTERWARDS
+        behind = history[ends[0] + 1 :] if ends else []
+        assert {entry.type for entry in behind} <= AFTERWARDS
+        failed = [entry for entry in behind if isinstance(entry.event, UpdateCompleted)]
+        assert all(entry.event.outcome == "update_failed" for entry in failed)  # type: ignore[attr-defined]
+        assert failed == behind[: len(failed)], "what fails with the run fails in its last breath"
     if flow.state.run is not None and not flow.run.open:
         assert flow.rows == {}
+        assert flow.state.held == []
         assert flow.state.next_wake is None
         assert flow.machine.expect(flow.state) == ({}, None)
     current = None if flow.row is None else flow.row.run
@@ -374,9 +537,10 @@ def the_end_is_the_end(story: Story) -> None:
 
 def each_step_opens_once_and_ends_at_most_once(story: Story) -> None:
     for history in story.flow.histories.values():
-        opened = [step_of(entry) for entry in history if entry.type in OPENS]
+        opened = [step_of(entry) for entry in history if entry.type in OPENS and not is_timeout(entry)]
         assert opened == list(range(1, len(opened) + 1))
-        ended = Counter(step_of(entry) for entry in history if entry.type in ENDS)
+        ends = [step_of(entry) for entry in history if entry.type in ENDS and not is_timeout(entry)]
+        ended = Counter(step for step in ends if step is not None)  # a handler takes no step
         assert set(ended) <= set(opened)
         assert set(ended.values()) <= {1}
 
@@ -385,13 +549,21 @@ def step_of(entry: Recorded) -> int:
     return entry.event.sequence  # type: ignore[attr-defined,no-any-return]
 
 
+def is_timeout(entry: Recorded) -> bool:
+    """Whether an event is about the timeout of a wait: that shares the step of the wait and does not end it."""
+    return getattr(entry.event, "timer_kind", None) is not None
+
+
 def history_adds_up(story: Story) -> None:
     flow = story.flow
     for history in flow.histories.values():
         assert [entry.sequence for entry in history] == list(range(1, len(history) + 1))
         assert [entry.event for entry in reread(flow.machine, history)] == [entry.event for entry in history]
-    times = [entry.at for history in flow.histories.values() for entry in history]
-    assert times == sorted(times)
+        times = [entry.at for entry in history]
+        assert times == sorted(times)
+    # Across runs too, but for what is said of an earlier one when it is archived.
+    lived = [e for history in flow.histories.values() for e in history if "Archive" not in e.type]
+    assert [entry.at for entry in lived] == sorted(entry.at for entry in lived)
 
 
 def the_index_tells_the_truth(story: Story) -> None:
@@ -400,6 +572,107 @@ def the_index_tells_the_truth(story: Story) -> None:
         row, run = flow.runs[flow.run.key], flow.run
         assert (row.status, row.closed_reason, row.closed_at) == (run.status, run.closed_reason, run.closed_at)
         assert row.search_attributes == flow.machine.index(flow.state, flow.run).search_attributes
+    for key, row in flow.runs.items():
+        archived = [entry.at for entry in flow.histories[key] if entry.type == "WorkflowArchived"]
+        assert archived == ([] if row.archived_at is None else [row.archived_at])
+
+
+def what_is_accepted_is_told_in_the_order_of_the_commands(story: Story) -> None:
+    flow = story.flow
+    numbers = {row.run_id: row.number for row in flow.runs.values()}
+    told = (SignalReceived, UpdateAccepted, UpdateRejected, CancelRequested)
+    for history in flow.histories.values():
+        commands = [entry.context for entry in history if isinstance(entry.event, told)]
+        order = [(numbers[run_of(context.command_id or "")], context.command_sequence) for context in commands]
+        assert order == sorted(set(order))
+
+
+def nothing_that_code_was_told_stands_before_what_it_decided_without_it(story: Story) -> None:
+    told = (SignalReceived, UpdateAccepted, CancelRequested)
+    for history in story.flow.histories.values():
+        for entry in history:
+            context = entry.context
+            if context.decided_after is not None and "-w" in (context.task_id or ""):  # an ordinary task
+                unseen = history[context.decided_after : entry.sequence - 1]
+                assert not [other for other in unseen if isinstance(other.event, told)]
+
+
+def accepted(story: Story, command_type: str) -> list[tuple[str, int]]:
+    """The id and the run of every accepted signal or update."""
+    letter = command_type[0]
+    commands = [c for c in story.flow.commands if (c.command_type, c.status) == (command_type, "accepted")]
+    return [(f"{c.resolved_run_id}-{letter}{c.sequence}", c.run or 0) for c in commands]
+
+
+def facts(story: Story, kind: str, field: str) -> list[tuple[int, str]]:
+    """Every event of a kind, by its run and id."""
+    histories = story.flow.histories.items()
+    return [(key, getattr(e.event, field)) for key, history in histories for e in history if e.type == kind]
+
+
+def every_accepted_signal_is_received_and_applied_once(story: Story) -> None:
+    flow = story.flow
+    if flow.state.run is None:
+        return
+    received = facts(story, "SignalReceived", "signal_id")
+    applied = [id for _, id in facts(story, "SignalApplied", "signal_id")]
+    assert len(set(received)) == len(received), "told twice to one run"
+    assert len(set(applied)) == len(applied), "applied twice"
+    held = [event.signal_id for event, _ in flow.state.held if isinstance(event, SignalReceived)]
+    known = accepted(story, "signal")
+    assert {id for _, id in received} <= {id for id, _ in known}
+    for id, origin in known:
+        open = (flow.run.key, id) in received
+        assert not (open and id in held)
+        if flow.run.open and flow.run.key == origin:
+            assert open or id in held, "lost"
+        if flow.runs[origin].closed_reason == "continued" and (origin, id) in received and id not in applied:
+            assert any(key > origin and other == id for key, other in received), "lost on the way to the next run"
+    waiting = flow.run.part(Signals).received
+    assert all(entry.sequence > flow.state.cursor for entry in waiting.values() if entry.handler)
+
+
+def signals_are_applied_in_order(story: Story) -> None:
+    for history in story.flow.histories.values():
+        place = {e.event.signal_id: e for e in history if isinstance(e.event, SignalReceived)}
+        applied = [e.event for e in history if e.type == "SignalApplied"]
+        for handled in (True, False):
+            for name in ("go", "stop", "note"):
+                order = [
+                    place[event.signal_id].sequence  # type: ignore[attr-defined]
+                    for event in applied
+                    if (event.sequence is None) == handled and event.signal_name == name  # type: ignore[attr-defined]
+                ]
+                assert order == sorted(order)
+
+
+def every_accepted_update_ends_once(story: Story) -> None:
+    flow = story.flow
+    if flow.state.run is None:
+        return
+    ends = Counter(id for _, id in facts(story, "UpdateCompleted", "update_id"))
+    open = [
+        *flow.run.part(Updates).pending,
+        *(e.update_id for e, _ in flow.state.held if isinstance(e, UpdateAccepted)),
+    ]
+    assert len(set(open)) == len(open)
+    for id, _ in accepted(story, "update"):
+        assert ends[id] == (0 if id in open else 1)
+    assert set(ends) <= {id for id, _ in accepted(story, "update")}
+    applied = [id for _, id in facts(story, "UpdateApplied", "update_id")]
+    assert len(set(applied)) == len(applied)
+
+
+def what_a_worker_leaves_behind_is_recorded_before_what_follows(story: Story) -> None:
+    for left, events in story.inferred:
+        if any(getattr(entry.event, "structural_limit_kind", None) for entry in events):
+            continue  # it asked for too much, and nothing it asked for was done
+        steps = [
+            e for e in events if hasattr(e.event, "sequence") and e.type not in ("SignalApplied", "FailureHandled")
+        ]
+        steps = [entry for entry in steps if not is_timeout(entry)]
+        said = {step_of(entry): entry.type for entry in steps[: len(left)]}
+        assert said == left
 
 
 LAWS = [
@@ -410,6 +683,12 @@ LAWS = [
     each_step_opens_once_and_ends_at_most_once,
     history_adds_up,
     the_index_tells_the_truth,
+    what_is_accepted_is_told_in_the_order_of_the_commands,
+    nothing_that_code_was_told_stands_before_what_it_decided_without_it,
+    every_accepted_signal_is_received_and_applied_once,
+    signals_are_applied_in_order,
+    every_accepted_update_ends_once,
+    what_a_worker_leaves_behind_is_recorded_before_what_follows,
 ]
 
 
@@ -423,6 +702,17 @@ def test_every_law_holds_after_every_message(story_of: list[Act]) -> None:
         for law in LAWS[:3]:
             law(story)
     for law in LAWS[3:]:
+        law(story)
+
+
+@pytest.mark.contract("REC-01", "REC-02", "SIG-08", "UPD-04")
+@quick(100)
+@given(acts(TALK))
+def test_every_law_holds_for_a_run_that_is_talked_to_all_the_time(story_of: list[Act]) -> None:
+    story = Story()
+    for act in story_of:
+        story.live(act)
+    for law in LAWS:
         law(story)
 
 
@@ -469,6 +759,7 @@ def test_whatever_is_lost_reconciling_brings_back_what_the_run_needs_to_come_to_
         story.live(act)
     if flow.state.run is None or not flow.run.open:
         return
+    flow.when(Unpause())
     flow.now = max(flow.now, flow.run.last_at) + 2 * LEASE  # nobody works on it any more
     flow.lose(*flow.rows)
     flow.when(Reconcile(incarnation="engine-3", force=True))
@@ -483,7 +774,9 @@ def test_whatever_is_lost_reconciling_brings_back_what_the_run_needs_to_come_to_
 def work_once(flow: Flow) -> bool:
     """Do one ready task, or else let the time pass to the next wake. False: there is nothing left to do."""
     ready = [task for task in flow.rows.values() if task.state == "ready" and task.available_at <= flow.now]
-    if ready and ready[0].kind == "workflow":
+    if ready and ready[0].upto is not None:
+        flow.complete(CompleteUpdate(update_id=ready[0].resume.workflow_update_id or ""))
+    elif ready and ready[0].kind == "workflow":
         flow.complete()
     elif ready:
         flow.begin(ready[0].step or 0)

@@ -174,11 +174,15 @@ class Operations:
         """The outcome of an instance whose current run is closed on disk."""
         loaded = await self._engine.store.load(key)
         run = None if loaded is None else loaded.run
-        if run is None or run.closed_reason is None:
+        if loaded is None or run is None or run.closed_reason is None:
             return None
-        last = await self._engine.store.last_event(run.key)
+        ended_by = self._engine.loading.restore(loaded).current.ended_by
         return ask.Result(
-            workflow_id=workflow_id, run_id=run.run_id, status=run.status, closed_reason=run.closed_reason, event=last
+            workflow_id=workflow_id,
+            run_id=run.run_id,
+            status=run.status,
+            closed_reason=run.closed_reason,
+            event=next(entry for entry in loaded.history if entry.event is ended_by),
         )
 
 

@@ -46,8 +46,9 @@ def check(contract: Contract, values: Sequence[Any]) -> Errors:
 
 def arrange(contract: Contract, named: Mapping[str, Any]) -> tuple[list[Any], Errors]:
     """Arguments given by name, in the order of the contract; defaults fill the gaps."""
-    parameters: Sequence[Mapping[str, Any]] = contract.get("parameters") or ()
-    known = [str(parameter["name"]) for parameter in parameters if not parameter.get("variadic")]
+    listed: Sequence[Mapping[str, Any]] = contract.get("parameters") or ()
+    parameters = {str(parameter["name"]): parameter for parameter in listed if not parameter.get("variadic")}
+    known = list(parameters)
     errors: Errors = {
         name: [f"is unknown; {contract.get('name')!r} takes {', '.join(known) or 'no arguments'}"]
         for name in named
@@ -55,16 +56,14 @@ def arrange(contract: Contract, named: Mapping[str, Any]) -> tuple[list[Any], Er
     }
     last = max((place for place, name in enumerate(known) if name in named), default=-1)
     values: list[Any] = []
-    for parameter in parameters[: last + 1]:
-        name = str(parameter["name"])
+    for place, (name, parameter) in enumerate(parameters.items()):
         if name in named:
-            values.append(named[name])
+            _complain(errors, parameter, _misfit(parameter, named[name]))
         elif parameter.get("required"):
             _complain(errors, parameter, "is missing")
-            values.append(None)
-        else:
-            values.append(parameter.get("default"))
-    return values, errors if errors else check(contract, values)
+        if place <= last:
+            values.append(named.get(name, parameter.get("default")))
+    return values, errors
 
 
 def _complain(errors: Errors, parameter: Mapping[str, Any], what: str | None) -> None:

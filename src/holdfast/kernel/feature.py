@@ -117,7 +117,7 @@ class Feature:
     """What follows right behind a terminal event."""
     before: Callable[[Turn, Task], None] | None = None
     """What the end of a workflow task says about what it had seen, ahead of its commands."""
-    infer: Callable[[Turn, list[Command]], list[Command]] | None = None
+    infer: Callable[[Turn, Task, list[Command]], list[Command]] | None = None
     """What a completion means that comes from a worker which does not number its steps."""
     outside: Callable[[Run], bool] | None = None
     """Whether the run waits for something that only comes from outside."""

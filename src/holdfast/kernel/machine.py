@@ -242,10 +242,10 @@ class Machine:
         for before in self._before:
             before(turn, task)
 
-    def infer(self, turn: Turn, commands: list[Command]) -> list[Command]:
+    def infer(self, turn: Turn, task: Task, commands: list[Command]) -> list[Command]:
         """Say in full what a worker means that does not number its steps."""
         for infer in self._infer:
-            commands = infer(turn, commands)
+            commands = infer(turn, task, commands)
         return commands
 
     def carried(self, run: Run) -> list[tuple[Event, Context]]:
@@ -300,14 +300,14 @@ class Machine:
         flow = turn.flow
         run = flow.run
         if run is not None:
+            if run.closed_reason is not None:
+                for task_id in list(flow.tasks):
+                    turn.drop(task_id)
             if flow.held and flow.busy is None:
                 self._let_in(turn)
             if Groups in run.parts:
                 self._hand_out(turn, run.part(Groups))
-            if run.closed_reason is not None:
-                for task_id in list(flow.tasks):
-                    turn.drop(task_id)
-            elif run.waking or run.apart:
+            if run.waking or run.apart:
                 workflow_task.ensure(turn)
         touched = turn.touched
         born, leased = self._match(turn) if touched and flow.tasks else ((), ())
@@ -414,7 +414,7 @@ def _ended(turn: Turn) -> Ended | None:
     run = turn.run
     if run.closed_reason is None:
         return None  # continued: the chain goes on
-    last = next(entry for entry in reversed(turn.events) if entry.run == run.key)
+    last = next(entry for entry in reversed(turn.events) if entry.event is run.ended_by)
     return Ended(run.run_id, run.status, run.closed_reason, last)
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
+from holdfast.kernel.command import Command, StepCommand
 from holdfast.kernel.decision import CommandRecord, RunRow
 from holdfast.kernel.event import NO_CONTEXT, Context, Event, Recorded, encode_context, record
 from holdfast.kernel.groups import Groups
@@ -36,6 +37,7 @@ def watch(run: Run, task: Task) -> None:
 class Turn:
     __slots__ = (
         "_context_body",
+        "asked",
         "closed",
         "commands",
         "context",
@@ -72,6 +74,7 @@ class Turn:
         self.events: list[Recorded] = []
         self.touched: dict[str, bool] = {}  # task id -> a row existed before this turn
         # Most turns have none of these; a shared empty tuple costs nothing.
+        self.asked: Sequence[Command] = ()  # by the completion that is being checked
         self.commands: Sequence[CommandRecord] = ()
         self.reply: Any = None
         self.indexed: Sequence[tuple[bool, RunRow]] = ()
@@ -108,6 +111,16 @@ class Turn:
         self.machine.evolve(self.flow, run, entry)
         self.events.append(entry)
         return entry
+
+    def asks(self, step: int) -> Command | None:
+        """The command of the completion being checked that takes this step, which the run has not reached yet."""
+        reached = self.run.step
+        for command in self.asked:
+            if isinstance(command, StepCommand) and (command.sequence is None or command.sequence > reached):
+                reached += 1
+                if reached == step:
+                    return command
+        return None
 
     def put(self, task: Task) -> Task:
         flow = self.flow

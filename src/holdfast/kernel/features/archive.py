@@ -9,7 +9,16 @@ from typing import Any
 
 from holdfast.kernel.event import Event, Recorded
 from holdfast.kernel.feature import Feature
-from holdfast.kernel.features.intake import NOT_STARTED, Commanding, Rejection, accept, cause, reject, repeated
+from holdfast.kernel.features.intake import (
+    NOT_CURRENT,
+    NOT_STARTED,
+    Commanding,
+    Rejection,
+    accept,
+    cause,
+    reject,
+    repeated,
+)
 from holdfast.kernel.state import Run
 from holdfast.kernel.turn import Turn
 from holdfast.kernel.values import Micros
@@ -50,20 +59,30 @@ def archive(turn: Turn, message: Archive) -> None:
     if repeated(turn, message, "archive", intent):
         return
     run: Run | None = message.selected or turn.flow.run
-    if run is None or run.open:
-        reject(turn, message, "archive", NOT_STARTED if run is None else NOT_CLOSED, intent=intent)
+    why = _unfit(run, message)
+    if run is None or why is not None:
+        reject(turn, message, "archive", why or NOT_STARTED, intent=intent)
         return
     needed = run.part(Archived).at is None
     outcome = "archived" if needed else "archive_not_needed"
-    command = accept(turn, message, "archive", outcome, intent=intent)
+    command = accept(turn, message, "archive", outcome, intent=intent, resolved=run)
     current = turn.run
     turn.run = run
+    turn.now = max(turn.now, run.last_at)
     turn.act_for(cause(command))
     turn.record(ArchiveRequested(workflow_command_id=command.id, outcome=outcome, reason=message.reason))
     if needed:
         turn.record(WorkflowArchived(archive_command_id=command.id, reason=message.reason))
     turn.indexed = (*turn.indexed, (False, turn.machine.index(turn.flow, run)))
     turn.run = current
+
+
+def _unfit(run: Run | None, message: Archive) -> Rejection | None:
+    if run is None:
+        return NOT_STARTED
+    if message.run_id not in (None, run.run_id):
+        return NOT_CURRENT  # it was the current run when the shell looked
+    return NOT_CLOSED if run.open else None
 
 
 def _requested(run: Run, event: ArchiveRequested, entry: Recorded) -> None:

@@ -15,6 +15,7 @@ from holdfast.kernel.feature import CommandRule, Feature, Outcome, Plain, Shape
 from holdfast.kernel.features import timer
 from holdfast.kernel.message import Refused
 from holdfast.kernel.state import Run
+from holdfast.kernel.task import Task
 from holdfast.kernel.turn import Turn
 from holdfast.kernel.values import condition_wait_id
 
@@ -110,10 +111,11 @@ def open_wait(turn: Turn, command: OpenConditionWait) -> None:
 
 
 def check_open(turn: Turn, command: SatisfyConditionWait | TimeOutConditionWait) -> None:
-    if command.step > turn.run.step:
-        return  # opened by an earlier command of the same completion, or by none: `apply` looks again
-    if isinstance(command, TimeOutConditionWait) and command.step not in turn.run.part(timer.Timers).fired:
-        raise Refused("invalid_commands", f"the timeout of step {command.step} has not fired", field="step")
+    if isinstance(command, TimeOutConditionWait):
+        if command.step not in turn.run.part(timer.Timers).fired:
+            raise Refused("invalid_commands", f"the timeout of step {command.step} has not fired", field="step")
+    elif command.step > turn.run.step and not isinstance(turn.asks(command.step), OpenConditionWait):
+        raise Refused("invalid_commands", f"step {command.step} waits for no condition", field="step")
 
 
 def satisfy(turn: Turn, command: SatisfyConditionWait) -> None:
@@ -136,15 +138,17 @@ def _same(opened: ConditionWaitOpened) -> dict[str, Any]:
     return {field: getattr(opened, field) for field in ConditionWait.__struct_fields__}
 
 
-def infer(turn: Turn, commands: list[Command]) -> list[Command]:
+def infer(turn: Turn, task: Task, commands: list[Command]) -> list[Command]:
     """A worker that does not say so has left a wait behind when it goes on to something else.
 
-    The same wait sent again is the open one: nothing is recorded, its timeout goes on.
+    The same wait sent again is the open one: nothing is recorded, its timeout goes on. A timeout counts once it was shown.
     """
     open = list(turn.run.part(Conditions).open.values())
     if not open:
         return commands
-    fired = turn.run.part(timer.Timers).fired
+    fired = {
+        step for step, at in turn.run.part(timer.Timers).fired.items() if task.seen is not None and at <= task.seen
+    }
     left: list[Command] = []
     for wait in open:
         again = next((command for command in commands if _is(wait, command)), None)

@@ -14,7 +14,9 @@ from msgspec import Struct
 from holdfast.kernel.contract import Errors
 from holdfast.kernel.decision import CommandRecord
 from holdfast.kernel.event import Context
+from holdfast.kernel.limits import Breach
 from holdfast.kernel.message import Message, Refused
+from holdfast.kernel.state import Run
 from holdfast.kernel.turn import Turn
 from holdfast.kernel.values import signal_id, update_id
 
@@ -71,6 +73,11 @@ def misdirected(turn: Turn, message: Commanding) -> Rejection | None:
     return None
 
 
+def beyond(breach: Breach | None) -> Rejection | None:
+    """What would pass a limit is not accepted."""
+    return None if breach is None else Rejection("structural_limit_exceeded", None, {breach.kind: [breach.message]})
+
+
 def repeated(turn: Turn, message: Commanding, command_type: str, intent: bytes = b"") -> bool:
     """Answer a retry from the record of its first try. The same id for something else is a conflict."""
     before = message.retained
@@ -121,8 +128,9 @@ def _record(
     target_name: str | None = None,
     payload: bytes | None = None,
     intent: bytes = b"",
+    resolved: Run | None = None,
 ) -> CommandRecord:
-    run = turn.flow.run
+    run = resolved or turn.flow.run
     command = turn.command(
         command_type,
         outcome=outcome,

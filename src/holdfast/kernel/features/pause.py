@@ -41,28 +41,28 @@ def allows(run: Run) -> bool:
 
 
 def pause(turn: Turn, message: Pause) -> None:
-    if repeated(turn, message, "pause", (message.reason or "").encode()):
+    intent = (message.reason or "").encode()
+    if repeated(turn, message, "pause", intent):
         return
     why = misdirected(turn, message)
     if why is not None:
-        reject(turn, message, "pause", why)
+        reject(turn, message, "pause", why, intent=intent)
         return
     paused = not allows(turn.run)
-    intent = (message.reason or "").encode()
     command = accept(turn, message, "pause", "pause_not_needed" if paused else "paused", intent=intent)
     if not paused:
         turn.record_as(WorkflowPaused(workflow_command_id=command.id, reason=message.reason), cause(command))
 
 
 def unpause(turn: Turn, message: Unpause) -> None:
-    if repeated(turn, message, "unpause", (message.reason or "").encode()):
+    intent = (message.reason or "").encode()
+    if repeated(turn, message, "unpause", intent):
         return
     why = misdirected(turn, message)
     if why is not None:
-        reject(turn, message, "unpause", why)
+        reject(turn, message, "unpause", why, intent=intent)
         return
     paused = not allows(turn.run)
-    intent = (message.reason or "").encode()
     command = accept(turn, message, "unpause", "unpaused" if paused else "unpause_not_needed", intent=intent)
     if paused:
         turn.record_as(WorkflowUnpaused(workflow_command_id=command.id, reason=message.reason), cause(command))

@@ -6,7 +6,7 @@ name: the worker pairs them in the order of history and says so. What nobody wai
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -18,7 +18,7 @@ from holdfast.kernel.event import Context, Event, Recorded, StepEvent
 from holdfast.kernel.feature import CommandRule, Feature, Shape
 from holdfast.kernel.features import timer
 from holdfast.kernel.features.condition import check_timeout
-from holdfast.kernel.features.intake import Commanding, Rejection, accept, cause, misdirected, reject, repeated
+from holdfast.kernel.features.intake import Commanding, Rejection, accept, beyond, cause, misdirected, reject, repeated
 from holdfast.kernel.features.start import Identity
 from holdfast.kernel.limits import Breach, over_count
 from holdfast.kernel.message import Refused
@@ -101,6 +101,17 @@ def open_waits(run: Run) -> list[SignalWaitOpened]:
     return [wait for step, wait in waits.items() if step not in fired]
 
 
+def unapplied(flow: Workflow) -> Iterator[SignalReceived]:
+    """Every accepted signal that no code has had yet, in the order of their commands."""
+    for entry in flow.current.part(Signals).received.values():
+        yield entry.event
+    yield from _held(flow)
+
+
+def _held(flow: Workflow) -> list[SignalReceived]:
+    return [event for event, _ in flow.held if isinstance(event, SignalReceived)]
+
+
 def signal(turn: Turn, message: Signal) -> None:
     asked = intent(message)
     if repeated(turn, message, "signal", asked):
@@ -120,7 +131,7 @@ def invalid(turn: Turn, message: Signal) -> Rejection | None:
     started = turn.run.part(Identity).started
     declared = None if started is None else started.declared_signals
     contracts = None if started is None else started.declared_signal_contracts
-    return judge(declared, contracts, message) or _too_much(turn, message)
+    return judge(declared, contracts, message) or _too_many(turn) or too_large(turn, message)
 
 
 def judge(
@@ -166,23 +177,21 @@ def _wait_for(turn: Turn, name: str) -> str | None:
     wait = next((wait for wait in open_waits(turn.run) if wait.signal_name == name), None)
     if wait is None:
         return None
-    earlier = [entry.event for entry in turn.run.part(Signals).received.values()]
-    earlier += [event for event, _ in turn.flow.held if isinstance(event, SignalReceived)]
-    return None if any(event.signal_name == name for event in earlier) else wait.signal_wait_id
+    return None if any(event.signal_name == name for event in unapplied(turn.flow)) else wait.signal_wait_id
 
 
-def _too_much(turn: Turn, message: Signal) -> Rejection | None:
-    limits = turn.machine.limits
-    waiting = len(turn.run.part(Signals).received) + len(turn.flow.held)
-    breach = over_count("pending_signal_count", waiting + 1, limits.pending_signal_count) or over_count(
-        "payload_size", len(message.arguments or b""), limits.payload_size
-    )
-    return None if breach is None else Rejection("structural_limit_exceeded", None, {breach.kind: [breach.message]})
+def _too_many(turn: Turn) -> Rejection | None:
+    waiting = len(turn.run.part(Signals).received) + len(_held(turn.flow))
+    return beyond(over_count("pending_signal_count", waiting + 1, turn.machine.limits.pending_signal_count))
+
+
+def too_large(turn: Turn, message: Signal) -> Rejection | None:
+    return beyond(over_count("payload_size", len(message.arguments or b""), turn.machine.limits.payload_size))
 
 
 def pending(flow: Workflow) -> bool:
     """Whether a signal is still to be dealt with: seen by no closed task yet, or wanted by an open wait."""
-    if any(isinstance(event, SignalReceived) for event, _ in flow.held):
+    if _held(flow):
         return True
     signals = flow.current.part(Signals)
     if not signals.received:
@@ -205,13 +214,12 @@ def check(turn: Turn, command: OpenSignalWait) -> None:
 def open_wait(turn: Turn, command: OpenSignalWait) -> None:
     run = turn.run
     step = run.step + 1
-    signals = run.part(Signals)
     wait_id = signal_wait_id(run.run_id, step)
     taken = {wait.signal_wait_id for wait in open_waits(run)}
-    for entry in signals.received.values():
+    for event in unapplied(turn.flow):
         # A wait that opens after its signal was accepted goes by the id that signal has had all along.
-        if entry.event.signal_name == command.signal_name and entry.event.signal_wait_id not in taken:
-            wait_id = entry.event.signal_wait_id
+        if event.signal_name == command.signal_name and event.signal_wait_id not in taken:
+            wait_id = event.signal_wait_id
             break
     turn.record(
         SignalWaitOpened(
@@ -233,9 +241,13 @@ def open_wait(turn: Turn, command: OpenSignalWait) -> None:
 
 
 def check_apply(turn: Turn, command: ApplySignal) -> None:
-    wait = turn.run.part(Signals).waits.get(command.step)
     entry = turn.run.part(Signals).received.get(command.signal_id)
-    if wait is not None and entry is not None and wait.signal_name != entry.event.signal_name:
+    if entry is None:
+        return  # said before, by a completion whose reply was lost
+    wait = turn.run.part(Signals).waits.get(command.step) or turn.asks(command.step)
+    if not isinstance(wait, SignalWaitOpened | OpenSignalWait):
+        raise Refused("invalid_commands", f"step {command.step} waits for no signal", field="step")
+    if wait.signal_name != entry.event.signal_name:
         raise Refused(
             "invalid_commands",
             f"step {command.step} waits for {wait.signal_name!r}, not for {entry.event.signal_name!r}",
@@ -246,7 +258,7 @@ def check_apply(turn: Turn, command: ApplySignal) -> None:
 def apply(turn: Turn, command: ApplySignal) -> None:
     entry = turn.run.part(Signals).received.get(command.signal_id)
     if entry is None:
-        return  # said before, by a completion whose reply was lost
+        return
     timer.disarm(turn, command.step)
     _apply(turn, entry, command.step, command.value)
 

@@ -48,9 +48,10 @@ def signal_with_start(turn: Turn, message: SignalWithStart) -> None:
         signals.invalid(turn, signal)
         if active
         else signals.judge(known and known.signals, known and known.signal_contracts, signal)
+        or signals.too_large(turn, signal)
     )
     if why is not None:
-        _turn_down(turn, signal, why)
+        _turn_down(turn, signal, why, intent)
         return
     if active:
         start(turn, start_it)
@@ -61,10 +62,10 @@ def signal_with_start(turn: Turn, message: SignalWithStart) -> None:
     turn.reply = StartedAndSignalled(started=started, signalled=turn.reply)
 
 
-def _turn_down(turn: Turn, signal: Signal, why: Rejection) -> None:
+def _turn_down(turn: Turn, signal: Signal, why: Rejection, intent: bytes) -> None:
     if not turn.flow.exists:  # there is no instance whose audit trail could keep it
         raise Refused(why.reason, f"signal {signal.name!r} is not valid, so nothing was started", **_said(why))
-    reject(turn, signal, "signal", why, target_name=signal.name, payload=signal.arguments)
+    reject(turn, signal, "signal", why, target_name=signal.name, payload=signal.arguments, intent=intent)
     turn.reply = StartedAndSignalled(started=None, signalled=turn.reply)
 
 

@@ -225,14 +225,16 @@ def check_start(turn: Turn, message: Start) -> None:
     check_id(message.workflow_id)
     _check_options(message)
     flow = turn.flow
-    if flow.run is not None:
-        return
-    if flow.exists and flow.workflow_type != message.workflow_type:
+    if flow.run is None and flow.exists and flow.workflow_type != message.workflow_type:
         raise Refused(
             "workflow_type_mismatch",
             f"workflow {flow.workflow_id!r} is reserved for type {flow.workflow_type!r}",
             field="workflow_type",
         )
+
+
+def start_now(turn: Turn, message: Start, run_id: str | None = None) -> None:
+    """Open a run that begins a chain, unless it would pass a limit."""
     breach = _breach(turn, message)
     if breach is not None:
         raise Refused(
@@ -242,10 +244,6 @@ def check_start(turn: Turn, message: Start) -> None:
             current_value=breach.value,
             configured_limit=breach.configured,
         )
-
-
-def start_now(turn: Turn, message: Start, run_id: str | None = None) -> None:
-    """Open a run that begins a chain."""
     flow = turn.flow
     flow.workflow_type = message.workflow_type
     open_run(

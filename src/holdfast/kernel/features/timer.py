@@ -64,7 +64,7 @@ class Timers:
 
     def __init__(self) -> None:
         self.pending: dict[int, TimerScheduled] = {}
-        self.fired: set[int] = set()  # steps of waits whose timeout has fired
+        self.fired: dict[int, int] = {}  # steps of waits whose timeout has fired, and the history sequence of that
 
 
 def check(turn: Turn, command: StartTimer) -> None:
@@ -201,7 +201,7 @@ def _fired(run: Run, event: TimerFired, entry: Recorded) -> None:
     timers.pending.pop(event.sequence, None)
     groups.leave(run, event.sequence, event.parallel_group_path, True, entry.at)
     if event.timer_kind is not None:
-        timers.fired.add(event.sequence)
+        timers.fired[event.sequence] = entry.sequence
 
 
 def _wake(run: Run, event: TimerFired, entry: Recorded) -> Resume | None:

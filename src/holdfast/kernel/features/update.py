@@ -18,7 +18,7 @@ from holdfast.kernel.event import Context, Event, Recorded
 from holdfast.kernel.failure import Failure
 from holdfast.kernel.feature import CommandRule, Feature
 from holdfast.kernel.features import signal
-from holdfast.kernel.features.intake import Commanding, Rejection, accept, cause, misdirected, reject, repeated
+from holdfast.kernel.features.intake import Commanding, Rejection, accept, beyond, cause, misdirected, reject, repeated
 from holdfast.kernel.features.start import Identity
 from holdfast.kernel.limits import Breach, over_count
 from holdfast.kernel.message import Refused
@@ -168,11 +168,11 @@ def _invalid(turn: Turn, message: Update) -> Rejection | None:
     if message.objection is not None:
         return Rejection("update_validator_rejected", "rejected_by_validator", {"validator": [message.objection]})
     limits = turn.machine.limits
-    waiting = len(turn.run.part(Updates).pending) + len(turn.flow.held)
-    breach = over_count("pending_update_count", waiting + 1, limits.pending_update_count) or over_count(
-        "payload_size", len(message.arguments or b""), limits.payload_size
+    waiting = len(turn.run.part(Updates).pending) + len(_held(turn))
+    return beyond(
+        over_count("pending_update_count", waiting + 1, limits.pending_update_count)
+        or over_count("payload_size", len(message.arguments or b""), limits.payload_size)
     )
-    return None if breach is None else Rejection("structural_limit_exceeded", None, {breach.kind: [breach.message]})
 
 
 # -- what the worker says of it
@@ -217,7 +217,7 @@ def run_closed(turn: Turn) -> None:
     """Updates that the run did not get to fail with it; those to the instance go on with a chain that goes on."""
     run = turn.run
     accepted = [entry.event for entry in run.part(Updates).pending.values()]
-    accepted += [event for event, _ in turn.flow.held if isinstance(event, UpdateAccepted)]
+    accepted += _held(turn)
     for update in accepted:
         if run.closed_reason == "continued" and update.target_scope == "instance":
             continue
@@ -233,13 +233,17 @@ def run_closed(turn: Turn) -> None:
                 terminal_reason=run.closed_reason,
             ),
         )
-    if accepted:
-        gone = {update.update_id for update in accepted if update.target_scope == "run"}
-        turn.flow.held = [
-            entry
-            for entry in turn.flow.held
-            if not (isinstance(entry[0], UpdateAccepted) and entry[0].update_id in gone)
-        ]
+    turn.flow.held = [entry for entry in turn.flow.held if not _of_this_run(entry[0])]
+
+
+def _of_this_run(event: Event) -> bool:
+    """Whether the next run of the chain has nothing to do with it."""
+    return isinstance(event, UpdateRejected) or (isinstance(event, UpdateAccepted) and event.target_scope == "run")
+
+
+def _held(turn: Turn) -> list[UpdateAccepted]:
+    """Accepted in the middle of a task, whose end makes them history."""
+    return [event for event, _ in turn.flow.held if isinstance(event, UpdateAccepted)]
 
 
 def _end(turn: Turn, event: UpdateCompleted) -> None:

@@ -158,7 +158,7 @@ def complete(turn: Turn, message: CompleteWorkflowTask) -> None:
     task = _held(turn, message)
     commands = message.commands
     if not message.numbered and task.upto is None:
-        commands = turn.machine.infer(turn, commands)
+        commands = turn.machine.infer(turn, task, commands)
     check(turn, commands, apart=task.upto is not None)
     run = turn.run
     status = run.status
@@ -201,7 +201,7 @@ def fail(turn: Turn, message: FailWorkflowTask) -> None:
     _refuse_closed(turn, message.task_id)
     task = _held(turn, message)
     block = message.block
-    if block.type == WAITING_FOR_HISTORY:
+    if block.type == WAITING_FOR_HISTORY and task.upto is None:  # a task apart has all the history it is for
         turn.act_for(lease.context(task))
         turn.machine.before_commands(turn, task)
         turn.act_for(NO_CONTEXT)
@@ -253,8 +253,9 @@ def heartbeat(turn: Turn, message: HeartbeatWorkflowTask) -> None:
 def check(turn: Turn, commands: list[Command], *, apart: bool) -> None:
     """Refuse the whole completion for any wrong command of it, before one of them is applied."""
     rules = turn.machine.commands
-    if apart and not any(command.apart for command in commands):
+    if apart and sum(command.apart for command in commands) != 1:
         raise Refused("invalid_commands", "this task is for one update: complete it or fail it", field="commands")
+    turn.asked = commands
     step = turn.run.step
     for position, command in enumerate(commands):
         rule = rules.get(type(command))

@@ -1,0 +1,148 @@
+"""Request ids: a retry is answered from the record of the first try, accepted or rejected; one id means one thing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from holdfast.kernel.features.archive import Archive
+from holdfast.kernel.features.cancel import Cancel, Terminate
+from holdfast.kernel.features.close import CompleteWorkflow
+from holdfast.kernel.features.continue_as_new import ContinueAsNew
+from holdfast.kernel.features.pause import Pause, Unpause
+from holdfast.kernel.features.reconcile import Reconcile
+from holdfast.kernel.features.repair import Repair
+from holdfast.kernel.features.signal import Signal
+from holdfast.kernel.features.start import Start
+from holdfast.kernel.features.timer import StartTimer
+from holdfast.kernel.features.update import CompleteUpdate, Update
+
+from ..given import TALKING, Flow, given, started, vars_of
+
+
+def waiting() -> Flow:
+    return given(StartTimer(delay_seconds=600), definition=TALKING)
+
+
+def closed() -> Flow:
+    return given(CompleteWorkflow(), definition=TALKING)
+
+
+def command(message: Any) -> Any:
+    return replace(message, request_id="r1")
+
+
+REPAIR = Repair(work=Reconcile(incarnation="engine-1"))
+ACCEPTED: list[tuple[Any, Any]] = [
+    (waiting, Signal(name="go", arguments=b"1")),
+    (waiting, Update(name="add", arguments=b"1")),
+    (waiting, Cancel(reason="why")),
+    (waiting, Terminate(reason="why")),
+    (waiting, REPAIR),
+    (closed, Archive(reason="why")),
+    (waiting, Pause(reason="why")),
+    (waiting, Unpause(reason="why")),
+    (Flow, started(definition=TALKING, arguments=b"1")),
+]
+REJECTED: list[tuple[Any, Any]] = [
+    (waiting, Signal(name="typo", arguments=b"1")),
+    (waiting, Update(name="typo", arguments=b"1")),
+    (closed, Cancel(reason="why")),
+    (closed, Terminate(reason="why")),
+    (closed, REPAIR),
+    (waiting, Archive(reason="why")),
+    (closed, Pause(reason="why")),
+    (closed, Unpause(reason="why")),
+    (closed, started(definition=TALKING, arguments=b"1")),
+]
+
+
+def name_of(value: Any) -> str:
+    return type(value).__name__.lower() if hasattr(value, "request_id") else ""
+
+
+def answer(reply: Any) -> dict[str, Any]:
+    reply = getattr(reply, "command", reply)
+    fields = ("workflow_id", "run_id", "command_id", "outcome", "accepted", "rejection_reason")
+    more = (
+        () if not hasattr(reply, "signal_id") else ("command_sequence", "signal_id", "update_id", "validation_errors")
+    )
+    return vars_of(reply, (*fields, *more))
+
+
+@pytest.mark.parametrize(("flow_of", "message"), ACCEPTED + REJECTED, ids=name_of)
+def test_a_retry_gets_the_first_answer_and_changes_nothing(flow_of: Any, message: Any) -> None:
+    flow = flow_of()
+    first = flow.when(command(message))
+    assert first.commands[0].request_id == "r1"
+    again = flow.again(command(message), at=60)
+    assert again.idle
+    assert answer(again.reply) == answer(first.reply)
+    if not isinstance(message, Start):
+        assert getattr(again.reply, "command", again.reply).repeated
+
+
+@pytest.mark.parametrize(("flow_of", "message"), ACCEPTED, ids=name_of)
+def test_a_retry_is_answered_the_same_by_a_later_run(flow_of: Any, message: Any) -> None:
+    if isinstance(message, Cancel | Terminate | Archive):
+        return  # they are the end of the chain
+    flow = flow_of()
+    first = flow.when(command(message))
+    if isinstance(message, Update):
+        flow.complete(CompleteUpdate(update_id=first.reply.update_id))
+    if isinstance(message, Pause):
+        flow.when(Unpause())
+    flow.signal("note")
+    flow.complete(ContinueAsNew())
+    again = flow.again(command(message))
+    assert again.idle
+    assert answer(again.reply) == answer(first.reply)
+    assert answer(again.reply)["run_id"] == "RUN1"
+
+
+CONFLICTS: list[tuple[Any, Any, Any]] = [
+    (waiting, Signal(name="go"), Signal(name="stop")),
+    (waiting, Signal(name="go"), Signal(name="go", arguments=b"1")),
+    (waiting, Signal(name="go"), Signal(name="go", run_id="RUN1")),
+    (waiting, Update(name="add"), Update(name="add", arguments=b"1")),
+    (waiting, Update(name="add"), Update(name="typo")),
+    (waiting, Cancel(), Cancel(run_id="RUN1")),
+    (waiting, Terminate(), Terminate(run_id="RUN1")),
+    (waiting, REPAIR, replace(REPAIR, run_id="RUN1")),
+    (closed, Archive(), Archive(reason="another")),
+    (waiting, Pause(), Pause(reason="another")),
+    (waiting, Unpause(), Unpause(reason="another")),
+    (Flow, started(), started(arguments=b"1")),
+    (Flow, started(), started(workflow_type="other")),
+]
+
+
+@pytest.mark.parametrize(("flow_of", "message", "other"), CONFLICTS, ids=name_of)
+def test_another_intent_under_the_same_id_is_a_conflict(flow_of: Any, message: Any, other: Any) -> None:
+    flow = flow_of()
+    first = flow.when(command(message))
+    refusal = flow.refused(flow.retried(command(other)))
+    assert (refusal.reason, refusal.fields["field"]) == ("request_id_conflict", "request_id")
+    assert refusal.fields["retained_command_id"] == first.commands[0].id
+    assert refusal.fields["retained_command_type"] == first.commands[0].command_type
+
+
+def test_without_a_request_id_every_command_counts() -> None:
+    flow = waiting()
+    ids = [flow.signal("go").reply.signal_id for _ in range(2)]
+    assert ids == ["RUN1-s2", "RUN1-s3"]
+    assert {entry.fingerprint for entry in flow.commands} == {None}
+
+
+@pytest.mark.parametrize("held", [False, True])
+def test_a_retry_while_the_first_is_held_is_a_retry(held: bool) -> None:
+    flow = given(definition=TALKING)
+    if held:
+        flow.lease()
+    message = Signal(name="go", request_id="r1")
+    flow.when(message)
+    assert flow.again(message).idle
+    assert len([entry for entry in flow.commands if entry.command_type == "signal"]) == 1
+    assert len(flow.state.held) == int(held)
