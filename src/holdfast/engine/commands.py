@@ -15,7 +15,6 @@ from holdfast.engine.access import Access, resolver, start_message
 from holdfast.engine.engine import Engine
 from holdfast.engine.inquiries import Inquiries
 from holdfast.engine.recovery import Recovery
-from holdfast.engine.summary import liveness, wait_of
 from holdfast.engine.waiting import Waiting
 from holdfast.kernel import contract
 from holdfast.kernel.event import Recorded
@@ -30,6 +29,7 @@ from holdfast.kernel.features.update import Update, UpdateAccepted, UpdateComple
 from holdfast.kernel.message import Message, Refused
 from holdfast.kernel.state import Run
 from holdfast.kernel.values import run_of
+from holdfast.kernel.views.liveness import liveness, wait_of
 from holdfast.protocol import commands as tell
 from holdfast.protocol.requests import Request
 

@@ -108,10 +108,9 @@ class Inquiries:
 
     def _who_answers(self, type: str, namespace: str, queue: str, compatibility: str | None) -> Executor:
         matching = self._engine.matching
-        candidates = [*matching.executors, *([matching.manual] if matching.manual is not None else [])]
-        for executor in candidates:
-            if executor.runs("workflow", type, namespace, queue, compatibility):
-                return executor
+        executor = matching.answering(type, namespace, queue, compatibility)
+        if executor is not None:
+            return executor
         if matching.served(namespace, queue):
             raise Refused(
                 "workflow_definition_unavailable",

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 from holdfast.kernel.event import Recorded
 from holdfast.kernel.features.lease import Claimant
 from holdfast.kernel.task import Lease, Task
-from holdfast.kernel.values import Micros
+from holdfast.kernel.values import Micros, Routing
 from holdfast.protocol.commands import Inquiry
 
 COLD = object()
@@ -220,6 +220,20 @@ class Matching:
         return any(executor.alive_on(namespace, queue) for executor in self.executors) or any(
             waiter.namespace == namespace and waiter.queue == queue for waiter in self._waiters
         )
+
+    def answering(self, type: str, namespace: str, queue: str, compatibility: str | None) -> Executor | None:
+        """A worker of this process that can be asked about workflows of this type."""
+        for executor in (*self.executors, *([self.manual] if self.manual is not None else [])):
+            if executor.runs("workflow", type, namespace, queue, compatibility):
+                return executor
+        return None
+
+    def undefined(self, type: str, routing: Routing) -> str | None:
+        """Why nobody here can answer for this type of workflow; None if somebody can."""
+        if self.answering(type, routing.namespace, routing.queue, routing.compatibility) is not None:
+            return None
+        served = self.served(routing.namespace, routing.queue)
+        return "workflow_definition_unavailable" if served else "query_worker_unavailable"
 
     def promised(self, task_id: str) -> Waiter | None:
         """The waiter a born-leased task was promised to."""

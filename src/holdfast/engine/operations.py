@@ -137,8 +137,18 @@ class Operations:
 
     async def describe(self, request: ask.DescribeWorkflow) -> ask.Description:
         key = await self._access.key(request.namespace, request.workflow_id)
-        flow = await self._access.committed(key)
-        return describe(self._engine.machine, flow, await self._engine.store.commands(key), self._engine.world.now())
+        loaded = await self._engine.store.load(key)
+        if loaded is None:
+            raise Refused("workflow_not_found", f"there is no workflow {request.workflow_id!r}")
+        flow = self._engine.loading.restore(loaded)
+        return describe(
+            self._engine.machine,
+            flow,
+            loaded.history,
+            await self._engine.store.commands(key),
+            self._engine.world.now(),
+            None if flow.run is None else self._engine.matching.undefined(flow.run.workflow_type, flow.run.routing),
+        )
 
     async def list(self, request: ask.ListWorkflows) -> list[RunRow]:
         return await self._engine.store.runs(

@@ -1,28 +1,32 @@
-"""What a run is doing and why it is (not) moving, in the contract's words. Derived from state, never stored."""
+"""The description of a workflow: the kernel's views put together."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from holdfast.kernel.decision import CommandRecord
-from holdfast.kernel.event import Event
+from holdfast.kernel.event import Recorded
 from holdfast.kernel.features import pause
-from holdfast.kernel.features.activity import Activities
-from holdfast.kernel.features.condition import Conditions
-from holdfast.kernel.features.failures import Failures
 from holdfast.kernel.features.memo import Memo
-from holdfast.kernel.features.signal import SignalReceived, Signals, open_waits
 from holdfast.kernel.features.start import Identity
-from holdfast.kernel.features.timer import Timers
-from holdfast.kernel.features.update import UpdateAccepted, Updates
 from holdfast.kernel.machine import Machine
-from holdfast.kernel.state import Run, Workflow
-from holdfast.kernel.task import Task
-from holdfast.kernel.values import Micros, timer_id
+from holdfast.kernel.state import Workflow
+from holdfast.kernel.values import Micros
+from holdfast.kernel.views.actions import actions, declared
+from holdfast.kernel.views.failures import failures
+from holdfast.kernel.views.liveness import NOTHING, liveness, transport_state, wait_of
+from holdfast.kernel.views.messages import signals, updates
+from holdfast.kernel.views.waits import waits
 from holdfast.protocol.requests import Description, TaskView
 
 
-def describe(machine: Machine, flow: Workflow, commands: list[CommandRecord], now: Micros) -> Description:
+def describe(
+    machine: Machine,
+    flow: Workflow,
+    history: list[Recorded],
+    commands: list[CommandRecord],
+    now: Micros,
+    definition: str | None,
+) -> Description:
+    """`definition` says why the workflow's code cannot be asked, if it cannot."""
     run = flow.run
     if run is None:
         return Description(
@@ -32,9 +36,12 @@ def describe(machine: Machine, flow: Workflow, commands: list[CommandRecord], no
             status="reserved",
             run=None,
             liveness_state="reserved",
+            commands=commands,
         )
     started = run.part(Identity).started
     wait = wait_of(flow) if run.open else NOTHING
+    own = [command for command in commands if command.run == run.key]
+    failed = failures(history, run.run_id)
     return Description(
         workflow_id=flow.workflow_id,
         namespace=flow.namespace,
@@ -45,6 +52,8 @@ def describe(machine: Machine, flow: Workflow, commands: list[CommandRecord], no
         fingerprint=None if started is None else started.workflow_definition_fingerprint,
         execution_deadline_at=None if started is None else started.execution_deadline_at,
         run_deadline_at=None if started is None else started.run_deadline_at,
+        parent_workflow_id=None if started is None else started.parent_workflow_instance_id,
+        child_call_id=None if started is None else started.child_call_id,
         wait_kind=wait.kind,
         open_wait_id=wait.id,
         resume_source_kind=wait.source_kind,
@@ -56,93 +65,11 @@ def describe(machine: Machine, flow: Workflow, commands: list[CommandRecord], no
             for task in flow.tasks.values()
         ],
         commands=commands,
-        exception_count=len(run.part(Failures).raised),
+        waits=waits(history, run),
+        signals=signals(history, own, flow.held),
+        updates=updates(history, flow.held),
+        actions=actions(machine, flow, now, definition=definition),
+        declared=declared(flow),
+        failures=failed,
+        exception_count=len(failed),
     )
-
-
-class Wait(NamedTuple):
-    """What a run waits for, and what will resume it."""
-
-    kind: str | None
-    id: str | None
-    source_kind: str | None
-    source_id: str | None
-
-
-NOTHING = Wait(None, None, None, None)
-
-
-def wait_of(flow: Workflow) -> Wait:
-    """The one wait that tells most about an open run: work first, then what was asked of it, then what it waits for."""
-    run = flow.current
-    for execution in run.part(Activities).open.values():
-        id = execution.scheduled.activity_execution_id
-        return Wait("activity", f"activity:{id}", "activity_execution", id)
-    for update in (*run.part(Updates).pending, *_held(flow, UpdateAccepted, "update_id")):
-        return Wait("update", f"update:{update}", "workflow_update", update)
-    received = [entry.event.signal_id for entry in run.part(Signals).received.values() if entry.sequence > flow.cursor]
-    if not flow.tasks:
-        for signal in (*received, *_held(flow, SignalReceived, "signal_id")):
-            return Wait("signal", f"signal-application:{signal}", "workflow_signal", signal)
-    timers = run.part(Timers).pending
-    for timer in timers.values():
-        if timer.timer_kind is None:
-            return Wait("timer", f"timer:{timer.timer_id}", "timer", timer.timer_id)
-    for condition in run.part(Conditions).open.values():
-        return _backed("condition", condition.condition_wait_id, "external_input", run, condition.sequence)
-    for wait in open_waits(run):
-        return _backed("signal", wait.signal_wait_id, "signal", run, wait.sequence)
-    for task in flow.tasks.values():
-        if task.kind == "workflow":
-            return Wait("workflow-task", f"workflow-task:{task.id}", "workflow_task", task.id)
-    return NOTHING
-
-
-def _backed(kind: str, id: str, source: str, run: Run, step: int) -> Wait:
-    """A wait with a timeout is resumed by its timer as well."""
-    timers = run.part(Timers)
-    timed = step in timers.pending or step in timers.fired
-    return Wait(kind, id, "timer", timer_id(run.run_id, step)) if timed else Wait(kind, id, source, None)
-
-
-def _held(flow: Workflow, kind: type[Event], field: str) -> list[str]:
-    return [getattr(event, field) for event, _ in flow.held if isinstance(event, kind)]
-
-
-def liveness(machine: Machine, flow: Workflow, now: Micros) -> str:
-    run = flow.current
-    if not run.open:
-        return "closed"
-    if not pause.allows(run):
-        return "paused"
-    for task in flow.tasks.values():
-        if task.block is not None and task.block.replay_blocked:
-            return "workflow_replay_blocked"
-    for id, wanted in machine.expect(flow).tasks.items():
-        if id not in flow.tasks:
-            return "activity_running_without_task" if wanted.state == "leased" else "repair_needed"
-    tasks = sorted(flow.tasks.values(), key=lambda t: (t.state != "leased", t.available_at))
-    if any(task.until is not None and task.until <= now for task in tasks):
-        return "repair_needed"
-    activities = [task for task in tasks if task.kind == "activity"]
-    if not activities:
-        wait = wait_of(flow).kind
-        if wait in ("condition", "signal") and not (run.apart or run.waking):
-            return f"waiting_for_{wait}"
-        if wait == "condition" and tasks:
-            return "waiting_for_condition"
-    for task in activities or tasks:
-        return f"{task.kind}_task_{'leased' if task.state == 'leased' else 'ready'}"
-    return "timer_scheduled" if run.part(Timers).pending else "repair_needed"
-
-
-def transport_state(task: Task, now: Micros, paused: bool = False) -> str:
-    if paused and task.state == "ready":
-        return "paused"
-    if task.state == "failed":
-        if task.block is not None and task.block.replay_blocked:
-            return "replay_blocked"
-        return "repair_backoff"
-    if task.state == "leased":
-        return "lease_expired" if task.until is not None and task.until <= now else "leased"
-    return "ready" if task.due(now) else "scheduled"

@@ -15,6 +15,10 @@ from holdfast.kernel.features.start import Definition, DuplicatePolicy, Reserved
 from holdfast.kernel.features.workflow_task import TaskOutcome, WorkflowAssignment
 from holdfast.kernel.task import Block, Task
 from holdfast.kernel.values import Micros, Routing
+from holdfast.kernel.views.actions import Actions, Declared
+from holdfast.kernel.views.failures import FailureView
+from holdfast.kernel.views.messages import SignalView, UpdateView
+from holdfast.kernel.views.waits import WaitView
 
 R = TypeVar("R")
 
@@ -104,7 +108,19 @@ class Description(Struct, frozen=True, kw_only=True):
     next_wake: Micros | None = None
     tasks: list[TaskView] = []
     commands: list[CommandRecord] = []
+    waits: list[WaitView] = []
+    signals: list[SignalView] = []
+    updates: list[UpdateView] = []
+    failures: list[FailureView] = []
+    actions: Actions | None = None
+    declared: Declared | None = None
+    parent_workflow_id: str | None = None
+    child_call_id: str | None = None
     exception_count: int = 0
+
+    @property
+    def open_wait_count(self) -> int:
+        return sum(wait.status == "open" for wait in self.waits)
 
 
 class DescribeWorkflow(Request[Description], frozen=True, kw_only=True):

@@ -1,0 +1,301 @@
+"""The views of a run: pure functions of its state and history, in the words of the contract."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from holdfast.kernel.command import Command
+from holdfast.kernel.features.activity import ScheduleActivity
+from holdfast.kernel.features.archive import Archive
+from holdfast.kernel.features.cancel import Cancel
+from holdfast.kernel.features.child import StartChildWorkflow
+from holdfast.kernel.features.close import CompleteWorkflow, FailWorkflow
+from holdfast.kernel.features.condition import OpenConditionWait, SatisfyConditionWait
+from holdfast.kernel.features.pause import Pause
+from holdfast.kernel.features.signal import ApplySignal, OpenSignalWait, Signal
+from holdfast.kernel.features.start import Definition
+from holdfast.kernel.features.timer import StartTimer
+from holdfast.kernel.features.update import CompleteUpdate, FailUpdate, Update
+from holdfast.kernel.task import Block
+from holdfast.kernel.views.actions import actions, declared
+from holdfast.kernel.views.failures import failures
+from holdfast.kernel.views.liveness import liveness, wait_of
+from holdfast.kernel.views.messages import signals, updates
+from holdfast.kernel.views.waits import waits
+from tests.kernel.given import Flow, given, running
+
+NAME: dict[str, Any] = {"name": "value", "position": 0, "required": True, "type": "string", "allows_null": False}
+DEFINITION = Definition(
+    signals=["go", "note"],
+    signal_contracts=[
+        {"name": "go", "parameters": [], "mode": "handler"},
+        {"name": "note", "parameters": [NAME], "mode": "wait"},
+    ],
+    updates=["add"],
+    update_contracts=[{"name": "add", "parameters": []}],
+    queries=["status"],
+    query_contracts=[{"name": "status", "parameters": []}],
+)
+
+
+def at(*commands: Command) -> Flow:
+    return given(*commands, definition=DEFINITION)
+
+
+def updating() -> Flow:
+    flow = at(OpenConditionWait())
+    flow.when(Update(name="add"))
+    return flow
+
+
+def told() -> Flow:
+    flow = at(OpenSignalWait(signal_name="note"))
+    flow.when(Signal(name="note", values=["x"], arguments=b"x"))
+    return flow
+
+
+def timed_out() -> Flow:
+    flow = at(OpenConditionWait(condition_key="ready", timeout_seconds=5))
+    flow.due(5)
+    return flow
+
+
+STATES: list[tuple[str, Callable[[], Flow], str | None, str | None, str]] = [
+    ("a new run", lambda: at(), "workflow-task", "workflow_task", "workflow_task_ready"),
+    (
+        "an activity",
+        lambda: at(ScheduleActivity(activity_type="charge")),
+        "activity",
+        "activity_execution",
+        "activity_task_ready",
+    ),
+    ("a running activity", running, "activity", "activity_execution", "activity_task_leased"),
+    ("a timer", lambda: at(StartTimer(delay_seconds=9)), "timer", "timer", "timer_scheduled"),
+    ("a condition", lambda: at(OpenConditionWait()), "condition", "external_input", "waiting_for_condition"),
+    (
+        "a condition with a timeout",
+        lambda: at(OpenConditionWait(timeout_seconds=9)),
+        "condition",
+        "timer",
+        "waiting_for_condition",
+    ),
+    ("a fired timeout", timed_out, "condition", "timer", "waiting_for_condition"),
+    ("a signal", lambda: at(OpenSignalWait(signal_name="note")), "signal", "signal", "waiting_for_signal"),
+    ("an update", updating, "update", "workflow_update", "workflow_task_ready"),
+    (
+        "a child",
+        lambda: at(StartChildWorkflow(workflow_type="ship")),
+        "child",
+        "child_workflow_run",
+        "waiting_for_child",
+    ),
+]
+
+
+@pytest.mark.contract("UPD-12", "COND-07", "CHILD-08")
+@pytest.mark.parametrize(("make", "kind", "source", "state"), [row[1:] for row in STATES], ids=[r[0] for r in STATES])
+def test_what_a_run_waits_for(make: Callable[[], Flow], kind: str, source: str, state: str) -> None:
+    flow = make()
+    wait = wait_of(flow.state)
+    assert (wait.kind, wait.source_kind) == (kind, source)
+    assert liveness(flow.machine, flow.state, flow.now) == state
+
+
+def test_a_condition_stays_the_wait_beside_an_open_workflow_task() -> None:
+    flow = at(OpenConditionWait(condition_key="ready"))
+    flow.when(Signal(name="go"))
+    assert flow.workflow_task.state == "ready"
+    assert wait_of(flow.state).kind == "condition"
+
+
+def test_waits_keep_their_end() -> None:
+    flow = at(
+        OpenConditionWait(condition_key="ready", timeout_seconds=60),
+        OpenSignalWait(signal_name="note"),
+        StartTimer(delay_seconds=90),
+        StartChildWorkflow(workflow_type="ship"),
+    )
+    flow.when(Signal(name="note", values=["x"], arguments=b"x"))
+    flow.complete(SatisfyConditionWait(step=1), ApplySignal(step=2, signal_id="RUN1-s2", value=b"v"))
+    seen = {wait.kind: wait for wait in waits(flow.history, flow.run)}
+    assert {kind: (wait.status, wait.source_status) for kind, wait in seen.items()} == {
+        "condition": ("resolved", "satisfied"),
+        "signal": ("resolved", "applied"),
+        "timer": ("open", "pending"),
+        "child": ("open", "waiting"),
+    }
+    assert seen["condition"].condition_key == "ready"
+    assert (seen["condition"].resume_source_kind, seen["condition"].deadline_at is not None) == ("timer", True)
+    assert seen["signal"].signal_id == "RUN1-s2"
+    assert (seen["child"].child_call_id, seen["child"].target_type) == ("RUN1-h4", "ship")
+    flow.when(Cancel())
+    assert {wait.status for wait in waits(flow.history, flow.run)} == {"resolved", "cancelled"}
+
+
+@pytest.mark.contract("SIG-02", "SIG-03")
+def test_every_signal_has_a_record() -> None:
+    flow = told()
+    flow.when(Signal(name="nope"))
+    flow.when(Signal(name="note", values=[5]))
+    flow.when(Signal(name="go"))
+    flow.complete(ApplySignal(step=1, signal_id="RUN1-s2", value=b"v"))
+    seen = signals(flow.history, flow.commands, flow.state.held)
+    assert [(view.signal_name, view.status, view.rejection_reason) for view in seen] == [
+        ("note", "applied", None),
+        ("nope", "rejected", "unknown_signal"),
+        ("note", "rejected", "invalid_signal_arguments"),
+        ("go", "applied", None),
+    ]
+    assert [view.command_sequence for view in seen] == [2, 3, 4, 5]
+    assert seen[0].workflow_sequence == 1
+    assert seen[2].validation_errors == {"value": ["must be string, not int"]}
+
+
+def test_a_signal_that_is_held_is_received() -> None:
+    flow = at(OpenConditionWait())
+    flow.when(Signal(name="go"))
+    flow.claim(flow.workflow_task.id)
+    flow.when(Signal(name="go"))
+    assert [view.status for view in signals(flow.history, flow.commands, flow.state.held)] == ["received", "received"]
+
+
+@pytest.mark.contract("UPD-11", "UPD-22")
+def test_every_update_has_a_record() -> None:
+    flow = updating()
+    flow.complete(CompleteUpdate(update_id="RUN1-u2", result=b"r"))
+    flow.complete()
+    flow.when(Update(name="nope"))
+    flow.when(Update(name="add"))
+    flow.complete(FailUpdate(update_id="RUN1-u4", message="no"))
+    flow.when(Update(name="add"))
+    seen = updates(flow.history)
+    assert [(view.update_id, view.status) for view in seen] == [
+        ("RUN1-u2", "completed"),
+        ("RUN1-u3", "rejected"),
+        ("RUN1-u4", "failed"),
+        ("RUN1-u5", "accepted"),
+    ]
+    assert (seen[0].result, seen[2].failure_message, seen[1].rejection_reason) == (b"r", "no", "unknown_update")
+    assert updates([entry for entry in flow.history if entry.type != "UpdateAccepted"])[1].status == "failed"
+
+
+@pytest.mark.contract("FAIL-01", "FAIL-03", "FAIL-11")
+def test_failures_in_the_order_of_their_events() -> None:
+    flow = running()
+    flow.fail(1, "boom")
+    flow.complete(ScheduleActivity(activity_type="b"), handled=["RUN1-f5"])
+    flow.begin(2)
+    flow.fail(2, "again")
+    flow.complete(FailWorkflow(message="gave up"))
+    seen = failures(flow.history, flow.run.run_id)
+    assert [(view.message, view.handled, view.propagation_kind) for view in seen] == [
+        ("boom", True, "activity"),
+        ("again", False, "activity"),
+        ("gave up", False, "terminal"),
+    ]
+    assert [view.sequence for view in seen] == sorted(view.sequence for view in seen)
+
+
+def blocked() -> Flow:
+    flow = at()
+    flow.break_task(Block(message="no", replay_blocked=True, reason="history_shape_mismatch"))
+    return flow
+
+
+def lost() -> Flow:
+    flow = at(ScheduleActivity(activity_type="charge"))
+    flow.lose(flow.activity_task(1).id)
+    return flow
+
+
+def closed() -> Flow:
+    return at(CompleteWorkflow())
+
+
+def archived() -> Flow:
+    flow = closed()
+    flow.when(Archive())
+    return flow
+
+
+def paused() -> Flow:
+    flow = at(OpenConditionWait())
+    flow.when(Pause(reason="incident"))
+    return flow
+
+
+ACTIONS: list[tuple[Callable[[], Flow], dict[str, Any]]] = [
+    (
+        lambda: at(OpenConditionWait()),
+        {
+            "can_signal": True,
+            "can_update": True,
+            "can_cancel": True,
+            "can_terminate": True,
+            "can_query": True,
+            "can_archive": False,
+            "archive_blocked_reason": "run_not_closed",
+            "can_repair": False,
+            "repair_blocked_reason": "repair_not_needed",
+            "repair_attention": False,
+            "task_problem": False,
+            "can_issue_terminal_commands": True,
+        },
+    ),
+    (
+        closed,
+        {
+            "can_signal": False,
+            "signal_blocked_reason": "run_closed",
+            "can_update": False,
+            "can_cancel": False,
+            "can_archive": True,
+            "can_query": True,
+            "can_repair": False,
+            "repair_blocked_reason": "run_closed",
+            "can_issue_terminal_commands": False,
+        },
+    ),
+    (archived, {"can_archive": False, "archive_blocked_reason": "already_archived"}),
+    (blocked, {"can_repair": True, "repair_blocked": None, "task_problem": True}),
+    (lost, {"can_repair": True, "task_problem": True}),
+    (told, {"can_update": False, "update_blocked_reason": "earlier_signal_pending"}),
+    (paused, {"can_pause": False, "can_unpause": True}),
+]
+
+
+@pytest.mark.contract("ACTION-01", "ACTION-02", "ACTION-05")
+@pytest.mark.parametrize(("make", "expected"), ACTIONS, ids=[str(number) for number in range(len(ACTIONS))])
+def test_what_can_be_done_now(make: Callable[[], Flow], expected: dict[str, Any]) -> None:
+    flow = make()
+    told = actions(flow.machine, flow.state, flow.now)
+    assert {name: getattr(told, name) for name in expected} == expected
+
+
+def test_an_old_run_takes_no_commands() -> None:
+    flow = at(OpenConditionWait())
+    told = actions(flow.machine, flow.state, flow.now, current=False)
+    assert (told.can_signal, told.signal_blocked_reason) == (False, "selected_run_not_current")
+
+
+@pytest.mark.contract("QRY-16")
+def test_a_definition_that_nobody_knows_blocks_queries_and_updates() -> None:
+    flow = at(OpenConditionWait())
+    told = actions(flow.machine, flow.state, flow.now, definition="workflow_definition_unavailable")
+    assert (told.can_query, told.can_update) == (False, False)
+    told = actions(flow.machine, flow.state, flow.now, definition="query_worker_unavailable")
+    assert (told.can_query, told.can_update) == (False, True), "without any worker an update waits for one"
+
+
+@pytest.mark.contract("DECL-04", "DECL-06", "DECL-07")
+def test_what_a_run_declares_comes_from_its_start() -> None:
+    told = declared(at().state)
+    assert told.declared_contract_source == "durable_history"
+    assert [target.name for target in told.declared_signal_targets] == ["go", "note"]
+    assert told.declared_signal_targets[1].parameters == [NAME]
+    assert declared(given().state).declared_contract_source == "unavailable"
+    incomplete = declared(given(definition=Definition(queries=["status"])).state)
+    assert (incomplete.declared_contract_source, incomplete.declared_query_targets) == ("unavailable", [])
