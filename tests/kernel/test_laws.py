@@ -48,7 +48,7 @@ from holdfast.kernel.features.failures import Failures
 from holdfast.kernel.features.lease import Claim, Offer, Release
 from holdfast.kernel.features.local_activity import LocalAttempt, RecordLocalActivity
 from holdfast.kernel.features.memo import UpsertMemo
-from holdfast.kernel.features.pause import Pause, Unpause
+from holdfast.kernel.features.pause import Pause, Paused, Unpause
 from holdfast.kernel.features.reconcile import Reconcile
 from holdfast.kernel.features.repair import Repair
 from holdfast.kernel.features.search import UpsertSearchAttributes
@@ -261,10 +261,13 @@ class Story:
         message = self.message(act)
         before = snapshot(flow)
         left = self.left_behind(message)
+        run = flow.state.run
         outcome = self.decide(message, act)
         if isinstance(outcome, Refused):
             assert snapshot(flow) == before, f"refused as {outcome.reason}, yet something changed"
         else:
+            if run is not None and flow.state.run is run and run.part(Paused).event is not None:
+                assert (outcome.born, outcome.leased) == ([], []), "handed out while paused"
             self.remember(outcome)
             if left is not None and outcome.reply.recorded:
                 self.inferred.append(Inferred(left, outcome.events))

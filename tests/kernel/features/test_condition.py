@@ -99,7 +99,7 @@ def test_an_update_that_makes_it_hold_cancels_the_timeout() -> None:
 # -- timed out
 
 
-@pytest.mark.contract("COND-03", "COND-07")
+@pytest.mark.contract("COND-03")
 def test_the_timeout_is_a_timer_of_the_step_and_carries_the_wait() -> None:
     flow = talking(TIMED)
     timer = flow.history[-1].event
@@ -109,7 +109,7 @@ def test_the_timeout_is_a_timer_of_the_step_and_carries_the_wait() -> None:
     assert vars_of(timer, SAME) == SAME
 
 
-@pytest.mark.contract("COND-12", "COND-13", "RESUME-13")
+@pytest.mark.contract("COND-07", "COND-12", "COND-13", "RESUME-13")
 def test_a_wait_times_out_when_a_worker_was_shown_that_its_timer_fired() -> None:
     flow = talking(TIMED)
     assert names(flow.due(5).events) == ["TimerFired"]

@@ -205,7 +205,6 @@ def test_a_signal_for_the_current_run_by_its_id_is_accepted() -> None:
     assert talking().signal("go", run_id="RUN1").reply.outcome == "signal_received"
 
 
-@pytest.mark.contract("DECL-05")
 def test_without_a_contract_any_name_and_any_arguments_are_taken() -> None:
     flow = given()
     assert flow.signal("whatever", values=[1, None, "x"], errors={"x": ["is unknown"]}).reply.accepted
@@ -233,7 +232,7 @@ def test_only_signals_count_as_waiting_signals() -> None:
 # -- applied
 
 
-@pytest.mark.contract("SIG-06", "SIG-09", "SIG-10")
+@pytest.mark.contract("SIG-06", "SIG-09")
 def test_a_signal_after_its_wait() -> None:
     flow = talking(WAIT)
     flow.signal("go", arguments=b"v")

@@ -127,6 +127,7 @@ def test_an_invalid_signal_to_a_new_id_leaves_no_trace(
     assert list(refusal.fields["validation_errors"]) == errors
 
 
+@pytest.mark.contract("DECL-05")
 def test_the_signal_of_an_active_run_is_judged_by_what_that_run_was_started_with() -> None:
     flow = given(definition=TYPED)
     reply = flow.when(both("go", TALKING)).reply
