@@ -173,6 +173,10 @@ class Fiber:
         self.replaying = False
         if self._known and self.block is None:
             self._block_unreached()
+        self._settle()
+
+    def _settle(self) -> None:
+        """The code has met everything its task may see, and waits."""
         if self.block is None and self.rules is not None and not self.looking:
             self.rules.settle(self)
 
@@ -194,6 +198,7 @@ class Fiber:
         waiter = self._waiting.pop(step, None)
         if waiter is not None:
             self._resolve(waiter, outcome)
+        self._settle()
 
     def take_commands(self) -> tuple[list[Command], list[str]]:
         """What the code has asked for since the last time, in order."""

@@ -190,7 +190,7 @@ def look_at_conditions(fiber: Fiber) -> None:
     conditions = fiber.part(Conditions)
     conditions.open = {step: wait for step, wait in conditions.open.items() if fiber.awaits(step)}
     moved = True
-    while moved and fiber.block is None and fiber.closing is None:
+    while moved and fiber.block is None and fiber.closing is None and not fiber.locals:
         moved = False
         for step, wait in sorted(conditions.open.items()):
             if step in conditions.fired:
