@@ -31,8 +31,8 @@ class Cancellation:
 def requested(fiber: Fiber, entry: Recorded) -> None:
     event = entry.event
     assert isinstance(event, CancelRequested)
-    if event.cleanup_deadline_at is None:
-        return  # the run closed with it
+    if event.cleanup_deadline_at is None or fiber.closing is not None:
+        return  # the run closed with it, or its code has ended
     part = fiber.part(Cancellation)
     part.requested = True
     if part.shields.get(fiber.main_task if fiber.main_task is not None else fiber.main, 0):

@@ -165,7 +165,7 @@ class Fiber:
             elif kind is WorkflowStarted:
                 self._meet(entry, cursor)
                 self._begin(event)  # type: ignore[arg-type]
-            elif kind in reactions and self.closing is None:
+            elif kind in reactions:
                 self._meet(entry, cursor)
                 reactions[kind](self, entry)
             if self.block is not None:

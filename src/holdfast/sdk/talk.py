@@ -1,7 +1,8 @@
 """What reaches live code from outside: signals, updates, and the conditions that may hold afterwards.
 
 Every handler runs on a strand of its own, to its end, without durable calls. A signal takes effect at its place in history; an
-update where its task had looked to; conditions are looked at once everything a task may see has been applied.
+update where its task had looked to; conditions are looked at once everything a task may see has been applied. Code that has
+ended hears no more signals, but an update that was accepted before the run closed is still owed its answer.
 """
 
 from __future__ import annotations
@@ -109,6 +110,8 @@ class Mailbox:
 def received(fiber: Fiber, entry: Recorded) -> None:
     event = entry.event
     assert isinstance(event, SignalReceived)
+    if fiber.closing is not None:
+        return
     member = handlers_of(fiber).signals.get(event.signal_name)
     if member is not None:
         ran = call_member(fiber, member, event.arguments)
@@ -172,6 +175,8 @@ def fired(fiber: Fiber, entry: Recorded) -> None:
     """The timeout of a wait has fired."""
     event = entry.event
     assert isinstance(event, TimerFired)
+    if fiber.closing is not None:
+        return
     if event.timer_kind == "condition_timeout":
         fiber.part(Conditions).fired.add(event.sequence)
         return
