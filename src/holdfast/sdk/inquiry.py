@@ -53,6 +53,12 @@ def answer_from(
         fiber.resume(seen, horizon)
         if fiber.block is not None:
             return _blocked(fiber.block)
+        if fiber.instance is None and definition.is_class:
+            # No task has run yet. The run is as its class makes it.
+            made = run_handler(fiber, f"{definition.class_name}()", definition.target)
+            if made.error is not None:
+                return Refused("query_rejected", f"its class could not be made: {made.error!r}")
+            fiber.instance = made.value
         return answer_on(fiber, inquiry)
     except Exception as error:
         return Refused("query_rejected", f"the run could not be replayed: {error}")
