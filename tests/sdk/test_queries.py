@@ -260,11 +260,11 @@ async def test_before_its_first_task_a_run_is_as_it_was_made(tmp_path: Path) -> 
     @workflow(type="job")
     class Checked(Job):
         @update
-        def set(self, done: int) -> int:
+        def advance(self, done: int) -> int:
             self.done = done
             return done
 
-        @set.validator
+        @advance.validator
         def check(self, done: int) -> None:
             if done <= self.done:
                 raise ValueError(f"not above {self.done}")
@@ -277,9 +277,9 @@ async def test_before_its_first_task_a_run_is_as_it_was_made(tmp_path: Path) -> 
         assert await run.query(Checked.progress) == Progress(0)
         assert await run.query(Checked.plus, 3) == 3
         with pytest.raises(RequestRefused, match="not above 0"):
-            await run.update(Checked.set, 0)
+            await run.update(Checked.advance, 0)
         assert did == []
-        submitted = await run.submit(Checked.set, 5)
+        submitted = await run.submit(Checked.advance, 5)
         await run.unpause()
         assert await submitted.result() == 5
 

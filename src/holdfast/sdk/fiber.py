@@ -93,6 +93,7 @@ class Fiber:
         self.instance: Any = None  # of a workflow class
         self.main: Strand | None = None  # the strand of a `def` workflow's own code
         self.main_task: Any = None  # the same of an `async def` one
+        self.owed: Strand | None = None  # meets a cancellation at its next wait
         self.looking = False  # this code only answers a question: nothing new is recorded or run
         self.answer: list[Command] = []  # to the one update that this task is for
         self.position = 0  # the last history sequence applied
@@ -352,6 +353,9 @@ class Fiber:
 
     def suspend(self, strand: Strand) -> Any:
         """Wait on this strand; whoever makes it runnable again passes a value."""
+        if self.owed is strand and self.closing is None:
+            self.owed = None
+            raise CancelledError
         self._suspended.add(strand)
         value = strands.suspend(self.running_loop)
         self._suspended.discard(strand)
