@@ -317,15 +317,7 @@ def _failed(answer: Any) -> dict[str, Any]:
     return {"answer": FailUpdate(update_id=answer.update_id, message=answer.message)}
 
 
-ENDS = (
-    "WorkflowCompleted",
-    "WorkflowFailed",
-    "WorkflowCancelled",
-    "UpdateCompleted",  # it failed with the run
-    "WorkflowStarted",  # it went on as a new run
-    "SignalReceived",  # which was told what the last one was not
-    "UpdateAccepted",
-)
+ENDS = {"WorkflowCompleted", "WorkflowFailed", "WorkflowCancelled", "WorkflowContinuedAsNew"}
 
 
 @pytest.mark.contract("UPD-04")
@@ -339,7 +331,7 @@ def test_a_cold_replay_of_every_prefix_issues_the_commands_of_the_live_code(
     drive = TalkingDrive(definition, program, tape, threaded=threaded)
     try:
         drive.play()
-        assert drive.history[-1].type in ENDS
+        assert ENDS & {entry.type for entry in drive.history if entry.run == drive.run}
     finally:
         if drive.live is not None:
             drive.live.abandon()
