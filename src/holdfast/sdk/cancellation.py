@@ -7,8 +7,7 @@ it is put off until the block ends. Code that lets it through closes the run as 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
 from holdfast.kernel.event import Recorded
@@ -24,24 +23,17 @@ Cancelled = asyncio.CancelledError
 class Cancellation:
     def __init__(self) -> None:
         self.requested = False
-        self.put_off = False
+        self.put_off = False  # until the main code leaves its shield
         self.shields: dict[Any, int] = {}  # by strand or task
 
 
 def requested(fiber: Fiber, entry: Recorded) -> None:
     event = entry.event
     assert isinstance(event, CancelRequested)
-    if event.cleanup_deadline_at is None:
-        return  # the run closed with it
-    part = fiber.part(Cancellation)
-    part.requested = True
-    if part.shields.get(fiber.main_task if fiber.main_task is not None else fiber.main, 0):
-        part.put_off = True
-        return
-    if fiber.main_task is not None:
-        fiber.main_task.cancel()
-    elif fiber.main is not None:
-        fiber.wake(fiber.main, CANCEL)
+    if event.cleanup_deadline_at is None or fiber.closing is not None:
+        return  # the run closed with it, or its code has ended
+    fiber.part(Cancellation).requested = True
+    _deliver(fiber)
     fiber.drain()
 
 
@@ -49,24 +41,60 @@ def was_requested(fiber: Fiber) -> bool:
     return fiber.part(Cancellation).requested
 
 
-@contextmanager
-def shield() -> Generator[None, None, None]:
-    """A cancel request waits until this block ends."""
-    fiber = current_fiber()
-    if fiber is None:
-        raise NotInWorkflow("shield()")
+def _deliver(fiber: Fiber) -> None:
+    """Raise the request where the main code waits, unless it has put that off."""
     part = fiber.part(Cancellation)
-    who = _who(fiber)
-    part.shields[who] = part.shields.get(who, 0) + 1
-    try:
-        yield
-    finally:
+    task = fiber.main_task
+    if part.shields.get(fiber.main if task is None else task):
+        part.put_off = True
+    elif task is None:
+        assert fiber.main is not None
+        fiber.wake(fiber.main, CANCEL)
+    elif asyncio.current_task(fiber.loop) is task:
+        fiber.wake(fiber.loop.strand, CANCEL)  # in the middle of a call that blocks
+    else:
+        task.cancel()
+
+
+class Shield:
+    """Puts a cancel request off. At its end it is raised; behind an error, or `quietly`, at the next wait instead."""
+
+    def __init__(self, *, quietly: bool = False) -> None:
+        self._quietly = quietly
+
+    def __enter__(self) -> None:
+        fiber = current_fiber()
+        if fiber is None:
+            raise NotInWorkflow("shield()")
+        part = fiber.part(Cancellation)
+        who = self._who = _who(fiber)
+        part.shields[who] = part.shields.get(who, 0) + 1
+        if fiber.owed is who:
+            fiber.owed, part.put_off = None, True
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
+        fiber = current_fiber()
+        assert fiber is not None
+        part = fiber.part(Cancellation)
+        who = self._who
         part.shields[who] -= 1
-        if not part.shields[who]:
-            del part.shields[who]
-    if part.put_off and who in (fiber.main, fiber.main_task) and who not in part.shields:
+        if part.shields[who]:
+            return
+        del part.shields[who]
+        if not part.put_off or who not in (fiber.main, fiber.main_task):
+            return
         part.put_off = False
-        raise Cancelled
+        if error is None and not self._quietly:
+            raise Cancelled
+        if fiber.main_task is None:
+            fiber.owed = fiber.main
+        else:
+            fiber.loop.call_soon(_deliver, fiber)
+
+
+def shield() -> AbstractContextManager[None]:
+    """A cancel request waits until this block ends."""
+    return Shield()
 
 
 def _who(fiber: Fiber) -> Any:

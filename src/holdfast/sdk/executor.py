@@ -196,7 +196,7 @@ class EmbeddedExecutor:
         spent = clock() - began
         if suspected is not None or spent > SLOW:
             self._judge(assignment.workflow_type, suspected, spent, len(events))
-        if fiber.locals and fiber.block is None:
+        if _goes_on(fiber):
             return self.host.held(lambda error: self._locals.start(fiber, assignment, error))
         return self.report(fiber, assignment, self._lease)
 
@@ -332,7 +332,7 @@ class EmbeddedExecutor:
         )
 
     def _ran_on_thread(self, fiber: Fiber, assignment: WorkflowAssignment) -> None:
-        if fiber.locals and fiber.block is None:
+        if _goes_on(fiber):
             self._locals.start(fiber, assignment, None)
             return
         self.finish_held(fiber, assignment)
@@ -435,6 +435,11 @@ class EmbeddedExecutor:
                 attempt.cancel()
 
         self.host.post(lambda: self.host.report(assignment.task.workflow, message, heard))
+
+
+def _goes_on(fiber: Fiber) -> bool:
+    """Whether local activities belong to this task. Behind an update they wait for the ordinary task that records them."""
+    return bool(fiber.locals) and fiber.block is None and fiber.answer is None
 
 
 def _being_cancelled() -> bool:

@@ -93,6 +93,7 @@ class Fiber:
         self.instance: Any = None  # of a workflow class
         self.main: Strand | None = None  # the strand of a `def` workflow's own code
         self.main_task: Any = None  # the same of an `async def` one
+        self.owed: Strand | None = None  # meets a cancellation at its next wait
         self.looking = False  # this code only answers a question: nothing new is recorded or run
         self.answer: list[Command] = []  # to the one update that this task is for
         self.position = 0  # the last history sequence applied
@@ -165,7 +166,7 @@ class Fiber:
             elif kind is WorkflowStarted:
                 self._meet(entry, cursor)
                 self._begin(event)  # type: ignore[arg-type]
-            elif kind in reactions and self.closing is None:
+            elif kind in reactions:
                 self._meet(entry, cursor)
                 reactions[kind](self, entry)
             if self.block is not None:
@@ -173,6 +174,10 @@ class Fiber:
         self.replaying = False
         if self._known and self.block is None:
             self._block_unreached()
+        self._settle()
+
+    def _settle(self) -> None:
+        """The code has met everything its task may see, and waits."""
         if self.block is None and self.rules is not None and not self.looking:
             self.rules.settle(self)
 
@@ -194,6 +199,7 @@ class Fiber:
         waiter = self._waiting.pop(step, None)
         if waiter is not None:
             self._resolve(waiter, outcome)
+        self._settle()
 
     def take_commands(self) -> tuple[list[Command], list[str]]:
         """What the code has asked for since the last time, in order."""
@@ -347,6 +353,9 @@ class Fiber:
 
     def suspend(self, strand: Strand) -> Any:
         """Wait on this strand; whoever makes it runnable again passes a value."""
+        if self.owed is strand and self.closing is None:
+            self.owed = None
+            raise CancelledError
         self._suspended.add(strand)
         value = strands.suspend(self.running_loop)
         self._suspended.discard(strand)

@@ -203,6 +203,15 @@ class AsyncHandle(Generic[R]):
         status = await self._update(update, args, kwargs, "accepted")
         return AsyncUpdateHandle(self._client, self.id, status.update_id or "", _returns(update))
 
+    @overload
+    def submitted(self, update: UpdateMethod[P, Q], id: str, /) -> AsyncUpdateHandle[Q]: ...
+    @overload
+    def submitted(self, update: str, id: str, /) -> AsyncUpdateHandle[Any]: ...
+    def submitted(self, update: Any, id: str, /) -> AsyncUpdateHandle[Any]:
+        """An update that was accepted earlier, here or elsewhere, by its id."""
+        self._own(update)
+        return AsyncUpdateHandle(self._client, self.id, id, _returns(update))
+
     async def cancel(self, reason: str | None = None) -> str:
         """Ask the run to stop: at once, or through its code if it handles cancellation. Says which."""
         done = accept(await self._client.call(tell.CancelWorkflow(**self._to(), reason=reason)))

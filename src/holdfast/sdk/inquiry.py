@@ -8,7 +8,7 @@ from holdfast.codec.errors import PayloadError
 from holdfast.codec.values import dumps
 from holdfast.kernel.event import Recorded
 from holdfast.kernel.features.start import WorkflowStarted
-from holdfast.kernel.features.workflow_task import WorkflowAssignment
+from holdfast.kernel.features.workflow_task import WorkflowAssignment, place_of
 from holdfast.kernel.machine import Machine
 from holdfast.kernel.message import Refused
 from holdfast.kernel.task import Block, Task
@@ -48,11 +48,17 @@ def answer_from(
     )
     fiber.guard = guard_of(definition, registry.guard)  # what was refused in life is refused here
     fiber.looking = True
-    seen = [e for e in history if e.context.decided_after is not None or e.sequence <= horizon]
+    seen = [entry for entry in history if place_of(entry) <= horizon]
     try:
         fiber.resume(seen, horizon)
         if fiber.block is not None:
             return _blocked(fiber.block)
+        if fiber.instance is None and definition.is_class:
+            # No task has run yet. The run is as its class makes it.
+            made = run_handler(fiber, f"{definition.class_name}()", definition.target)
+            if made.error is not None:
+                return Refused("query_rejected", f"its class could not be made: {made.error!r}")
+            fiber.instance = made.value
         return answer_on(fiber, inquiry)
     except Exception as error:
         return Refused("query_rejected", f"the run could not be replayed: {error}")

@@ -55,6 +55,7 @@ class _Task(asyncio.Task[Any]):
 class WorkflowLoop(asyncio.AbstractEventLoop):
     def __init__(self, fiber: Fiber) -> None:
         self._fiber = fiber
+        self.strand: strands.Strand | None = None  # that it was last pumped on
         self._ready: deque[asyncio.Handle] = deque()
         self._scheduled = False
         self._tasks = 0
@@ -65,6 +66,7 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
 
     def pump(self) -> None:
         """Run every callback that is ready. Called on a strand."""
+        self.strand = strands.current_strand()
         strands._set_running_loop(self)  # pyright: ignore[reportPrivateUsage]
         self._fiber.running_loop = self
         try:

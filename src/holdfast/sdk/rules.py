@@ -12,7 +12,11 @@ from holdfast.sdk.fiber import Fiber, Rules
 
 
 def settle(fiber: Fiber) -> None:
-    """Everything a task may see has been applied: it is for one update, or for all conditions."""
+    """Everything a task may see has been applied: it is for one update, or for all conditions.
+
+    Local activities are part of what an ordinary task does, so conditions come behind them. The task of an update does none
+    of that: whatever its code has asked for is left to the ordinary task that follows.
+    """
     task = fiber.assignment.task
     if task.upto is None:
         talk.look_at_conditions(fiber)

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, ParamSpec, Self, overload
 
-from holdfast.sdk.cancellation import shield
+from holdfast.sdk.cancellation import Shield
 from holdfast.sdk.errors import CompensationFailed, ContinueAsNewRequested, Evicted
 from holdfast.sdk.step import Step
 
@@ -43,7 +43,7 @@ class Saga:
         if not _failed(error):
             return
         failed: list[Exception] = []
-        with shield():
+        with Shield(quietly=True):
             while self._undo:
                 try:
                     self._undo.pop()()
@@ -60,7 +60,7 @@ class Saga:
         if not _failed(error):
             return
         failed: list[Exception] = []
-        with shield():
+        with Shield(quietly=True):
             while self._undo:
                 undo: Any = self._undo.pop()
                 try:

@@ -126,6 +126,14 @@ class Handle(Generic[R]):
         """Have an update accepted and return at once; its handle can be waited on later."""
         return UpdateHandle(self._bridge, self._bridge.run(self._handle.submit(update, *args, **kwargs)))
 
+    @overload
+    def submitted(self, update: UpdateMethod[P, Q], id: str, /) -> UpdateHandle[Q]: ...
+    @overload
+    def submitted(self, update: str, id: str, /) -> UpdateHandle[Any]: ...
+    def submitted(self, update: Any, id: str, /) -> UpdateHandle[Any]:
+        """An update that was accepted earlier, here or elsewhere, by its id."""
+        return UpdateHandle(self._bridge, self._handle.submitted(update, id))
+
     def cancel(self, reason: str | None = None) -> str:
         """Ask the run to stop: at once, or through its code if it handles cancellation. Says which."""
         return self._bridge.run(self._handle.cancel(reason))

@@ -1,7 +1,8 @@
 """What reaches live code from outside: signals, updates, and the conditions that may hold afterwards.
 
 Every handler runs on a strand of its own, to its end, without durable calls. A signal takes effect at its place in history; an
-update where its task had looked to; conditions are looked at once everything a task may see has been applied.
+update where its task had looked to; conditions are looked at once everything a task may see has been applied. Code that has
+ended hears no more signals, but an update that was accepted before the run closed is still owed its answer.
 """
 
 from __future__ import annotations
@@ -109,6 +110,8 @@ class Mailbox:
 def received(fiber: Fiber, entry: Recorded) -> None:
     event = entry.event
     assert isinstance(event, SignalReceived)
+    if fiber.closing is not None:
+        return
     member = handlers_of(fiber).signals.get(event.signal_name)
     if member is not None:
         ran = call_member(fiber, member, event.arguments)
@@ -172,6 +175,8 @@ def fired(fiber: Fiber, entry: Recorded) -> None:
     """The timeout of a wait has fired."""
     event = entry.event
     assert isinstance(event, TimerFired)
+    if fiber.closing is not None:
+        return
     if event.timer_kind == "condition_timeout":
         fiber.part(Conditions).fired.add(event.sequence)
         return
@@ -190,7 +195,7 @@ def look_at_conditions(fiber: Fiber) -> None:
     conditions = fiber.part(Conditions)
     conditions.open = {step: wait for step, wait in conditions.open.items() if fiber.awaits(step)}
     moved = True
-    while moved and fiber.block is None and fiber.closing is None:
+    while moved and fiber.block is None and fiber.closing is None and not fiber.locals:
         moved = False
         for step, wait in sorted(conditions.open.items()):
             if step in conditions.fired:

@@ -90,9 +90,10 @@ class WorkflowDefinition:
     def handlers(self) -> Handlers:
         """What others may say to it; names that its source waits for need no other declaration."""
         from holdfast.sdk.source import waited_signals
-        from holdfast.sdk.wait import wait
+        from holdfast.sdk.wait import Wait, wait
 
-        for channel in waited_signals(self.target, (wait, wait.step), Signal):
+        # `wait.step` is found as the method it is, `aio.wait` as the same one bound.
+        for channel in waited_signals(self.target, (wait, Wait.step, wait.step), Signal):
             self._handlers.channel(channel)
         return self._handlers
 

@@ -15,6 +15,8 @@ from holdfast import (
     AsyncHoldfast,
     Client,
     Holdfast,
+    Saga,
+    Signal,
     Step,
     activity,
     aio,
@@ -25,14 +27,19 @@ from holdfast import (
     logger,
     now,
     patched,
+    query,
     rng,
+    shield,
     side_effect,
+    signal,
     sleep,
     spawn,
+    update,
     upsert_memo,
     upsert_search_attributes,
     uuid4,
     version,
+    wait,
     workflow,
 )
 
@@ -127,6 +134,83 @@ class Shop:
 class AsyncShop:
     async def handle(self) -> list[Order]:
         return []
+
+
+approved = Signal[str]("approved")
+maybe = Signal[Order | None]("maybe")
+
+
+@workflow(type="shop.approval", signals=[maybe], handles_cancel="5m")
+class Approval:
+    note = Signal[int]()
+    by: str | None = None
+
+    @signal
+    def approve(self, by: str, *, twice: bool = False) -> None:
+        self.by = by
+
+    @signal(name="un-approve")
+    async def unapprove(self) -> None:
+        self.by = None
+
+    @query
+    def status(self, short: bool = True) -> Order:
+        self.approve("me")
+        return Order(self.by or "")
+
+    @update
+    def rename(self, name: str) -> int:
+        return len(name)
+
+    @rename.validator
+    def check(self, name: str) -> None:
+        assert_type(self.rename(name), int)
+
+    @update(name="later")
+    async def rename_later(self, name: str) -> bytes:
+        return name.encode()
+
+    def handle(self, order: Order) -> str:
+        assert_type(wait(approved), str)
+        assert_type(wait(approved, timeout="1h"), str | None)
+        assert_type(wait(self.note), int)
+        assert_type(wait(maybe), Order | None)
+        assert_type(wait(lambda: self.by, key="by", timeout=3), bool)
+        assert_type(wait.step(approved), Step[str])
+        assert_type(wait.step(self.note, timeout=3), Step[int | None])
+        assert_type(wait.step(lambda: self.by), Step[bool])
+        with Saga() as saga, shield():
+            saga.undo(charge, order.id, 3, currency="USD")
+            saga.undo(charge.step(order.id, 3))
+        return ""
+
+
+@workflow
+async def listener() -> str:
+    async with Saga() as saga:
+        saga.undo(fetch, "u")
+    assert_type(await aio.wait(lambda: True), bool)
+    return await aio.wait(approved)
+
+
+def talk(app: Holdfast) -> None:
+    run = app.start(Approval, "a", Order("o"))
+    run.signal(Approval.approve, "ann", twice=True)
+    run.signal(Approval.unapprove)
+    run.signal(Approval.note, 3)
+    run.signal(approved, "yes")
+    run.signal(maybe, None)
+    run.signal("by-name", 1, 2)
+    assert_type(run.query(Approval.status), Order)
+    assert_type(run.query(Approval.status, short=False), Order)
+    assert_type(run.update(Approval.rename, "bob"), int)
+    assert_type(run.update(Approval.rename_later, "bob"), bytes)
+    assert_type(run.submit(Approval.rename, "bob").result("5s"), int)
+    assert_type(run.submitted(Approval.rename_later, "id").result(), bytes)
+    assert_type(run.cancel("why"), str)
+    assert_type(run.pause(), str)
+    assert_type(app.options(request_id="r").handle(Approval, "a").update(Approval.rename, "x"), int)
+    app.signal_with_start(Approval, "a", [Order("o")], Approval.approve, "ann")
 
 
 def outside(app: Holdfast, client: Client) -> None:

@@ -3,7 +3,22 @@
 
 from __future__ import annotations
 
-from holdfast import Holdfast, activity, aio, continue_as_new, sleep, spawn, version, workflow
+from holdfast import (
+    Holdfast,
+    Saga,
+    Signal,
+    activity,
+    aio,
+    continue_as_new,
+    query,
+    signal,
+    sleep,
+    spawn,
+    update,
+    version,
+    wait,
+    workflow,
+)
 
 
 @activity
@@ -55,6 +70,59 @@ async def later(id: str) -> str:
 class Shop:
     def handle(self, n: int) -> str:
         return str(n)
+
+
+approved = Signal[str]("approved")
+
+
+@workflow
+class Approval:
+    by: str = ""
+
+    @signal
+    def approve(self, by: str) -> None: ...
+
+    @query
+    def status(self, n: int) -> str:
+        return self.by * n
+
+    @update
+    def rename(self, name: str) -> int:
+        return len(name)
+
+    @rename.validator  # wrong
+    def check(self, name: int) -> None: ...
+
+    def handle(self) -> str:
+        short: str = wait(approved, timeout=3)  # wrong
+        number: int = wait(approved)  # wrong
+        wait(approved, key="k")  # wrong
+        wait(3)  # wrong
+        self.approve(3)  # wrong
+        with Saga() as saga:
+            saga.undo(charge, "o")  # wrong
+            saga.undo(charge("o", 1))  # wrong
+        return short + str(number)
+
+
+@workflow
+async def listener() -> None:
+    await wait(approved)  # wrong
+
+
+def talk(app: Holdfast) -> None:
+    run = app.start(Approval, "a")
+    run.signal(Approval.approve)  # wrong
+    run.signal(Approval.approve, 3)  # wrong
+    run.signal(Approval.status, 3)  # wrong
+    run.signal(approved, 3)  # wrong
+    run.query(Approval.status)  # wrong
+    run.query(Approval.status, "3")  # wrong
+    run.query(Approval.rename, "x")  # wrong
+    run.update(Approval.rename, 3)  # wrong
+    run.update(Approval.status, 3)  # wrong
+    told: str = run.update(Approval.rename, "x")  # wrong
+    print(told)
 
 
 @activity(retry=3)  # wrong
