@@ -49,7 +49,12 @@ from holdfast.kernel.features.child import (
     ParentClosePolicyFailed,
 )
 from holdfast.kernel.features.close import WorkflowCompleted, WorkflowFailed
-from holdfast.kernel.features.condition import ConditionWaitOpened, ConditionWaitSatisfied, ConditionWaitTimedOut
+from holdfast.kernel.features.condition import (
+    ConditionWaitCancelled,
+    ConditionWaitOpened,
+    ConditionWaitSatisfied,
+    ConditionWaitTimedOut,
+)
 from holdfast.kernel.features.continue_as_new import WorkflowContinuedAsNew
 from holdfast.kernel.features.deadline import WorkflowTimedOut
 from holdfast.kernel.features.failures import FailureHandled
@@ -58,7 +63,7 @@ from holdfast.kernel.features.pause import WorkflowPaused, WorkflowUnpaused
 from holdfast.kernel.features.repair import RepairRequested
 from holdfast.kernel.features.search import SearchAttributesUpserted
 from holdfast.kernel.features.side_effect import SideEffectRecorded
-from holdfast.kernel.features.signal import SignalApplied, SignalReceived, SignalWaitOpened
+from holdfast.kernel.features.signal import SignalApplied, SignalReceived, SignalWaitCancelled, SignalWaitOpened
 from holdfast.kernel.features.start import StartAccepted, StartRejected, WorkflowStarted
 from holdfast.kernel.features.timer import TimerCancelled, TimerFired, TimerScheduled
 from holdfast.kernel.features.update import UpdateAccepted, UpdateApplied, UpdateCompleted, UpdateRejected
@@ -217,6 +222,8 @@ CASES: list[tuple[Event, dict[str, Any]]] = [
     (ConditionWaitOpened(**CONDITION), {"condition_wait_id": "R-k3", "condition_key": "ready"}),
     (ConditionWaitSatisfied(**CONDITION, timer_id="R-t3"), {"timer_id": "R-t3"}),
     (ConditionWaitTimedOut(**CONDITION, timer_id="R-t3"), {"timer_id": "R-t3"}),
+    (ConditionWaitCancelled(**CONDITION, timer_id="R-t3"), {"timer_id": "R-t3"}),
+    (SignalWaitCancelled(sequence=1, signal_name="go", signal_wait_id="R-q1"), {"signal_name": "go"}),
     (UpdateAccepted(**UPDATE, arguments=BLOB), {"update_id": "R-u4", "arguments": BLOB_TEXT}),
     (
         UpdateRejected(**UPDATE, rejection_reason="unknown_update", validation_errors={"by": ["is missing"]}),

@@ -109,7 +109,7 @@ async def test_the_public_name_is_the_name() -> None:
         (("x",), {}, {"n": ["must be int, not string"]}),
         ((None,), {}, {"n": ["must not be null"]}),
         ((1, 2, 3), {}, {"arguments": ["1 more than the 2 that 'add' takes"]}),
-        ((), {"m": 1}, {"m": ["is unknown; 'add' takes n, times"]}),
+        ((), {"m": 1}, {"m": ["is unknown; 'add' takes n, times"], "n": ["is missing"]}),
         ((), {"times": 3}, {"n": ["is missing"]}),
     ],
 )

@@ -267,10 +267,11 @@ class TalkingDrive(Drive):
         said.clear()
         fiber.assignment = MACHINE.assign(self.flow, task)
         fiber.resume(events, self.flow.cursor)
-        while fiber.locals and fiber.block is None and fiber.answer is None:
+        while fiber.locals and fiber.block is None and not fiber.answer:
             self.settle(fiber)
         assert fiber.block is None, fiber.block
-        answer, fiber.answer = fiber.answer, None
+        answer = fiber.answer[-1] if fiber.answer else None
+        fiber.answer = []
         commands, handled = ([], []) if answer is not None else fiber.take_commands()
         return {
             "said": list(said),

@@ -439,7 +439,7 @@ class EmbeddedExecutor:
 
 def _goes_on(fiber: Fiber) -> bool:
     """Whether local activities belong to this task. Behind an update they wait for the ordinary task that records them."""
-    return bool(fiber.locals) and fiber.block is None and fiber.answer is None
+    return bool(fiber.locals) and fiber.block is None and not fiber.answer
 
 
 def _being_cancelled() -> bool:

@@ -30,6 +30,7 @@ from holdfast.kernel.features.update import (
     UpdateApplied,
     UpdateCompleted,
 )
+from holdfast.kernel.limits import over_count
 from holdfast.kernel.task import Block
 from holdfast.sdk import strand as strands
 from holdfast.sdk.errors import DurableCallRefused, Evicted
@@ -298,6 +299,12 @@ def completed(fiber: Fiber, entry: Recorded) -> None:
     fiber.part(Asked).accepted.pop(event.update_id, None)
 
 
+def _fits(fiber: Fiber, result: bytes) -> None:
+    breach = over_count("payload_size", len(result), fiber.machine.limits.payload_size)
+    if breach is not None:
+        raise ValueError(breach.message)
+
+
 def apply_update(fiber: Fiber, update_id: str) -> list[Command]:
     """Run the handler of an accepted update; what it returns or raises is the answer."""
     event = fiber.part(Asked).accepted[update_id]
@@ -310,6 +317,7 @@ def apply_update(fiber: Fiber, update_id: str) -> list[Command]:
     if error is None:
         try:
             result = dumps(ran.value)
+            _fits(fiber, result)
         except Exception as unencodable:
             error = unencodable
         else:

@@ -11,9 +11,8 @@ from typing import Any, TypeVar, overload
 
 from holdfast.kernel.command import Command
 from holdfast.kernel.feature import Outcome, Plain
-from holdfast.kernel.features.condition import OpenConditionWait, valid_key
-from holdfast.kernel.features.signal import OpenSignalWait
-from holdfast.kernel.features.timer import CancelTimer
+from holdfast.kernel.features.condition import CancelConditionWait, OpenConditionWait, valid_key
+from holdfast.kernel.features.signal import CancelSignalWait, OpenSignalWait
 from holdfast.sdk.durations import Duration, to_seconds
 from holdfast.sdk.errors import DefinitionError
 from holdfast.sdk.fiber import Fiber
@@ -76,8 +75,7 @@ class ConditionCall(Call[bool]):
 
     def cancel(self, fiber: Fiber, step: int) -> None:
         fiber.part(Conditions).open.pop(step, None)
-        if self.timeout is not None:
-            fiber.emit(CancelTimer(step=step))
+        fiber.emit(CancelConditionWait(step=step))
 
 
 class SignalCall(Call[Any]):
@@ -116,8 +114,7 @@ class SignalCall(Call[Any]):
         mailbox = fiber.part(Mailbox)
         readers = mailbox.readers.get(self.signal.name, deque())
         mailbox.readers[self.signal.name] = deque(reader for reader in readers if reader[0] != step)
-        if self.timeout is not None:
-            fiber.emit(CancelTimer(step=step))
+        fiber.emit(CancelSignalWait(step=step))
 
     def check(self, fiber: Fiber) -> None:
         """A signal that was not declared could never arrive."""

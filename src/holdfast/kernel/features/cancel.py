@@ -6,9 +6,11 @@ see it; the run closes when the code does, at the deadline, or at the second req
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from holdfast.kernel.command import TerminalCommand
 from holdfast.kernel.decision import CommandRecord
-from holdfast.kernel.event import Event, Recorded
+from holdfast.kernel.event import NO_CONTEXT, Context, Event, Recorded
 from holdfast.kernel.feature import CommandRule, Deadline, Feature, nothing_to_check
 from holdfast.kernel.features import close
 from holdfast.kernel.features.intake import Commanding, accept, cause, misdirected, reject, repeated
@@ -66,10 +68,11 @@ class WorkflowTerminated(Stopped, frozen=True, kw_only=True, omit_defaults=True)
 class Cancellation:
     """The request the code has been given, if any."""
 
-    __slots__ = ("requested",)
+    __slots__ = ("requested", "since")
 
     def __init__(self) -> None:
         self.requested: CancelRequested | None = None
+        self.since: tuple[int, Context] = (0, NO_CONTEXT)
 
 
 def requested(run: Run) -> bool:
@@ -165,6 +168,7 @@ def _length(flow: Workflow, _: object) -> Micros:
 def _cancel_requested(run: Run, event: CancelRequested, entry: Recorded) -> None:
     if event.cleanup_deadline_at is not None:
         run.part(Cancellation).requested = event
+        run.part(Cancellation).since = (entry.sequence, entry.context)
         run.remind(event.cleanup_deadline_at, "cleanup", 0)
 
 
@@ -192,6 +196,13 @@ def _wake(run: Run, event: CancelRequested, entry: Recorded) -> Resume | None:
     )
 
 
+def _carry(run: Run) -> Iterable[tuple[int, Event, Context]]:
+    """A run that continues as new does not escape the request; its deadline stays."""
+    part = run.parts.get(Cancellation)
+    if part is not None and part.requested is not None:
+        yield part.since[0], part.requested, part.since[1]
+
+
 FEATURE = Feature(
     name="cancel",
     decide={Cancel: cancel, Terminate: terminate},
@@ -203,5 +214,6 @@ FEATURE = Feature(
         WorkflowTerminated: _terminated,
     },
     resume={CancelRequested: _wake},
+    carry=_carry,
     deadlines={"cleanup": Deadline(_deadline, overdue, _length)},
 )

@@ -1,4 +1,4 @@
-"""Condition waits. Opened → Satisfied | TimedOut. Open exactly while in `Conditions.open`.
+"""Condition waits. Opened → Satisfied | TimedOut | Cancelled. Open exactly while in `Conditions.open`.
 
 The predicate is code: a worker evaluates it, and only what it says here decides. A timeout is a timer of the same step; the
 wait times out when a worker, shown that the timer has fired, says so.
@@ -11,7 +11,7 @@ from typing import Any
 
 from holdfast.kernel.command import Command, StepCommand
 from holdfast.kernel.event import Recorded, StepEvent
-from holdfast.kernel.feature import CommandRule, Feature, Outcome, Plain, Shape
+from holdfast.kernel.feature import CommandRule, Feature, Outcome, Plain, Shape, nothing_to_check
 from holdfast.kernel.features import timer
 from holdfast.kernel.message import Refused
 from holdfast.kernel.state import Run
@@ -37,6 +37,12 @@ class TimeOutConditionWait(Command, frozen=True, kw_only=True, omit_defaults=Tru
     step: int
 
 
+class CancelConditionWait(Command, frozen=True, kw_only=True, omit_defaults=True, tag="cancel_condition_wait"):
+    """The code no longer waits for this. Losing the race against its end is not an error."""
+
+    step: int
+
+
 class ConditionWait(StepEvent, frozen=True, kw_only=True, omit_defaults=True):
     condition_wait_id: str
     condition_key: str | None = None
@@ -53,6 +59,10 @@ class ConditionWaitSatisfied(ConditionWait, frozen=True, kw_only=True, omit_defa
 
 
 class ConditionWaitTimedOut(ConditionWait, frozen=True, kw_only=True, omit_defaults=True):
+    timer_id: str | None = None
+
+
+class ConditionWaitCancelled(ConditionWait, frozen=True, kw_only=True, omit_defaults=True):
     timer_id: str | None = None
 
 
@@ -129,6 +139,12 @@ def time_out(turn: Turn, command: TimeOutConditionWait) -> None:
         turn.record(ConditionWaitTimedOut(timer_id=timer.timer_id(turn.run.run_id, command.step), **_same(opened)))
 
 
+def give_up(turn: Turn, command: CancelConditionWait) -> None:
+    opened = turn.run.part(Conditions).open.get(command.step)
+    if opened is not None:
+        turn.record(ConditionWaitCancelled(timer_id=timer.disarm(turn, command.step), **_same(opened)))
+
+
 def _satisfy(turn: Turn, step: int) -> None:
     opened = turn.run.part(Conditions).open[step]
     turn.record(ConditionWaitSatisfied(timer_id=timer.disarm(turn, step), **_same(opened)))
@@ -173,7 +189,9 @@ def _opened(run: Run, event: ConditionWaitOpened, entry: Recorded) -> None:
     run.part(Conditions).open[event.sequence] = event
 
 
-def _resolved(run: Run, event: ConditionWaitSatisfied | ConditionWaitTimedOut, entry: Recorded) -> None:
+def _resolved(
+    run: Run, event: ConditionWaitSatisfied | ConditionWaitTimedOut | ConditionWaitCancelled, entry: Recorded
+) -> None:
     run.part(Conditions).open.pop(event.sequence, None)
 
 
@@ -198,11 +216,22 @@ FEATURE = Feature(
     commands={
         OpenConditionWait: CommandRule(check, open_wait),
         SatisfyConditionWait: CommandRule(check_open, satisfy),
+        CancelConditionWait: CommandRule(nothing_to_check, give_up),
         TimeOutConditionWait: CommandRule(check_open, time_out),
     },
-    evolve={ConditionWaitOpened: _opened, ConditionWaitSatisfied: _resolved, ConditionWaitTimedOut: _resolved},
+    evolve={
+        ConditionWaitOpened: _opened,
+        ConditionWaitSatisfied: _resolved,
+        ConditionWaitTimedOut: _resolved,
+        ConditionWaitCancelled: _resolved,
+    },
     infer=infer,
     outside=_outside,
-    shapes={ConditionWaitOpened: _shape, ConditionWaitSatisfied: _shape, ConditionWaitTimedOut: _shape},
+    shapes={
+        ConditionWaitOpened: _shape,
+        ConditionWaitSatisfied: _shape,
+        ConditionWaitTimedOut: _shape,
+        ConditionWaitCancelled: _shape,
+    },
     outcomes={ConditionWaitSatisfied: _satisfied, ConditionWaitTimedOut: _timed_out},
 )

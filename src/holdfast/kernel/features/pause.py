@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from holdfast.kernel.event import Event, Recorded
+from collections.abc import Iterable
+
+from holdfast.kernel.event import NO_CONTEXT, Context, Event, Recorded
 from holdfast.kernel.feature import Feature
 from holdfast.kernel.features.intake import Commanding, accept, cause, misdirected, reject, repeated
 from holdfast.kernel.state import Run
@@ -28,10 +30,11 @@ class WorkflowUnpaused(Event, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Paused:
-    __slots__ = ("event",)
+    __slots__ = ("event", "since")
 
     def __init__(self) -> None:
         self.event: WorkflowPaused | None = None
+        self.since: tuple[int, Context] = (0, NO_CONTEXT)
 
 
 def allows(run: Run) -> bool:
@@ -72,14 +75,22 @@ def unpause(turn: Turn, message: Unpause) -> None:
 
 def _paused(run: Run, event: WorkflowPaused, entry: Recorded) -> None:
     run.part(Paused).event = event
+    run.part(Paused).since = (entry.sequence, entry.context)
 
 
 def _unpaused(run: Run, event: WorkflowUnpaused, entry: Recorded) -> None:
     run.part(Paused).event = None
 
 
+def _carry(run: Run) -> Iterable[tuple[int, Event, Context]]:
+    part = run.parts.get(Paused)
+    if part is not None and part.event is not None:
+        yield part.since[0], part.event, part.since[1]
+
+
 FEATURE = Feature(
     name="pause",
     decide={Pause: pause, Unpause: unpause},
     evolve={WorkflowPaused: _paused, WorkflowUnpaused: _unpaused},
+    carry=_carry,
 )

@@ -15,7 +15,7 @@ from holdfast.kernel import contract
 from holdfast.kernel.command import Command, StepCommand
 from holdfast.kernel.contract import Errors
 from holdfast.kernel.event import Context, Event, Recorded, StepEvent
-from holdfast.kernel.feature import CommandRule, Feature, Shape
+from holdfast.kernel.feature import CommandRule, Feature, Shape, nothing_to_check
 from holdfast.kernel.features import timer
 from holdfast.kernel.features.condition import check_timeout
 from holdfast.kernel.features.intake import Commanding, Rejection, accept, beyond, cause, misdirected, reject, repeated
@@ -51,6 +51,12 @@ class ApplySignal(Command, frozen=True, kw_only=True, omit_defaults=True, tag="a
     value: bytes | None = None
 
 
+class CancelSignalWait(Command, frozen=True, kw_only=True, omit_defaults=True, tag="cancel_signal_wait"):
+    """The code no longer waits for this signal."""
+
+    step: int
+
+
 class SignalReceived(Event, frozen=True, kw_only=True, omit_defaults=True):
     workflow_command_id: str
     signal_id: str
@@ -64,6 +70,11 @@ class SignalWaitOpened(StepEvent, frozen=True, kw_only=True, omit_defaults=True)
     signal_name: str
     signal_wait_id: str
     timeout_seconds: float | None = None
+
+
+class SignalWaitCancelled(StepEvent, frozen=True, kw_only=True, omit_defaults=True):
+    signal_name: str
+    signal_wait_id: str
 
 
 class SignalApplied(Event, frozen=True, kw_only=True, omit_defaults=True):
@@ -263,6 +274,15 @@ def apply(turn: Turn, command: ApplySignal) -> None:
     _apply(turn, entry, command.step, command.value)
 
 
+def give_up(turn: Turn, command: CancelSignalWait) -> None:
+    wait = turn.run.part(Signals).waits.get(command.step)
+    if wait is not None:
+        timer.disarm(turn, command.step)
+        turn.record(
+            SignalWaitCancelled(sequence=command.step, signal_name=wait.signal_name, signal_wait_id=wait.signal_wait_id)
+        )
+
+
 def seen(turn: Turn, task: Task) -> None:
     """An ordinary task closes: the handlers of the signals it had seen have run."""
     signals = turn.run.parts.get(Signals)
@@ -306,6 +326,10 @@ def _opened(run: Run, event: SignalWaitOpened, entry: Recorded) -> None:
     signals.waits[event.sequence] = event
 
 
+def _cancelled(run: Run, event: SignalWaitCancelled, entry: Recorded) -> None:
+    run.part(Signals).waits.pop(event.sequence, None)
+
+
 def _applied(run: Run, event: SignalApplied, entry: Recorded) -> None:
     signals = run.part(Signals)
     signals.received.pop(event.signal_id, None)
@@ -342,23 +366,32 @@ def _limits(turn: Turn, commands: list[Command]) -> Breach | None:
     return over_count("payload_size", max(sizes), turn.machine.limits.payload_size) if sizes else None
 
 
-def _shape(event: SignalWaitOpened) -> Shape:
+def _shape(event: SignalWaitOpened | SignalWaitCancelled) -> Shape:
     return Shape("signal wait", _name)
 
 
-def _name(event: SignalWaitOpened) -> object:
+def _name(event: SignalWaitOpened | SignalWaitCancelled) -> object:
     return event.signal_name
 
 
 FEATURE = Feature(
     name="signal",
     decide={Signal: signal},
-    commands={OpenSignalWait: CommandRule(check, open_wait), ApplySignal: CommandRule(check_apply, apply)},
-    evolve={SignalReceived: _received, SignalWaitOpened: _opened, SignalApplied: _applied},
+    commands={
+        OpenSignalWait: CommandRule(check, open_wait),
+        ApplySignal: CommandRule(check_apply, apply),
+        CancelSignalWait: CommandRule(nothing_to_check, give_up),
+    },
+    evolve={
+        SignalReceived: _received,
+        SignalWaitOpened: _opened,
+        SignalApplied: _applied,
+        SignalWaitCancelled: _cancelled,
+    },
     resume={SignalReceived: _wake},
     before=seen,
     carry=_carry,
     outside=_outside,
     limits=_limits,
-    shapes={SignalWaitOpened: _shape},
+    shapes={SignalWaitOpened: _shape, SignalWaitCancelled: _shape},
 )

@@ -21,8 +21,13 @@ from holdfast.kernel.features.child import (
     ChildUnsuccessful,
     ChildWorkflowScheduled,
 )
-from holdfast.kernel.features.condition import ConditionWaitOpened, ConditionWaitSatisfied, ConditionWaitTimedOut
-from holdfast.kernel.features.signal import SignalApplied, SignalWaitOpened
+from holdfast.kernel.features.condition import (
+    ConditionWaitCancelled,
+    ConditionWaitOpened,
+    ConditionWaitSatisfied,
+    ConditionWaitTimedOut,
+)
+from holdfast.kernel.features.signal import SignalApplied, SignalWaitCancelled, SignalWaitOpened
 from holdfast.kernel.features.timer import TimerCancelled, TimerFired, TimerScheduled
 from holdfast.kernel.features.update import UpdateAccepted, UpdateCompleted
 from holdfast.kernel.groups import GroupEntry
@@ -250,7 +255,9 @@ _RULES: dict[type[Any], Callable[[Waits, Any, Micros], None]] = {
     ConditionWaitOpened: _condition,
     ConditionWaitSatisfied: _ends("satisfied"),
     ConditionWaitTimedOut: _ends("timed_out"),
+    ConditionWaitCancelled: _ends("cancelled", "cancelled"),
     SignalWaitOpened: _signal,
+    SignalWaitCancelled: _ends("cancelled", "cancelled"),
     SignalApplied: _applied,
     UpdateAccepted: _update,
     UpdateCompleted: _updated,
