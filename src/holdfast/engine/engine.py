@@ -16,6 +16,7 @@ from weakref import WeakSet
 
 from holdfast.engine.cache import Cache, Entry, Reply
 from holdfast.engine.inline import InlineCode
+from holdfast.engine.leases import Leases
 from holdfast.engine.loading import Loading
 from holdfast.engine.matching import Executor, Lane, Matching, Waiter
 from holdfast.engine.sending import Sending
@@ -68,6 +69,7 @@ class Engine:
         self.store = store
         self.machine = machine
         self.matching = Matching()
+        self.leases = Leases()
         self.cache = Cache(cache_bytes, self._forget_code)
         self.waking = Waking(world, store, self._wake)
         self.incarnation = world.ids.ulid()
@@ -255,6 +257,7 @@ class Engine:
         entry = item.entry
         decision = item.decision
         entry.inflight -= 1
+        self.leases.committed(decision.tasks)
         for assignment in item.assignments:
             self._deliver(entry, assignment)
         if item.reply is not None:

@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 from heapq import heappop, heappush
 from typing import Any, NamedTuple, Protocol
 
+from holdfast.engine.leases import queue_of
 from holdfast.kernel.event import Recorded
 from holdfast.kernel.features.lease import Claimant
 from holdfast.kernel.task import Lease, Task
@@ -146,7 +147,7 @@ class Matching:
     def __init__(self) -> None:
         self.executors: list[Executor] = []
         self.manual: Executor | None = None  # runs tasks only when asked to by name
-        self._waiters: list[Waiter] = []
+        self._waiters: dict[tuple[str, str, str], dict[Waiter, None]] = {}  # by kind, namespace, queue; oldest first
         self._lanes: dict[Lane, list[tuple[int, Micros, str, int]]] = {}
         self._known: set[str] = set()
         self._promised: dict[str, Waiter] = {}
@@ -161,11 +162,12 @@ class Matching:
                     return None
                 if executor.take(task):
                     return Lease(owner=executor.owner)
-        if self._waiters:
+        waiting = self._waiters.get(queue_of(task)) if self._waiters else None
+        if waiting:
             lane = lane_of(task)
-            for position, waiter in enumerate(self._waiters):
+            for waiter in waiting:
                 if waiter.matches(lane) and not waiter.future.done():
-                    del self._waiters[position]
+                    self.unpark(waiter)
                     self._promised[task.id] = waiter
                     return waiter.lease()
         return None
@@ -185,17 +187,25 @@ class Matching:
         return self._inline.pop(task.id, None)
 
     def park(self, waiter: Waiter) -> None:
-        self._waiters.append(waiter)
+        self._waiters.setdefault((waiter.kind, waiter.namespace, waiter.queue), {})[waiter] = None
 
     def unpark(self, waiter: Waiter) -> bool:
         """Take a waiter out; False if it was no longer waiting."""
-        if waiter not in self._waiters:
+        place = (waiter.kind, waiter.namespace, waiter.queue)
+        waiting = self._waiters.get(place)
+        if waiting is None or waiter not in waiting:
             return False
-        self._waiters.remove(waiter)
+        del waiting[waiter]
+        if not waiting:
+            del self._waiters[place]
         return True
 
     def waits(self, waiter: Waiter) -> bool:
-        return waiter in self._waiters
+        return waiter in self._waiters.get((waiter.kind, waiter.namespace, waiter.queue), ())
+
+    def waiting(self) -> list[Waiter]:
+        """Every parked poll."""
+        return [waiter for waiting in self._waiters.values() for waiter in waiting]
 
     def wanted(self, task: Task) -> bool:
         """Whether a worker of this process runs such tasks."""

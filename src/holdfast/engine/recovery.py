@@ -112,7 +112,11 @@ class Recovery:
         """After a start or a takeover: leases of dead engines end now, ready tasks come before the workers."""
         engine = self._engine
         seen: set[int] = set()
-        for task in [*await engine.store.leased(), *await engine.store.failed()]:
+        leased = await engine.store.leased()
+        for task in leased:
+            if task.until is not None:
+                engine.leases.add(task)
+        for task in [*leased, *await engine.store.failed()]:
             if task.workflow not in seen:
                 seen.add(task.workflow)
                 self.look_at(task.workflow)
