@@ -22,7 +22,7 @@ from holdfast.kernel.features.activity import (
     HeartbeatReply,
 )
 from holdfast.kernel.features.activity import status as activity_status
-from holdfast.kernel.features.lease import Claim, Claimant
+from holdfast.kernel.features.lease import Claim, Claimant, Release
 from holdfast.kernel.features.lease import claim_status as claim_status_of
 from holdfast.kernel.features.workflow_task import (
     CompleteWorkflowTask,
@@ -292,6 +292,13 @@ class Bridge:
         )
         try:
             return await future
+        except asyncio.CancelledError:
+            # Whoever polled is gone, perhaps just when its task came: nobody else would give that lease back.
+            assigned: WorkflowAssignment | ActivityAssignment | None = _resolved(future)
+            if assigned is not None:
+                task = assigned.task
+                engine.submit(task.workflow, Release(task_id=task.id, owner=worker_id, attempt=task.attempt))
+            raise
         finally:
             alarm.cancel()
             engine.matching.unpark(waiter)
@@ -308,6 +315,10 @@ class Bridge:
         if task.until is not None and task.until <= self._engine.world.now():
             return None
         return self._engine.machine.assign(flow, task)
+
+
+def _resolved(future: asyncio.Future[Any]) -> Any:
+    return future.result() if future.done() and not future.cancelled() and future.exception() is None else None
 
 
 def _raise(refusal: Refused) -> NoReturn:

@@ -8,13 +8,17 @@ from __future__ import annotations
 import base64
 import gzip
 import zlib
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, get_args, get_type_hints
 
 import msgspec
 
+from holdfast.codec import avro
 from holdfast.kernel.event import Event, Recorded
-from holdfast.kernel.values import Micros
+from holdfast.kernel.failure import Failure
+from holdfast.kernel.features.memo import MemoUpserted
+from holdfast.kernel.values import CODEC, Micros
 
 Encoding = Literal["gzip", "deflate"]
 COMPRESS_ABOVE = 50
@@ -38,6 +42,12 @@ def to_wire(entry: Recorded, run_id: str) -> dict[str, Any]:
     }
     for name in _time_fields(type(event)) & payload.keys():
         payload[name] = iso(payload[name])
+    exception = fields.get("exception")
+    if isinstance(exception, Failure):
+        # Other languages read the short names.
+        payload["exception"] |= {"type": exception.exception_type, "class": exception.exception_class}
+    if isinstance(event, MemoUpserted):
+        payload["entries"], payload["merged"] = _map(event.entries), _map(event.merged)
     context = entry.context
     if context.task_id is not None:
         payload["task"] = {
@@ -69,6 +79,12 @@ def to_wire(entry: Recorded, run_id: str) -> dict[str, Any]:
     if context.decided_after is not None:
         wire["decided_after"] = context.decided_after
     return wire
+
+
+def _map(values: Mapping[str, bytes | None]) -> dict[str, str]:
+    """Payloads by name as one payload: the wire has a memo as the envelope of a map."""
+    plain = {key: None if blob is None else avro.decode(blob) for key, blob in values.items()}
+    return {"codec": CODEC, "blob": avro.to_text(avro.encode(plain))}
 
 
 def compress(events: list[dict[str, Any]], encoding: Encoding) -> str:

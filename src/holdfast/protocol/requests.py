@@ -139,6 +139,9 @@ class ListWorkflows(Request[list[RunRow]], frozen=True, kw_only=True):
     workflow_id: str | None = None
     workflow_type: str | None = None
     status: str | None = None
+    statuses: tuple[str, ...] | None = None
+    current: bool = False
+    queue: str | None = None
     business_key: str | None = None
     label: tuple[str, str] | None = None
     search: tuple[str, Any] | None = None

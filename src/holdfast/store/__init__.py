@@ -100,6 +100,9 @@ class RunFilter(Struct, frozen=True, kw_only=True):
     workflow_id: str | None = None
     workflow_type: str | None = None
     status: str | None = None
+    statuses: tuple[str, ...] | None = None  # any of these
+    current: bool = False  # only the latest run of each instance
+    queue: str | None = None
     business_key: str | None = None
     label: tuple[str, str] | None = None
     search: tuple[str, str | float | bool] | None = None  # exact: True is not 1, "1" is not 1, but 1.0 is

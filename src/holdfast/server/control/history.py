@@ -1,0 +1,40 @@
+"""A run's history, page by page; with `wait_new_event` a page is held until there is something to tell."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from holdfast.kernel.event import Recorded
+from holdfast.protocol.history import to_wire
+from holdfast.protocol.tasks import after_token, page_token
+from holdfast.server.auth import OPERATOR
+from holdfast.server.call import Call
+from holdfast.server.control.views import found_run
+from holdfast.server.routing import Route
+from holdfast.server.server import Server
+
+
+async def history(server: Server, call: Call) -> dict[str, Any]:
+    row = await found_run(server, call)
+    size = call.integer("page_size", 100, 1, 1000)
+    token = call.query.get("next_page_token") or None
+    after = after_token(token, "next_page_token")
+    events = await server.engine.store.history(row.key, after, size + 1)
+    page = events[:size]
+    return {
+        "workflow_id": row.workflow_id,
+        "run_id": row.run_id,
+        "namespace": row.namespace,
+        "events": [_shown(entry, row.run_id) for entry in page],
+        "next_page_token": page_token(page[-1].sequence) if len(events) > size else None,
+    }
+
+
+def _shown(entry: Recorded, run_id: str) -> dict[str, Any]:
+    wire = to_wire(entry, run_id)
+    return wire | {"timestamp": wire["recorded_at"]}
+
+
+ROUTES = [
+    Route("GET", "/api/workflows/{workflow_id}/runs/{run_id}/history", history, "control", OPERATOR, "history"),
+]
