@@ -136,7 +136,7 @@ CASES: list[tuple[Event, dict[str, Any]]] = [
             "memo": {"note": BLOB_TEXT},
             "execution_deadline_at": LATER_TEXT,
             "run_deadline_at": TEXT,
-            "routing": {"queue": "eu"},
+            "routing": {"namespace": "default", "queue": "eu", "priority": 5, "fairness_weight": 1},
         },
     ),
     (

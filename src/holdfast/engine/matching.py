@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 from heapq import heappop, heappush
 from typing import Any, NamedTuple, Protocol
 
-from holdfast.engine.leases import queue_of
+from holdfast.engine.leases import Queue, queue_of
 from holdfast.kernel.event import Recorded
 from holdfast.kernel.features.lease import Claimant
 from holdfast.kernel.task import Lease, Task
@@ -99,6 +99,13 @@ class Executor(Protocol):
         ...
 
 
+class Admission(Protocol):
+    """Limits on what a queue hands out to workers outside this process."""
+
+    def admits(self, queue: Queue) -> bool: ...
+    def dispatched(self, queue: Queue) -> None: ...
+
+
 class Lane(NamedTuple):
     """Tasks that the same workers can run."""
 
@@ -146,6 +153,7 @@ class Waiter:
 class Matching:
     def __init__(self) -> None:
         self.executors: list[Executor] = []
+        self.admission: Admission | None = None
         self.manual: Executor | None = None  # runs tasks only when asked to by name
         self._waiters: dict[tuple[str, str, str], dict[Waiter, None]] = {}  # by kind, namespace, queue; oldest first
         self._lanes: dict[Lane, list[tuple[int, Micros, str, int]]] = {}
@@ -162,15 +170,21 @@ class Matching:
                     return None
                 if executor.take(task):
                     return Lease(owner=executor.owner)
-        waiting = self._waiters.get(queue_of(task)) if self._waiters else None
-        if waiting:
+        queue = queue_of(task)
+        waiting = self._waiters.get(queue) if self._waiters else None
+        if waiting and self.admits(queue):
             lane = lane_of(task)
             for waiter in waiting:
                 if waiter.matches(lane) and not waiter.future.done():
                     self.unpark(waiter)
                     self._promised[task.id] = waiter
+                    if self.admission is not None:
+                        self.admission.dispatched(queue)
                     return waiter.lease()
         return None
+
+    def admits(self, queue: Queue) -> bool:
+        return self.admission is None or self.admission.admits(queue)
 
     def executor_of(self, owner: str) -> Executor | None:
         for executor in self.executors:
@@ -203,9 +217,22 @@ class Matching:
     def waits(self, waiter: Waiter) -> bool:
         return waiter in self._waiters.get((waiter.kind, waiter.namespace, waiter.queue), ())
 
-    def waiting(self) -> list[Waiter]:
-        """Every parked poll."""
-        return [waiter for waiting in self._waiters.values() for waiter in waiting]
+    def waiting(self, queue: Queue | None = None) -> list[Waiter]:
+        """Every parked poll, or those of one queue."""
+        chosen = self._waiters.values() if queue is None else [self._waiters.get(queue, {})]
+        return [waiter for waiting in chosen for waiter in waiting]
+
+    def promises(self, queue: Queue) -> int:
+        """How many leases of a queue are on their way to disk."""
+        return sum((w.kind, w.namespace, w.queue) == queue for w in self._promised.values())
+
+    def backlog(self) -> dict[Queue, list[Micros]]:
+        """Since when the ready tasks of each queue have been waiting."""
+        found: dict[Queue, list[Micros]] = {}
+        for lane in self._live():
+            waiting = [available for _, available, task_id, _ in self._lanes[lane] if task_id in self._known]
+            found.setdefault((lane.kind, lane.namespace, lane.queue), []).extend(waiting)
+        return found
 
     def wanted(self, task: Task) -> bool:
         """Whether a worker of this process runs such tasks."""

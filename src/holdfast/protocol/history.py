@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, get_args, get_type_hints
 
 import msgspec
+from msgspec import Struct
 
 from holdfast.codec import avro
 from holdfast.kernel.event import Event, Recorded
@@ -38,7 +39,7 @@ def to_wire(entry: Recorded, run_id: str) -> dict[str, Any]:
     # Every field by name: what storage leaves out because it is the default is said on the wire.
     fields = {name: getattr(event, name) for name in event.__struct_fields__}
     payload: dict[str, Any] = {
-        name: msgspec.to_builtins(value) for name, value in fields.items() if value is not None and value != {}
+        name: _spelled_out(value) for name, value in fields.items() if value is not None and value != {}
     }
     for name in _time_fields(type(event)) & payload.keys():
         payload[name] = iso(payload[name])
@@ -79,6 +80,14 @@ def to_wire(entry: Recorded, run_id: str) -> dict[str, Any]:
     if context.decided_after is not None:
         wire["decided_after"] = context.decided_after
     return wire
+
+
+def _spelled_out(value: Any) -> Any:
+    """Plain values, with the parts that storage leaves out of a nested struct because they are the default."""
+    if not isinstance(value, Struct):
+        return msgspec.to_builtins(value)
+    parts = {name: getattr(value, name) for name in value.__struct_fields__}
+    return {name: _spelled_out(part) for name, part in parts.items() if part is not None}
 
 
 def _map(values: Mapping[str, bytes | None]) -> dict[str, str]:

@@ -18,7 +18,7 @@ from holdfast.server.server import Server
 from holdfast.server.settings import Settings
 
 
-class _Uvicorn(uvicorn.Server):
+class Serving(uvicorn.Server):
     """Drains before it stops. Signals are not raised again at the end: a drained server has done what it should."""
 
     def __init__(self, config: uvicorn.Config, server: Server, started: Callable[[str], None]) -> None:
@@ -30,8 +30,11 @@ class _Uvicorn(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         if self.should_exit:
             self.force_exit = True  # asked twice
+        self._loop.call_soon_threadsafe(self.drain)
+
+    def drain(self) -> None:
         self.should_exit = True
-        self._loop.call_soon_threadsafe(self._server.drain)
+        self._server.drain()
 
     async def startup(self, sockets: list[object] | None = None) -> None:  # type: ignore[override]
         await super().startup(sockets)  # type: ignore[arg-type]
@@ -67,7 +70,7 @@ def config(app: App, settings: Settings) -> uvicorn.Config:
 async def serve(settings: Settings, started: Callable[[str], None]) -> None:
     """Until told to stop. `started` gets the address."""
     async with Server(settings) as server:
-        await _Uvicorn(config(App(server), settings), server, started).serve()
+        await Serving(config(App(server), settings), server, started).serve()
 
 
 def run(settings: Settings, started: Callable[[str], None]) -> None:

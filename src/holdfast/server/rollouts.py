@@ -39,10 +39,14 @@ class Rollouts:
     def draining(self, namespace: str, queue: str, build_id: str | None) -> bool:
         return self.get(namespace, queue, build_id).draining
 
-    def promoted(self, namespace: str, queue: str) -> str | None:
-        """The build that new starts on this queue are pinned to, if one was promoted."""
+    def promotion(self, namespace: str, queue: str) -> Rollout | None:
+        """What new starts on this queue are pinned to, if a build was promoted."""
         promoted = [r for r in self.on(namespace, queue) if r.promoted_at is not None and not r.draining]
-        return max(promoted, key=lambda r: r.promoted_at or 0).build_id if promoted else None
+        return max(promoted, key=lambda r: r.promoted_at or 0) if promoted else None
+
+    def promoted(self, namespace: str, queue: str) -> str | None:
+        found = self.promotion(namespace, queue)
+        return None if found is None else found.build_id
 
     async def drain(self, namespace: str, queue: str, build_id: str | None, now: Micros) -> Rollout:
         before = self.get(namespace, queue, build_id)

@@ -16,6 +16,7 @@ from holdfast.kernel.features.lease import Release
 from holdfast.kernel.machine import Machine
 from holdfast.kernel.task import Task
 from holdfast.kernel.values import Micros
+from holdfast.server.admission import Admission
 from holdfast.server.auth import Gate
 from holdfast.server.discovery import server_capabilities
 from holdfast.server.namespaces import Namespaces
@@ -42,6 +43,7 @@ class Server:
         offload = None if path == ":memory:" or self._world is not None else self._commits.submit
         self.store = SqliteStore(path, machine.kinds, offload)
         self.engine = Engine(world, self.store, machine)
+        self.admission = self.engine.matching.admission = Admission(self.engine, self.settings)
         self.recovery = Recovery(self.engine)
         self.operations = Operations(self.engine, self.recovery)
         self.namespaces = Namespaces(self.store, self.settings.default_namespace)

@@ -65,7 +65,9 @@ async def poll(server: Server, call: Call) -> Answer:
         ),
         seconds,
     )
-    return nothing(server) if assigned is None else leased(assigned, activity_task(assigned))
+    if assigned is None:
+        return nothing(server, "activity", worker)
+    return leased(assigned, activity_task(assigned))
 
 
 async def claim(server: Server, call: Call) -> Answer:

@@ -113,11 +113,15 @@ async def heartbeat(server: Server, call: Call) -> dict[str, Any]:
 
 
 async def deregister(server: Server, call: Call) -> dict[str, Any]:
-    worker_id = call.params["worker_id"]
-    worker = await server.workers.remove(call.namespace, worker_id)
+    return await leave(server, call.namespace, call.params["worker_id"])
+
+
+async def leave(server: Server, namespace: str, worker_id: str) -> dict[str, Any]:
+    """A worker goes, by itself or sent away; what it held is offered to others."""
+    worker = await server.workers.remove(namespace, worker_id)
     if worker is None:
         raise Problem(404, "worker_not_found", f"there is no worker {worker_id!r}", worker_id=worker_id)
-    held = server.engine.leases.of(call.namespace, worker_id)
+    held = server.engine.leases.of(namespace, worker_id)
     for task in held:
         server.release(task)
     return {

@@ -76,7 +76,12 @@ async def park(server: Server, call: Call, request: Request[A | None], seconds: 
     return found
 
 
-def nothing(server: Server) -> Answer:
+def nothing(server: Server, kind: str, worker: Worker) -> Answer:
+    """Why there is no task: nothing is ready, the queue may not lease, or this server cannot tell."""
+    queue = (kind, worker.namespace, worker.task_queue)
+    refusal = server.admission.refusal(queue)
+    if refusal is not None and not server.draining:
+        return Answer({"task": None, "poll_status": "throttled", "reason": refusal, "retry_after_seconds": 1})
     down = server.engine.down is not None or not server.engine.holder
     if down and not server.draining:
         return Answer({"task": None, "poll_status": "unavailable", "retry_after_seconds": 1})

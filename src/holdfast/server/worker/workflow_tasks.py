@@ -92,7 +92,7 @@ async def poll(server: Server, call: Call) -> Answer:
         seconds,
     )
     if assigned is None:
-        return nothing(server)
+        return nothing(server, "workflow", worker)
     return leased(assigned, await _task(server, assigned, body))
 
 
@@ -143,6 +143,7 @@ async def fail(server: Server, call: Call) -> dict[str, Any]:
                 stack_trace=failure.stack_trace,
                 replay_blocked=blocked,
                 reason=failure.reason,
+                fingerprint=_fingerprint(server, call, body.lease_owner),
             ),
         )
     )
@@ -199,6 +200,13 @@ def claiming(server: Server, call: Call, worker_id: str | None) -> Worker:
     worker = server.workers.get(call.namespace, worker_id)
     queue = "" if worker is None else worker.task_queue
     return server.workers.polling(call.namespace, worker_id, queue, None)
+
+
+def _fingerprint(server: Server, call: Call, worker_id: str) -> str | None:
+    """Of the code that failed: another one is reason to try again."""
+    worker = server.workers.get(call.namespace, worker_id)
+    task = server.engine.leases.get(call.params["task_id"])
+    return None if worker is None or task is None else worker.workflow_definition_fingerprints.get(task.type)
 
 
 async def _task(server: Server, assigned: WorkflowAssignment, body: PollBody | ClaimBody) -> dict[str, Any]:

@@ -1,0 +1,106 @@
+"""Workflows and activities written for the published package, as its users write them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from durable_workflow import activity, workflow
+from durable_workflow.errors import ActivityFailed, NonRetryableError
+from durable_workflow.workflow import ActivityRetryPolicy
+
+tries: dict[str, int] = {}
+
+
+@activity.defn(name="greet")
+def greet(name: str) -> str:
+    return f"hello, {name}"
+
+
+@activity.defn(name="add")
+def add(a: int, b: int) -> int:
+    return a + b
+
+
+@activity.defn(name="flaky")
+def flaky(key: str, failures: int) -> int:
+    tries[key] = tries.get(key, 0) + 1
+    if tries[key] <= failures:
+        raise RuntimeError(f"attempt {tries[key]} fails")
+    return tries[key]
+
+
+@activity.defn(name="broken")
+def broken() -> None:
+    raise NonRetryableError("cannot be repaired")
+
+
+@workflow.defn(name="greeter")
+class Greeter:
+    def run(self, ctx: Any, name: str) -> Any:
+        result = yield ctx.schedule_activity("greet", [name])
+        return {"greeting": result, "length": len(result)}
+
+
+@workflow.defn(name="sleeper")
+class Sleeper:
+    def run(self, ctx: Any) -> Any:
+        before = ctx.now()
+        yield ctx.sleep(1)
+        return (ctx.now() - before).total_seconds() >= 1
+
+
+@workflow.defn(name="persistent")
+class Persistent:
+    def run(self, ctx: Any, key: str, failures: int) -> Any:
+        policy = ActivityRetryPolicy(max_attempts=5, initial_interval_seconds=0, backoff_coefficient=1)
+        return (yield ctx.schedule_activity("flaky", [key, failures], retry_policy=policy))
+
+
+@workflow.defn(name="catcher")
+class Catcher:
+    def run(self, ctx: Any) -> Any:
+        try:
+            yield ctx.schedule_activity("broken", [])
+        except ActivityFailed as error:
+            return f"caught: {error}"
+
+
+@workflow.defn(name="faller")
+class Faller:
+    def run(self, ctx: Any) -> Any:
+        yield ctx.schedule_activity("add", [1, 2])
+        raise ValueError("fell over")
+
+
+@workflow.defn(name="collector")
+class Collector:
+    """Everything that does not suspend, in front of something that does."""
+
+    def run(self, ctx: Any) -> Any:
+        dice = yield ctx.side_effect(lambda: 6)
+        version = yield ctx.get_version("new-path", 1, 2)
+        patched = yield ctx.patched("fix-1")
+        yield ctx.upsert_memo({"note": "seen", "n": 1})
+        yield ctx.upsert_search_attributes({"customer": "ada"})
+        local = yield ctx.local_activity("add", [20, 22])
+        total = yield ctx.schedule_activity("add", [dice, local])
+        return [dice, version, patched, local, total]
+
+
+@workflow.defn(name="counter")
+class Counter:
+    def run(self, ctx: Any, n: int) -> Any:
+        yield ctx.schedule_activity("add", [n, 1])
+        if n < 3:
+            yield ctx.continue_as_new(n + 1)
+        return n
+
+
+@workflow.defn(name="parallel")
+class Parallel:
+    def run(self, ctx: Any, n: int) -> Any:
+        return (yield [ctx.schedule_activity("add", [i, 1]) for i in range(n)])
+
+
+WORKFLOWS = [Greeter, Sleeper, Persistent, Catcher, Faller, Collector, Counter, Parallel]
+ACTIVITIES = [greet, add, flaky, broken]
