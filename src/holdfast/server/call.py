@@ -77,6 +77,8 @@ class Call:
             return decoder.decode(self.body or b"{}")
         except msgspec.MsgspecError as error:
             raise undecodable(error) from None
+        except UnicodeDecodeError:
+            raise Problem(400, "malformed_json", "the body is not UTF-8", field="body") from None
         except RecursionError:
             raise Problem(400, "malformed_json", "the body is nested too deeply", field="body") from None
 

@@ -16,7 +16,6 @@ _MISSING = re.compile(r"Object missing required field `([^`]+)`")
 
 # Everything not named here and refused by the kernel is a conflict with the state of things.
 _STATUS = {
-    "workflow_not_found": 404,
     "instance_not_found": 404,
     "run_not_found": 404,
     "task_not_found": 404,
@@ -31,6 +30,8 @@ _STATUS = {
     "structural_limit_exceeded": 422,
     "workflow_type_mismatch": 409,
 }
+
+_REASONS = {"workflow_not_found": "instance_not_found"}  # the word that published clients know
 
 
 class Problem(Exception):
@@ -50,7 +51,7 @@ class Problem(Exception):
 
 def refused(refusal: Refused) -> Problem:
     """What the engine has refused, as an answer."""
-    reason = refusal.reason
+    reason = _REASONS.get(refusal.reason, refusal.reason)
     status = _STATUS.get(reason) or (422 if reason.startswith("invalid_") else 409)
     fields = {
         name: iso(value) if name.endswith("_at") and isinstance(value, int) else value

@@ -103,19 +103,26 @@ def _convert(name: str, value: Any, said: str) -> Any:
     if hint is None:
         near = get_close_matches(name, _HINTS, 1)
         meant = f"; did you mean {_spelled(near[0], said)}?" if near else f"; there are: {', '.join(sorted(_HINTS))}"
-        raise WrongSetting(f"there is no setting {said} (value {_shown(name, value)}){meant}")
+        shown = _shown(name if not near else name + near[0], value)  # a secret under a misspelt name is one, too
+        raise WrongSetting(f"there is no setting {said} (value {shown}){meant}")
     try:
         return msgspec.convert(value, hint, strict=False)
     except msgspec.ValidationError as error:
-        near = get_close_matches(str(value), _choices(hint), 1, cutoff=0)
-        instead = f"; the nearest valid value is {near[0]!r}" if near else ""
+        near = _nearest(value, hint)
+        instead = f"; the nearest valid value is {near!r}" if near else ""
         raise WrongSetting(f"{said} is {_shown(name, value)}: {str(error).lower()}{instead}") from None
 
 
-def _choices(hint: Any) -> list[str]:
-    bounds: list[Meta] = [part for part in getattr(hint, "__metadata__", ()) if isinstance(part, Meta)]
-    limits = [str(limit) for meta in bounds for limit in (meta.ge, meta.gt, meta.le) if limit is not None]
-    return [*limits, *(str(choice) for choice in getattr(hint, "__args__", ()) if isinstance(choice, str))]
+def _nearest(value: Any, hint: Any) -> str | None:
+    """The bound that a number has passed, or the choice that is spelt most like it."""
+    for meta in getattr(hint, "__metadata__", ()):
+        bounds = [limit for limit in (meta.ge, meta.gt, meta.le) if limit is not None]
+        try:
+            return str(min(bounds, key=lambda limit: abs(limit - float(value))))
+        except ValueError:
+            return None  # no number at all
+    choices = [choice for choice in getattr(hint, "__args__", ()) if isinstance(choice, str)]
+    return next(iter(get_close_matches(str(value), choices, 1, cutoff=0)), None)
 
 
 def _spelled(name: str, said: str) -> str:
