@@ -102,5 +102,56 @@ class Parallel:
         return (yield [ctx.schedule_activity("add", [i, 1]) for i in range(n)])
 
 
-WORKFLOWS = [Greeter, Sleeper, Persistent, Catcher, Faller, Collector, Counter, Parallel]
+@workflow.defn(name="basket")
+class Basket:
+    """Signals fill it, a query looks into it, an update takes out, and it ends when it is paid."""
+
+    def __init__(self) -> None:
+        self.items: list[str] = []
+        self.paid = False
+
+    @workflow.signal("add")
+    def add(self, item: str) -> None:
+        self.items.append(item)
+
+    @workflow.signal("pay")
+    def pay(self) -> None:
+        self.paid = True
+
+    @workflow.query("items")
+    def look(self) -> list[str]:
+        return list(self.items)
+
+    @workflow.query("broken")
+    def broken(self) -> None:
+        raise RuntimeError("cannot say")
+
+    @workflow.update("remove")
+    def remove(self, item: str) -> int:
+        self.items.remove(item)
+        return len(self.items)
+
+    @workflow.update("rename")
+    def rename(self, old: str, new: str) -> list[str]:
+        self.items[self.items.index(old)] = new
+        return list(self.items)
+
+    @workflow.update_validator("rename")
+    def may_rename(self, old: str, new: str) -> None:
+        if old not in self.items:
+            raise ValueError(f"there is no {old}")
+
+    def run(self, ctx: Any) -> Any:
+        done = yield ctx.wait_condition(lambda: self.paid, key="paid", timeout=30)
+        count = yield ctx.schedule_activity("add", [len(self.items), 0])
+        return [done, count, *self.items]
+
+
+@workflow.defn(name="impatient")
+class Impatient:
+    def run(self, ctx: Any) -> Any:
+        return (yield ctx.wait_condition(lambda: False, key="never", timeout=1))
+
+
+WORKFLOWS = [Basket, Impatient, Greeter, Sleeper, Persistent, Catcher, Faller, Collector, Counter, Parallel]
 ACTIVITIES = [greet, add, flaky, broken]

@@ -10,7 +10,17 @@ from typing import Any
 
 import pytest
 from durable_workflow import Client, Worker
-from durable_workflow.errors import WorkflowAlreadyStarted, WorkflowFailed, WorkflowNotFound
+from durable_workflow.errors import (
+    QueryFailed,
+    SignalFailed,
+    UpdateFailed,
+    UpdateRejected,
+    WorkflowAlreadyStarted,
+    WorkflowCancelled,
+    WorkflowFailed,
+    WorkflowNotFound,
+    WorkflowTerminated,
+)
 
 from . import flows
 from .conftest import TOKEN, Running
@@ -36,6 +46,12 @@ class Desk:
     async def run(self, type: str, *arguments: Any) -> Any:
         return await self.result((await self.start(type, *arguments)).workflow_id)
 
+    async def asked(self, workflow_id: str, query: str, wanted: Any) -> Any:
+        """A query's answer, once it is what it should become."""
+        while (found := (await self.client.query_workflow(workflow_id, query))["result"]) != wanted:
+            pass
+        return found
+
     async def history(self, workflow_id: str) -> list[dict[str, Any]]:
         described = await self.client.describe_workflow(workflow_id)
         page = await self.client.get_history(workflow_id, described.run_id)
@@ -48,6 +64,8 @@ async def working(server: Running, **options: Any) -> AsyncIterator[Desk]:
         worker = Worker(client, task_queue="q", workflows=flows.WORKFLOWS, activities=flows.ACTIVITIES, **options)
         running = asyncio.create_task(worker.run())
         try:
+            while not (await client.list_workers(status="active")).workers:
+                assert not running.done(), running.result()
             yield Desk(client)
         finally:
             await worker.stop()
@@ -110,3 +128,59 @@ async def test_a_server_killed_in_the_middle_loses_nothing_and_its_worker_goes_o
             await desk.result(handle.workflow_id)
         again = await desk.run("greeter", "again")
         assert again["greeting"] == "hello, again"
+
+
+@pytest.mark.contract("QRY-01", "QRY-02", "QRY-08", "QRY-09", "CMD-12", "CMD-20")
+async def test_talking_to_a_run_with_signals_queries_and_updates(server: Running) -> None:
+    async with working(server) as desk:
+        client = desk.client
+        await desk.start("basket", id="b-1")
+        await client.signal_workflow("b-1", "add", args=["book"])
+        await client.signal_workflow("b-1", "add", args=["pen"])
+        assert await desk.asked("b-1", "items", ["book", "pen"]) == ["book", "pen"]
+        before = len(await desk.history("b-1"))
+        assert (await client.query_workflow("b-1", "items"))["result"] == ["book", "pen"]
+        assert len(await desk.history("b-1")) == before, "a query writes nothing"
+        with pytest.raises(QueryFailed):
+            await client.query_workflow("b-1", "unknown")
+        with pytest.raises(QueryFailed, match="cannot say"):
+            await client.query_workflow("b-1", "broken")
+        removed = await client.update_workflow("b-1", "remove", args=["pen"], wait_for="completed")
+        assert removed["result"] == 1
+        with pytest.raises(UpdateFailed, match=r"list\.remove"):
+            await client.update_workflow("b-1", "remove", args=["nothing"], wait_for="completed")
+        renamed = await client.update_workflow("b-1", "rename", args=["book", "novel"], wait_for="completed")
+        assert renamed["result"] == ["novel"]
+        with pytest.raises(UpdateRejected, match="there is no book"):
+            await client.update_workflow("b-1", "rename", args=["book", "x"], wait_for="completed")
+        with pytest.raises(SignalFailed):
+            await client.signal_workflow("b-1", "unknown", args=[])
+        await client.signal_workflow("b-1", "pay")
+        assert await desk.result("b-1") == [True, 1, "novel"]
+        assert (await client.query_workflow("b-1", "items"))["result"] == ["novel"], "of a closed run, too"
+        with pytest.raises(SignalFailed):
+            await client.signal_workflow("b-1", "pay")
+        assert await desk.run("impatient") is False
+
+
+async def test_cancel_terminate_and_what_the_client_sees(server: Running) -> None:
+    async with working(server) as desk:
+        await desk.start("basket", id="c")
+        await desk.start("basket", id="t")
+        await desk.client.cancel_workflow("c", reason="enough")
+        await desk.client.terminate_workflow("t", reason="now")
+        with pytest.raises(WorkflowCancelled):
+            await desk.result("c")
+        with pytest.raises(WorkflowTerminated):
+            await desk.result("t")
+        assert (await desk.client.describe_workflow("c")).status == "cancelled"
+        assert (await desk.client.describe_workflow("t")).status == "terminated"
+        assert (await desk.client.repair_workflow((await desk.start("basket")).workflow_id)).outcome
+        assert (await desk.client.archive_workflow("c")).outcome == "archived"
+
+
+async def test_a_query_nobody_can_answer(server: Running) -> None:
+    async with Client(server.url, token=TOKEN) as client:
+        await client.start_workflow(workflow_type="basket", workflow_id="alone", task_queue="q", input=[])
+        with pytest.raises(QueryFailed, match="no worker"):
+            await client.query_workflow("alone", "items")

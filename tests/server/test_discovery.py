@@ -24,6 +24,12 @@ COMMANDS: dict[str, dict[str, Any]] = {
     "complete_workflow": {},
     "fail_workflow": {"message": "no"},
     "continue_as_new": {},
+    "cancel_workflow": {},
+    "open_condition_wait": {"condition_key": "paid", "timeout_seconds": 5},
+    "open_signal_wait": {"signal_name": "pay"},
+    "satisfy_condition_wait": {"step": 1},
+    "time_out_condition_wait": {"step": 1},
+    "apply_signal": {"step": 1, "signal_id": "s"},
 }
 
 
@@ -52,7 +58,9 @@ async def test_a_caller_is_answered_in_the_version_it_speaks() -> None:
 async def test_the_description_of_the_protocol_agrees_with_what_the_server_publishes() -> None:
     described = describe()
     assert (described["version"], described["evolution_rule"]) == ("1.20", "additive_minor_breaking_major")
-    assert described["terminal_command_types"] == ["complete_workflow", "fail_workflow", "continue_as_new"]
+    assert described["terminal_command_types"] == [
+        *("complete_workflow", "fail_workflow", "continue_as_new", "cancel_workflow"),
+    ]
     assert {"poll", "claim", "complete", "fail", "heartbeat"} <= set(described["activity_task_verbs"])
     assert "historyPayloadPaginated" in described["workflow_task_verbs"]
     async with serving() as api:
@@ -99,7 +107,8 @@ async def test_the_published_capabilities_are_on_every_worker_answer() -> None:
 async def test_exactly_the_advertised_commands_are_accepted() -> None:
     async with serving() as api:
         capabilities = (await info(api))["worker_protocol"]["server_capabilities"]
-        assert set(capabilities["supported_workflow_task_commands"]) == COMMANDS.keys()
+        updates = {"complete_update", "fail_update"}  # need an update: see the tests of those
+        assert set(capabilities["supported_workflow_task_commands"]) == COMMANDS.keys() | updates
         await api.register()
         for name, fields in COMMANDS.items():
             await api.start(f"with-{name}")

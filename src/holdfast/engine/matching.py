@@ -99,6 +99,15 @@ class Executor(Protocol):
         ...
 
 
+class Inquirer(Protocol):
+    """Workers elsewhere, as far as they can be asked about the workflows they run."""
+
+    def alive_on(self, namespace: str, queue: str) -> bool: ...
+    def runs(self, kind: str, type: str, namespace: str, queue: str, compatibility: str | None) -> bool: ...
+    def validates(self, type: str, update: str) -> bool: ...
+    def inquire(self, inquiry: Inquiry, history: list[Recorded], at_rest: bool) -> Awaitable[Any]: ...
+
+
 class Admission(Protocol):
     """Limits on what a queue hands out to workers outside this process."""
 
@@ -154,6 +163,7 @@ class Matching:
     def __init__(self) -> None:
         self.executors: list[Executor] = []
         self.admission: Admission | None = None
+        self.remote: Inquirer | None = None
         self.manual: Executor | None = None  # runs tasks only when asked to by name
         self._waiters: dict[tuple[str, str, str], dict[Waiter, None]] = {}  # by kind, namespace, queue; oldest first
         self._lanes: dict[Lane, list[tuple[int, Micros, str, int]]] = {}
@@ -254,14 +264,18 @@ class Matching:
 
     def served(self, namespace: str, queue: str) -> bool:
         """Whether some worker is alive on this queue, whatever it runs."""
+        if self.remote is not None and self.remote.alive_on(namespace, queue):
+            return True
         return any(executor.alive_on(namespace, queue) for executor in self.executors) or any(
-            waiter.namespace == namespace and waiter.queue == queue for waiter in self._waiters
+            (kind, namespace, queue) in self._waiters for kind in ("workflow", "activity")
         )
 
-    def answering(self, type: str, namespace: str, queue: str, compatibility: str | None) -> Executor | None:
-        """A worker of this process that can be asked about workflows of this type."""
-        for executor in (*self.executors, *([self.manual] if self.manual is not None else [])):
-            if executor.runs("workflow", type, namespace, queue, compatibility):
+    def answering(
+        self, type: str, namespace: str, queue: str, compatibility: str | None
+    ) -> Executor | Inquirer | None:
+        """A worker, here or elsewhere, that can be asked about workflows of this type."""
+        for executor in (*self.executors, self.manual, self.remote):
+            if executor is not None and executor.runs("workflow", type, namespace, queue, compatibility):
                 return executor
         return None
 

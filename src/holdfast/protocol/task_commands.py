@@ -16,13 +16,17 @@ from holdfast.codec.values import dumps
 from holdfast.kernel.command import Command
 from holdfast.kernel.failure import Diagnostics, Failure
 from holdfast.kernel.features.activity import CancelActivity, RetryPolicy, ScheduleActivity
+from holdfast.kernel.features.cancel import CancelWorkflow
 from holdfast.kernel.features.close import CompleteWorkflow, FailWorkflow
+from holdfast.kernel.features.condition import OpenConditionWait, SatisfyConditionWait, TimeOutConditionWait
 from holdfast.kernel.features.continue_as_new import ContinueAsNew
 from holdfast.kernel.features.local_activity import LocalAttempt, RecordLocalActivity
 from holdfast.kernel.features.memo import UpsertMemo
 from holdfast.kernel.features.search import UpsertSearchAttributes
 from holdfast.kernel.features.side_effect import RecordSideEffect
+from holdfast.kernel.features.signal import ApplySignal, OpenSignalWait
 from holdfast.kernel.features.timer import CancelTimer, StartTimer
+from holdfast.kernel.features.update import CompleteUpdate, FailUpdate
 from holdfast.kernel.features.version import RecordVersionMarker
 from holdfast.kernel.message import Refused
 from holdfast.kernel.values import CODEC
@@ -236,17 +240,98 @@ class WireLocalActivity(_Timeouts, frozen=True, kw_only=True, tag="record_local_
         )
 
 
+class WireException(WireFailure, frozen=True, kw_only=True, rename={"class_": "class"}):
+    """The `exception` object of a failure."""
+
+    message: Text = ""
+
+
+class WireConditionWait(WireStep, frozen=True, kw_only=True, tag="open_condition_wait"):
+    condition_key: str | None = None
+    condition_definition_fingerprint: str | None = None
+    timeout_seconds: Seconds | None = None
+    satisfied: bool = False
+
+    def command(self, at: str) -> Command:
+        return OpenConditionWait(
+            sequence=self.step,
+            condition_key=self.condition_key,
+            condition_definition_fingerprint=self.condition_definition_fingerprint,
+            timeout_seconds=self.timeout_seconds,
+            satisfied=self.satisfied,
+        )
+
+
+class WireSatisfied(Wire, frozen=True, kw_only=True, tag="satisfy_condition_wait"):
+    step: int
+
+    def command(self, at: str) -> Command:
+        return SatisfyConditionWait(step=self.step)
+
+
+class WireTimedOut(Wire, frozen=True, kw_only=True, tag="time_out_condition_wait"):
+    step: int
+
+    def command(self, at: str) -> Command:
+        return TimeOutConditionWait(step=self.step)
+
+
+class WireSignalWait(WireStep, frozen=True, kw_only=True, tag="open_signal_wait"):
+    signal_name: Name
+    timeout_seconds: Seconds | None = None
+
+    def command(self, at: str) -> Command:
+        return OpenSignalWait(sequence=self.step, signal_name=self.signal_name, timeout_seconds=self.timeout_seconds)
+
+
+class WireApplySignal(Wire, frozen=True, kw_only=True, tag="apply_signal"):
+    step: int
+    signal_id: Name
+    value: Any = None
+
+    def command(self, at: str) -> Command:
+        return ApplySignal(step=self.step, signal_id=self.signal_id, value=bare_blob(self.value, f"{at}.value"))
+
+
+class WireCompleteUpdate(Wire, frozen=True, kw_only=True, tag="complete_update"):
+    update_id: Name
+    result: Any = None
+
+    def command(self, at: str) -> Command:
+        return CompleteUpdate(update_id=self.update_id, result=payload(self.result, f"{at}.result"))
+
+
+class WireFailUpdate(Wire, frozen=True, kw_only=True, tag="fail_update"):
+    update_id: Name
+    message: Text
+    exception_type: str | None = None
+    exception_class: str | None = None
+    exception: WireException | None = None
+    non_retryable: bool = False
+
+    def command(self, at: str) -> Command:
+        return FailUpdate(
+            update_id=self.update_id,
+            message=self.message,
+            exception_type=self.exception_type,
+            exception_class=self.exception_class,
+            exception=None if self.exception is None else self.exception.failure(f"{at}.exception"),
+            non_retryable=self.non_retryable,
+        )
+
+
+class WireCancel(Wire, frozen=True, kw_only=True, tag="cancel_workflow"):
+    """The code has dealt with a request to cancel, and ends."""
+
+    def command(self, at: str) -> Command:
+        return CancelWorkflow()
+
+
 class WireComplete(Wire, frozen=True, kw_only=True, tag="complete_workflow"):
     result: Any = None
 
     def command(self, at: str) -> Command:
         return CompleteWorkflow(result=payload(self.result, f"{at}.result"))
-
-
-class WireException(WireFailure, frozen=True, kw_only=True, rename={"class_": "class"}):
-    """The `exception` object of a failure."""
-
-    message: Text = ""
 
 
 class WireFail(Wire, frozen=True, kw_only=True, tag="fail_workflow"):
@@ -302,11 +387,19 @@ WireCommand = (
     | WireSearchAttributes
     | WireMemo
     | WireLocalActivity
+    | WireConditionWait
+    | WireSignalWait
+    | WireCompleteUpdate
+    | WireFailUpdate
+    | WireSatisfied
+    | WireTimedOut
+    | WireApplySignal
     | WireCancelTimer
     | WireCancelActivity
     | WireComplete
     | WireFail
     | WireContinue
+    | WireCancel
 )
 COMMAND_TYPES: tuple[str, ...] = tuple(str(kind.__struct_config__.tag) for kind in get_args(WireCommand))
-TERMINAL_TYPES = ("complete_workflow", "fail_workflow", "continue_as_new")
+TERMINAL_TYPES = ("complete_workflow", "fail_workflow", "continue_as_new", "cancel_workflow")

@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from holdfast.protocol.task_commands import COMMAND_TYPES, TERMINAL_TYPES
 from holdfast.protocol.history import COMPRESS_ABOVE
 from holdfast.protocol.requests import PAGE_DEFAULT, PAGE_MAX
+from holdfast.protocol.task_commands import COMMAND_TYPES, TERMINAL_TYPES
 
 MAJOR, MINOR = 1, 20
 VERSION = f"{MAJOR}.{MINOR}"

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.kernel.limits import Limits
 from holdfast.kernel.values import CODEC
-from holdfast.protocol.task_commands import COMMAND_TYPES
 from holdfast.protocol.history import COMPRESS_ABOVE
 from holdfast.protocol.requests import PAGE_DEFAULT, PAGE_MAX
+from holdfast.protocol.task_commands import COMMAND_TYPES
 from holdfast.protocol.versions import CONTROL_PLANE, CONTROL_PLANE_HEADER, EVOLUTION, LONG_POLL, VERSION
 from holdfast.server.settings import Settings
 
@@ -34,7 +34,22 @@ def server_capabilities(settings: Settings) -> dict[str, Any]:
     return {
         "supported_workflow_task_commands": list(COMMAND_TYPES),
         "poll_status": True,
-        "query_tasks": False,
+        "query_tasks": True,
+        "query_task_timeouts": {"control_plane_timeout_seconds": settings.query_timeout_seconds},
+        "update_validation_tasks": True,
+        "synchronous_update_validation": {
+            "supported": True,
+            "acceptance_boundary": "validator_approved",
+            "worker_capability": "update_validation_tasks",
+            "workflow_contract_field": "update_validators",
+            "task_poll": {
+                "strategy": "multiplexed",
+                "endpoint": "/worker/workflow-tasks/poll",
+                "request_field": "task_kinds",
+                "response_discriminator": "task.task_kind",
+                "task_kinds": ["workflow", "update_validation"],
+            },
+        },
         "workflow_task_poll_request_idempotency": True,
         "activity_retry_policy": True,
         "activity_timeouts": True,

@@ -28,6 +28,9 @@ class Kept(Generic[T]):
     def get(self, namespace: str, name: str) -> T | None:
         return self._entries.get((namespace, name))
 
+    def all(self) -> list[T]:
+        return list(self._entries.values())
+
     def of(self, namespace: str) -> Iterator[tuple[str, T]]:
         for (place, name), entry in list(self._entries.items()):
             if place == namespace:

@@ -22,6 +22,12 @@ _STATUS = {
     "attempt_not_found": 404,
     "worker_not_found": 404,
     "namespace_not_found": 404,
+    "update_not_found": 404,
+    "query_not_found": 404,
+    "rejected_unknown_query": 404,
+    "query_worker_timeout": 504,
+    "update_validation_execution_timeout": 504,
+    "query_task_queue_full": 429,
     "invalid_page_token": 400,
     "payload_too_large": 413,
     "unsupported_payload_codec": 422,
@@ -61,7 +67,7 @@ def refused(refusal: Refused) -> Problem:
         fields["field"] = f"commands[{fields.pop('command')}].{fields.get('field', 'type')}"
     field = fields.get("field")
     if status == 422 and isinstance(field, str):
-        fields |= _errors(field, refusal.message)
+        fields = _errors(field, refusal.message) | fields
     return Problem(status, reason, refusal.message, **fields)
 
 

@@ -8,6 +8,7 @@ from typing import Self
 
 import msgspec
 
+from holdfast.codec.payloads import AvroPayloads
 from holdfast.engine.engine import Engine
 from holdfast.engine.operations import Operations
 from holdfast.engine.recovery import Recovery
@@ -20,6 +21,7 @@ from holdfast.server.admission import Admission
 from holdfast.server.auth import Gate
 from holdfast.server.discovery import server_capabilities
 from holdfast.server.namespaces import Namespaces
+from holdfast.server.questions import Questions
 from holdfast.server.rollouts import Rollouts
 from holdfast.server.settings import Settings
 from holdfast.server.workers import Workers
@@ -45,10 +47,16 @@ class Server:
         self.engine = Engine(world, self.store, machine)
         self.admission = self.engine.matching.admission = Admission(self.engine, self.settings)
         self.recovery = Recovery(self.engine)
-        self.operations = Operations(self.engine, self.recovery)
+        self.operations = Operations(self.engine, self.recovery, AvroPayloads())
         self.namespaces = Namespaces(self.store, self.settings.default_namespace)
         self.workers = Workers(self.store, world.now, self.settings.worker_stale_after_seconds)
         self.rollouts = Rollouts(self.store)
+        self.questions = self.engine.matching.remote = Questions(
+            world,
+            self.workers,
+            self.settings.query_timeout_seconds,
+            self.settings.query_task_max_pending_per_queue,
+        )
         try:
             await self.namespaces.open(world.now())
             await self.workers.open()
@@ -78,6 +86,7 @@ class Server:
         self.draining = True
         for waiter in self.engine.matching.waiting():
             self.engine.give_up_waiting(waiter)
+        self.questions.give_up()
 
     def release(self, task: Task) -> None:
         """Take back a lease that its worker cannot use."""

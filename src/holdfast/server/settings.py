@@ -57,6 +57,9 @@ class Settings(Struct, frozen=True, kw_only=True):
     workflow_task_max_dispatches_per_minute: Limit = 0
     activity_task_max_dispatches_per_minute: Limit = 0
 
+    query_timeout_seconds: Seconds = 10
+    query_task_max_pending_per_queue: Annotated[int, Meta(ge=1, le=10_000)] = 1024
+
     v2_matching_role_queue_wake: bool = True
     wake_signal_ttl_seconds: Count = 60
 

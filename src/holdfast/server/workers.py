@@ -96,6 +96,9 @@ class Workers:
     def of(self, namespace: str) -> list[Worker]:
         return [worker for _, worker in self._kept.of(namespace)]
 
+    def everybody(self) -> list[Worker]:
+        return self._kept.all()
+
     def on(self, namespace: str, queue: str) -> list[Worker]:
         return [worker for worker in self.of(namespace) if worker.task_queue == queue]
 

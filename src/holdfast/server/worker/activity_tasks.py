@@ -11,8 +11,8 @@ from msgspec import Meta, Struct
 from holdfast.kernel.features.activity import AttemptOutcome, HeartbeatReply, Progress
 from holdfast.kernel.values import run_of
 from holdfast.protocol import requests as ask
-from holdfast.protocol.task_commands import Text, WireFailure
 from holdfast.protocol.payloads import payload
+from holdfast.protocol.task_commands import Text, WireFailure
 from holdfast.protocol.tasks import activity_task, optional_iso
 from holdfast.protocol.versions import clamp_long_poll
 from holdfast.server.auth import WORKER

@@ -6,7 +6,8 @@ A parked poll costs memory, not a thread. One lease at most per poll; repeating 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
 from typing import Annotated, Any, TypeVar
 
 from msgspec import Meta, Struct
@@ -33,6 +34,7 @@ class PollBody(Struct, frozen=True, kw_only=True):
     timeout_seconds: float | None = None
     build_id: Name | None = None
     connection: Name | None = None
+    task_kinds: list[str] | None = None
     history_page_size: Annotated[int, Meta(ge=1)] | None = None
     accept_history_encoding: Encoding | None = None
 
@@ -57,6 +59,13 @@ async def park(server: Server, call: Call, request: Request[A | None], seconds: 
         return None
     if not seconds:
         return await server.operations.call(request)
+    async with watching(server, call):
+        return await server.operations.call(request)
+
+
+@asynccontextmanager
+async def watching(server: Server, call: Call) -> AsyncGenerator[None]:
+    """Around a wait: it ends when the caller hangs up, and there are not too many of them."""
     if server.parked >= server.settings.max_parked_polls:
         raise _full(call)
     me = asyncio.current_task()
@@ -65,7 +74,7 @@ async def park(server: Server, call: Call, request: Request[A | None], seconds: 
     watch.add_done_callback(lambda done: None if done.cancelled() else me.cancel())
     server.parked += 1
     try:
-        found = await server.operations.call(request)
+        yield
     except asyncio.CancelledError:
         if watch.done():
             raise Gone from None
@@ -73,7 +82,6 @@ async def park(server: Server, call: Call, request: Request[A | None], seconds: 
     finally:
         server.parked -= 1
         watch.cancel()
-    return found
 
 
 def nothing(server: Server, kind: str, worker: Worker) -> Answer:

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from holdfast.kernel.features.workflow_task import TaskOutcome, WorkflowAssignment
+from holdfast.kernel.features.workflow_task import TaskOutcome, WorkflowAssignment, shown_to
 from holdfast.kernel.task import Block
 from holdfast.kernel.values import run_of
 from holdfast.protocol import requests as ask
-from holdfast.protocol.task_commands import Text, WireCommand
 from holdfast.protocol.history import Encoding
+from holdfast.protocol.task_commands import Text, WireCommand
 from holdfast.protocol.tasks import after_token, history_page, optional_iso, workflow_task
 from holdfast.protocol.versions import clamp_long_poll
 from holdfast.server.auth import WORKER
 from holdfast.server.call import Call
 from holdfast.server.problems import invalid
+from holdfast.server.questions import Question
 from holdfast.server.routing import Answer, Route
 from holdfast.server.server import Server
-from holdfast.server.worker.polls import Name, PollBody, leased, nothing, park, polling
+from holdfast.server.worker.polls import Name, PollBody, leased, nothing, park, polling, watching
+from holdfast.server.worker.query_tasks import VALIDATE
+from holdfast.server.worker.query_tasks import leased as asked
 from holdfast.server.workers import Worker
 
 # How other runtimes say that code and history do not agree. Trying again with the same code would not help.
@@ -44,6 +48,7 @@ class LeaseBody(Struct, frozen=True, kw_only=True):
 class CompleteBody(LeaseBody, frozen=True, kw_only=True):
     commands: Annotated[list[WireCommand], Meta(min_length=1)]
     handled_failures: list[str] = []
+    numbered: bool = False  # the worker says in full which step and wait it means
 
 
 class FailureBody(Struct, frozen=True, kw_only=True):
@@ -76,24 +81,49 @@ async def poll(server: Server, call: Call) -> Answer:
     body = call.decode(PollBody)
     worker = polling(server, call, body)
     seconds = clamp_long_poll(body.timeout_seconds)
-    assigned = await park(
-        server,
-        call,
-        ask.PollWorkflowTask(
-            worker_id=worker.worker_id,
-            queue=worker.task_queue,
-            namespace=call.namespace,
-            connection=body.connection,
-            compatibility=worker.compatibility,
-            workflow_types=worker.workflow_types,
-            wait_seconds=seconds,
-            poll_request_id=body.poll_request_id,
-        ),
-        seconds,
+    request = ask.PollWorkflowTask(
+        worker_id=worker.worker_id,
+        queue=worker.task_queue,
+        namespace=call.namespace,
+        connection=body.connection,
+        compatibility=worker.compatibility,
+        workflow_types=worker.workflow_types,
+        wait_seconds=seconds,
+        poll_request_id=body.poll_request_id,
     )
+    if body.task_kinds is not None and "update_validation" in body.task_kinds:
+        assigned = await _either(server, call, worker, request, seconds)
+    else:
+        assigned = await park(server, call, request, seconds)
     if assigned is None:
         return nothing(server, "workflow", worker)
+    if isinstance(assigned, Question):
+        return asked(server, assigned)
     return leased(assigned, await _task(server, assigned, body))
+
+
+async def _either(
+    server: Server, call: Call, worker: Worker, request: ask.PollWorkflowTask, seconds: float
+) -> WorkflowAssignment | Question | None:
+    """One poll for two kinds of work: whichever comes first. What the other side had ready is given back."""
+    if not seconds or server.draining:
+        return server.questions.poll(worker, VALIDATE) or await park(server, call, request, seconds)
+    asker = server.questions.park(worker, VALIDATE)
+    polling_task = asyncio.ensure_future(server.operations.call(request))
+    try:
+        async with watching(server, call):
+            await asyncio.wait({polling_task, asker.future}, return_when=asyncio.FIRST_COMPLETED)
+            if polling_task.done() or asker.future.result() is None:
+                return await polling_task
+        return asker.future.result()
+    finally:
+        server.questions.unpark(asker)
+        question = asker.future.result()
+        if polling_task.done():
+            if question is not None:
+                server.questions.give_back(question)
+        else:
+            polling_task.cancel()
 
 
 async def claim(server: Server, call: Call) -> Answer:
@@ -122,6 +152,7 @@ async def complete(server: Server, call: Call) -> dict[str, Any]:
             workflow_task_attempt=body.workflow_task_attempt,
             commands=commands,
             handled_failures=body.handled_failures,
+            numbered=body.numbered,
         )
     )
     return _outcome(outcome)
@@ -212,7 +243,12 @@ def _fingerprint(server: Server, call: Call, worker_id: str) -> str | None:
 async def _task(server: Server, assigned: WorkflowAssignment, body: PollBody | ClaimBody) -> dict[str, Any]:
     size = min(body.history_page_size or ask.PAGE_DEFAULT, ask.PAGE_MAX)
     last = assigned.last_sequence
-    events = await server.engine.store.history(assigned.run_key, 0, min(size, last))
+    if assigned.task.upto is not None:
+        # A task of its own for an update: it looks no further than that, past what code has decided since.
+        events = shown_to(assigned, await server.engine.store.history(assigned.run_key))
+        last = events[-1].sequence
+    else:
+        events = await server.engine.store.history(assigned.run_key, 0, min(size, last))
     return workflow_task(assigned, history_page(events, assigned.run_id, last, body.accept_history_encoding))
 
 
