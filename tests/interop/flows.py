@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from durable_workflow import activity, workflow
-from durable_workflow.errors import ActivityFailed, NonRetryableError
+from durable_workflow.errors import ActivityFailed, ChildWorkflowFailed, NonRetryableError
 from durable_workflow.workflow import ActivityRetryPolicy
 
 tries: dict[str, int] = {}
@@ -153,5 +153,45 @@ class Impatient:
         return (yield ctx.wait_condition(lambda: False, key="never", timeout=1))
 
 
-WORKFLOWS = [Basket, Impatient, Greeter, Sleeper, Persistent, Catcher, Faller, Collector, Counter, Parallel]
+@workflow.defn(name="parent")
+class Parent:
+    def run(self, ctx: Any, name: str) -> Any:
+        one = yield ctx.start_child_workflow("greeter", [name], parent_close_policy="request_cancel")
+        try:
+            yield ctx.start_child_workflow("faller", [])
+        except ChildWorkflowFailed as error:
+            caught = str(error)
+        several = yield [
+            ctx.start_child_workflow("greeter", [f"{name}-1"]),
+            ctx.schedule_activity("add", [1, 2]),
+            [ctx.start_timer(0), ctx.schedule_activity("greet", ["nested"])],
+        ]
+        return [one["greeting"], "fell over" in caught, several[0]["greeting"], several[1], several[2][1]]
+
+
+@workflow.defn(name="half-broken")
+class HalfBroken:
+    """One member of a group fails while others still run."""
+
+    def run(self, ctx: Any) -> Any:
+        try:
+            yield [ctx.schedule_activity("add", [1, 1]), ctx.schedule_activity("broken", []), ctx.start_timer(1)]
+        except ActivityFailed as error:
+            return f"caught: {error}"
+
+
+WORKFLOWS = [
+    Parent,
+    HalfBroken,
+    Basket,
+    Impatient,
+    Greeter,
+    Sleeper,
+    Persistent,
+    Catcher,
+    Faller,
+    Collector,
+    Counter,
+    Parallel,
+]
 ACTIVITIES = [greet, add, flaky, broken]

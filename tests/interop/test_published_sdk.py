@@ -184,3 +184,11 @@ async def test_a_query_nobody_can_answer(server: Running) -> None:
         await client.start_workflow(workflow_type="basket", workflow_id="alone", task_queue="q", input=[])
         with pytest.raises(QueryFailed, match="no worker"):
             await client.query_workflow("alone", "items")
+
+
+@pytest.mark.contract("CMD-07", "CMD-08")
+async def test_children_and_groups(server: Running) -> None:
+    async with working(server) as desk:
+        assert await desk.run("parent", "ada") == ["hello, ada", True, "hello, ada-1", 3, "hello, nested"]
+        assert await desk.run("half-broken") == "caught: cannot be repaired"
+        assert await desk.run("parallel", 60) == list(range(1, 61))

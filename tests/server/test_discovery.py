@@ -29,6 +29,8 @@ COMMANDS: dict[str, dict[str, Any]] = {
     "open_signal_wait": {"signal_name": "pay"},
     "satisfy_condition_wait": {"step": 1},
     "time_out_condition_wait": {"step": 1},
+    "start_child_workflow": {"workflow_type": "part"},
+    "cancel_child": {"step": 1},
     "apply_signal": {"step": 1, "signal_id": "s"},
 }
 
@@ -107,8 +109,9 @@ async def test_the_published_capabilities_are_on_every_worker_answer() -> None:
 async def test_exactly_the_advertised_commands_are_accepted() -> None:
     async with serving() as api:
         capabilities = (await info(api))["worker_protocol"]["server_capabilities"]
-        updates = {"complete_update", "fail_update"}  # need an update: see the tests of those
-        assert set(capabilities["supported_workflow_task_commands"]) == COMMANDS.keys() | updates
+        # These need an update or a child to speak of.
+        others = {"complete_update", "fail_update", "signal_child", "signal_child_from_update"}
+        assert set(capabilities["supported_workflow_task_commands"]) == COMMANDS.keys() | others
         await api.register()
         for name, fields in COMMANDS.items():
             await api.start(f"with-{name}")

@@ -43,6 +43,9 @@ def to_wire(entry: Recorded, run_id: str) -> dict[str, Any]:
     }
     for name in _time_fields(type(event)) & payload.keys():
         payload[name] = iso(payload[name])
+    path = payload.pop("parallel_group_path", None)
+    if path:  # the innermost group is also said flat
+        payload |= path[-1] | {"parallel_group_path": path}
     exception = fields.get("exception")
     if isinstance(exception, Failure):
         # Other languages read the short names.

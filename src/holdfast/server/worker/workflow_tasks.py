@@ -6,7 +6,11 @@ import asyncio
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
+from holdfast.kernel.command import Command
+from holdfast.kernel.features.child import StartChildWorkflow
+from holdfast.kernel.features.continue_as_new import ContinueAsNew
 from holdfast.kernel.features.workflow_task import TaskOutcome, WorkflowAssignment, shown_to
 from holdfast.kernel.task import Block
 from holdfast.kernel.values import run_of
@@ -143,7 +147,10 @@ async def claim(server: Server, call: Call) -> Answer:
 
 async def complete(server: Server, call: Call) -> dict[str, Any]:
     body = call.decode(CompleteBody)
-    commands = [command.command(f"commands[{position}]") for position, command in enumerate(body.commands)]
+    commands = [
+        _described(server, call, command.command(f"commands[{position}]"))
+        for position, command in enumerate(body.commands)
+    ]
     outcome = await server.operations.call(
         ask.CompleteTask(
             task_id=call.params["task_id"],
@@ -222,6 +229,21 @@ async def history(server: Server, call: Call) -> dict[str, Any]:
         "workflow_task_attempt": body.workflow_task_attempt,
         **history_page(page.history_events, run_id, page.total_history_events, body.accept_history_encoding),
     }
+
+
+def _described(server: Server, call: Call, command: Command) -> Command:
+    """New runs are judged by what the newest worker of their type says of its code, like those that clients start."""
+    match command:
+        case StartChildWorkflow(definition=None, workflow_type=type, queue=queue):
+            wanted = type
+        case ContinueAsNew(definition=None, workflow_type=str(type), queue=queue):
+            wanted = type
+        case _:
+            return command
+    if queue is None:
+        task = server.engine.leases.get(call.params["task_id"])
+        queue = "" if task is None else task.routing.queue
+    return replace(command, definition=server.workers.definition(call.namespace, queue, wanted, None))
 
 
 def claiming(server: Server, call: Call, worker_id: str | None) -> Worker:
