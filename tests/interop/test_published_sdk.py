@@ -21,6 +21,7 @@ from durable_workflow.errors import (
     WorkflowNotFound,
     WorkflowTerminated,
 )
+from durable_workflow.history_bundle_verify import verify_bundle
 
 from . import flows
 from .conftest import TOKEN, Running
@@ -192,3 +193,19 @@ async def test_children_and_groups(server: Running) -> None:
         assert await desk.run("parent", "ada") == ["hello, ada", True, "hello, ada-1", 3, "hello, nested"]
         assert await desk.run("half-broken") == "caught: cannot be repaired"
         assert await desk.run("parallel", 60) == list(range(1, 61))
+
+
+async def test_exported_histories_satisfy_the_published_verifier(server: Running) -> None:
+    async with working(server) as desk:
+        await desk.start("basket", id="exported")
+        await desk.client.signal_workflow("exported", "add", args=["b\u00fcch"])
+        await desk.client.signal_workflow("exported", "pay")
+        await desk.result("exported")
+        failed = await desk.start("catcher")
+        await desk.result(failed.workflow_id)
+        parent = await desk.start("parent", "ada")
+        await desk.result(parent.workflow_id)
+        for id in ("exported", failed.workflow_id, parent.workflow_id):
+            described = await desk.client.describe_workflow(id)
+            report = verify_bundle(await desk.client.export_history(id, described.run_id))
+            assert (report["status"], report["findings"]) == ("ok", []), report

@@ -40,6 +40,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     operator_token: str | None = None
     admin_token: str | None = None
     signature_key: str | None = None
+    export_signing_key: str | None = None
 
     tls_certificate: str | None = None
     tls_key: str | None = None

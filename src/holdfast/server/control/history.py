@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.kernel.event import Recorded
+from holdfast.protocol.export import bundle, canonical
 from holdfast.protocol.history import to_wire
 from holdfast.protocol.tasks import after_token, page_token
 from holdfast.server.auth import OPERATOR
 from holdfast.server.call import Call
 from holdfast.server.control.views import found_run
-from holdfast.server.routing import Route
+from holdfast.server.routing import Answer, Route
 from holdfast.server.server import Server
 
 
@@ -30,11 +31,23 @@ async def history(server: Server, call: Call) -> dict[str, Any]:
     }
 
 
+async def export(server: Server, call: Call) -> Answer:
+    """The whole run as one verifiable file. Sent as it was summed up, byte for byte."""
+    row = await found_run(server, call)
+    store = server.engine.store
+    commands = [command for command in await store.commands(row.workflow) if command.run == row.key]
+    loaded = await store.load(row.workflow)
+    tasks = [] if loaded is None else [task for task in loaded.tasks if task.run == row.key]
+    content = bundle(row, await store.history(row.key), commands, tasks, server.now, server.settings.export_signing_key)
+    return Answer({}, raw=canonical(content))
+
+
 def _shown(entry: Recorded, run_id: str) -> dict[str, Any]:
     wire = to_wire(entry, run_id)
     return wire | {"timestamp": wire["recorded_at"]}
 
 
 ROUTES = [
+    Route("GET", "/api/workflows/{workflow_id}/runs/{run_id}/history/export", export, "control", OPERATOR),
     Route("GET", "/api/workflows/{workflow_id}/runs/{run_id}/history", history, "control", OPERATOR, "history"),
 ]
