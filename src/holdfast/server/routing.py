@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from msgspec import Struct
+
 from holdfast.server.auth import Role
 from holdfast.server.problems import Problem
 
@@ -39,6 +41,7 @@ class Route(NamedTuple):
     roles: frozenset[Role]
     operation: str | None = None  # of the control plane's answer contract
     any_namespace: bool = False  # does not ask whether the caller's namespace exists
+    body: type[Struct] | None = None  # the struct that its requests are decoded into
 
 
 class _Node:

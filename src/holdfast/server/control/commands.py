@@ -267,12 +267,18 @@ _PLACES = ("/api/workflows/{workflow_id}", "/api/workflows/{workflow_id}/runs/{r
 
 ROUTES = [
     *(
-        Route("POST", f"{place}/{verb}", handler, "control", OPERATOR, verb)
+        Route("POST", f"{place}/{verb}", handler, "control", OPERATOR, verb, body=CommandBody)
         for place in _PLACES
         for verb, handler in _VERBS.items()
     ),
-    *(Route("POST", f"{place}/signal/{{name}}", signal, "control", OPERATOR, "signal") for place in _PLACES),
-    *(Route("POST", f"{place}/update/{{name}}", update, "control", OPERATOR, "update") for place in _PLACES),
+    *(
+        Route("POST", f"{place}/signal/{{name}}", signal, "control", OPERATOR, "signal", body=SignalBody)
+        for place in _PLACES
+    ),
+    *(
+        Route("POST", f"{place}/update/{{name}}", update, "control", OPERATOR, "update", body=UpdateBody)
+        for place in _PLACES
+    ),
     Route("GET", "/api/workflows/{workflow_id}/updates/{update_id}", get_update, "control", OPERATOR),
     Route(
         "POST",
@@ -281,5 +287,6 @@ ROUTES = [
         "control",
         OPERATOR,
         "signal",
+        body=SignalWithStartBody,
     ),
 ]

@@ -228,7 +228,7 @@ ROUTES = [
     Route("GET", "/api/task-queues", queues, "control", OPERATOR),
     Route("GET", "/api/task-queues/{queue}", queue, "control", OPERATOR),
     Route("GET", "/api/task-queues/{queue}/build-ids", builds, "control", OPERATOR),
-    Route("POST", "/api/task-queues/{queue}/build-ids/drain", drain, "control", OPERATOR),
-    Route("POST", "/api/task-queues/{queue}/build-ids/resume", resume, "control", OPERATOR),
-    Route("POST", "/api/task-queues/{queue}/build-ids/promote", promote, "control", OPERATOR),
+    Route("POST", "/api/task-queues/{queue}/build-ids/drain", drain, "control", OPERATOR, body=BuildBody),
+    Route("POST", "/api/task-queues/{queue}/build-ids/resume", resume, "control", OPERATOR, body=BuildBody),
+    Route("POST", "/api/task-queues/{queue}/build-ids/promote", promote, "control", OPERATOR, body=BuildBody),
 ]

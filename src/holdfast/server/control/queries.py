@@ -35,6 +35,14 @@ async def query(server: Server, call: Call) -> dict[str, Any]:
 
 
 ROUTES = [
-    Route("POST", "/api/workflows/{workflow_id}/query/{name}", query, "control", OPERATOR, "query"),
-    Route("POST", "/api/workflows/{workflow_id}/runs/{run_id}/query/{name}", query, "control", OPERATOR, "query"),
+    Route("POST", "/api/workflows/{workflow_id}/query/{name}", query, "control", OPERATOR, "query", body=SignalBody),
+    Route(
+        "POST",
+        "/api/workflows/{workflow_id}/runs/{run_id}/query/{name}",
+        query,
+        "control",
+        OPERATOR,
+        "query",
+        body=SignalBody,
+    ),
 ]

@@ -129,4 +129,4 @@ def _refuse_unsupported(call: Call) -> None:
             raise invalid(field, f"{field} is not a field of a start; see the request contract in /api/cluster/info")
 
 
-ROUTES = [Route("POST", "/api/workflows", start, "control", OPERATOR, "start")]
+ROUTES = [Route("POST", "/api/workflows", start, "control", OPERATOR, "start", body=StartBody)]

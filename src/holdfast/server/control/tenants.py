@@ -105,8 +105,8 @@ def _shown(namespace: Namespace) -> dict[str, Any]:
 
 ROUTES = [
     Route("GET", "/api/namespaces", listing, "control", OPERATOR, any_namespace=True),
-    Route("POST", "/api/namespaces", create, "control", ADMIN, any_namespace=True),
+    Route("POST", "/api/namespaces", create, "control", ADMIN, any_namespace=True, body=CreateBody),
     Route("GET", "/api/namespaces/{namespace}", describe, "control", OPERATOR, any_namespace=True),
-    Route("PUT", "/api/namespaces/{namespace}", update, "control", ADMIN, any_namespace=True),
+    Route("PUT", "/api/namespaces/{namespace}", update, "control", ADMIN, any_namespace=True, body=UpdateBody),
     Route("DELETE", "/api/namespaces/{namespace}", remove, "control", ADMIN, any_namespace=True),
 ]

@@ -194,10 +194,10 @@ def _state(call: Call, body: AttemptBody, reply: HeartbeatReply) -> dict[str, An
 
 
 ROUTES = [
-    Route("POST", "/api/worker/activity-tasks/poll", poll, "worker", WORKER),
-    Route("POST", "/api/worker/activity-tasks/{task_id}/claim", claim, "worker", WORKER),
-    Route("POST", "/api/worker/activity-tasks/{task_id}/complete", complete, "worker", WORKER),
-    Route("POST", "/api/worker/activity-tasks/{task_id}/fail", fail, "worker", WORKER),
-    Route("POST", "/api/worker/activity-tasks/{task_id}/heartbeat", heartbeat, "worker", WORKER),
-    Route("POST", "/api/worker/activity-tasks/{task_id}/status", status, "worker", WORKER),
+    Route("POST", "/api/worker/activity-tasks/poll", poll, "worker", WORKER, body=PollBody),
+    Route("POST", "/api/worker/activity-tasks/{task_id}/claim", claim, "worker", WORKER, body=ClaimBody),
+    Route("POST", "/api/worker/activity-tasks/{task_id}/complete", complete, "worker", WORKER, body=CompleteBody),
+    Route("POST", "/api/worker/activity-tasks/{task_id}/fail", fail, "worker", WORKER, body=FailBody),
+    Route("POST", "/api/worker/activity-tasks/{task_id}/heartbeat", heartbeat, "worker", WORKER, body=HeartbeatBody),
+    Route("POST", "/api/worker/activity-tasks/{task_id}/status", status, "worker", WORKER, body=AttemptBody),
 ]

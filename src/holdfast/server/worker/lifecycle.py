@@ -155,7 +155,7 @@ def _refuse_changed(before: Worker, fingerprints: dict[str, str]) -> None:
 
 
 ROUTES = [
-    Route("POST", "/api/worker/register", register, "worker", WORKER),
-    Route("POST", "/api/worker/heartbeat", heartbeat, "worker", WORKER),
+    Route("POST", "/api/worker/register", register, "worker", WORKER, body=RegisterBody),
+    Route("POST", "/api/worker/heartbeat", heartbeat, "worker", WORKER, body=HeartbeatBody),
     Route("DELETE", "/api/worker/registrations/{worker_id}", deregister, "worker", WORKER),
 ]

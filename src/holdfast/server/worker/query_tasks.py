@@ -189,10 +189,12 @@ def _refusal(reason: str, message: str) -> Problem:
 
 
 ROUTES = [
-    Route("POST", "/api/worker/query-tasks/poll", poll, "worker", WORKER),
-    Route("POST", "/api/worker/query-tasks/{task_id}/complete", complete, "worker", WORKER),
-    Route("POST", "/api/worker/query-tasks/{task_id}/fail", fail, "worker", WORKER),
-    Route("POST", "/api/worker/update-validation-tasks/poll", poll_validation, "worker", WORKER),
-    Route("POST", "/api/worker/update-validation-tasks/{task_id}/approve", approve, "worker", WORKER),
-    Route("POST", "/api/worker/update-validation-tasks/{task_id}/reject", reject, "worker", WORKER),
+    Route("POST", "/api/worker/query-tasks/poll", poll, "worker", WORKER, body=PollBody),
+    Route("POST", "/api/worker/query-tasks/{task_id}/complete", complete, "worker", WORKER, body=CompleteBody),
+    Route("POST", "/api/worker/query-tasks/{task_id}/fail", fail, "worker", WORKER, body=FailBody),
+    Route("POST", "/api/worker/update-validation-tasks/poll", poll_validation, "worker", WORKER, body=PollBody),
+    Route(
+        "POST", "/api/worker/update-validation-tasks/{task_id}/approve", approve, "worker", WORKER, body=ValidationBody
+    ),
+    Route("POST", "/api/worker/update-validation-tasks/{task_id}/reject", reject, "worker", WORKER, body=RejectBody),
 ]

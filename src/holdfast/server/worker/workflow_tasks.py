@@ -288,10 +288,10 @@ def _outcome(outcome: TaskOutcome) -> dict[str, Any]:
 
 
 ROUTES = [
-    Route("POST", "/api/worker/workflow-tasks/poll", poll, "worker", WORKER),
-    Route("POST", "/api/worker/workflow-tasks/{task_id}/claim", claim, "worker", WORKER),
-    Route("POST", "/api/worker/workflow-tasks/{task_id}/complete", complete, "worker", WORKER),
-    Route("POST", "/api/worker/workflow-tasks/{task_id}/fail", fail, "worker", WORKER),
-    Route("POST", "/api/worker/workflow-tasks/{task_id}/heartbeat", heartbeat, "worker", WORKER),
-    Route("POST", "/api/worker/workflow-tasks/{task_id}/history", history, "worker", WORKER),
+    Route("POST", "/api/worker/workflow-tasks/poll", poll, "worker", WORKER, body=PollBody),
+    Route("POST", "/api/worker/workflow-tasks/{task_id}/claim", claim, "worker", WORKER, body=ClaimBody),
+    Route("POST", "/api/worker/workflow-tasks/{task_id}/complete", complete, "worker", WORKER, body=CompleteBody),
+    Route("POST", "/api/worker/workflow-tasks/{task_id}/fail", fail, "worker", WORKER, body=FailBody),
+    Route("POST", "/api/worker/workflow-tasks/{task_id}/heartbeat", heartbeat, "worker", WORKER, body=LeaseBody),
+    Route("POST", "/api/worker/workflow-tasks/{task_id}/history", history, "worker", WORKER, body=HistoryBody),
 ]
