@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Iterable
 from functools import cache
 from importlib import resources
@@ -26,6 +27,9 @@ _PROBLEM = {
     },
 }
 _HEADERS = {"worker": (VERSION_HEADER, VERSION), "control": (CONTROL_PLANE_HEADER, CONTROL_PLANE)}
+
+
+_WORDS = re.compile(r"[a-z_-]+")
 
 
 @cache
@@ -55,10 +59,8 @@ def openapi(routes: Iterable[Route]) -> dict[str, Any]:
 
 def _operation(route: Route, body: Any) -> dict[str, Any]:
     said = inspect.getdoc(route.handler) or route.handler.__name__.replace("_", " ")
-    where = route.handler.__module__.rpartition(".")[2]
-    place = "run_" if "{run_id}" in route.path else ""
     operation: dict[str, Any] = {
-        "operationId": f"{where}_{place}{route.handler.__name__}",
+        "operationId": "_".join([route.method.lower(), *_WORDS.findall(route.path.removeprefix("/api/"))]),
         "summary": said.splitlines()[0],
         "tags": [route.plane],
         "parameters": [*_path_parameters(route.path), *_header(route.plane)],

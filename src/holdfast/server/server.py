@@ -20,6 +20,7 @@ from holdfast.kernel.values import Micros
 from holdfast.server.admission import Admission
 from holdfast.server.auth import Gate
 from holdfast.server.discovery import server_capabilities
+from holdfast.server.kept import Kept
 from holdfast.server.namespaces import Namespaces
 from holdfast.server.questions import Questions
 from holdfast.server.rollouts import Rollouts
@@ -51,6 +52,7 @@ class Server:
         self.namespaces = Namespaces(self.store, self.settings.default_namespace)
         self.workers = Workers(self.store, world.now, self.settings.worker_stale_after_seconds)
         self.rollouts = Rollouts(self.store)
+        self.attributes = Kept(self.store, "search_attribute", str)
         self.questions = self.engine.matching.remote = Questions(
             world,
             self.workers,
@@ -61,6 +63,7 @@ class Server:
             await self.namespaces.open(world.now())
             await self.workers.open()
             await self.rollouts.open()
+            await self.attributes.load()
             await self.recovery.start()
         except BaseException:
             self._shut()

@@ -6,7 +6,19 @@ import msgspec
 
 from holdfast.server.auth import EVERY
 from holdfast.server.call import Call
-from holdfast.server.control import commands, fleet, history, house, queries, starting, tenants, workflows
+from holdfast.server.control import (
+    attributes,
+    commands,
+    fleet,
+    history,
+    house,
+    queries,
+    starting,
+    system,
+    tenants,
+    webhooks,
+    workflows,
+)
 from holdfast.server.documents import openapi, stream_document
 from holdfast.server.routing import Answer, Route
 from holdfast.server.server import Server
@@ -32,6 +44,9 @@ ROUTES = [
     *history.ROUTES,
     *fleet.ROUTES,
     *tenants.ROUTES,
+    *attributes.ROUTES,
+    *system.ROUTES,
+    *webhooks.ROUTES,
     *lifecycle.ROUTES,
     *workflow_tasks.ROUTES,
     *activity_tasks.ROUTES,
