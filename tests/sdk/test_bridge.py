@@ -440,7 +440,7 @@ async def test_a_claim_by_id_respects_compatibility_connection_and_namespace() -
         for wrong, reason in (
             ({}, "compatibility_blocked"),
             ({"compatibility": frozenset({"build-1"})}, "compatibility_blocked"),
-            ({**fits, "connection": "us"}, "connection_mismatch"),
+            ({**fits, "connection": "us"}, "backend_unavailable"),
             ({**fits, "namespace": "other"}, "task_not_found"),
         ):
             assert (await refusal(by.app.call(ask.ClaimWorkflowTask(**claim, **wrong)))).reason == reason
