@@ -74,7 +74,7 @@ async def working(server: Running, **options: Any) -> AsyncIterator[Desk]:
             await asyncio.gather(running, return_exceptions=True)
 
 
-@pytest.mark.contract("TOPO-02", "PROTO-03", "STREAM-09")
+@pytest.mark.contract("TOPO-02")
 async def test_everything_a_workflow_can_do_today_works_with_the_published_sdk(server: Running) -> None:
     async with working(server) as desk:
         assert await desk.run("greeter", "ada") == {"greeting": "hello, ada", "length": 10}
@@ -107,7 +107,7 @@ async def test_what_the_client_is_told_of_a_run(server: Running) -> None:
             await desk.client.describe_workflow("nobody")
 
 
-@pytest.mark.contract("LEASE-15", "LEASE-16")
+@pytest.mark.contract("LEASE-15")
 async def test_a_worker_that_leaves_in_the_middle_is_followed_by_another(server: Running) -> None:
     async with working(server) as desk:
         handle = await desk.start("sleeper")
@@ -187,7 +187,7 @@ async def test_a_query_nobody_can_answer(server: Running) -> None:
             await client.query_workflow("alone", "items")
 
 
-@pytest.mark.contract("CMD-07", "CMD-08")
+@pytest.mark.contract("CMD-07")
 async def test_children_and_groups(server: Running) -> None:
     async with working(server) as desk:
         assert await desk.run("parent", "ada") == ["hello, ada", True, "hello, ada-1", 3, "hello, nested"]

@@ -120,7 +120,7 @@ async def test_exactly_the_advertised_commands_are_accepted() -> None:
         assert (answer.status_code, answer.json()["field"]) == (422, "commands[0].type")
 
 
-@pytest.mark.contract("TOPO-04", "TOPO-06", "TOPO-07", "MATCH-17")
+@pytest.mark.contract("TOPO-06", "TOPO-07")
 async def test_the_topology_of_this_node_is_published() -> None:
     async with serving() as api, serving(v2_matching_role_queue_wake=False, wake_signal_ttl_seconds=5) as quiet:
         here, there = (await info(api))["topology"], (await info(quiet))["topology"]

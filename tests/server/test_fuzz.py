@@ -76,7 +76,7 @@ async def test_nonsense_is_answered_on_every_route() -> None:
         }
         for route in ROUTES:
             operation = document["paths"][route.path][route.method.lower()]
-            for _ in range(12):
+            for _ in range(4):
                 path = "/".join(
                     chance.choice(known.get(part[1:-1], ["x"])) if part.startswith("{") else part
                     for part in route.path.split("/")

@@ -171,6 +171,7 @@ async def test_a_draining_build_gets_no_new_work_until_it_is_resumed() -> None:
             refused = await api.worker(f"{kind}-tasks/poll", {"worker_id": "old", "task_queue": "q"})
             assert (refused.status_code, refused.json()["reason"]) == (409, "worker_draining")
             assert (refused.json()["poll_status"], refused.json()["task"]) == ("draining", None)
+        assert await api.poll("query", worker_id="old") is None, "asked it may be, still"
         assert await api.poll(worker_id="new") is None, "another build is not a substitute"
         assert (await api.register("late", build_id="b1")).json()["status"] == "draining"
         await api.control("POST", "/task-queues/q/build-ids/resume", {"build_id": "b1"})

@@ -16,6 +16,7 @@ from .kit import ME, Api, blob, serving, settle, value
 
 DONE = {"type": "complete_workflow"}
 NAP = {"type": "start_timer", "delay_seconds": 5}
+PART = {"type": "start_child_workflow", "workflow_type": "part"}
 CHARGE = {"type": "schedule_activity", "activity_type": "charge"}
 
 
@@ -107,6 +108,10 @@ async def test_commands_are_applied_in_order() -> None:
         ([CHARGE, {"type": "upsert_search_attributes"}], "commands[1].attributes"),
         ([CHARGE, {"type": "upsert_memo", "entries": [1]}], "commands[1].entries"),
         ([CHARGE, {"type": "fail_workflow"}], "commands[1].message"),
+        ([CHARGE, {"type": "start_child_workflow"}], "commands[1].workflow_type"),
+        ([CHARGE, PART | {"parent_close_policy": "kill"}], "commands[1].parent_close_policy"),
+        ([CHARGE, PART | {"retry_policy": {"max_attempts": 0}}], "commands[1].retry_policy.max_attempts"),
+        ([CHARGE, PART | {"run_timeout_seconds": 0}], "commands[1].run_timeout_seconds"),
     ],
 )
 async def test_one_wrong_command_refuses_the_whole_completion(commands: list[Any], field: str) -> None:
@@ -329,3 +334,34 @@ async def test_a_task_can_be_claimed_by_its_id() -> None:
         assert (claimed["poll_status"], claimed["task"]["workflow_task_attempt"]) == ("leased", 1)
         twice = await api.worker(path, {"worker_id": ME})
         assert twice.json()["reason"] == "task_not_claimable"
+
+
+@pytest.mark.contract("CMD-07", "CMD-08", "CMD-10", "RESUME-11")
+async def test_a_child_is_started_by_a_valid_command_and_its_end_wakes_the_parent() -> None:
+    async with serving() as api:
+        task = await leased(api)
+        await api.register("part-worker", supported_workflow_types=["part"])
+        options = {
+            "arguments": blob([7]),
+            "retry_policy": {"max_attempts": 1, "backoff_seconds": [2]},
+            "execution_timeout_seconds": 60,
+            "run_timeout_seconds": 30,
+        }
+        assert (await api.complete(task, PART | options | {"parent_close_policy": "kill"})).status_code == 422
+        assert (await api.complete(task, PART | options | {"parent_close_policy": "terminate"})).status_code == 200
+        await settle()
+        child = await api.poll(worker_id="part-worker")
+        assert (child["workflow_type"], value(child["arguments"])) == ("part", [7])
+        started = (await api.history(child["workflow_id"]))[1]["payload"]
+        assert (started["execution_timeout_seconds"], started["run_timeout_seconds"]) == (60, 30)
+        scheduled = next(e for e in await api.history() if e["event_type"] == "ChildWorkflowScheduled")["payload"]
+        assert scheduled["parent_close_policy"] == "terminate"
+        body = {"lease_owner": "part-worker", "workflow_task_attempt": 1, "commands": [DONE | {"result": blob("ok")}]}
+        assert (await api.worker(f"workflow-tasks/{child['task_id']}/complete", body)).status_code == 200
+        await settle()
+        resumed = await api.poll()
+        assert (resumed["workflow_wait_kind"], resumed["resume_source_kind"]) == ("child", "child_workflow_run")
+        assert (resumed["child_call_id"], resumed["child_workflow_run_id"]) == (
+            scheduled["child_call_id"],
+            child["run_id"],
+        )
