@@ -270,9 +270,7 @@ class Matching:
             (kind, namespace, queue) in self._waiters for kind in ("workflow", "activity")
         )
 
-    def answering(
-        self, type: str, namespace: str, queue: str, compatibility: str | None
-    ) -> Executor | Inquirer | None:
+    def answering(self, type: str, namespace: str, queue: str, compatibility: str | None) -> Executor | Inquirer | None:
         """A worker, here or elsewhere, that can be asked about workflows of this type."""
         for executor in (*self.executors, self.manual, self.remote):
             if executor is not None and executor.runs("workflow", type, namespace, queue, compatibility):
