@@ -397,8 +397,57 @@ async def test_a_stale_owner_or_attempt_is_refused_before_anything_is_applied() 
                 assert (await refusal(call)).reason == reason
             assert await by.names() == before
         assert (await by.complete(task, *commands)).outcome == "completed"
-        closed = await refusal(by.complete(task, *commands))
-        assert closed.reason == "task_not_found"
+        assert (await refusal(by.complete(task, *commands, owner="other"))).reason == "task_not_found"
+
+
+@pytest.mark.contract("STREAM-12", "STREAM-13")
+async def test_a_repeated_terminal_call_answers_what_was_recorded_and_changes_nothing() -> None:
+    async with bridge() as by:
+        await by.start()
+        task = await by.poll()
+        once = await by.fail(task, Block(message="no such code"))
+        again = await by.fail(task, Block(message="no such code"))
+        assert (once.outcome, again.outcome, again.reason) == ("failed", "failed", "already_recorded")
+        await by.world.advance(4)
+        task = await by.poll()
+        await by.complete(task, ScheduleActivity(activity_type="charge", retry_policy=RetryPolicy(max_attempts=2)))
+        recorded = await by.names()
+        for again in (
+            await by.complete(task, ScheduleActivity(activity_type="charge")),
+            await by.fail(task, Block(message="late")),
+        ):
+            assert (again.outcome, again.reason) == ("completed", "already_recorded")
+        assert (await refusal(by.beat(task))).reason == "task_not_found"
+        assert await by.names() == recorded
+        for outcome in ("retry_scheduled", "failed"):
+            work = await by.poll_activity()
+            for _ in range(2):
+                assert (await by.break_activity(work, Failure(message="broken"))).outcome == outcome
+        assert (await by.names()).count("ActivityFailed") == 1
+        last = await by.poll()
+        for _ in range(2):
+            done = await by.complete(last, CompleteWorkflow())
+            assert (done.outcome, done.run_status) == ("completed", "completed")
+
+
+@pytest.mark.contract("LEASE-04", "FLEET-05", "MATCH-10")
+async def test_a_claim_by_id_respects_compatibility_connection_and_namespace() -> None:
+    async with bridge() as by:
+        started = await by.start(routing=Routing(compatibility="build-2", connection="eu"))
+        task_id = f"{started.run_id}-w2"
+        claim = {"task_id": task_id, "worker_id": ME}
+        fits = {"compatibility": frozenset({"build-2"})}
+        for wrong, reason in (
+            ({}, "compatibility_blocked"),
+            ({"compatibility": frozenset({"build-1"})}, "compatibility_blocked"),
+            ({**fits, "connection": "us"}, "backend_unavailable"),
+            ({**fits, "namespace": "other"}, "task_not_found"),
+        ):
+            assert (await refusal(by.app.call(ask.ClaimWorkflowTask(**claim, **wrong)))).reason == reason
+            status = await by.app.call(ask.GetClaimStatus(task_id=task_id, **wrong))
+            assert (status.claimable, status.reason) == (False, reason)
+        claimed = await by.app.call(ask.ClaimWorkflowTask(**claim, **fits, connection="eu", namespace="default"))
+        assert claimed.task.attempt == 1, "the refused claims left no trace"
 
 
 @pytest.mark.contract("LEASE-14", "LEASE-10")
@@ -749,8 +798,8 @@ async def test_a_silent_worker_loses_its_activity_to_the_next_one() -> None:
         wrong = await refusal(by.finish(tries[2], "stolen", "worker-1"))
         assert wrong.reason == "stale_attempt"
         assert (await by.finish(tries[2], "mine", "worker-3")).outcome == "completed"
-        again = await refusal(by.finish(tries[2], "twice", "worker-3"))
-        assert again.reason == "stale_attempt"
+        again = await by.finish(tries[2], "twice", "worker-3")
+        assert (again.outcome, again.reason) == ("completed", "already_recorded")
         found = await by.names()
         assert (found.count("ActivityStarted"), found.count("ActivityCompleted")) == (3, 1)
 

@@ -26,7 +26,7 @@ from holdfast.kernel.features.start import Reserve
 from holdfast.kernel.features.timer import StartTimer
 from holdfast.kernel.task import Block
 from holdfast.kernel.values import SECOND
-from holdfast.store import ALL, Applied, RunFilter, Store, Unavailable
+from holdfast.store import ALL, Applied, Entry, RunFilter, Store, Unavailable
 
 from .instances import STEPS, T0, Instance, applied, apply, expected, instant, stored, walk
 
@@ -56,6 +56,27 @@ def stale(*positions: int) -> Applied:
 
 class Alone:
     """What one handle on a database does."""
+
+    # -- the registry
+
+    async def test_an_entry_of_the_registry_is_kept_replaced_and_removed(self, database: Database) -> None:
+        store = await database.open()
+        told: list[object] = []
+        for entry in (
+            Entry("worker", "default", "w2", b"{}"),
+            Entry("worker", "default", "w1", b"old"),
+            Entry("worker", "default", "w1", b"new"),
+            Entry("worker", "other", "w1", b"{}"),
+            Entry("namespace", "", "default", b"{}"),
+            Entry("worker", "default", "w2", None),
+            Entry("worker", "default", "never there", None),
+        ):
+            store.keep(entry, told.append)
+        assert told == [None] * 7
+        assert await store.kept("worker") == [
+            Entry("worker", "default", "w1", b"new"),
+            Entry("worker", "other", "w1", b"{}"),
+        ]
 
     # -- what is written is what is read
 
@@ -129,8 +150,8 @@ class Alone:
         walk(instance, ["continue"])
         await applied(store, instance)
         first, second = instance.runs.values()
-        assert await store.locate(first.run_id) == (instance.key, first.key)
-        assert await store.locate(second.run_id) == (instance.key, second.key)
+        assert await store.locate(first.run_id) == (instance.key, first.key, "default")
+        assert await store.locate(second.run_id) == (instance.key, second.key, "default")
         assert await store.run(first.run_id) == first
         assert await store.run(second.run_id) == second
 

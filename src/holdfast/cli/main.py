@@ -19,6 +19,7 @@ COMMANDS = {
     "describe": "holdfast.cli.describe",
     "history": "holdfast.cli.history",
     "repair": "holdfast.cli.repair",
+    "server": "holdfast.cli.server",
 }
 
 

@@ -13,11 +13,15 @@ from holdfast.kernel.message import Message, Refused
 from holdfast.kernel.state import Workflow
 from holdfast.kernel.values import run_of
 from holdfast.protocol.requests import StartWorkflow
+from holdfast.store import Located
+
+REMEMBERED = 20_000  # runs whose place is kept in memory
 
 
 class Access:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self._located: dict[str, Located] = {}
 
     async def key(self, namespace: str, workflow_id: str) -> int:
         key = await self._engine.key_of(namespace, workflow_id)
@@ -29,11 +33,22 @@ class Access:
             )
         return key
 
-    async def key_of(self, derived_id: str) -> int:
-        found = await self._engine.store.locate(run_of(derived_id))
+    async def located(self, derived_id: str, namespace: str | None = None) -> Located:
+        """The run that a task, attempt or other id was derived from. Another namespace's is as good as none."""
+        run_id = run_of(derived_id)
+        found = self._located.get(run_id)
         if found is None:
+            found = await self._engine.store.locate(run_id)
+            if found is not None:
+                if len(self._located) >= REMEMBERED:
+                    self._located.clear()
+                self._located[run_id] = found  # where a run is never changes
+        if found is None or namespace not in (None, found.namespace):
             raise Refused("task_not_found", f"nothing is known of {derived_id!r}", task_id=derived_id)
-        return found[0]
+        return found
+
+    async def key_of(self, derived_id: str, namespace: str | None = None) -> int:
+        return (await self.located(derived_id, namespace)).workflow
 
     async def committed(self, key: int) -> Workflow:
         loaded = await self._engine.store.load(key)

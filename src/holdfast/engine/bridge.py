@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, NoReturn
 
 from holdfast.engine.access import Access
 from holdfast.engine.engine import Engine
 from holdfast.engine.matching import Waiter
+from holdfast.engine.recorded import completed_task, ended_attempt
 from holdfast.kernel.features.activity import (
     ActivityAssignment,
     AttemptOutcome,
@@ -21,7 +22,7 @@ from holdfast.kernel.features.activity import (
     HeartbeatReply,
 )
 from holdfast.kernel.features.activity import status as activity_status
-from holdfast.kernel.features.lease import Claim, Claimant
+from holdfast.kernel.features.lease import Claim, Claimant, Release
 from holdfast.kernel.features.lease import claim_status as claim_status_of
 from holdfast.kernel.features.workflow_task import (
     CompleteWorkflowTask,
@@ -32,8 +33,9 @@ from holdfast.kernel.features.workflow_task import (
 )
 from holdfast.kernel.message import Message, Refused
 from holdfast.kernel.task import Lease
-from holdfast.kernel.values import LEASE, SECOND
+from holdfast.kernel.values import LEASE, SECOND, run_of
 from holdfast.protocol import requests as ask
+from holdfast.store import Located
 
 
 class Bridge:
@@ -72,7 +74,7 @@ class Bridge:
 
     async def claim_task(self, request: ask.ClaimWorkflowTask | ask.ClaimActivityTask) -> Any:
         kind = "workflow" if isinstance(request, ask.ClaimWorkflowTask) else "activity"
-        key = await self._access.key_of(request.task_id)
+        key = await self._access.key_of(request.task_id, request.namespace)
         lease = Lease(owner=request.worker_id, until=self._engine.world.now() + LEASE)
         future: asyncio.Future[Any] = self._engine.world.future()
 
@@ -91,7 +93,7 @@ class Bridge:
 
     async def claim_status(self, request: ask.GetClaimStatus) -> ask.ClaimStatus:
         try:
-            flow = await self._access.committed(await self._access.key_of(request.task_id))
+            flow = await self._access.committed(await self._access.key_of(request.task_id, request.namespace))
         except Refused:
             return ask.ClaimStatus(task_id=request.task_id, claimable=False, reason="task_not_found")
         now = self._engine.world.now()
@@ -99,18 +101,17 @@ class Bridge:
         return ask.ClaimStatus(task_id=request.task_id, claimable=reason is None, reason=reason)
 
     async def task_history(self, request: ask.GetTaskHistory) -> ask.HistoryPage:
-        key = await self._access.key_of(request.task_id)
+        place = await self._access.located(request.task_id, request.namespace)
         outcome: TaskOutcome = await self._access.submit(
-            key,
+            place.workflow,
             HeartbeatWorkflowTask(
                 task_id=request.task_id, owner=request.lease_owner, attempt=request.workflow_task_attempt, renew=False
             ),
         )
-        flow = await self._access.committed(key)
-        run = flow.current
         size = None if request.page_size is None else max(1, min(request.page_size, ask.PAGE_MAX))
-        seen = outcome.seen or run.length
-        found = await self._engine.store.history(run.key, request.after_sequence, size)
+        assert outcome.seen is not None, "a leased workflow task knows what it has seen"
+        seen = outcome.seen
+        found = await self._engine.store.history(place.run, request.after_sequence, size)
         events = [entry for entry in found if entry.sequence <= seen]
         last = events[-1].sequence if events else request.after_sequence
         more = last < seen
@@ -123,44 +124,79 @@ class Bridge:
 
     async def execute(self, request: ask.ExecuteWorkflowTask) -> TaskOutcome:
         """Claim and run one task on this engine's own executor."""
-        key = await self._access.key_of(request.task_id)
+        key = await self._access.key_of(request.task_id, request.namespace)
         flow = await self._access.committed(key)
         reason = claim_status_of(flow, request.task_id, "workflow", self._engine.world.now())
         if reason is not None:
             raise Refused(reason, f"task {request.task_id} cannot be claimed: {reason}")
         return await self._engine.inline.execute(key, request.task_id)
 
-    def complete_task(self, request: ask.CompleteTask) -> Awaitable[TaskOutcome]:
+    async def complete_task(self, request: ask.CompleteTask) -> TaskOutcome:
         if not request.commands:
             raise Refused("invalid_commands", "a completion needs at least one command", field="commands")
-        return self._task_verb(
-            request.task_id,
-            CompleteWorkflowTask(
-                task_id=request.task_id,
-                owner=request.lease_owner,
-                attempt=request.workflow_task_attempt,
-                commands=request.commands,
-                handled_failures=request.handled_failures,
-                numbered=request.numbered,
-            ),
+        place = await self._access.located(request.task_id, request.namespace)
+        message = CompleteWorkflowTask(
+            task_id=request.task_id,
+            owner=request.lease_owner,
+            attempt=request.workflow_task_attempt,
+            commands=request.commands,
+            handled_failures=request.handled_failures,
+            numbered=request.numbered,
         )
+        try:
+            return await self._access.submit(place.workflow, message)
+        except Refused as refusal:
+            return await self._completed_before(place, request) or _raise(refusal)
 
-    def fail_task(self, request: ask.FailTask) -> Awaitable[TaskOutcome]:
+    async def fail_task(self, request: ask.FailTask) -> TaskOutcome:
         if not request.failure.message:
             raise Refused("invalid_failure", "a failure needs a message", field="failure.message")
-        return self._task_verb(
+        place = await self._access.located(request.task_id, request.namespace)
+        message = FailWorkflowTask(
+            task_id=request.task_id,
+            owner=request.lease_owner,
+            attempt=request.workflow_task_attempt,
+            block=request.failure,
+        )
+        try:
+            return await self._access.submit(place.workflow, message)
+        except Refused as refusal:
+            return (
+                await self._failed_before(place, request)
+                or await self._completed_before(place, request)
+                or _raise(refusal)
+            )
+
+    async def _completed_before(self, place: Located, request: ask.CompleteTask | ask.FailTask) -> TaskOutcome | None:
+        run_id = run_of(request.task_id)
+        run = await self._engine.store.run(run_id)
+        return completed_task(
+            await self._engine.store.history(place.run),
             request.task_id,
-            FailWorkflowTask(
-                task_id=request.task_id,
-                owner=request.lease_owner,
-                attempt=request.workflow_task_attempt,
-                block=request.failure,
-            ),
+            request.lease_owner,
+            request.workflow_task_attempt,
+            run_id,
+            "closed" if run is None else run.status,
+        )
+
+    async def _failed_before(self, place: Located, request: ask.FailTask) -> TaskOutcome | None:
+        flow = await self._access.committed(place.workflow)
+        task = flow.tasks.get(request.task_id)
+        if task is None or task.state != "failed" or task.attempt != request.workflow_task_attempt:
+            return None
+        return TaskOutcome(
+            task_id=task.id,
+            workflow_task_attempt=task.attempt,
+            outcome="failed",
+            run_id=flow.current.run_id,
+            run_status=flow.current.status,
+            reason="already_recorded",
         )
 
     def heartbeat_task(self, request: ask.HeartbeatTask) -> Awaitable[TaskOutcome]:
-        return self._task_verb(
+        return self._verb(
             request.task_id,
+            request.namespace,
             HeartbeatWorkflowTask(
                 task_id=request.task_id, owner=request.lease_owner, attempt=request.workflow_task_attempt
             ),
@@ -181,26 +217,37 @@ class Bridge:
             request.connection,
         )
 
-    def complete_activity(self, request: ask.CompleteActivityTask) -> Awaitable[AttemptOutcome]:
+    async def complete_activity(self, request: ask.CompleteActivityTask) -> AttemptOutcome:
         run_id, step, attempt = _parse_attempt(request.activity_attempt_id)
-        return self._run_verb(
-            run_id,
+        return await self._end_attempt(
+            request,
             CompleteActivity(
                 step=step, attempt=attempt, owner=request.lease_owner, run_id=run_id, result=request.result
             ),
         )
 
-    def fail_activity(self, request: ask.FailActivityTask) -> Awaitable[AttemptOutcome]:
+    async def fail_activity(self, request: ask.FailActivityTask) -> AttemptOutcome:
         run_id, step, attempt = _parse_attempt(request.activity_attempt_id)
-        return self._run_verb(
-            run_id,
+        return await self._end_attempt(
+            request,
             FailActivity(step=step, attempt=attempt, owner=request.lease_owner, run_id=run_id, failure=request.failure),
         )
 
+    async def _end_attempt(
+        self, request: ask.CompleteActivityTask | ask.FailActivityTask, message: CompleteActivity | FailActivity
+    ) -> AttemptOutcome:
+        place = await self._access.located(message.run_id, request.namespace)
+        try:
+            return await self._access.submit(place.workflow, message)
+        except Refused as refusal:
+            history = await self._engine.store.history(place.run)
+            return ended_attempt(history, request.activity_attempt_id, request.lease_owner) or _raise(refusal)
+
     def heartbeat_activity(self, request: ask.HeartbeatActivityTask) -> Awaitable[HeartbeatReply]:
         run_id, step, attempt = _parse_attempt(request.activity_attempt_id)
-        return self._run_verb(
+        return self._verb(
             run_id,
+            request.namespace,
             HeartbeatActivity(
                 step=step, attempt=attempt, owner=request.lease_owner, run_id=run_id, progress=request.progress
             ),
@@ -208,14 +255,11 @@ class Bridge:
 
     async def activity_status(self, request: ask.GetActivityStatus) -> HeartbeatReply:
         run_id, step, attempt = _parse_attempt(request.activity_attempt_id)
-        flow = await self._access.committed(await self._access.key_of(run_id))
+        flow = await self._access.committed(await self._access.key_of(run_id, request.namespace))
         return activity_status(flow, run_id, step, attempt, request.lease_owner, self._engine.world.now())
 
-    async def _task_verb(self, task_id: str, message: Message) -> Any:
-        return await self._access.submit(await self._access.key_of(task_id), message)
-
-    async def _run_verb(self, run_id: str, message: Message) -> Any:
-        return await self._access.submit(await self._access.key_of(run_id), message)
+    async def _verb(self, derived_id: str, namespace: str | None, message: Message) -> Any:
+        return await self._access.submit(await self._access.key_of(derived_id, namespace), message)
 
     async def _poll(
         self,
@@ -248,18 +292,37 @@ class Bridge:
         )
         try:
             return await future
+        except asyncio.CancelledError:
+            # Whoever polled is gone, perhaps just when its task came: nobody else would give that lease back.
+            assigned: WorkflowAssignment | ActivityAssignment | None = _resolved(future)
+            if assigned is not None:
+                task = assigned.task
+                engine.submit(task.workflow, Release(task_id=task.id, owner=worker_id, attempt=task.attempt))
+            raise
         finally:
             alarm.cancel()
             engine.matching.unpark(waiter)
 
     async def _leased_by(self, call: str, worker_id: str, kind: str) -> Any:
         """The task that an earlier poll with this id was given: a reply may be lost, its lease is not."""
-        for task in await self._engine.store.leased():
-            if task.call == call and task.owner == worker_id and task.kind == kind:
-                if task.until is not None and task.until <= self._engine.world.now():
-                    return None
-                return self._engine.machine.assign(await self._access.committed(task.workflow), task)
-        return None
+        leased = self._engine.leases.by_call(worker_id, call)
+        if leased is None or leased.kind != kind:
+            return None
+        flow = await self._access.committed(leased.workflow)
+        task = flow.tasks.get(leased.id)
+        if task is None or (task.call, task.owner, task.state) != (call, worker_id, "leased"):
+            return None
+        if task.until is not None and task.until <= self._engine.world.now():
+            return None
+        return self._engine.machine.assign(flow, task)
+
+
+def _resolved(future: asyncio.Future[Any]) -> Any:
+    return future.result() if future.done() and not future.cancelled() and future.exception() is None else None
+
+
+def _raise(refusal: Refused) -> NoReturn:
+    raise refusal
 
 
 def _claimant(request: ask.ClaimWorkflowTask | ask.ClaimActivityTask | ask.GetClaimStatus) -> Claimant:

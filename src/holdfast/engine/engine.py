@@ -16,6 +16,7 @@ from weakref import WeakSet
 
 from holdfast.engine.cache import Cache, Entry, Reply
 from holdfast.engine.inline import InlineCode
+from holdfast.engine.leases import Leases, Queue
 from holdfast.engine.loading import Loading
 from holdfast.engine.matching import Executor, Lane, Matching, Waiter
 from holdfast.engine.sending import Sending
@@ -68,6 +69,7 @@ class Engine:
         self.store = store
         self.machine = machine
         self.matching = Matching()
+        self.leases = Leases()
         self.cache = Cache(cache_bytes, self._forget_code)
         self.waking = Waking(world, store, self._wake)
         self.incarnation = world.ids.ulid()
@@ -255,8 +257,12 @@ class Engine:
         entry = item.entry
         decision = item.decision
         entry.inflight -= 1
+        freed = self.leases.committed(decision.tasks)
         for assignment in item.assignments:
             self._deliver(entry, assignment)
+        for queue in freed:
+            if self.matching.admission is not None:
+                self.serve_parked(queue)
         if item.reply is not None:
             item.reply(decision.reply, None)
         for send in decision.sends:
@@ -308,12 +314,18 @@ class Engine:
 
     def serve(self, waiter: Waiter) -> None:
         """A poll has come: offer it the best task that waits for one like it."""
-        while (found := self.matching.next_for(waiter.matches)) is not None:
+        queue = (waiter.kind, waiter.namespace, waiter.queue)
+        while self.matching.admits(queue) and (found := self.matching.next_for(waiter.matches)) is not None:
             # Nobody takes what was claimed by name or closed while it stood in its lane; there may be another.
             answers: list[BaseException | None] = []
             self.submit(found[1], Offer(task_id=found[0]), lambda _, error, answers=answers: answers.append(error))
             if answers != [None] or not self.matching.waits(waiter):
                 return
+
+    def serve_parked(self, queue: Queue) -> None:
+        """A queue may lease again: whoever waits there is served."""
+        for waiter in self.matching.waiting(queue):
+            self.serve(waiter)
 
     def give_up_waiting(self, waiter: Waiter) -> None:
         """A poll's time is over. If a task was promised to it meanwhile, that commit answers it."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from holdfast.engine.access import Access
 from holdfast.engine.engine import Engine
-from holdfast.engine.matching import Executor
+from holdfast.engine.matching import Executor, Inquirer
 from holdfast.kernel import contract
 from holdfast.kernel.event import Recorded
 from holdfast.kernel.features.start import WorkflowStarted
@@ -100,13 +100,16 @@ class Inquiries:
         )
         return True, objection
 
-    def _executor(self, type: str, routing: Routing) -> Executor | None:
-        for executor in self._engine.matching.executors:
-            if executor.runs("workflow", type, routing.namespace, routing.queue, routing.compatibility):
+    def _executor(self, type: str, routing: Routing) -> Executor | Inquirer | None:
+        matching = self._engine.matching
+        for executor in (*matching.executors, matching.remote):
+            if executor is not None and executor.runs(
+                "workflow", type, routing.namespace, routing.queue, routing.compatibility
+            ):
                 return executor
         return None
 
-    def _who_answers(self, type: str, namespace: str, queue: str, compatibility: str | None) -> Executor:
+    def _who_answers(self, type: str, namespace: str, queue: str, compatibility: str | None) -> Executor | Inquirer:
         matching = self._engine.matching
         executor = matching.answering(type, namespace, queue, compatibility)
         if executor is not None:

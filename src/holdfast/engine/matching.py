@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 from heapq import heappop, heappush
 from typing import Any, NamedTuple, Protocol
 
+from holdfast.engine.leases import Queue, queue_of
 from holdfast.kernel.event import Recorded
 from holdfast.kernel.features.lease import Claimant
 from holdfast.kernel.task import Lease, Task
@@ -98,6 +99,22 @@ class Executor(Protocol):
         ...
 
 
+class Inquirer(Protocol):
+    """Workers elsewhere, as far as they can be asked about the workflows they run."""
+
+    def alive_on(self, namespace: str, queue: str) -> bool: ...
+    def runs(self, kind: str, type: str, namespace: str, queue: str, compatibility: str | None) -> bool: ...
+    def validates(self, type: str, update: str) -> bool: ...
+    def inquire(self, inquiry: Inquiry, history: list[Recorded], at_rest: bool) -> Awaitable[Any]: ...
+
+
+class Admission(Protocol):
+    """Limits on what a queue hands out to workers outside this process."""
+
+    def admits(self, queue: Queue) -> bool: ...
+    def dispatched(self, queue: Queue) -> None: ...
+
+
 class Lane(NamedTuple):
     """Tasks that the same workers can run."""
 
@@ -145,8 +162,10 @@ class Waiter:
 class Matching:
     def __init__(self) -> None:
         self.executors: list[Executor] = []
+        self.admission: Admission | None = None
+        self.remote: Inquirer | None = None
         self.manual: Executor | None = None  # runs tasks only when asked to by name
-        self._waiters: list[Waiter] = []
+        self._waiters: dict[tuple[str, str, str], dict[Waiter, None]] = {}  # by kind, namespace, queue; oldest first
         self._lanes: dict[Lane, list[tuple[int, Micros, str, int]]] = {}
         self._known: set[str] = set()
         self._promised: dict[str, Waiter] = {}
@@ -161,14 +180,21 @@ class Matching:
                     return None
                 if executor.take(task):
                     return Lease(owner=executor.owner)
-        if self._waiters:
+        queue = queue_of(task)
+        waiting = self._waiters.get(queue) if self._waiters else None
+        if waiting and self.admits(queue):
             lane = lane_of(task)
-            for position, waiter in enumerate(self._waiters):
+            for waiter in waiting:
                 if waiter.matches(lane) and not waiter.future.done():
-                    del self._waiters[position]
+                    self.unpark(waiter)
                     self._promised[task.id] = waiter
+                    if self.admission is not None:
+                        self.admission.dispatched(queue)
                     return waiter.lease()
         return None
+
+    def admits(self, queue: Queue) -> bool:
+        return self.admission is None or self.admission.admits(queue)
 
     def executor_of(self, owner: str) -> Executor | None:
         for executor in self.executors:
@@ -185,17 +211,38 @@ class Matching:
         return self._inline.pop(task.id, None)
 
     def park(self, waiter: Waiter) -> None:
-        self._waiters.append(waiter)
+        self._waiters.setdefault((waiter.kind, waiter.namespace, waiter.queue), {})[waiter] = None
 
     def unpark(self, waiter: Waiter) -> bool:
         """Take a waiter out; False if it was no longer waiting."""
-        if waiter not in self._waiters:
+        place = (waiter.kind, waiter.namespace, waiter.queue)
+        waiting = self._waiters.get(place)
+        if waiting is None or waiter not in waiting:
             return False
-        self._waiters.remove(waiter)
+        del waiting[waiter]
+        if not waiting:
+            del self._waiters[place]
         return True
 
     def waits(self, waiter: Waiter) -> bool:
-        return waiter in self._waiters
+        return waiter in self._waiters.get((waiter.kind, waiter.namespace, waiter.queue), ())
+
+    def waiting(self, queue: Queue | None = None) -> list[Waiter]:
+        """Every parked poll, or those of one queue."""
+        chosen = self._waiters.values() if queue is None else [self._waiters.get(queue, {})]
+        return [waiter for waiting in chosen for waiter in waiting]
+
+    def promises(self, queue: Queue) -> int:
+        """How many leases of a queue are on their way to disk."""
+        return sum((w.kind, w.namespace, w.queue) == queue for w in self._promised.values())
+
+    def backlog(self) -> dict[Queue, list[Micros]]:
+        """Since when the ready tasks of each queue have been waiting."""
+        found: dict[Queue, list[Micros]] = {}
+        for lane in self._live():
+            waiting = [available for _, available, task_id, _ in self._lanes[lane] if task_id in self._known]
+            found.setdefault((lane.kind, lane.namespace, lane.queue), []).extend(waiting)
+        return found
 
     def wanted(self, task: Task) -> bool:
         """Whether a worker of this process runs such tasks."""
@@ -217,14 +264,16 @@ class Matching:
 
     def served(self, namespace: str, queue: str) -> bool:
         """Whether some worker is alive on this queue, whatever it runs."""
+        if self.remote is not None and self.remote.alive_on(namespace, queue):
+            return True
         return any(executor.alive_on(namespace, queue) for executor in self.executors) or any(
-            waiter.namespace == namespace and waiter.queue == queue for waiter in self._waiters
+            (kind, namespace, queue) in self._waiters for kind in ("workflow", "activity")
         )
 
-    def answering(self, type: str, namespace: str, queue: str, compatibility: str | None) -> Executor | None:
-        """A worker of this process that can be asked about workflows of this type."""
-        for executor in (*self.executors, *([self.manual] if self.manual is not None else [])):
-            if executor.runs("workflow", type, namespace, queue, compatibility):
+    def answering(self, type: str, namespace: str, queue: str, compatibility: str | None) -> Executor | Inquirer | None:
+        """A worker, here or elsewhere, that can be asked about workflows of this type."""
+        for executor in (*self.executors, self.manual, self.remote):
+            if executor is not None and executor.runs("workflow", type, namespace, queue, compatibility):
                 return executor
         return None
 

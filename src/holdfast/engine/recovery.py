@@ -13,6 +13,7 @@ from typing import Any
 
 from holdfast.engine.engine import Engine
 from holdfast.engine.world import Alarm
+from holdfast.kernel.features.lease import Release
 from holdfast.kernel.features.reconcile import Reconcile
 from holdfast.kernel.message import Message
 from holdfast.kernel.task import Task
@@ -27,6 +28,7 @@ SWEEP_IDLE = 300 * SECOND
 ASK = 300 * SECOND
 PROBE = SECOND
 OVERDUE = 3 * SECOND
+UNHEARD = 3 * SECOND // 2  # how long a worker of the engine before has to show that it holds its task
 PAGE = 500
 
 
@@ -99,6 +101,24 @@ class Recovery:
         await engine.waking.start()
         self._every("sweep", SWEEP, self._sweep)
         self._every("ask", ASK, self._ask)
+        self._offer_unheard()
+
+    def _offer_unheard(self) -> None:
+        """The answer to a poll may have died with the engine before us. Who got it speaks up soon, or it is offered again.
+
+        Workflow tasks only: they are short, and running one twice costs a replay.
+        """
+        engine = self._engine
+        before = [task for task in engine.leases if task.kind == "workflow"]
+
+        def look() -> None:
+            for task in before:
+                held = engine.leases.get(task.id)
+                if held is not None and (held.attempt, held.until) == (task.attempt, task.until):
+                    engine.submit(task.workflow, Release(task_id=task.id, owner=task.owner or "", attempt=task.attempt))
+
+        if before:
+            self._alarms["unheard"] = engine.world.at(engine.world.now() + UNHEARD, look)
 
     def _forget_guest_state(self) -> None:
         for entry in self._engine.cache:
@@ -112,7 +132,11 @@ class Recovery:
         """After a start or a takeover: leases of dead engines end now, ready tasks come before the workers."""
         engine = self._engine
         seen: set[int] = set()
-        for task in [*await engine.store.leased(), *await engine.store.failed()]:
+        leased = await engine.store.leased()
+        for task in leased:
+            if task.until is not None:
+                engine.leases.add(task)
+        for task in [*leased, *await engine.store.failed()]:
             if task.workflow not in seen:
                 seen.add(task.workflow)
                 self.look_at(task.workflow)

@@ -8,13 +8,18 @@ from __future__ import annotations
 import base64
 import gzip
 import zlib
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, get_args, get_type_hints
 
 import msgspec
+from msgspec import Struct
 
+from holdfast.codec import avro
 from holdfast.kernel.event import Event, Recorded
-from holdfast.kernel.values import Micros
+from holdfast.kernel.failure import Failure
+from holdfast.kernel.features.memo import MemoUpserted
+from holdfast.kernel.values import CODEC, Micros
 
 Encoding = Literal["gzip", "deflate"]
 COMPRESS_ABOVE = 50
@@ -34,10 +39,19 @@ def to_wire(entry: Recorded, run_id: str) -> dict[str, Any]:
     # Every field by name: what storage leaves out because it is the default is said on the wire.
     fields = {name: getattr(event, name) for name in event.__struct_fields__}
     payload: dict[str, Any] = {
-        name: msgspec.to_builtins(value) for name, value in fields.items() if value is not None and value != {}
+        name: _spelled_out(value) for name, value in fields.items() if value is not None and value != {}
     }
     for name in _time_fields(type(event)) & payload.keys():
         payload[name] = iso(payload[name])
+    path = payload.pop("parallel_group_path", None)
+    if path:  # the innermost group is also said flat
+        payload |= path[-1] | {"parallel_group_path": path}
+    exception = fields.get("exception")
+    if isinstance(exception, Failure):
+        # Other languages read the short names.
+        payload["exception"] |= {"type": exception.exception_type, "class": exception.exception_class}
+    if isinstance(event, MemoUpserted):
+        payload["entries"], payload["merged"] = _map(event.entries), _map(event.merged)
     context = entry.context
     if context.task_id is not None:
         payload["task"] = {
@@ -69,6 +83,20 @@ def to_wire(entry: Recorded, run_id: str) -> dict[str, Any]:
     if context.decided_after is not None:
         wire["decided_after"] = context.decided_after
     return wire
+
+
+def _spelled_out(value: Any) -> Any:
+    """Plain values, with the parts that storage leaves out of a nested struct because they are the default."""
+    if not isinstance(value, Struct):
+        return msgspec.to_builtins(value)
+    parts = {name: getattr(value, name) for name in value.__struct_fields__}
+    return {name: _spelled_out(part) for name, part in parts.items() if part is not None}
+
+
+def _map(values: Mapping[str, bytes | None]) -> dict[str, str]:
+    """Payloads by name as one payload: the wire has a memo as the envelope of a map."""
+    plain = {key: None if blob is None else avro.decode(blob) for key, blob in values.items()}
+    return {"codec": CODEC, "blob": avro.to_text(avro.encode(plain))}
 
 
 def compress(events: list[dict[str, Any]], encoding: Encoding) -> str:

@@ -30,6 +30,12 @@ class Request(Struct, Generic[R], frozen=True, kw_only=True):
     """Asks for an R."""
 
 
+class WorkerVerb(Request[R], Generic[R], frozen=True, kw_only=True):
+    """Speaks of a task by its id. `namespace` set: a task of another one does not exist for this worker."""
+
+    namespace: str | None = None
+
+
 # -- clients
 
 
@@ -133,6 +139,9 @@ class ListWorkflows(Request[list[RunRow]], frozen=True, kw_only=True):
     workflow_id: str | None = None
     workflow_type: str | None = None
     status: str | None = None
+    statuses: tuple[str, ...] | None = None
+    current: bool = False
+    queue: str | None = None
     business_key: str | None = None
     label: tuple[str, str] | None = None
     search: tuple[str, Any] | None = None
@@ -164,7 +173,9 @@ class PollWorkflowTask(Request[WorkflowAssignment | None], frozen=True, kw_only=
     poll_request_id: str | None = None
 
 
-class ClaimWorkflowTask(Request[WorkflowAssignment], frozen=True, kw_only=True):
+class ClaimWorkflowTask(WorkerVerb[WorkflowAssignment], frozen=True, kw_only=True):
+    """`compatibility` None: the worker says nothing of itself, and may claim only what asks for nothing."""
+
     task_id: str
     worker_id: str
     connection: str | None = None
@@ -179,7 +190,7 @@ class ClaimStatus(Struct, frozen=True, kw_only=True):
     reason: str | None = None
 
 
-class GetClaimStatus(Request[ClaimStatus], frozen=True, kw_only=True):
+class GetClaimStatus(WorkerVerb[ClaimStatus], frozen=True, kw_only=True):
     """Asked by a worker like this; the answer may differ for another."""
 
     task_id: str
@@ -195,7 +206,7 @@ class HistoryPage(Struct, frozen=True, kw_only=True):
     total_history_events: int
 
 
-class GetTaskHistory(Request[HistoryPage], frozen=True, kw_only=True):
+class GetTaskHistory(WorkerVerb[HistoryPage], frozen=True, kw_only=True):
     """History for a claimed task: all of it, or page by page with `page_size`."""
 
     task_id: str
@@ -205,13 +216,13 @@ class GetTaskHistory(Request[HistoryPage], frozen=True, kw_only=True):
     page_size: int | None = PAGE_DEFAULT
 
 
-class ExecuteWorkflowTask(Request[TaskOutcome], frozen=True, kw_only=True):
+class ExecuteWorkflowTask(WorkerVerb[TaskOutcome], frozen=True, kw_only=True):
     """Claim a task and run it here, with the workflows registered in this process."""
 
     task_id: str
 
 
-class CompleteTask(Request[TaskOutcome], frozen=True, kw_only=True):
+class CompleteTask(WorkerVerb[TaskOutcome], frozen=True, kw_only=True):
     task_id: str
     lease_owner: str
     workflow_task_attempt: int
@@ -220,14 +231,14 @@ class CompleteTask(Request[TaskOutcome], frozen=True, kw_only=True):
     numbered: bool = True
 
 
-class FailTask(Request[TaskOutcome], frozen=True, kw_only=True):
+class FailTask(WorkerVerb[TaskOutcome], frozen=True, kw_only=True):
     task_id: str
     lease_owner: str
     workflow_task_attempt: int
     failure: Block
 
 
-class HeartbeatTask(Request[TaskOutcome], frozen=True, kw_only=True):
+class HeartbeatTask(WorkerVerb[TaskOutcome], frozen=True, kw_only=True):
     task_id: str
     lease_owner: str
     workflow_task_attempt: int
@@ -247,32 +258,34 @@ class PollActivityTask(Request[ActivityAssignment | None], frozen=True, kw_only=
     poll_request_id: str | None = None
 
 
-class ClaimActivityTask(Request[ActivityAssignment], frozen=True, kw_only=True):
+class ClaimActivityTask(WorkerVerb[ActivityAssignment], frozen=True, kw_only=True):
     task_id: str
     worker_id: str
     connection: str | None = None
     compatibility: frozenset[str] | None = None
 
 
-class CompleteActivityTask(Request[AttemptOutcome], frozen=True, kw_only=True):
+class CompleteActivityTask(WorkerVerb[AttemptOutcome], frozen=True, kw_only=True):
+    """`task_id`, where given, must be the task of the attempt; the same for the other verbs."""
+
     activity_attempt_id: str
     lease_owner: str
     result: bytes | None = None
 
 
-class FailActivityTask(Request[AttemptOutcome], frozen=True, kw_only=True):
+class FailActivityTask(WorkerVerb[AttemptOutcome], frozen=True, kw_only=True):
     activity_attempt_id: str
     lease_owner: str
     failure: Failure
 
 
-class HeartbeatActivityTask(Request[HeartbeatReply], frozen=True, kw_only=True):
+class HeartbeatActivityTask(WorkerVerb[HeartbeatReply], frozen=True, kw_only=True):
     activity_attempt_id: str
     lease_owner: str
     progress: Progress | None = None
 
 
-class GetActivityStatus(Request[HeartbeatReply], frozen=True, kw_only=True):
+class GetActivityStatus(WorkerVerb[HeartbeatReply], frozen=True, kw_only=True):
     """Liveness and cancellation of an attempt, without renewing its lease."""
 
     activity_attempt_id: str

@@ -112,6 +112,7 @@ def _assignment(inquiry: Inquiry, history: list[Recorded], horizon: int) -> Work
         run_id=inquiry.run_id,
         run_key=inquiry.run_key,
         run_number=inquiry.run_number,
+        run_status="",  # nobody asks a replay
         workflow_type=inquiry.workflow_type,
         started=started,
         last_sequence=horizon,

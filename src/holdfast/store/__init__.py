@@ -76,6 +76,23 @@ class StoredSend(NamedTuple):
     body: bytes
 
 
+class Located(NamedTuple):
+    """Where a run is."""
+
+    workflow: int
+    run: int
+    namespace: str
+
+
+class Entry(NamedTuple):
+    """One entry of the registry: what a server keeps beside workflows. `body` None removes it."""
+
+    kind: str
+    namespace: str
+    name: str
+    body: bytes | None
+
+
 class RunFilter(Struct, frozen=True, kw_only=True):
     """Which runs to list; None matches everything. Newest first."""
 
@@ -83,6 +100,9 @@ class RunFilter(Struct, frozen=True, kw_only=True):
     workflow_id: str | None = None
     workflow_type: str | None = None
     status: str | None = None
+    statuses: tuple[str, ...] | None = None  # any of these
+    current: bool = False  # only the latest run of each instance
+    queue: str | None = None
     business_key: str | None = None
     label: tuple[str, str] | None = None
     search: tuple[str, str | float | bool] | None = None  # exact: True is not 1, "1" is not 1, but 1.0 is
@@ -135,9 +155,7 @@ class Store(Protocol):
         """The key of that instance, if it exists. Asked on every start, so it must be cheap."""
         ...
 
-    def locate(self, run_id: str) -> Awaitable[tuple[int, int] | None]:
-        """(instance key, run key) of a run."""
-        ...
+    def locate(self, run_id: str) -> Awaitable[Located | None]: ...
 
     def load(self, key: int) -> Awaitable[Loaded | None]: ...
 
@@ -184,6 +202,12 @@ class Store(Protocol):
     def awaiting(self, after: int, limit: int) -> Awaitable[list[int]]:
         """Instances to which others owe an answer, behind a key."""
         ...
+
+    def keep(self, entry: Entry, done: Callable[[Unavailable | None], None]) -> None:
+        """Write one entry of the registry, or remove it; `done` as in `apply`."""
+        ...
+
+    def kept(self, kind: str) -> Awaitable[list[Entry]]: ...
 
     def acquire(self) -> bool:
         """Become the one engine of this database, if there is none. Held until the process ends or closes the store."""

@@ -86,6 +86,7 @@ class WorkflowAssignment(Struct, frozen=True, kw_only=True):
     run_id: str
     run_key: int
     run_number: int
+    run_status: str
     workflow_type: str
     started: WorkflowStarted
     last_sequence: int
@@ -103,6 +104,7 @@ def assign(flow: Workflow, task: Task) -> WorkflowAssignment:
         run_id=run.run_id,
         run_key=run.key,
         run_number=run.number,
+        run_status=run.status,
         workflow_type=run.workflow_type,
         started=started,
         last_sequence=sees(run, task) if task.seen is None else task.seen,
@@ -281,7 +283,11 @@ def check(turn: Turn, commands: list[Command], *, apart: bool) -> None:
                 "a terminal command must be the only one and the last",
                 field=f"commands[{position}]",
             )
-        rule.check(turn, command)
+        try:
+            rule.check(turn, command)
+        except Refused as refusal:
+            refusal.fields["command"] = position
+            raise
 
 
 def _apply(turn: Turn, commands: list[Command]) -> None:

@@ -16,7 +16,17 @@ from holdfast.kernel.decision import CommandRecord, Decision, RunRow, WorkflowRo
 from holdfast.kernel.event import Event, HistoryDamaged, Recorded, restore
 from holdfast.kernel.task import Task
 from holdfast.kernel.values import Micros
-from holdfast.store import Applied, Loaded, RunFilter, StoredSend, StoreError, Unavailable, at_once
+from holdfast.store import (
+    Applied,
+    Entry,
+    Loaded,
+    Located,
+    RunFilter,
+    StoredSend,
+    StoreError,
+    Unavailable,
+    at_once,
+)
 from holdfast.store.sql import queries
 from holdfast.store.sqlite import forks, rows
 from holdfast.store.sqlite.connection import connect, open_database, unavailable
@@ -83,6 +93,13 @@ class SqliteStore:
         except StoreError as error:
             return error
         return None
+
+    def keep(self, entry: Entry, done: Callable[[Unavailable | None], None]) -> None:
+        self._writer.keep(entry, done)
+
+    @at_once
+    def kept(self, kind: str) -> list[Entry]:
+        return [Entry(kind, *row) for row in self._all("kept", kind)]
 
     # -- one engine per file
 
@@ -178,9 +195,9 @@ class SqliteStore:
         return Loaded(workflow, run, history, tasks)
 
     @at_once
-    def locate(self, run_id: str) -> tuple[int, int] | None:
+    def locate(self, run_id: str) -> Located | None:
         row = self._one("locate", run_id)
-        return None if row is None else (row[0], row[1])
+        return None if row is None else Located(*row)
 
     @at_once
     def history(self, run: int, after: int = 0, limit: int | None = None) -> list[Recorded]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from holdfast.store import RunFilter
 
-_EQUAL = ("workflow_type", "status", "business_key")
+_EQUAL = ("workflow_type", "status", "business_key", "queue")
 
 
 def select_runs(select: str, where: RunFilter) -> tuple[str, list[Any]]:
@@ -17,6 +17,11 @@ def select_runs(select: str, where: RunFilter) -> tuple[str, list[Any]]:
         if value is not None:
             clauses.append(f"{column} = ?")
             parameters.append(value)
+    if where.statuses is not None:
+        clauses.append(f"status in ({','.join('?' * len(where.statuses))})")
+        parameters += where.statuses
+    if where.current:
+        clauses.append("key = (select run from workflow where workflow.key = run.workflow)")
     if where.workflow_id is not None:
         # The few runs of one instance are found by its key.
         clauses.append("workflow = (select key from workflow where namespace = ? and workflow_id = ?)")

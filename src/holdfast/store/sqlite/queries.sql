@@ -16,7 +16,7 @@ from task
 where workflow = ?
 
 -- name: locate
-select workflow, key
+select workflow, key, namespace
 from run
 where run_id = ?
 
@@ -131,6 +131,22 @@ where awaited > 0
   and key > ?
 order by key
 limit ?
+
+-- name: kept
+select namespace, name, body
+from registry
+where kind = ?
+order by namespace, name
+
+-- name: keep
+insert or replace into registry (kind, namespace, name, body)
+values (?, ?, ?, ?)
+
+-- name: forget
+delete from registry
+where kind = ?
+  and namespace = ?
+  and name = ?
 
 -- name: notices
 select key, workflow

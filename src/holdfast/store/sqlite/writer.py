@@ -14,7 +14,7 @@ from contextlib import suppress
 from time import perf_counter
 
 from holdfast.kernel.decision import Decision
-from holdfast.store import ALL, Applied
+from holdfast.store import ALL, Applied, Entry, Unavailable
 from holdfast.store.sqlite.connection import BUSY, PATIENT, connect, is_down, primary, unavailable
 from holdfast.store.sqlite.rows import Row, Rows
 
@@ -49,6 +49,7 @@ class Writer:
             )
             for size in _CHUNKS
         }
+        self._kept: list[tuple[Entry, Callable[[Unavailable | None], None]]] = []  # waiting for the connection
         self.tell = False  # leave a notice for the engine, because we are not it
         self.away = False  # the connection is with the commit thread; touching it would wait for the disk
 
@@ -74,10 +75,33 @@ class Writer:
     def _elsewhere(self, offload: Offload, work: Callable[[], Applied], done: Callable[[Applied], None]) -> None:
         def back(result: Applied) -> None:
             self.away = False
+            kept, self._kept = self._kept, []
+            for entry, written in kept:
+                written(self._keep(entry))
             done(result)
 
         self.away = True
         offload(work, back)
+
+    def keep(self, entry: Entry, done: Callable[[Unavailable | None], None]) -> None:
+        if self.away:
+            self._kept.append((entry, done))
+        else:
+            done(self._keep(entry))
+
+    def _keep(self, entry: Entry) -> Unavailable | None:
+        """One small transaction of its own; outside of one, a statement commits itself."""
+        kind, namespace, name, body = entry
+        if self.connection is None:
+            return unavailable(self.path, sqlite3.OperationalError("the database is closed"))
+        try:
+            if body is None:
+                self.connection.execute(self._sql["forget"], (kind, namespace, name))
+            else:
+                self.connection.execute(self._sql["keep"], (kind, namespace, name, body))
+        except sqlite3.Error as error:
+            return unavailable(self.path, error)
+        return None
 
     def probe(self) -> Exception | None:
         """One real commit on a fresh connection: the only proof that the database works again."""

@@ -1,0 +1,161 @@
+"""The ASGI application: every request goes the same way.
+
+Route, credential, role, body, version, namespace, handler, envelope: in this order, so that a caller without the role
+learns nothing about versions, bodies or namespaces, and a caller without a credential costs no body.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from typing import Any
+
+import msgspec
+
+from holdfast.kernel.event import HistoryDamaged
+from holdfast.kernel.message import Refused
+from holdfast.protocol.versions import (
+    CONTROL_PLANE,
+    CONTROL_PLANE_HEADER,
+    VERSION,
+    VERSION_HEADER,
+    accepts,
+)
+from holdfast.server.auth import admit
+from holdfast.server.call import Call, Gone, Receive
+from holdfast.server.control.contract import control_plane
+from holdfast.server.problems import Problem, damaged, refused
+from holdfast.server.routing import Answer, Route, Router
+from holdfast.server.server import Server
+from holdfast.server.table import ROUTES
+from holdfast.store import StoreError, Unavailable
+
+log = logging.getLogger("holdfast.server")
+
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+_encode = msgspec.json.Encoder(decimal_format="number").encode
+_WITH_BODY = ("POST", "PUT", "PATCH", "DELETE")
+_VERSION_HEADER = VERSION_HEADER.lower().encode()
+_CONTROL_HEADER = (CONTROL_PLANE_HEADER.lower().encode(), CONTROL_PLANE.encode())
+
+
+class App:
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._router = Router(ROUTES)
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            raise RuntimeError(f"this is an HTTP server; it does not speak {scope['type']}")
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        call = Call(scope["method"], scope["path"], headers, scope["query_string"], receive)
+        route: Route | None = None
+        try:
+            route, call.params = self._router.find(call.method, call.path)
+            await self._admit(route, call)
+            answer = await route.handler(self._server, call)
+        except Gone:
+            return
+        except Problem as problem:
+            answer = Answer(problem.body(), problem.status)
+        except Refused as refusal:
+            problem = refused(refusal)
+            answer = Answer(problem.body(), problem.status)
+        except Unavailable as error:
+            answer = _unavailable(error)
+        except HistoryDamaged as error:
+            log.error("%s %s: %s", call.method, call.path, error)
+            answer = Answer(damaged(error).body(), 500)
+        except StoreError as error:
+            answer = Answer(Problem(500, "storage_error", str(error)).body(), 500)
+        except Exception:
+            log.exception("%s %s failed", call.method, call.path)
+            answer = Answer(Problem(500, "internal_error", "the server made a mistake; its log says more").body(), 500)
+        await self._send(route, call, answer if isinstance(answer, Answer) else Answer(answer), send)
+
+    async def _admit(self, route: Route, call: Call) -> None:
+        server = self._server
+        if route.plane == "open":
+            return
+        gate = server.gate
+        if not gate.signs_bodies:
+            call.roles = gate.roles(call.headers, b"")
+            admit(call.roles, route.roles)
+        if call.method in _WITH_BODY:
+            await call.read(server.settings.max_body_bytes, server.settings.body_seconds)
+        if gate.signs_bodies:
+            call.roles = gate.roles(call.headers, call.body)
+            admit(call.roles, route.roles)
+        if call.body:
+            _check_content_type(call.headers)
+        if route.plane == "worker":
+            call.version = _worker_version(call.headers)
+        elif route.plane == "control":
+            _check_control_version(call.headers)
+        wanted = call.headers.get("x-namespace") or call.query.get("namespace") or server.settings.default_namespace
+        call.namespace = wanted.lower()
+        if not route.any_namespace:
+            server.namespaces.check(call.namespace)
+
+    async def _send(self, route: Route | None, call: Call, answer: Answer, send: Send) -> None:
+        headers: list[tuple[bytes, bytes]] = [(b"content-type", answer.content_type.encode())]
+        body: Mapping[str, Any] = answer.body
+        plane = "open" if route is None else route.plane
+        if plane == "worker":
+            version = call.version or VERSION
+            body = {**body, "protocol_version": version, "server_capabilities": self._server.capabilities}
+            headers.append((_VERSION_HEADER, version.encode()))
+        elif plane == "control":
+            headers.append(_CONTROL_HEADER)
+            if route is not None and route.operation is not None:
+                body = {**body, "control_plane": control_plane(route.operation, call, body)}
+        content = answer.raw if answer.raw is not None else _encode(body)
+        headers.append((b"content-length", str(len(content)).encode()))
+        if answer.status == 401:
+            headers.append((b"www-authenticate", b"Bearer"))
+        if answer.status in (429, 503):
+            headers.append((b"retry-after", str(body.get("retry_after_seconds") or 1).encode()))
+        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+        await send({"type": "http.response.body", "body": content})
+
+
+def _check_content_type(headers: Mapping[str, str]) -> None:
+    given = headers.get("content-type", "application/json").partition(";")[0].strip().lower()
+    if given != "application/json" and not given.endswith("+json"):
+        raise Problem(415, "unsupported_media_type", f"send application/json, not {given}", field="content-type")
+
+
+def _worker_version(headers: Mapping[str, str]) -> str:
+    given = headers.get("x-durable-workflow-protocol-version")
+    if given is not None and accepts(given):
+        return given
+    raise Problem(
+        400,
+        "missing_protocol_version" if given is None else "unsupported_protocol_version",
+        f"worker routes need the header {VERSION_HEADER}: {VERSION} or an older 1.x",
+        supported_version=VERSION,
+        requested_version=given,
+        remediation=f"Send {VERSION_HEADER}: {VERSION}.",
+    )
+
+
+def _check_control_version(headers: Mapping[str, str]) -> None:
+    given = headers.get("x-durable-workflow-control-plane-version")
+    if given == CONTROL_PLANE:
+        return
+    raise Problem(
+        400,
+        "missing_control_plane_version" if given is None else "unsupported_control_plane_version",
+        f"this route needs the header {CONTROL_PLANE_HEADER}: {CONTROL_PLANE}",
+        supported_version=CONTROL_PLANE,
+        requested_version=given,
+        remediation=f"Send {CONTROL_PLANE_HEADER}: {CONTROL_PLANE}.",
+    )
+
+
+def _unavailable(error: Unavailable) -> Answer:
+    problem = Problem(
+        503, "storage_unavailable", f"the database cannot be used now: {error}", retryable=True, retry_after_seconds=1
+    )
+    return Answer(problem.body(), 503)

@@ -1,0 +1,192 @@
+"""What a server says of itself: versions, capabilities, limits, and where matching happens."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+from holdfast.kernel.limits import Limits
+from holdfast.kernel.values import CODEC
+from holdfast.protocol.history import COMPRESS_ABOVE
+from holdfast.protocol.requests import PAGE_DEFAULT, PAGE_MAX
+from holdfast.protocol.task_commands import COMMAND_TYPES
+from holdfast.protocol.versions import CONTROL_PLANE, CONTROL_PLANE_HEADER, EVOLUTION, LONG_POLL, VERSION
+from holdfast.server.settings import Settings
+
+if TYPE_CHECKING:
+    from holdfast.server.call import Call
+    from holdfast.server.server import Server
+
+DUPLICATE_POLICIES = ["fail", "use-existing"]
+UNSUPPORTED_START_FIELDS = [
+    "workflow_execution_timeout",
+    "workflow_run_timeout",
+    "workflow_task_timeout",
+    "retry_policy",
+    "idempotency_key",
+    "request_id",
+]
+STATUS_ALIASES = {"cancelled": "failed", "terminated": "failed", "pending": "running", "waiting": "running"}
+
+
+def server_capabilities(settings: Settings) -> dict[str, Any]:
+    """True of what this server does, nothing more: workers decide by it what they send."""
+    return {
+        "supported_workflow_task_commands": list(COMMAND_TYPES),
+        "poll_status": True,
+        "query_tasks": True,
+        "query_task_timeouts": {"control_plane_timeout_seconds": settings.query_timeout_seconds},
+        "update_validation_tasks": True,
+        "synchronous_update_validation": {
+            "supported": True,
+            "acceptance_boundary": "validator_approved",
+            "worker_capability": "update_validation_tasks",
+            "workflow_contract_field": "update_validators",
+            "task_poll": {
+                "strategy": "multiplexed",
+                "endpoint": "/worker/workflow-tasks/poll",
+                "request_field": "task_kinds",
+                "response_discriminator": "task.task_kind",
+                "task_kinds": ["workflow", "update_validation"],
+            },
+        },
+        "workflow_task_poll_request_idempotency": True,
+        "activity_retry_policy": True,
+        "activity_timeouts": True,
+        "child_workflow_retry_policy": True,
+        "child_workflow_timeouts": True,
+        "parent_close_policy": True,
+        "non_retryable_failures": True,
+        "workflow_memo_updates": {"supported": True},
+        "local_activities": {"supported": True},
+        "long_poll_timeout": LONG_POLL["default_timeout_seconds"],
+        "long_poll": dict(LONG_POLL),
+        "default_history_page_size": PAGE_DEFAULT,
+        "history_page_size_default": PAGE_DEFAULT,
+        "history_page_size_max": PAGE_MAX,
+        "history_compression": {
+            "supported_encodings": ["gzip", "deflate"],
+            "compression_threshold": COMPRESS_ABOVE,
+        },
+        "response_compression": [],
+    }
+
+
+def matching_role(settings: Settings) -> dict[str, Any]:
+    return {
+        "queue_wake_enabled": settings.v2_matching_role_queue_wake,
+        "shape": "in_server" if settings.v2_matching_role_queue_wake else "dedicated",
+        "wake_owner": "server" if settings.v2_matching_role_queue_wake else "repair_pass",
+        "task_dispatch_mode": "long_poll",
+        "wake_signal_ttl_seconds": settings.wake_signal_ttl_seconds,
+        # Frozen: what work is partitioned by is the same wherever matching happens.
+        "partition_primitives": ["namespace", "connection", "queue", "compatibility", "activity_type"],
+        "backpressure_model": "lease",
+    }
+
+
+async def cluster_info(server: Server, call: Call) -> dict[str, Any]:
+    settings = server.settings
+    return {
+        "server_id": settings.server_id,
+        "server": "holdfast",
+        "version": version("holdfast"),
+        "default_namespace": settings.default_namespace,
+        "supported_sdk_versions": {"python": ">=2.0", "cli": ">=0.1"},
+        "capabilities": {"payload_codecs": [CODEC], "response_compression": []},
+        "limits": _limits(settings),
+        "structural_limits": {name: getattr(_STRUCTURAL, name) for name in _STRUCTURAL.__struct_fields__},
+        "worker_fleet": {
+            "heartbeat_interval_seconds": settings.heartbeat_interval_seconds,
+            "stale_after_seconds": settings.worker_stale_after_seconds,
+        },
+        "topology": {
+            "current_shape": "standalone_server",
+            "current_process_class": "server",
+            "current_roles": ["api", "matching", "timers", "repair"],
+            "matching_role": matching_role(settings),
+        },
+        "client_compatibility": {
+            "authority": "protocol_manifests",
+            "top_level_version_role": "informational",
+            "fail_closed": True,
+            "clients": {"cli": {"supported_versions": ">=0.1"}, "sdk-python": {"supported_versions": ">=2.0"}},
+        },
+        "control_plane": {
+            "version": CONTROL_PLANE,
+            "header": CONTROL_PLANE_HEADER,
+            "response_contract": {"schema": "durable-workflow.v2.control-plane-response.contract", "version": 1},
+            "request_contract": {
+                "schema": "durable-workflow.v2.control-plane-request.contract",
+                "version": 1,
+                "operations": _OPERATIONS,
+            },
+        },
+        "worker_protocol": {
+            "version": VERSION,
+            "evolution_rule": EVOLUTION,
+            "server_capabilities": server.capabilities,
+        },
+        "auth_composition_contract": _AUTH,
+    }
+
+
+def _limits(settings: Settings) -> dict[str, int]:
+    return {
+        "max_body_bytes": settings.max_body_bytes,
+        "max_payload_bytes": _STRUCTURAL.payload_size,
+        "max_memo_bytes": _STRUCTURAL.memo_size,
+        "max_search_attributes": 100,
+        "max_workflow_id_length": 191,
+        "max_name_length": 255,
+        "max_request_id_length": 255,
+        "max_list_page_size": 200,
+        "max_history_page_size": PAGE_MAX,
+    }
+
+
+_STRUCTURAL = Limits()
+
+_OPERATIONS: dict[str, Any] = {
+    "list": {
+        "fields": {
+            "status": {"canonical_values": ["running", "completed", "failed"], "rejected_aliases": STATUS_ALIASES}
+        }
+    },
+    "start": {
+        "fields": {
+            "duplicate_policy": {
+                "canonical_values": DUPLICATE_POLICIES,
+                "rejected_aliases": {"use_existing": "use-existing"},
+            },
+            "execution_timeout_seconds": {"type": "integer", "min": 1},
+            "run_timeout_seconds": {"type": "integer", "min": 1},
+            "payload_codec": {"type": "string", "canonical_values": [CODEC]},
+        },
+        "unsupported_fields": UNSUPPORTED_START_FIELDS,
+    },
+    "update": {"fields": {"wait_for": {"canonical_values": ["accepted", "completed"]}}},
+}
+
+_AUTH: dict[str, Any] = {
+    "schema": "durable-workflow.v2.auth-composition.contract",
+    "version": 1,
+    "precedence": {
+        "connection_values": ["flag", "environment", "selected_profile", "default"],
+        "profile_selection": ["flag_env", "DW_ENV", "current_profile", "default_profile"],
+    },
+    "canonical_environment": {
+        "server_url": "DURABLE_WORKFLOW_SERVER_URL",
+        "namespace": "DURABLE_WORKFLOW_NAMESPACE",
+        "auth_token": "DURABLE_WORKFLOW_AUTH_TOKEN",
+        "tls_verify": "DURABLE_WORKFLOW_TLS_VERIFY",
+        "profile": "DW_ENV",
+    },
+    "auth_material": {
+        "token": {"status": "supported", "effective_config_value": "redacted"},
+        "mtls": {"status": "reserved"},
+        "signed_headers": {"status": "reserved"},
+    },
+    "effective_config": {"required_fields": ["server_url", "namespace", "profile", "auth", "tls", "identity"]},
+    "redaction": {"never_echo": ["bearer_tokens", "private_keys", "raw_authorization_headers"]},
+}

@@ -1,0 +1,98 @@
+"""Routes: which function answers which path, on which plane, for which roles.
+
+One function a route: it takes the server and the call, and gives the body of the answer, or `Answer` to say more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from msgspec import Struct
+
+from holdfast.server.auth import Role
+from holdfast.server.problems import Problem
+
+if TYPE_CHECKING:
+    from holdfast.server.call import Call
+    from holdfast.server.server import Server
+
+Plane = Literal["open", "discovery", "worker", "control"]
+"""`open` needs nothing, `discovery` a credential, the other two also their version and a namespace that exists."""
+
+
+class Answer(NamedTuple):
+    """`raw`: bytes of a type of its own, without the envelope of the plane."""
+
+    body: Mapping[str, Any]
+    status: int = 200
+    raw: bytes | None = None
+    content_type: str = "application/json"
+
+
+Handler = Callable[["Server", "Call"], Awaitable[Mapping[str, Any] | Answer]]
+
+
+class Route(NamedTuple):
+    method: str
+    path: str
+    handler: Handler
+    plane: Plane
+    roles: frozenset[Role]
+    operation: str | None = None  # of the control plane's answer contract
+    any_namespace: bool = False  # does not ask whether the caller's namespace exists
+    body: type[Struct] | None = None  # the struct that its requests are decoded into
+
+
+class _Node:
+    __slots__ = ("children", "routes")
+
+    def __init__(self) -> None:
+        self.children: dict[str, _Node] = {}
+        self.routes: dict[str, tuple[Route, list[str]]] = {}
+
+
+class Router:
+    """A tree of path segments; a literal one goes before a parameter."""
+
+    def __init__(self, routes: Iterable[Route]) -> None:
+        self._root = _Node()
+        self.routes = list(routes)
+        for route in self.routes:
+            node = self._root
+            names: list[str] = []
+            for part in route.path.strip("/").split("/"):
+                if part.startswith("{"):
+                    names.append(part[1:-1])
+                    part = "{}"
+                node = node.children.setdefault(part, _Node())
+            if route.method in node.routes:
+                raise ValueError(f"two routes for {route.method} {route.path}")
+            node.routes[route.method] = (route, names)
+
+    def find(self, method: str, path: str) -> tuple[Route, dict[str, str]]:
+        parts = path.strip("/").split("/")
+        found = _descend(self._root, parts, 0, ())
+        if found is None:
+            raise Problem(404, "route_not_found", f"there is no route {path}; every route is under /api")
+        node, values = found
+        chosen = node.routes.get(method)
+        if chosen is None:
+            allowed = ", ".join(sorted(node.routes))
+            raise Problem(
+                405, "method_not_allowed", f"{path} takes {allowed}, not {method}", allowed=sorted(node.routes)
+            )
+        route, names = chosen
+        return route, dict(zip(names, values, strict=True))
+
+
+def _descend(node: _Node, parts: list[str], at: int, values: tuple[str, ...]) -> tuple[_Node, tuple[str, ...]] | None:
+    if at == len(parts):
+        return (node, values) if node.routes else None
+    literal = node.children.get(parts[at])
+    if literal is not None:
+        found = _descend(literal, parts, at + 1, values)
+        if found is not None:
+            return found
+    parameter = node.children.get("{}")
+    return None if parameter is None or not parts[at] else _descend(parameter, parts, at + 1, (*values, parts[at]))

@@ -1,0 +1,96 @@
+"""The server: one engine, its registries, and the gate before them. Opened once, drained once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Self
+
+import msgspec
+
+from holdfast.codec.payloads import AvroPayloads
+from holdfast.engine.engine import Engine
+from holdfast.engine.operations import Operations
+from holdfast.engine.recovery import Recovery
+from holdfast.engine.world import AsyncioWorld, World
+from holdfast.kernel.features.lease import Release
+from holdfast.kernel.machine import Machine
+from holdfast.kernel.task import Task
+from holdfast.kernel.values import Micros
+from holdfast.server.admission import Admission
+from holdfast.server.auth import Gate
+from holdfast.server.discovery import server_capabilities
+from holdfast.server.kept import Kept
+from holdfast.server.namespaces import Namespaces
+from holdfast.server.questions import Questions
+from holdfast.server.rollouts import Rollouts
+from holdfast.server.settings import Settings
+from holdfast.server.workers import Workers
+from holdfast.store.sqlite import SqliteStore
+
+
+class Server:
+    def __init__(self, settings: Settings, world: Callable[[], World] | None = None) -> None:
+        self.settings = settings
+        self.gate = Gate(settings)
+        self.capabilities = msgspec.Raw(msgspec.json.encode(server_capabilities(settings)))
+        self.draining = False
+        self.parked = 0
+        self._world = world
+
+    async def __aenter__(self) -> Self:
+        world = self._world() if self._world is not None else AsyncioWorld(asyncio.get_running_loop())
+        machine = Machine()
+        path = self.settings.database
+        self._commits = world.pool(1, "holdfast-commit")
+        offload = None if path == ":memory:" or self._world is not None else self._commits.submit
+        self.store = SqliteStore(path, machine.kinds, offload)
+        self.engine = Engine(world, self.store, machine)
+        self.admission = self.engine.matching.admission = Admission(self.engine, self.settings)
+        self.recovery = Recovery(self.engine)
+        self.operations = Operations(self.engine, self.recovery, AvroPayloads())
+        self.namespaces = Namespaces(self.store, self.settings.default_namespace)
+        self.workers = Workers(self.store, world.now, self.settings.worker_stale_after_seconds)
+        self.rollouts = Rollouts(self.store)
+        self.attributes = Kept(self.store, "search_attribute", str)
+        self.questions = self.engine.matching.remote = Questions(
+            world,
+            self.workers,
+            self.settings.query_timeout_seconds,
+            self.settings.query_task_max_pending_per_queue,
+        )
+        try:
+            await self.namespaces.open(world.now())
+            await self.workers.open()
+            await self.rollouts.open()
+            await self.attributes.load()
+            await self.recovery.start()
+        except BaseException:
+            self._shut()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.engine.drain()
+        self._shut()
+
+    def _shut(self) -> None:
+        self.recovery.stop()
+        self.engine.waking.stop()
+        self._commits.close()
+        self.store.close()
+
+    @property
+    def now(self) -> Micros:
+        return self.engine.world.now()
+
+    def drain(self) -> None:
+        """Lease nothing any more; whoever waits is told at once that there is nothing."""
+        self.draining = True
+        for waiter in self.engine.matching.waiting():
+            self.engine.give_up_waiting(waiter)
+        self.questions.give_up()
+
+    def release(self, task: Task) -> None:
+        """Take back a lease that its worker cannot use."""
+        self.engine.submit(task.workflow, Release(task_id=task.id, owner=task.owner or "", attempt=task.attempt))

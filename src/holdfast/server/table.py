@@ -1,0 +1,56 @@
+"""Every route of the server."""
+
+from __future__ import annotations
+
+import msgspec
+
+from holdfast.server.auth import EVERY
+from holdfast.server.call import Call
+from holdfast.server.control import (
+    attributes,
+    commands,
+    fleet,
+    history,
+    house,
+    queries,
+    starting,
+    system,
+    tenants,
+    webhooks,
+    workflows,
+)
+from holdfast.server.documents import openapi, stream_document
+from holdfast.server.routing import Answer, Route
+from holdfast.server.server import Server
+from holdfast.server.worker import activity_tasks, lifecycle, query_tasks, workflow_tasks
+
+
+async def openapi_document(server: Server, call: Call) -> Answer:
+    """This document."""
+    return Answer({}, raw=msgspec.json.encode(openapi(ROUTES)))
+
+
+async def asyncapi_document(server: Server, call: Call) -> Answer:
+    """The worker protocol's stream semantics."""
+    return Answer({}, raw=stream_document())
+
+
+ROUTES = [
+    *house.ROUTES,
+    *starting.ROUTES,
+    *workflows.ROUTES,
+    *commands.ROUTES,
+    *queries.ROUTES,
+    *history.ROUTES,
+    *fleet.ROUTES,
+    *tenants.ROUTES,
+    *attributes.ROUTES,
+    *system.ROUTES,
+    *webhooks.ROUTES,
+    *lifecycle.ROUTES,
+    *workflow_tasks.ROUTES,
+    *activity_tasks.ROUTES,
+    *query_tasks.ROUTES,
+    Route("GET", "/api/openapi.json", openapi_document, "open", EVERY),
+    Route("GET", "/api/asyncapi.json", asyncapi_document, "open", EVERY),
+]

@@ -1,0 +1,1 @@
+"""The worker plane: registration, polls, and the verbs of leased tasks."""

@@ -1,0 +1,69 @@
+"""The published package against a real server process."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("durable_workflow")
+
+from ..sdk.conftest import pytest_pyfunc_call  # noqa: F401
+
+TOKEN = "interop-token"
+
+
+class Running:
+    """A `dw server` in a process of its own."""
+
+    def __init__(self, database: Path, *arguments: str) -> None:
+        self.database = database
+        self.arguments = arguments
+        self.start("0")
+
+    def start(self, port: str) -> None:
+        self.process = subprocess.Popen(
+            [
+                *(sys.executable, "-P", "-m", "holdfast.cli.main", "server", "--port", port, "--token", TOKEN),
+                *("--store", f"sqlite:{self.database}", *self.arguments),
+            ],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert "http" in line, "the server did not start"
+        self.url = line.split()[-1]
+
+    def kill(self) -> None:
+        """As a power cut would."""
+        self.process.kill()
+        self._reap()
+
+    def restart(self) -> None:
+        """On the same port, so that clients find it again."""
+        self.start(self.url.rpartition(":")[2])
+
+    def stop(self) -> int:
+        self.process.terminate()
+        return self._reap()
+
+    def _reap(self) -> int:
+        code = self.process.wait(30)
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+        return code
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Running]:
+    running = Running(tmp_path / "interop.db")
+    try:
+        yield running
+    finally:
+        with suppress(ProcessLookupError):
+            assert running.stop() == 0

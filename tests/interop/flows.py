@@ -1,0 +1,197 @@
+"""Workflows and activities written for the published package, as its users write them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from durable_workflow import activity, workflow
+from durable_workflow.errors import ActivityFailed, ChildWorkflowFailed, NonRetryableError
+from durable_workflow.workflow import ActivityRetryPolicy
+
+tries: dict[str, int] = {}
+
+
+@activity.defn(name="greet")
+def greet(name: str) -> str:
+    return f"hello, {name}"
+
+
+@activity.defn(name="add")
+def add(a: int, b: int) -> int:
+    return a + b
+
+
+@activity.defn(name="flaky")
+def flaky(key: str, failures: int) -> int:
+    tries[key] = tries.get(key, 0) + 1
+    if tries[key] <= failures:
+        raise RuntimeError(f"attempt {tries[key]} fails")
+    return tries[key]
+
+
+@activity.defn(name="broken")
+def broken() -> None:
+    raise NonRetryableError("cannot be repaired")
+
+
+@workflow.defn(name="greeter")
+class Greeter:
+    def run(self, ctx: Any, name: str) -> Any:
+        result = yield ctx.schedule_activity("greet", [name])
+        return {"greeting": result, "length": len(result)}
+
+
+@workflow.defn(name="sleeper")
+class Sleeper:
+    def run(self, ctx: Any) -> Any:
+        before = ctx.now()
+        yield ctx.sleep(1)
+        return (ctx.now() - before).total_seconds() >= 1
+
+
+@workflow.defn(name="persistent")
+class Persistent:
+    def run(self, ctx: Any, key: str, failures: int) -> Any:
+        policy = ActivityRetryPolicy(max_attempts=5, initial_interval_seconds=0, backoff_coefficient=1)
+        return (yield ctx.schedule_activity("flaky", [key, failures], retry_policy=policy))
+
+
+@workflow.defn(name="catcher")
+class Catcher:
+    def run(self, ctx: Any) -> Any:
+        try:
+            yield ctx.schedule_activity("broken", [])
+        except ActivityFailed as error:
+            return f"caught: {error}"
+
+
+@workflow.defn(name="faller")
+class Faller:
+    def run(self, ctx: Any) -> Any:
+        yield ctx.schedule_activity("add", [1, 2])
+        raise ValueError("fell over")
+
+
+@workflow.defn(name="collector")
+class Collector:
+    """Everything that does not suspend, in front of something that does."""
+
+    def run(self, ctx: Any) -> Any:
+        dice = yield ctx.side_effect(lambda: 6)
+        version = yield ctx.get_version("new-path", 1, 2)
+        patched = yield ctx.patched("fix-1")
+        yield ctx.upsert_memo({"note": "seen", "n": 1})
+        yield ctx.upsert_search_attributes({"customer": "ada"})
+        local = yield ctx.local_activity("add", [20, 22])
+        total = yield ctx.schedule_activity("add", [dice, local])
+        return [dice, version, patched, local, total]
+
+
+@workflow.defn(name="counter")
+class Counter:
+    def run(self, ctx: Any, n: int) -> Any:
+        yield ctx.schedule_activity("add", [n, 1])
+        if n < 3:
+            yield ctx.continue_as_new(n + 1)
+        return n
+
+
+@workflow.defn(name="parallel")
+class Parallel:
+    def run(self, ctx: Any, n: int) -> Any:
+        return (yield [ctx.schedule_activity("add", [i, 1]) for i in range(n)])
+
+
+@workflow.defn(name="basket")
+class Basket:
+    """Signals fill it, a query looks into it, an update takes out, and it ends when it is paid."""
+
+    def __init__(self) -> None:
+        self.items: list[str] = []
+        self.paid = False
+
+    @workflow.signal("add")
+    def add(self, item: str) -> None:
+        self.items.append(item)
+
+    @workflow.signal("pay")
+    def pay(self) -> None:
+        self.paid = True
+
+    @workflow.query("items")
+    def look(self) -> list[str]:
+        return list(self.items)
+
+    @workflow.query("broken")
+    def broken(self) -> None:
+        raise RuntimeError("cannot say")
+
+    @workflow.update("remove")
+    def remove(self, item: str) -> int:
+        self.items.remove(item)
+        return len(self.items)
+
+    @workflow.update("rename")
+    def rename(self, old: str, new: str) -> list[str]:
+        self.items[self.items.index(old)] = new
+        return list(self.items)
+
+    @workflow.update_validator("rename")
+    def may_rename(self, old: str, new: str) -> None:
+        if old not in self.items:
+            raise ValueError(f"there is no {old}")
+
+    def run(self, ctx: Any) -> Any:
+        done = yield ctx.wait_condition(lambda: self.paid, key="paid", timeout=30)
+        count = yield ctx.schedule_activity("add", [len(self.items), 0])
+        return [done, count, *self.items]
+
+
+@workflow.defn(name="impatient")
+class Impatient:
+    def run(self, ctx: Any) -> Any:
+        return (yield ctx.wait_condition(lambda: False, key="never", timeout=1))
+
+
+@workflow.defn(name="parent")
+class Parent:
+    def run(self, ctx: Any, name: str) -> Any:
+        one = yield ctx.start_child_workflow("greeter", [name], parent_close_policy="request_cancel")
+        try:
+            yield ctx.start_child_workflow("faller", [])
+        except ChildWorkflowFailed as error:
+            caught = str(error)
+        several = yield [
+            ctx.start_child_workflow("greeter", [f"{name}-1"]),
+            ctx.schedule_activity("add", [1, 2]),
+            [ctx.start_timer(0), ctx.schedule_activity("greet", ["nested"])],
+        ]
+        return [one["greeting"], "fell over" in caught, several[0]["greeting"], several[1], several[2][1]]
+
+
+@workflow.defn(name="half-broken")
+class HalfBroken:
+    """One member of a group fails while others still run."""
+
+    def run(self, ctx: Any) -> Any:
+        try:
+            yield [ctx.schedule_activity("add", [1, 1]), ctx.schedule_activity("broken", []), ctx.start_timer(1)]
+        except ActivityFailed as error:
+            return f"caught: {error}"
+
+
+WORKFLOWS = [
+    Parent,
+    HalfBroken,
+    Basket,
+    Impatient,
+    Greeter,
+    Sleeper,
+    Persistent,
+    Catcher,
+    Faller,
+    Collector,
+    Counter,
+    Parallel,
+]
+ACTIVITIES = [greet, add, flaky, broken]

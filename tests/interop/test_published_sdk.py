@@ -1,0 +1,211 @@
+"""The published client and worker, unmodified, against our server."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from durable_workflow import Client, Worker
+from durable_workflow.errors import (
+    QueryFailed,
+    SignalFailed,
+    UpdateFailed,
+    UpdateRejected,
+    WorkflowAlreadyStarted,
+    WorkflowCancelled,
+    WorkflowFailed,
+    WorkflowNotFound,
+    WorkflowTerminated,
+)
+from durable_workflow.history_bundle_verify import verify_bundle
+
+from . import flows
+from .conftest import TOKEN, Running
+
+numbers = itertools.count()
+
+
+class Desk:
+    """A client and a worker of the published package."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+
+    async def start(self, type: str, *arguments: Any, **options: Any) -> Any:
+        id = options.pop("id", None) or f"{type}-{next(numbers)}"
+        return await self.client.start_workflow(
+            workflow_type=type, workflow_id=id, task_queue="q", input=list(arguments), **options
+        )
+
+    async def result(self, workflow_id: str) -> Any:
+        return await self.client.get_workflow_handle(workflow_id).result(poll_interval=0.02, timeout=9)
+
+    async def run(self, type: str, *arguments: Any) -> Any:
+        return await self.result((await self.start(type, *arguments)).workflow_id)
+
+    async def asked(self, workflow_id: str, query: str, wanted: Any) -> Any:
+        """A query's answer, once it is what it should become."""
+        while (found := (await self.client.query_workflow(workflow_id, query))["result"]) != wanted:
+            pass
+        return found
+
+    async def history(self, workflow_id: str) -> list[dict[str, Any]]:
+        described = await self.client.describe_workflow(workflow_id)
+        page = await self.client.get_history(workflow_id, described.run_id)
+        return page["events"]
+
+
+@asynccontextmanager
+async def working(server: Running, **options: Any) -> AsyncIterator[Desk]:
+    async with Client(server.url, token=TOKEN) as client:
+        worker = Worker(client, task_queue="q", workflows=flows.WORKFLOWS, activities=flows.ACTIVITIES, **options)
+        running = asyncio.create_task(worker.run())
+        try:
+            while not (await client.list_workers(status="active")).workers:
+                assert not running.done(), running.result()
+            yield Desk(client)
+        finally:
+            await worker.stop()
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+
+@pytest.mark.contract("TOPO-02")
+async def test_everything_a_workflow_can_do_today_works_with_the_published_sdk(server: Running) -> None:
+    async with working(server) as desk:
+        assert await desk.run("greeter", "ada") == {"greeting": "hello, ada", "length": 10}
+        await desk.run("sleeper")
+        assert await desk.run("persistent", "one", 2) == 3
+        assert await desk.run("catcher") == "caught: cannot be repaired"
+        assert await desk.run("collector") == [6, 2, True, 42, 48]
+        assert await desk.run("counter", 1) == 3
+        assert await desk.run("parallel", 5) == [1, 2, 3, 4, 5]
+        with pytest.raises(WorkflowFailed, match="fell over"):
+            await desk.run("faller")
+
+
+async def test_what_the_client_is_told_of_a_run(server: Running) -> None:
+    async with working(server) as desk:
+        handle = await desk.start("collector", id="c-1", memo={"who": "ada"}, search_attributes={"size": 3})
+        await desk.result("c-1")
+        described = await desk.client.describe_workflow("c-1")
+        assert (described.status, described.run_id) == ("completed", handle.run_id)
+        assert described.output == [6, 2, True, 42, 48]
+        assert described.memo == {"who": "ada", "note": "seen", "n": 1}
+        assert described.search_attributes == {"size": 3, "customer": "ada"}
+        listed = await desk.client.list_workflows(workflow_type="collector", status="completed")
+        assert [found.workflow_id for found in listed.executions] == ["c-1"]
+        runs = await desk.client.list_workflow_runs("c-1")
+        assert runs.run_count == 1
+        with pytest.raises(WorkflowAlreadyStarted):
+            await desk.start("collector", id="c-1")
+        with pytest.raises(WorkflowNotFound):
+            await desk.client.describe_workflow("nobody")
+
+
+@pytest.mark.contract("LEASE-15")
+async def test_a_worker_that_leaves_in_the_middle_is_followed_by_another(server: Running) -> None:
+    async with working(server) as desk:
+        handle = await desk.start("sleeper")
+        while "TimerScheduled" not in [event["event_type"] for event in await desk.history(handle.workflow_id)]:
+            await asyncio.sleep(0)
+    async with working(server) as desk:
+        await desk.result(handle.workflow_id)
+        types = [event["event_type"] for event in await desk.history(handle.workflow_id)]
+        assert types == ["StartAccepted", "WorkflowStarted", "TimerScheduled", "TimerFired", "WorkflowCompleted"]
+
+
+@pytest.mark.contract("MATCH-01", "MATCH-05")
+async def test_a_server_killed_in_the_middle_loses_nothing_and_its_worker_goes_on(server: Running) -> None:
+    async with working(server) as desk:
+        handles = [await desk.start("sleeper") for _ in range(5)]
+        server.kill()
+        server.restart()
+        for handle in handles:
+            await desk.result(handle.workflow_id)
+        again = await desk.run("greeter", "again")
+        assert again["greeting"] == "hello, again"
+
+
+@pytest.mark.contract("QRY-01", "QRY-02", "QRY-08", "QRY-09", "CMD-12", "CMD-20")
+async def test_talking_to_a_run_with_signals_queries_and_updates(server: Running) -> None:
+    async with working(server) as desk:
+        client = desk.client
+        await desk.start("basket", id="b-1")
+        await client.signal_workflow("b-1", "add", args=["book"])
+        await client.signal_workflow("b-1", "add", args=["pen"])
+        assert await desk.asked("b-1", "items", ["book", "pen"]) == ["book", "pen"]
+        before = len(await desk.history("b-1"))
+        assert (await client.query_workflow("b-1", "items"))["result"] == ["book", "pen"]
+        assert len(await desk.history("b-1")) == before, "a query writes nothing"
+        with pytest.raises(QueryFailed):
+            await client.query_workflow("b-1", "unknown")
+        with pytest.raises(QueryFailed, match="cannot say"):
+            await client.query_workflow("b-1", "broken")
+        removed = await client.update_workflow("b-1", "remove", args=["pen"], wait_for="completed")
+        assert removed["result"] == 1
+        with pytest.raises(UpdateFailed, match=r"list\.remove"):
+            await client.update_workflow("b-1", "remove", args=["nothing"], wait_for="completed")
+        renamed = await client.update_workflow("b-1", "rename", args=["book", "novel"], wait_for="completed")
+        assert renamed["result"] == ["novel"]
+        with pytest.raises(UpdateRejected, match="there is no book"):
+            await client.update_workflow("b-1", "rename", args=["book", "x"], wait_for="completed")
+        with pytest.raises(SignalFailed):
+            await client.signal_workflow("b-1", "unknown", args=[])
+        await client.signal_workflow("b-1", "pay")
+        assert await desk.result("b-1") == [True, 1, "novel"]
+        assert (await client.query_workflow("b-1", "items"))["result"] == ["novel"], "of a closed run, too"
+        with pytest.raises(SignalFailed):
+            await client.signal_workflow("b-1", "pay")
+        assert await desk.run("impatient") is False
+
+
+async def test_cancel_terminate_and_what_the_client_sees(server: Running) -> None:
+    async with working(server) as desk:
+        await desk.start("basket", id="c")
+        await desk.start("basket", id="t")
+        await desk.client.cancel_workflow("c", reason="enough")
+        await desk.client.terminate_workflow("t", reason="now")
+        with pytest.raises(WorkflowCancelled):
+            await desk.result("c")
+        with pytest.raises(WorkflowTerminated):
+            await desk.result("t")
+        assert (await desk.client.describe_workflow("c")).status == "cancelled"
+        assert (await desk.client.describe_workflow("t")).status == "terminated"
+        assert (await desk.client.repair_workflow((await desk.start("basket")).workflow_id)).outcome
+        assert (await desk.client.archive_workflow("c")).outcome == "archived"
+
+
+async def test_a_query_nobody_can_answer(server: Running) -> None:
+    async with Client(server.url, token=TOKEN) as client:
+        await client.start_workflow(workflow_type="basket", workflow_id="alone", task_queue="q", input=[])
+        with pytest.raises(QueryFailed, match="no worker"):
+            await client.query_workflow("alone", "items")
+
+
+@pytest.mark.contract("CMD-07")
+async def test_children_and_groups(server: Running) -> None:
+    async with working(server) as desk:
+        assert await desk.run("parent", "ada") == ["hello, ada", True, "hello, ada-1", 3, "hello, nested"]
+        assert await desk.run("half-broken") == "caught: cannot be repaired"
+        assert await desk.run("parallel", 60) == list(range(1, 61))
+
+
+async def test_exported_histories_satisfy_the_published_verifier(server: Running) -> None:
+    async with working(server) as desk:
+        await desk.start("basket", id="exported")
+        await desk.client.signal_workflow("exported", "add", args=["b\u00fcch"])
+        await desk.client.signal_workflow("exported", "pay")
+        await desk.result("exported")
+        failed = await desk.start("catcher")
+        await desk.result(failed.workflow_id)
+        parent = await desk.start("parent", "ada")
+        await desk.result(parent.workflow_id)
+        for id in ("exported", failed.workflow_id, parent.workflow_id):
+            described = await desk.client.describe_workflow(id)
+            report = verify_bundle(await desk.client.export_history(id, described.run_id))
+            assert (report["status"], report["findings"]) == ("ok", []), report

@@ -1,0 +1,108 @@
+"""Who may call what: credentials, roles, versions, namespaces, in this order."""
+
+from __future__ import annotations
+
+import hmac
+import json
+from hashlib import sha256
+from typing import Any
+
+import pytest
+
+from .kit import Api, serving
+
+ROLES = {"worker_token": "w", "operator_token": "o", "admin_token": "a", "token": "all"}
+
+
+@pytest.mark.contract("PROTO-12")
+@pytest.mark.parametrize(
+    ("token", "worker", "operator", "admin"),
+    [("w", True, False, False), ("o", False, True, False), ("a", False, True, True), ("all", True, True, True)],
+)
+async def test_a_token_opens_the_doors_of_its_role_and_no_other(
+    token: str, worker: bool, operator: bool, admin: bool
+) -> None:
+    async with serving(**ROLES) as api:
+        assert (await api.control("GET", "/cluster/info", token=token)).status_code == 200
+        doors: list[tuple[bool, Any]] = [
+            (worker, await api.worker("heartbeat", {"worker_id": "nobody"}, token=token)),
+            (operator, await api.control("GET", "/workflows", token=token)),
+            (admin, await api.control("POST", "/namespaces", {"name": "fresh"}, token=token)),
+        ]
+        for opens, answer in doors:
+            assert (answer.status_code != 403) is opens, answer.text
+            if not opens:
+                assert answer.json()["reason"] == "forbidden"
+                assert answer.json()["allowed_roles"]
+
+
+@pytest.mark.parametrize("header", [None, "", "Bearer", "Bearer wrong", "Basic secret", "secret", "Bearer secret2"])
+async def test_without_a_valid_credential_there_is_nothing_to_learn(header: str | None) -> None:
+    async with serving() as api:
+        for path in ("/api/cluster/info", "/api/workflows/o-1", "/api/worker/register"):
+            method = "POST" if path.endswith("register") else "GET"
+            headers = {} if header is None else {"Authorization": header}
+            answer = await api.http.request(method, path, headers=headers)
+            assert (answer.status_code, answer.json()["reason"]) == (401, "unauthorized")
+            assert "secret" not in answer.text
+
+
+async def test_the_role_is_judged_before_version_and_namespace() -> None:
+    async with serving(**ROLES) as api:
+        elsewhere = {"X-Namespace": "unknown"}
+        wrong = await api.control("GET", "/workflows", token="w", headers=elsewhere)
+        assert wrong.status_code == 403
+        versionless = await api.http.get("/api/workflows", headers={"Authorization": "Bearer o"} | elsewhere)
+        assert (versionless.status_code, versionless.json()["reason"]) == (400, "missing_control_plane_version")
+        lost = await api.control("GET", "/workflows", token="o", headers=elsewhere)
+        assert (lost.status_code, lost.json()["reason"]) == (404, "namespace_not_found")
+        newer = {"X-Durable-Workflow-Control-Plane-Version": "3"}
+        other = await api.control("GET", "/workflows", token="o", headers=newer)
+        assert other.json()["reason"] == "unsupported_control_plane_version"
+
+
+async def test_a_signature_of_the_body_is_a_credential() -> None:
+    async with serving(auth="signature", signature_key="k", token=None) as api:
+        body = json.dumps({"workflow_type": "order"}).encode()
+        good = hmac.new(b"k", body, sha256).hexdigest()
+        for signature, status in ((good, 201), (f"sha256={good}", 201), ("0" * 64, 401), ("", 401)):
+            headers = {
+                "X-Signature": signature,
+                "X-Durable-Workflow-Control-Plane-Version": "2",
+                "Content-Type": "application/json",
+            }
+            answer = await api.http.post("/api/workflows", content=body, headers=headers)
+            assert answer.status_code == status, answer.text
+
+
+@pytest.mark.contract("MATCH-10", "MATCH-02")
+async def test_a_namespace_is_a_wall() -> None:
+    async with serving() as api:
+        there = {"headers": {"X-Namespace": "Other"}}  # names are lower-cased
+        made = await api.control("POST", "/namespaces", {"name": "other"})
+        assert made.status_code == 201
+        body = {"workflow_type": "order", "workflow_id": "same", "task_queue": "q"}
+        here_run = (await api.start("same"))["run_id"]
+        there_run = (await api.control("POST", "/workflows", body, **there)).json()["run_id"]
+        assert here_run != there_run
+        await api.register()
+        register = {"worker_id": "w", "task_queue": "q", "supported_workflow_types": ["order"]}
+        assert (await api.worker("register", register, **there)).status_code == 201
+        poll = {"worker_id": "w", "task_queue": "q"}
+        task = (await api.worker("workflow-tasks/poll", poll, **there)).json()["task"]
+        assert (task["run_id"], task["namespace"]) == (there_run, "other")
+        again = (await api.worker("workflow-tasks/poll", poll, **there)).json()
+        assert again["task"] is None, "the other one's task is not to be had"
+        stolen = await api.worker(
+            f"workflow-tasks/{task['task_id']}/complete",
+            {"lease_owner": "w", "workflow_task_attempt": 1, "commands": [{"type": "complete_workflow"}]},
+        )
+        assert (stolen.status_code, stolen.json()["reason"]) == (404, "task_not_found")
+        peek = await api.control("GET", f"/workflows/same/runs/{there_run}")
+        assert peek.json()["reason"] == "run_not_found"
+        assert await _listed(api) == ["same"]
+
+
+async def _listed(api: Api) -> list[str]:
+    found = await api.control("GET", "/workflows")
+    return [workflow["workflow_id"] for workflow in found.json()["workflows"]]

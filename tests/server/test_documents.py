@@ -1,0 +1,96 @@
+"""The published documents describe what the server really does."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from jsonschema import Draft7Validator, Draft202012Validator
+
+from holdfast.server.documents import openapi, stream_document
+from holdfast.server.table import ROUTES
+
+from .kit import ME, serving
+
+STREAM: dict[str, Any] = json.loads(stream_document())
+
+
+def conforms(message: str, body: Any) -> None:
+    pointer = STREAM["components"]["messages"][message]["payload"]
+    Draft7Validator({**pointer, "components": STREAM["components"]}).validate(body)
+
+
+@pytest.mark.contract("STREAM-01")
+async def test_the_stream_document_has_its_identity_and_is_served() -> None:
+    assert (STREAM["id"], STREAM["info"]["version"]) == ("durable-workflow.v2.worker-protocol-stream", "5")
+    assert STREAM["x-durable-workflow-catalog-entry"] == "worker_protocol_stream"
+    assert (STREAM["x-durable-workflow-catalog-version"], STREAM["defaultContentType"]) == (13, "application/json")
+    families = [family["name"] for family in STREAM["x-durable-workflow-object-families"]]
+    assert families == ["worker_poll_stream", "worker_task_lease", "worker_task_heartbeat"]
+    assert list(STREAM["channels"]) == ["worker.workflow_tasks", "worker.activity_tasks", "worker.query_tasks"]
+    async with serving() as api:
+        answer = await api.http.get("/api/asyncapi.json")
+        assert (answer.json(), answer.headers["content-type"]) == (STREAM, "application/json")
+
+
+@pytest.mark.contract("STREAM-03", "STREAM-05")
+async def test_polls_of_a_first_version_worker_conform_to_the_stream_document() -> None:
+    async with serving() as api:
+        await api.register(build_id="b")
+        await api.start()
+        poll = {"worker_id": ME, "task_queue": "q"}
+        task = (await api.worker("workflow-tasks/poll", poll, version="1.0")).json()
+        conforms("WorkflowTaskLeased", task)
+        await api.complete(task["task"], {"type": "schedule_activity", "activity_type": "charge"})
+        conforms("ActivityTaskLeased", (await api.worker("activity-tasks/poll", poll, version="1.0")).json())
+        asked = asyncio.create_task(api.control("POST", "/workflows/o-1/query/state", {}))
+        question = (await api.worker("query-tasks/poll", poll | {"timeout_seconds": 30}, version="1.0")).json()
+        conforms("QueryTaskLeased", question)
+        answer = {"lease_owner": ME, "query_task_attempt": 1, "result": 1}
+        await api.worker(f"query-tasks/{question['task']['task_id']}/complete", answer)
+        await asked
+        for kind in ("workflow", "activity", "query"):
+            conforms("PollTimedOut", (await api.worker(f"{kind}-tasks/poll", poll, version="1.0")).json())
+        await api.control("POST", "/task-queues/q/build-ids/drain", {"build_id": "b"})
+        conforms("WorkerDraining", (await api.worker("workflow-tasks/poll", poll, version="1.0")).json())
+
+
+async def test_every_route_is_described_and_every_body_has_a_schema() -> None:
+    document = openapi(ROUTES)
+    for route in ROUTES:
+        operation = document["paths"][route.path][route.method.lower()]
+        assert ("requestBody" in operation) == (route.method in ("POST", "PUT")), route.path
+    operations = [op["operationId"] for path in document["paths"].values() for op in path.values()]
+    assert len(operations) == len(set(operations))
+    for schema in document["components"]["schemas"].values():
+        Draft202012Validator.check_schema(schema)
+    async with serving() as api:
+        assert (await api.http.get("/api/openapi.json")).json() == document
+
+
+async def test_real_requests_conform_to_the_document() -> None:
+    document = openapi(ROUTES)
+
+    def valid(path: str, body: Any) -> bool:
+        schema = document["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"]
+        return Draft202012Validator({**schema, "components": document["components"]}).is_valid(body)
+
+    complete = "/api/worker/workflow-tasks/{task_id}/complete"
+    lease = {"lease_owner": ME, "workflow_task_attempt": 1}
+    async with serving() as api:
+        await api.register()
+        for number, commands in enumerate(
+            (
+                [{"type": "start_timer"}],
+                [{"type": "start_timer", "delay_seconds": "1"}],
+                [{"type": "nothing"}],
+                [],
+                [{"type": "start_timer", "delay_seconds": 1}],
+            )
+        ):
+            await api.start(f"o-{number}")
+            task = await api.poll()
+            answer = await api.complete(task, *commands)
+            assert valid(complete, lease | {"commands": commands}) == (answer.status_code == 200), commands

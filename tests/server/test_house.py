@@ -1,0 +1,109 @@
+"""Webhooks, search attributes, and what operators watch."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from .kit import TOKEN, Api, blob, serving, until
+
+AUTH = {"Authorization": f"Bearer {TOKEN}"}
+WAIT = {"type": "open_condition_wait", "condition_key": "paid"}
+
+
+async def hook(api: Api, path: str, body: Any = None) -> Any:
+    return await api.http.post(f"/webhooks/{path}", json={} if body is None else body, headers=AUTH)
+
+
+@pytest.mark.contract("HOOK-01", "HOOK-02", "HOOK-03", "HOOK-04", "HOOK-05")
+async def test_the_same_commands_as_webhooks() -> None:
+    async with serving() as api:
+        await api.register()
+        nobody = await api.http.post("/webhooks/start/order", json={})
+        assert nobody.status_code == 401
+        started = await hook(api, "start/order", {"workflow_id": "h", "task_queue": "q", "input": [1]})
+        assert (started.status_code, started.json()["outcome"]) == (202, "started_new")
+        run = started.json()["run_id"]
+        assert (await hook(api, "start/order", {"workflow_id": "h"})).json()["outcome"] == "rejected_duplicate"
+        await api.complete(await api.poll(), WAIT)
+        sent = await hook(api, "instances/h/signals/pay", {"input": [5]})
+        assert (sent.status_code, sent.json()["outcome"]) == (202, "signal_received")
+        await api.complete(await api.poll(), WAIT)
+        updating = asyncio.create_task(hook(api, f"instances/h/runs/{run}/updates/rename", {"input": ["x"]}))
+        await until(lambda: bool(api.server.engine.matching.backlog()))
+        task = await api.poll()
+        done = {"type": "complete_update", "update_id": task["workflow_update_id"], "result": blob("ok")}
+        await api.complete(task, done)
+        updated = await updating
+        assert (updated.status_code, updated.json()["result"], updated.json()["wait_for"]) == (200, "ok", "completed")
+        assert (await hook(api, "instances/h/repair")).status_code == 200
+        assert (await hook(api, "instances/h/archive")).status_code == 409
+        assert (await hook(api, f"instances/h/runs/{run}/cancel", {"reason": "r"})).json()["outcome"] == "cancelled"
+        again = await hook(api, "instances/h/terminate")
+        assert (again.status_code, again.json()["command_status"]) == (409, "rejected")
+        both = await hook(api, "start/order/signals/pay", {"workflow_id": "b", "task_queue": "q", "signal_input": [1]})
+        assert (both.status_code, both.json()["start_outcome"]) == (202, "started_new")
+        described = await api.http.get("/webhooks/instances/b/describe", headers=AUTH)
+        assert described.json()["workflow_id"] == "b"
+        export = (await api.control("GET", f"/workflows/h/runs/{run}/history/export")).json()
+        signal = next(c for c in export["commands"] if c["command_type"] == "signal")
+        assert signal["context"]["request"]["route"] == "/webhooks/instances/h/signals/pay"
+        assert signal["source"] == "http"
+
+
+async def test_search_attributes_have_a_registry() -> None:
+    async with serving() as api:
+        made = await api.control("POST", "/search-attributes", {"name": "Customer", "type": "keyword"})
+        assert (made.status_code, made.json()["outcome"]) == (201, "created")
+        for body, status, reason in (
+            ({"name": "Customer", "type": "keyword"}, 409, "attribute_already_exists"),
+            ({"name": "Status", "type": "keyword"}, 409, "name_reserved"),
+            ({"name": "1st", "type": "keyword"}, 422, "validation_failed"),
+            ({"name": "x", "type": "blob"}, 422, "validation_failed"),
+        ):
+            answer = await api.control("POST", "/search-attributes", body)
+            assert (answer.status_code, answer.json()["reason"]) == (status, reason)
+        found = (await api.control("GET", "/search-attributes")).json()
+        assert (found["custom_attributes"], found["system_attributes"]["StartTime"]) == (
+            {"Customer": "keyword"},
+            "datetime",
+        )
+        assert (await api.control("DELETE", "/search-attributes/Customer")).json()["outcome"] == "deleted"
+        assert (await api.control("DELETE", "/search-attributes/Customer")).status_code == 404
+
+
+@pytest.mark.contract("MATCH-09", "MATCH-14", "MATCH-15", "FLEET-06")
+async def test_operators_see_backlog_stale_leases_and_missing_workers() -> None:
+    async with serving() as api:
+        await api.start()
+        await api.world.advance(7)
+        found = (await api.control("GET", "/system/health")).json()
+        assert (found["status"], found["findings"][0]["code"]) == ("warning", "waiting_for_compatible_worker")
+        metrics = found["operator_metrics"]
+        assert (metrics["backlog"]["runnable_tasks"], metrics["backlog"]["oldest_ready_age_ms"] >= 7000) == (1, True)
+        assert metrics["matching_role"]["task_dispatch_mode"] == "long_poll"
+        await api.register()
+        await api.poll()
+        metrics = (await api.control("GET", "/system/operator-metrics")).json()["operator_metrics"]
+        assert (metrics["leases"]["active"], metrics["backlog"]["runnable_tasks"]) == (1, 0)
+        assert (metrics["workers"]["active"], metrics["compatibility"]["gaps"]) == (1, [])
+
+
+async def test_a_reader_who_follows_a_run_is_told_when_something_happens() -> None:
+    async with serving() as api:
+        await api.register()
+        run = (await api.start())["run_id"]
+        path = f"/workflows/o-1/runs/{run}/history?wait_new_event=1"
+        first = (await api.control("GET", path)).json()
+        assert len(first["events"]) == 2
+        task = await api.poll()
+        from holdfast.protocol.tasks import page_token
+
+        following = asyncio.create_task(api.control("GET", f"{path}&next_page_token={page_token(2)}"))
+        await until(lambda: api.server.parked == 1)
+        await api.complete(task, {"type": "complete_workflow"})
+        while not following.done():
+            await api.world.advance(0.05)
+        assert [e["event_type"] for e in (await following).json()["events"]] == ["WorkflowCompleted"]

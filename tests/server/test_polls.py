@@ -1,0 +1,276 @@
+"""Polling: leased, empty, throttled, draining; parked polls, repeated polls, polls whose caller is gone."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import httpx
+import pytest
+
+from .kit import ME, Api, parked, serving, settle, until
+
+POLL = {"worker_id": ME, "task_queue": "q"}
+
+
+async def answered(api: Api, **more: Any) -> httpx.Response:
+    return await api.worker("workflow-tasks/poll", {**POLL, **more})
+
+
+@pytest.mark.contract("PROTO-10", "PROTO-11", "MATCH-13")
+async def test_a_worker_registers_before_it_polls() -> None:
+    async with serving() as api:
+        early = await answered(api)
+        assert (early.status_code, early.json()["reason"]) == (412, "worker_not_registered")
+        made = await api.register(max_concurrent_activity_tasks=7)
+        assert (made.status_code, made.json()["registered"]) == (201, True)
+        assert (await answered(api)).status_code == 200
+        wrong = await answered(api, task_queue="elsewhere")
+        assert (wrong.status_code, wrong.json()["reason"], wrong.json()["task_queue"]) == (
+            409,
+            "task_queue_mismatch",
+            "q",
+        )
+        build = await answered(api, build_id="b1")
+        assert (build.status_code, build.json()["reason"]) == (409, "build_id_mismatch")
+        listed = (await api.control("GET", "/workers")).json()["workers"]
+        assert [(w["worker_id"], w["task_queue"], w["runtime"], w["status"]) for w in listed] == [
+            (ME, "q", "python", "active")
+        ]
+        assert (listed[0]["supported_workflow_types"], listed[0]["max_concurrent_activity_tasks"]) == (["order"], 7)
+        await api.world.advance(181)
+        stale = (await api.control("GET", "/workers?status=stale")).json()["workers"]
+        assert [w["worker_id"] for w in stale] == [ME]
+
+
+@pytest.mark.contract("STREAM-02", "STREAM-03", "STREAM-04", "POLL-08", "POLL-09", "LEASE-03", "CODEC-01")
+async def test_one_poll_leases_one_task() -> None:
+    async with serving() as api:
+        await api.register()
+        for number in range(3):
+            await api.start(f"o-{number}", input=["book", number])
+        answer = (await answered(api)).json()
+        assert answer["poll_status"] == "leased"
+        task, lease = answer["task"], answer["lease"]
+        assert (task["task_type"], task["workflow_id"], task["lease_owner"]) == ("workflow", "o-0", ME)
+        assert (lease["leased_at"], lease["lease_expires_at"]) == (task["leased_at"], task["lease_expires_at"])
+        assert _seconds(lease["lease_expires_at"]) - _seconds(lease["leased_at"]) == 300
+        assert (task["payload_codec"], task["arguments"]["codec"]) == ("avro", "avro")
+        assert [event["event_type"] for event in task["history_events"]] == ["StartAccepted", "WorkflowStarted"]
+        await api.complete(task, {"type": "schedule_activity", "activity_type": "charge", "arguments": [1]})
+        work = await api.worker("activity-tasks/poll", POLL)
+        assert work.json().keys() == answer.keys()
+        assert work.json()["task"]["task_type"] == "activity"
+        assert work.json()["task"]["payload_codec"] == "avro"
+        assert {(await answered(api)).json()["task"]["workflow_id"] for _ in range(2)} == {"o-1", "o-2"}
+        nothing = (await answered(api)).json()
+        assert (nothing["task"], nothing["poll_status"]) == (None, "empty")
+
+
+@pytest.mark.contract("POLL-01", "POLL-02", "POLL-06", "STREAM-05")
+async def test_an_empty_poll_is_held_as_long_as_was_asked_and_no_longer() -> None:
+    async with serving() as api:
+        await api.register()
+        assert (await answered(api)).json()["poll_status"] == "empty", "without a wish: at once"
+        assert (await answered(api, timeout_seconds=0)).json()["poll_status"] == "empty"
+        for wish, held in ((2, 2), (0.1, 1), (600, 60)):
+            waiting = asyncio.create_task(answered(api, timeout_seconds=wish))
+            await parked(api)
+            await api.world.advance(held - 0.01)
+            assert len(api.server.engine.matching.waiting()) == 1
+            await api.world.advance(0.02)
+            answer = (await waiting).json()
+            assert (answer["task"], answer["poll_status"], answer["retry_after_seconds"]) == (None, "empty", None)
+            assert answer.keys() >= {"protocol_version", "server_capabilities"}
+
+
+@pytest.mark.contract("POLL-05", "MATCH-03")
+async def test_a_task_that_becomes_ready_goes_to_one_parked_poll_at_once() -> None:
+    async with serving() as api:
+        workers = [f"w-{number}" for number in range(20)]
+        for worker in workers:
+            await api.register(worker)
+        polls = [asyncio.create_task(answered(api, worker_id=worker, timeout_seconds=30)) for worker in workers]
+        await parked(api, 20)
+        await api.start()
+        await until(lambda: any(poll.done() for poll in polls))
+        await api.world.advance(31)
+        answers = [(await poll).json() for poll in polls]
+        assert sorted(answer["poll_status"] for answer in answers) == ["empty"] * 19 + ["leased"]
+
+
+async def test_a_repeated_poll_gets_the_same_task_again() -> None:
+    async with serving() as api:
+        await api.register()
+        await api.start("o-1")
+        await api.start("o-2")
+        first = await api.poll(poll_request_id="p-1")
+        again = await api.poll(poll_request_id="p-1")
+        assert again == first
+        other = await api.poll(poll_request_id="p-2")
+        assert other["workflow_id"] == "o-2"
+        await api.complete(first, {"type": "complete_workflow"})
+        assert await api.poll(poll_request_id="p-1") is None, "its task is done"
+
+
+async def test_a_caller_that_hangs_up_leaves_its_task_to_others() -> None:
+    async with serving() as api:
+        await api.register()
+        impatient = asyncio.create_task(answered(api, timeout_seconds=30))
+        await parked(api)
+        impatient.cancel()
+        await parked(api, 0)
+        await api.start()
+        assert (await api.poll())["workflow_task_attempt"] == 1
+
+
+async def test_a_server_that_drains_answers_parked_polls_at_once() -> None:
+    async with serving() as api:
+        await api.register()
+        waiting = asyncio.create_task(answered(api, timeout_seconds=60))
+        await parked(api)
+        api.server.drain()
+        assert (await waiting).json()["poll_status"] == "empty"
+        await api.start()
+        assert (await answered(api, timeout_seconds=60)).json()["poll_status"] == "empty"
+
+
+async def test_more_polls_than_a_server_may_hold_are_told_to_come_back() -> None:
+    async with serving(max_parked_polls=1) as api:
+        await api.register()
+        await api.register("w-2")
+        first = asyncio.create_task(answered(api, timeout_seconds=30))
+        await parked(api)
+        full = await answered(api, worker_id="w-2", timeout_seconds=30)
+        assert (full.status_code, full.headers["retry-after"]) == (429, "1")
+        body = full.json()
+        assert (body["reason"], body["poll_status"]) == ("long_poll_capacity_exhausted",) * 2
+        assert (body["task"], body["task_kind"], body["task_queue"]) == (None, "workflow_task", "q")
+        await api.world.advance(31)
+        await first
+
+
+@pytest.mark.contract("POLL-11")
+async def test_a_queue_that_cannot_be_coordinated_is_unavailable() -> None:
+    async with serving() as api:
+        await api.register()
+        api.server.engine.holder = False
+        answer = await answered(api)
+        assert (answer.status_code, answer.json()["poll_status"], answer.json()["task"]) == (200, "unavailable", None)
+
+
+@pytest.mark.contract("POLL-12", "STREAM-06", "STREAM-11", "FLEET-07")
+async def test_a_draining_build_gets_no_new_work_until_it_is_resumed() -> None:
+    async with serving() as api:
+        await api.register("old", build_id="b1")
+        await api.register("new", build_id="b2")
+        await api.start(build_id="b1")
+        drained = await api.control("POST", "/task-queues/q/build-ids/drain", {"build_id": "b1"})
+        assert drained.json()["drain_intent"] == "draining"
+        for kind in ("workflow", "activity"):
+            refused = await api.worker(f"{kind}-tasks/poll", {"worker_id": "old", "task_queue": "q"})
+            assert (refused.status_code, refused.json()["reason"]) == (409, "worker_draining")
+            assert (refused.json()["poll_status"], refused.json()["task"]) == ("draining", None)
+        assert await api.poll("query", worker_id="old") is None, "asked it may be, still"
+        assert await api.poll(worker_id="new") is None, "another build is not a substitute"
+        assert (await api.register("late", build_id="b1")).json()["status"] == "draining"
+        await api.control("POST", "/task-queues/q/build-ids/resume", {"build_id": "b1"})
+        task = await api.poll(worker_id="old")
+        assert (task["compatibility"], task["workflow_task_attempt"]) == ("b1", 1)
+
+
+async def test_a_promoted_build_gets_the_new_runs_and_the_old_ones_stay() -> None:
+    async with serving() as api:
+        await api.register("old", build_id="b1")
+        await api.register("new", build_id="b2")
+        await api.control("POST", "/task-queues/q/build-ids/promote", {"build_id": "b1"})
+        await api.start("first")
+        await api.control("POST", "/task-queues/q/build-ids/promote", {"build_id": "b2"})
+        await api.start("second")
+        assert (await api.poll(worker_id="new"))["workflow_id"] == "second"
+        assert (await api.poll(worker_id="old"))["workflow_id"] == "first"
+        cohorts = (await api.control("GET", "/task-queues/q/build-ids")).json()["build_ids"]
+        assert {c["build_id"]: c["new_start_selected"] for c in cohorts} == {"b1": False, "b2": True}
+
+
+@pytest.mark.contract("POLL-10", "MATCH-11", "MATCH-12")
+async def test_a_queue_at_its_limit_of_leases_throttles() -> None:
+    async with serving(workflow_task_max_active_leases_per_queue=1) as api:
+        await api.register()
+        await api.register("elsewhere", queue="other")
+        for number in range(2):
+            await api.start(f"o-{number}")
+        await api.start("free", task_queue="other")
+        first = await api.poll()
+        throttled = await answered(api)
+        assert (throttled.status_code, throttled.json()["task"]) == (200, None)
+        assert (throttled.json()["poll_status"], throttled.json()["reason"]) == (
+            "throttled",
+            "max_active_leases_per_queue",
+        )
+        assert (await api.poll(worker_id="elsewhere", queue="other"))["workflow_id"] == "free"
+        seen = (await api.control("GET", "/task-queues/q")).json()
+        assert seen["admission"]["workflow_tasks"]["status"] == "throttled"
+        assert (seen["stats"]["workflow_tasks"]["ready_count"], seen["stats"]["workflow_tasks"]["leased_count"]) == (
+            1,
+            1,
+        )
+        waiting = asyncio.create_task(answered(api, timeout_seconds=30))
+        await parked(api)
+        await api.complete(first, {"type": "complete_workflow"})
+        assert (await waiting).json()["task"]["workflow_id"] == "o-1", "a freed slot serves who waits"
+
+
+async def test_dispatches_per_minute_are_budgeted() -> None:
+    async with serving(workflow_task_max_dispatches_per_minute=2) as api:
+        await api.register()
+        for number in range(3):
+            await api.start(f"o-{number}")
+        assert [(await answered(api)).json()["poll_status"] for _ in range(3)] == ["leased", "leased", "throttled"]
+        await api.world.advance(61)
+        assert (await answered(api)).json()["poll_status"] == "leased"
+
+
+@pytest.mark.contract("MATCH-06", "MATCH-07", "LEASE-02")
+async def test_ready_means_everything_fits() -> None:
+    async with serving() as api:
+        await api.register(supported_workflow_types=["other"], supported_activity_types=["ship"])
+        await api.register("able")
+        await api.register("far", queue="far")
+        await api.start()
+        assert await api.poll() is None, "another workflow type"
+        assert await api.poll(worker_id="far", queue="far") is None, "another queue"
+        assert await api.poll("activity", worker_id="able") is None, "another kind"
+        await api.complete(
+            await api.poll(worker_id="able"),
+            {"type": "schedule_activity", "activity_type": "charge"},
+            {"type": "start_timer", "delay_seconds": 10},
+        )
+        assert await api.poll("activity") is None, "another activity type"
+        assert (await api.poll("activity", worker_id="able"))["activity_type"] == "charge"
+        assert await api.poll(worker_id="able") is None, "not due yet"
+        await api.world.advance(11)
+        assert (await api.poll(worker_id="able"))["workflow_wait_kind"] == "timer"
+
+
+@pytest.mark.contract("MATCH-04", "LEASE-14")
+async def test_a_worker_that_deregisters_gives_its_tasks_back() -> None:
+    async with serving() as api:
+        await api.register()
+        await api.register("next")
+        await api.start()
+        task = await api.poll()
+        gone = await api.worker(f"registrations/{ME}", method="DELETE")
+        assert (gone.status_code, gone.json()["outcome"]) == (200, "deregistered")
+        assert gone.json()["recovered_workflow_task_count"] == 1
+        await settle()
+        again = await api.poll(worker_id="next")
+        assert (again["task_id"], again["workflow_task_attempt"]) == (task["task_id"], 2)
+        twice = await api.worker(f"registrations/{ME}", method="DELETE")
+        assert (twice.status_code, twice.json()["reason"]) == (404, "worker_not_found")
+
+
+def _seconds(text: str) -> float:
+    from datetime import datetime
+
+    return datetime.fromisoformat(text).timestamp()

@@ -1,0 +1,99 @@
+"""`dw server` as a process: it says where it is, keeps what it was given, drains and leaves with 0."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+DW = (sys.executable, "-P", "-m", "holdfast.cli.main", "server")
+PATIENCE = 20
+
+
+class Process:
+    def __init__(self, directory: Path, *arguments: str) -> None:
+        self.popen = subprocess.Popen(
+            [*DW, "--port", "0", *arguments], cwd=directory, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        assert self.popen.stdout is not None
+        self.lines = [self.popen.stdout.readline()]
+        self.url = self.lines[0].split()[-1]
+
+    def line(self) -> str:
+        assert self.popen.stdout is not None
+        return self.popen.stdout.readline()
+
+    def call(self, method: str, path: str, token: str, body: Any = None) -> httpx.Response:
+        headers = {
+            "Authorization": f"Bearer {token}",
+            "X-Durable-Workflow-Control-Plane-Version": "2",
+            "X-Durable-Workflow-Protocol-Version": "1.20",
+        }
+        return httpx.request(method, f"{self.url}/api{path}", headers=headers, json=body, timeout=PATIENCE)
+
+    def stop(self) -> tuple[int, str]:
+        self.popen.terminate()
+        rest, _ = self.popen.communicate(timeout=PATIENCE)
+        return self.popen.returncode, rest
+
+
+def test_a_token_is_made_and_shown_once_and_the_database_is_in_this_directory(tmp_path: Path) -> None:
+    process = Process(tmp_path)
+    try:
+        token = process.line().split()[-1]
+        assert len(token) >= 32
+        assert process.call("GET", "/cluster/info", token).status_code == 200
+        assert process.call("GET", "/cluster/info", "guess").status_code == 401
+    finally:
+        code, rest = process.stop()
+    assert (code, rest) == (0, "")
+    assert (tmp_path / "holdfast.db").exists()
+
+
+def test_draining_answers_who_waits_and_keeps_what_was_registered(tmp_path: Path) -> None:
+    process = Process(tmp_path, "--token", "t")
+    register = {"worker_id": "w", "task_queue": "q", "supported_workflow_types": ["order"]}
+    poll = {"worker_id": "w", "task_queue": "q", "timeout_seconds": 60}
+    assert process.call("POST", "/worker/register", "t", register).status_code == 201
+    answers: list[httpx.Response] = []
+    waiting = threading.Thread(
+        target=lambda: answers.append(process.call("POST", "/worker/workflow-tasks/poll", "t", poll))
+    )
+    waiting.start()
+    while "workers" not in (found := process.call("GET", "/workers", "t").json()) or not found["workers"]:
+        pass
+    assert process.call("POST", "/workflows", "t", {"workflow_type": "other", "workflow_id": "x"}).status_code == 201
+    code, _ = process.stop()
+    waiting.join(PATIENCE)
+    assert code == 0
+    assert [answer.json()["poll_status"] for answer in answers] == ["empty"]
+    again = Process(tmp_path, "--token", "t")
+    try:
+        assert again.call("GET", "/workflows/x", "t").json()["status"] == "pending"
+        probe = again.call("POST", "/worker/workflow-tasks/poll", "t", poll | {"timeout_seconds": 0})
+        assert probe.json()["poll_status"] == "empty", "a worker does not have to register again"
+    finally:
+        again.stop()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--port", "many"], "--port is 'many'"),
+        (["--store", "mysql://x"], "sqlite:PATH"),
+        (["--store", "sqlite:/nowhere/at/all.db"], "does not exist"),
+        (["--prot", "1"], "No such option"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_2(tmp_path: Path, arguments: list[str], said: str) -> None:
+    done = subprocess.run(
+        [*DW, *arguments], cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1

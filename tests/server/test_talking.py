@@ -1,0 +1,374 @@
+"""Signals, updates, queries and the operator's commands over HTTP, with a worker played by hand."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import httpx
+import pytest
+
+from .kit import ME, Api, blob, serving, settle, until, value
+
+DONE = {"type": "complete_workflow"}
+WAIT = {"type": "open_condition_wait", "condition_key": "paid", "condition_definition_fingerprint": "sha256:1"}
+CHARGE = {"type": "schedule_activity", "activity_type": "charge"}
+CONTRACT = {
+    "signals": ["pay"],
+    "signal_contracts": [{"name": "pay", "parameters": [{"name": "amount", "required": True, "type": "int"}]}],
+    "queries": ["state"],
+    "query_contracts": [{"name": "state", "parameters": []}],
+    "updates": ["rename", "check"],
+    "update_contracts": [
+        {"name": "rename", "parameters": [{"name": "name", "required": True, "type": "string"}]},
+        {"name": "check", "parameters": []},
+    ],
+    "update_validators": ["check"],
+}
+
+
+async def running(api: Api, *commands: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """A run whose first task has been completed with these commands."""
+    await api.register(workflow_command_contracts={"order": CONTRACT}, **more)
+    started = await api.start()
+    assert (await api.complete(await api.poll(), *(commands or (WAIT,)))).status_code == 200
+    return started
+
+
+async def post(api: Api, path: str, body: Any = None, workflow: str = "o-1") -> httpx.Response:
+    return await api.control("POST", f"/workflows/{workflow}/{path}", {} if body is None else body)
+
+
+# -- signals
+
+
+@pytest.mark.contract("RESUME-05", "RESUME-07", "RESUME-09", "CODEC-12")
+async def test_a_signal_wakes_the_run_and_says_so() -> None:
+    async with serving() as api:
+        await running(api)
+        sent = await post(api, "signal/pay", {"input": blob([5])})
+        body = sent.json()
+        assert (sent.status_code, body["outcome"], body["command_status"]) == (202, "signal_received", "accepted")
+        assert (body["signal_name"], body["control_plane"]["operation_name"]) == ("pay", "pay")
+        task = await api.poll()
+        assert (task["workflow_wait_kind"], task["signal_name"]) == ("signal", "pay")
+        assert (task["workflow_command_id"], task["workflow_signal_id"]) == (body["command_id"], body["signal_id"])
+        assert (task["resume_source_kind"], task["open_wait_id"]) == (
+            "workflow_signal",
+            f"signal-application:{body['signal_id']}",
+        )
+        received = next(e for e in task["history_events"] if e["event_type"] == "SignalReceived")["payload"]
+        assert (received["arguments"], received["payload_codec"]) == (blob([5])["blob"], "avro")
+        await api.complete(task, WAIT)
+        types = await api.types()
+        assert types.count("ConditionWaitOpened") == 1, "the same wait sent again is the open one"
+        assert "ConditionWaitSatisfied" not in types
+        await post(api, "signal/pay", {"input": [6]})
+        await api.complete(await api.poll(), DONE)
+        assert (await api.types())[-3:] == ["SignalApplied", "ConditionWaitSatisfied", "WorkflowCompleted"] or (
+            "ConditionWaitSatisfied" in await api.types()
+        )
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "reason"),
+    [
+        ("signal/nothing", {}, 404, "unknown_signal"),
+        ("signal/pay", {}, 422, "invalid_signal_arguments"),
+        ("signal/pay", {"input": ["five"]}, 422, "invalid_signal_arguments"),
+        ("signal/pay", {"input": [1, 2]}, 422, "invalid_signal_arguments"),
+        ("signal/pay", {"input": {"price": 1}}, 422, "invalid_signal_arguments"),
+        ("signal/pay", {"input": "text"}, 422, "invalid_payload"),
+        ("signal/pay", {"input": {"codec": "json", "blob": ""}}, 422, "unsupported_payload_codec"),
+        ("signal/pay", {"input": [1], "request_id": ""}, 422, "validation_failed"),
+        ("update/nothing", {}, 409, "update_rejected"),
+        ("update/rename", {"input": [1]}, 422, "invalid_update_arguments"),
+        ("update/rename", {"wait_for": "forever"}, 422, "validation_failed"),
+        ("update/rename", {"wait_policy": "completed"}, 422, "validation_failed"),
+        ("query/nothing", {}, 404, "query_not_found"),
+        ("query/state", {"input": [1]}, 422, "invalid_query_arguments"),
+        ("cancel", {"reason": "x" * 1001}, 422, "validation_failed"),
+        ("archive", {}, 409, "run_not_closed"),
+    ],
+)
+async def test_what_the_contract_does_not_take_is_refused(path: str, body: Any, status: int, reason: str) -> None:
+    async with serving() as api:
+        await running(api)
+        answer = await post(api, path, body)
+        assert (answer.status_code, answer.json()["reason"]) == (status, reason), answer.text
+        assert answer.json()["message"]
+        assert await api.poll() is None, "nothing woke the run"
+
+
+async def test_a_request_id_makes_a_retry_harmless_and_a_lie_visible() -> None:
+    async with serving() as api:
+        await running(api)
+        first = (await post(api, "signal/pay", {"input": [1], "request_id": "r"})).json()
+        again = (await post(api, "signal/pay", {"input": [1], "request_id": "r"})).json()
+        assert (again["command_id"], again["retained"], again["intent_verified"]) == (first["command_id"], True, True)
+        assert (await api.types()).count("SignalReceived") == 1
+        other = await post(api, "signal/pay", {"input": [2], "request_id": "r"})
+        assert (other.status_code, other.json()["reason"]) == (409, "request_id_conflict")
+        assert other.json()["retained_command_type"] == "signal"
+
+
+@pytest.mark.contract("START-10", "START-11", "HOOK-01")
+async def test_a_signal_can_bring_its_own_start() -> None:
+    async with serving() as api:
+        await api.register(workflow_command_contracts={"order": CONTRACT})
+        body = {"workflow_type": "order", "task_queue": "q", "input": ["book"], "signal_input": [5]}
+        for outcome in ("started_new", "returned_existing_active"):
+            answer = await api.control("POST", "/workflows/s-1/signal-with-start/pay", body)
+            assert (answer.status_code, answer.json()["start_outcome"]) == (202, outcome), answer.text
+        types = await api.types("s-1")
+        assert types.index("SignalReceived") < len(types)
+        assert types.count("SignalReceived") == 2
+        assert not [t for t in types if t.startswith("Activity")]
+
+
+# -- updates
+
+
+@pytest.mark.contract("CMD-12", "CMD-13", "RESUME-06")
+async def test_an_update_is_accepted_applied_and_answered() -> None:
+    async with serving() as api:
+        await running(api)
+        accepted = await post(api, "update/rename", {"input": ["a"]})
+        body = accepted.json()
+        assert (accepted.status_code, body["update_status"], body["wait_timed_out"]) == (202, "accepted", False)
+        task = await api.poll()
+        assert (task["workflow_wait_kind"], task["workflow_update_id"]) == ("update", body["update_id"])
+        assert task["open_wait_id"] == f"update:{body['update_id']}"
+        waiting = asyncio.create_task(
+            api.control("GET", f"/workflows/o-1/updates/{body['update_id']}?wait_timeout_seconds=60")
+        )
+        await settle()
+        done = {"type": "complete_update", "update_id": body["update_id"], "result": blob({"name": "a"})}
+        await api.complete(task, done)
+        found = await waiting
+        assert (found.status_code, found.json()["update_status"], found.json()["result"]) == (
+            200,
+            "completed",
+            {"name": "a"},
+        )
+        await api.complete(await api.poll(), WAIT)  # the ordinary task behind it
+        failing = asyncio.create_task(post(api, "update/rename", {"input": ["b"], "wait_for": "completed"}))
+        await until(lambda: bool(api.server.engine.matching.backlog()))
+        task = await api.poll()
+        wrong = {
+            "type": "fail_update",
+            "update_id": task["workflow_update_id"],
+            "message": "taken",
+            "exception_type": "E",
+        }
+        await api.complete(task, wrong)
+        failed = await failing
+        assert (failed.status_code, failed.json()["update_status"]) == (422, "failed")
+        assert (failed.json()["failure_message"], failed.json()["exception_type"]) == ("taken", "E")
+
+
+async def test_an_update_that_takes_too_long_answers_where_it_stands() -> None:
+    async with serving() as api:
+        await running(api)
+        body = {"input": ["a"], "wait_for": "completed", "wait_timeout_seconds": 3}
+        waiting = asyncio.create_task(post(api, "update/rename", body))
+        while not waiting.done():
+            await api.world.advance(0.01)
+        answer = await waiting
+        assert (answer.status_code, answer.json()["update_status"], answer.json()["wait_timed_out"]) == (
+            202,
+            "accepted",
+            True,
+        )
+
+
+async def test_a_validator_is_asked_before_an_update_is_accepted() -> None:
+    async with serving() as api:
+        await running(api)
+        for before, (verdict, status) in enumerate((("approve", 202), ("reject", 422))):
+            asked = asyncio.create_task(post(api, "update/check", {}))
+            poll = {
+                "worker_id": ME,
+                "task_queue": "q",
+                "timeout_seconds": 30,
+                "task_kinds": ["workflow", "update_validation"],
+            }
+            task = (await api.worker("workflow-tasks/poll", poll)).json()["task"]
+            assert (task["task_kind"], task["update_name"]) == ("update_validation", "check")
+            assert [e["event_type"] for e in task["history_events"]].count("UpdateAccepted") == before
+            body: dict[str, Any] = {"lease_owner": ME, "update_validation_attempt": 1}
+            if verdict == "reject":
+                body["failure"] = {"message": "not now", "reason": "update_validator_rejected"}
+            path = f"update-validation-tasks/{task['update_validation_task_id']}/{verdict}"
+            assert (await api.worker(path, body)).status_code == 200
+            answer = await asked
+            assert answer.status_code == status, answer.text
+            if verdict == "approve":
+                applied = await api.poll()
+                await api.complete(applied, {"type": "complete_update", "update_id": applied["workflow_update_id"]})
+                await api.complete(await api.poll(), WAIT)
+            else:
+                assert answer.json()["reason"] == "update_validator_rejected"
+            late = await api.worker(path, body)
+            assert (late.status_code, late.json()["reason"]) == (404, "update_validation_task_not_found")
+
+
+# -- queries
+
+
+@pytest.mark.contract("QRY-01", "QRY-02", "QRY-04", "QRY-05", "QRY-07", "STREAM-04", "STREAM-07")
+async def test_a_query_is_answered_by_a_worker_from_committed_history() -> None:
+    async with serving() as api:
+        started = await running(api)
+        before = await api.types()
+        asked = asyncio.create_task(post(api, "query/state"))
+        task = await api.poll("query", timeout_seconds=30)
+        assert {
+            "query_task_id",
+            "query_task_attempt",
+            "workflow_id",
+            "run_id",
+            "workflow_type",
+            "query_name",
+        } <= task.keys()
+        assert (task["task_type"], task["task_id"], task["lease_owner"]) == ("query", task["query_task_id"], ME)
+        assert (task["query_name"], task["run_id"], task["payload_codec"]) == ("state", started["run_id"], "avro")
+        assert [e["event_type"] for e in task["history_events"]][-1] == "ConditionWaitOpened"
+        assert await api.poll("query") is None, "leased once"
+        path = f"query-tasks/{task['query_task_id']}"
+        good = {"lease_owner": ME, "query_task_attempt": 1, "result": None, "result_envelope": blob({"n": 1})}
+        for change, reason in (
+            ({"lease_owner": "thief"}, "lease_owner_mismatch"),
+            ({"query_task_attempt": 2}, "query_task_attempt_mismatch"),
+        ):
+            refused = await api.worker(f"{path}/complete", good | change)
+            assert (refused.status_code, refused.json()["reason"]) == (409, reason)
+        assert (await api.worker(f"{path}/complete", good)).status_code == 200
+        answer = (await asked).json()
+        assert (answer["result"], value(answer["result_envelope"])) == ({"n": 1}, {"n": 1})
+        twice = await api.worker(f"{path}/complete", good)
+        assert (twice.status_code, twice.json()["reason"]) == (404, "query_task_not_found")
+        assert await api.types() == before
+        unknown = await api.worker(f"{path}/heartbeat", good)
+        assert unknown.status_code == 404
+
+
+@pytest.mark.contract("QRY-06", "QRY-08", "QRY-09")
+async def test_what_a_worker_cannot_answer_is_told_to_the_caller() -> None:
+    async with serving() as api:
+        await running(api)
+        for said, status, reason in (
+            ("rejected_unknown_query", 404, "rejected_unknown_query"),
+            ("query_rejected", 409, "query_rejected"),
+            ("query_payload_decode_failed", 409, "query_rejected"),
+        ):
+            asked = asyncio.create_task(post(api, "query/state"))
+            task = await api.poll("query", timeout_seconds=30)
+            failure = {"reason": said, "message": "cannot", "type": "QueryFailed"}
+            body = {"lease_owner": ME, "query_task_attempt": 1, "failure": failure}
+            await api.worker(f"query-tasks/{task['query_task_id']}/fail", body)
+            answer = await asked
+            assert (answer.status_code, answer.json()["reason"]) == (status, reason)
+
+
+@pytest.mark.contract("QRY-03", "QRY-10", "QRY-11")
+async def test_a_query_without_an_answer_ends_with_its_caller() -> None:
+    async with serving() as api:
+        await running(api)
+        asked = asyncio.create_task(post(api, "query/state"))
+        task = await api.poll("query", timeout_seconds=30)
+        await api.world.advance(11)
+        answer = await asked
+        assert (answer.status_code, answer.json()["reason"]) == (504, "query_worker_timeout")
+        assert await api.poll("query") is None
+        body = {"lease_owner": ME, "query_task_attempt": 1, "result": 1}
+        late = await api.worker(f"query-tasks/{task['query_task_id']}/complete", body)
+        assert late.json()["reason"] == "query_task_not_found"
+        await api.worker(f"registrations/{ME}", method="DELETE")
+        alone = await post(api, "query/state")
+        assert (alone.status_code, alone.json()["reason"]) == (409, "query_worker_unavailable")
+
+
+@pytest.mark.contract("QRY-12", "QRY-13")
+async def test_a_query_sees_what_the_code_has_seen_of_the_run_it_names() -> None:
+    async with serving() as api:
+        first = await running(api, {"type": "continue_as_new"})
+        await api.complete(await api.poll(), WAIT)
+        await post(api, "signal/pay", {"input": [1]})
+        asked = asyncio.create_task(post(api, "query/state"))
+        task = await api.poll("query", timeout_seconds=30)
+        assert "SignalReceived" not in [e["event_type"] for e in task["history_events"]], "not applied yet"
+        done = {"lease_owner": ME, "query_task_attempt": 1, "result": "now"}
+        await api.worker(f"query-tasks/{task['query_task_id']}/complete", done)
+        await asked
+        earlier = asyncio.create_task(post(api, f"runs/{first['run_id']}/query/state"))
+        old = await api.poll("query", timeout_seconds=30)
+        assert old["run_id"] == first["run_id"] != task["run_id"]
+        await api.worker(f"query-tasks/{old['query_task_id']}/complete", done | {"result": "then"})
+        assert (await earlier).json()["result"] == "then"
+
+
+# -- stopping
+
+
+@pytest.mark.contract("LEASE-12", "LEASE-13", "ACT-05", "ACT-06")
+@pytest.mark.parametrize(("verb", "status"), [("cancel", "cancelled"), ("terminate", "terminated")])
+async def test_workers_are_told_that_the_run_was_closed(verb: str, status: str) -> None:
+    async with serving() as api:
+        await running(api, CHARGE, WAIT)
+        work = await api.poll("activity")
+        await post(api, "signal/pay", {"input": [1]})
+        task = await api.poll()
+        stopped = await post(api, verb, {"reason": "enough"})
+        assert (stopped.status_code, stopped.json()["outcome"], stopped.json()["reason"]) == (200, status, "enough")
+        described = await api.describe()
+        assert (described["status"], described["status_bucket"]) == (status, "failed")
+        lease = {"lease_owner": ME, "workflow_task_attempt": task["workflow_task_attempt"]}
+        for call, more in (
+            ("history", {}),
+            ("heartbeat", {}),
+            ("complete", {"commands": [DONE]}),
+            ("fail", {"failure": {"message": "x"}}),
+        ):
+            answer = await api.worker(f"workflow-tasks/{task['task_id']}/{call}", lease | more)
+            body = answer.json()
+            assert (answer.status_code, body["reason"], body["can_continue"]) == (409, "run_closed", False)
+            assert (body["cancel_requested"], body["stop_reason"]) == (True, f"run_{status}")
+            assert (body["run_closed_reason"], body["run_closed_at"]) == (status, described["closed_at"])
+            assert body["protocol_version"] == "1.20"
+        beat = (await api.activity("heartbeat", work)).json()
+        assert (beat["can_continue"], beat["cancel_requested"], beat["reason"]) == (False, True, f"run_{status}")
+        assert (beat["run_closed_reason"], beat["run_closed_at"]) == (status, described["closed_at"])
+        for call, more in (("complete", {"result": 1}), ("fail", {"failure": {"message": "x"}})):
+            answer = await api.activity(call, work, **more)
+            assert (answer.status_code, answer.json()["outcome"]) == (409, "ignored")
+            assert answer.json()["run_closed_at"] == described["closed_at"]
+        assert (await api.types()).count("ActivityCancelled") == 1
+        again = await post(api, verb)
+        assert (again.status_code, again.json()["reason"]) == (409, "run_not_active")
+        assert again.json()["outcome"] == "rejected_not_active"
+
+
+@pytest.mark.contract("REC-06", "HOOK-04")
+async def test_commands_to_a_run_reach_that_run_or_nobody() -> None:
+    async with serving() as api:
+        first = await running(api, {"type": "continue_as_new"})
+        second = (await api.describe())["run_id"]
+        old = await post(api, f"runs/{first['run_id']}/signal/pay", {"input": [1]})
+        assert (old.status_code, old.json()["target_scope"]) == (409, "run")
+        assert old.json()["rejection_reason"] == "selected_run_not_current"
+        lost = await post(api, "runs/NORUN/cancel")
+        assert (lost.status_code, lost.json()["reason"]) == (404, "run_not_found")
+        assert (await post(api, f"runs/{first['run_id']}/archive")).json()["outcome"] == "archived"
+        current = await post(api, f"runs/{second}/terminate")
+        assert (current.status_code, current.json()["outcome"]) == (200, "terminated")
+
+
+async def test_a_paused_run_gives_nothing_out() -> None:
+    async with serving() as api:
+        await running(api, CHARGE)
+        assert (await post(api, "pause")).status_code == 200
+        assert await api.poll("activity") is None
+        assert (await post(api, "unpause")).status_code == 200
+        await settle()
+        assert await api.poll("activity") is not None
