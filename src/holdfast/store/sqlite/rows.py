@@ -2,6 +2,9 @@
 
 Several decisions of one instance become one guarded update (the first one's guard, the last one's values), and a task
 that was born and closed inside the batch never touches the disk.
+
+`sqlite3` binds integers, text and bytearrays as they are. For anything else, bytes and None too, it first searches for an
+adapter, which costs more than the binding. So blobs are bytearrays here, and the statements make null of 0 and ''.
 """
 
 from __future__ import annotations
@@ -23,13 +26,23 @@ _decode_search = msgspec.json.Decoder(dict[str, Any]).decode
 
 Row = tuple[Any, ...]
 
+_EMPTY = bytearray()
+
+
+def _blob(value: Task | CommandRecord) -> bytearray:
+    return bytearray(_encode(value))
+
+
+def _text(value: dict[str, Any]) -> str:
+    return _encode(value).decode()
+
 
 class Unlinked(Exception):
     """Two decisions of one instance that were not made one on top of the other: each needs its own guard."""
 
 
 class Rows:
-    """The statements' parameters of one batch."""
+    """The statements' parameters of one batch: row by row for updates, all in one list for multi-row inserts."""
 
     __slots__ = (
         "commands",
@@ -47,15 +60,16 @@ class Rows:
     )
 
     def __init__(self, decisions: Iterable[Decision]) -> None:
-        self.events: list[Row] = []
-        self.commands: list[Row] = []
-        self.sends: list[Row] = []
+        self.events: list[Any] = []
+        self.commands: list[Any] = []
+        self.sends: list[Any] = []
         self.took: list[Row] = []
         first: dict[int, Decision] = {}
         last: dict[int, Decision] = {}
         moved: set[int] = set()
-        tasks: dict[tuple[int, str], tuple[bool, Task | None]] = {}
+        tasks: dict[str, tuple[int, bool, Task | None]] = {}
         runs: dict[int, tuple[bool, RunRow]] = {}
+        events = self.events
         for decision in decisions:
             key = decision.workflow.key
             previous = last.get(key)
@@ -67,58 +81,54 @@ class Rows:
             if decision.wake_moved:
                 moved.add(key)
             for e in decision.events:
-                self.events.append(
-                    (e.run, e.sequence, type(e.event).__name__, e.at, e.body, e.context_body, e.checksum)
-                )
+                context = bytearray(e.context_body) if e.context_body else _EMPTY
+                events += (e.run, e.sequence, type(e.event).__name__, e.at, bytearray(e.body), context, e.checksum)
             for change in decision.tasks:
-                place = (key, change.task_id)
-                before = tasks.get(place)
-                tasks[place] = (change.stored if before is None else before[0], change.task)
+                id = change.task_id
+                stored = tasks[id][1] if id in tasks else change.stored
+                tasks[id] = (key, stored, change.task)
             for is_new, row in decision.runs:
                 if is_new:
                     moved.add(key)  # the next run may be of another type, which is written with the wake
                 before_run = runs.get(row.key)
                 runs[row.key] = (is_new or (before_run is not None and before_run[0]), row)
             for s in decision.sends:
-                self.sends.append(
-                    (s.key, s.sender, s.namespace, s.workflow_id, type(s.parcel).__name__, pack(s.parcel))
-                )
+                body = bytearray(pack(s.parcel))
+                self.sends += (s.key, s.sender, s.namespace, s.workflow_id, type(s.parcel).__name__, body)
             for taken in decision.took:
                 self.took.append((taken,))
             for c in decision.commands:
-                self.commands.append((key, c.sequence, c.request_id, c.command_type, _encode(c)))
+                self.commands += (key, c.sequence, c.request_id, c.command_type, _blob(c))
         self._instances(first, last, moved)
         self._tasks(tasks)
         self._runs(runs)
         self.touched = list(last)
 
     def _instances(self, first: dict[int, Decision], last: dict[int, Decision], moved: set[int]) -> None:
-        self.new: list[Row] = []
+        self.new: list[Any] = []
         self.guards: list[Row] = []
         self.wakes: list[Row] = []
         for key, decision in last.items():
             w = decision.workflow
             after = first[key].after
             if after == 0:
-                self.new.append(
-                    (
-                        w.key,
-                        w.namespace,
-                        w.workflow_id,
-                        w.workflow_type,
-                        w.last,
-                        w.run,
-                        w.command_sequence,
-                        w.cursor,
-                        w.next_wake,
-                        w.expects,
-                        w.length,
-                        w.checksum,
-                        w.reserved_at,
-                        w.outside,
-                        w.awaited,
-                        w.held,
-                    )
+                self.new += (
+                    key,
+                    w.namespace,
+                    w.workflow_id,
+                    w.workflow_type,
+                    w.last,
+                    w.run,
+                    w.command_sequence,
+                    w.cursor,
+                    w.next_wake or 0,
+                    w.expects,
+                    w.length,
+                    w.checksum,
+                    w.reserved_at or 0,
+                    w.outside,
+                    w.awaited,
+                    bytearray(w.held) if w.held else _EMPTY,
                 )
             elif key in moved:
                 self.wakes.append(
@@ -132,8 +142,8 @@ class Rows:
                         w.checksum,
                         w.outside,
                         w.awaited,
-                        w.held,
-                        w.next_wake,
+                        bytearray(w.held) if w.held else _EMPTY,
+                        w.next_wake or 0,
                         w.workflow_type,
                         key,
                         after,
@@ -151,53 +161,51 @@ class Rows:
                         w.checksum,
                         w.outside,
                         w.awaited,
-                        w.held,
+                        bytearray(w.held) if w.held else _EMPTY,
                         key,
                         after,
                     )
                 )
 
-    def _tasks(self, tasks: dict[tuple[int, str], tuple[bool, Task | None]]) -> None:
-        self.puts: list[Row] = []
+    def _tasks(self, tasks: dict[str, tuple[int, bool, Task | None]]) -> None:
+        self.puts: list[Any] = []
         self.drops: list[Row] = []
-        for place, (stored, task) in tasks.items():
+        for id, (key, stored, task) in tasks.items():
             if task is not None:
-                self.puts.append((*place, task.state, task.available_at, _encode(task)))
+                self.puts += (key, id, task.state, task.available_at, _blob(task))
             elif stored:
-                self.drops.append(place)
+                self.drops.append((key, id))
 
     def _runs(self, runs: dict[int, tuple[bool, RunRow]]) -> None:
-        self.runs: list[Row] = []
+        self.runs: list[Any] = []
         self.runs_changed: list[Row] = []
         for is_new, r in runs.values():
-            search = _encode(r.search_attributes).decode() if r.search_attributes else None
+            search = _text(r.search_attributes) if r.search_attributes else ""
             if is_new:
-                self.runs.append(
-                    (
-                        r.key,
-                        r.workflow,
-                        r.run_id,
-                        r.number,
-                        r.namespace,
-                        r.workflow_id,
-                        r.workflow_type,
-                        r.status,
-                        r.closed_reason,
-                        r.queue,
-                        r.connection,
-                        r.compatibility,
-                        r.business_key,
-                        _encode(r.labels).decode() if r.labels else None,
-                        search,
-                        r.started_at,
-                        r.closed_at,
-                        r.length,
-                        r.archived_at,
-                    )
+                self.runs += (
+                    r.key,
+                    r.workflow,
+                    r.run_id,
+                    r.number,
+                    r.namespace,
+                    r.workflow_id,
+                    r.workflow_type,
+                    r.status,
+                    r.closed_reason or "",
+                    r.queue,
+                    r.connection or "",
+                    r.compatibility or "",
+                    r.business_key or "",
+                    _text(r.labels) if r.labels else "",
+                    search,
+                    r.started_at,
+                    r.closed_at or 0,
+                    r.length,
+                    r.archived_at or 0,
                 )
             else:
                 self.runs_changed.append(
-                    (r.status, r.closed_reason, search, r.closed_at, r.length, r.archived_at, r.key)
+                    (r.status, r.closed_reason or "", search, r.closed_at or 0, r.length, r.archived_at or 0, r.key)
                 )
 
 

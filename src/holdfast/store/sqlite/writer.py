@@ -12,16 +12,23 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from time import perf_counter
+from typing import Any
 
 from holdfast.kernel.decision import Decision
 from holdfast.store import ALL, Applied, Entry, Unavailable
 from holdfast.store.sqlite.connection import BUSY, PATIENT, connect, is_down, primary, unavailable
-from holdfast.store.sqlite.rows import Row, Rows
+from holdfast.store.sqlite.rows import Rows
 
 Offload = Callable[[Callable[[], Applied], Callable[[Applied], None]], None]
 
 _CHUNKS = (64, 16, 4, 1)
 SLOW_COMMIT = 0.003
+
+
+def _of_rows(insert: str, size: int) -> tuple[int, str]:
+    """An insert of one row as an insert of many, and how many parameters it takes."""
+    head, row = insert.rsplit("values", 1)
+    return row.count("?") * size, f"{head}values{','.join([row] * size)}"
 
 
 class _Short(Exception):
@@ -38,16 +45,8 @@ class Writer:
         self._offload = offload
         self._pace = 0.0  # moving average of a commit, in seconds
         self._inserts = {
-            (name, size): sql[name] + " " + ",".join(["(" + ",".join("?" * columns) + ")"] * size)
-            for name, columns in (
-                ("guard_new", 16),
-                ("insert_run", 19),
-                ("insert_event", 7),
-                ("put_task", 5),
-                ("insert_command", 5),
-                ("insert_send", 6),
-            )
-            for size in _CHUNKS
+            name: [_of_rows(sql[name], size) for size in _CHUNKS]
+            for name in ("guard_new", "insert_run", "insert_event", "put_task", "insert_command", "insert_send")
         }
         self._kept: list[tuple[Entry, Callable[[Unavailable | None], None]]] = []  # waiting for the connection
         self.tell = False  # leave a notice for the engine, because we are not it
@@ -181,7 +180,7 @@ class Writer:
 
     def _rows(self, connection: sqlite3.Connection, rows: Rows) -> None:
         sql = self._sql
-        if rows.new and self._insert(connection, "guard_new", rows.new) != len(rows.new):
+        if rows.new and not self._insert(connection, "guard_new", rows.new):
             raise _Short
         if rows.guards and connection.executemany(sql["guard"], rows.guards).rowcount != len(rows.guards):
             raise _Short
@@ -207,22 +206,20 @@ class Writer:
         if self.tell:
             connection.executemany(sql["insert_notice"], [(key,) for key in rows.touched])
 
-    def _insert(self, connection: sqlite3.Connection, name: str, rows: list[Row]) -> int:
-        """Multi-row statements in a few fixed sizes: fewer steps into SQLite, and each statement stays prepared."""
-        count = 0
+    def _insert(self, connection: sqlite3.Connection, name: str, values: list[Any]) -> bool:
+        """Multi-row statements in a few fixed sizes: fewer steps into SQLite, and each statement stays prepared.
+
+        Whether every row went in.
+        """
+        rows = 0
         start = 0
-        left = len(rows)
-        for size in _CHUNKS:
+        left = len(values)
+        for size, statement in self._inserts[name]:
             while left >= size:
-                statement = self._inserts[name, size]
-                if size == 1:
-                    count += connection.execute(statement, rows[start]).rowcount
-                else:
-                    flat = [value for row in rows[start : start + size] for value in row]
-                    count += connection.execute(statement, flat).rowcount
+                rows += connection.execute(statement, values[start : start + size]).rowcount
                 start += size
                 left -= size
-        return count
+        return rows * self._inserts[name][-1][0] == len(values)
 
     def _commit(self, connection: sqlite3.Connection, result: Applied) -> Applied:
         began = perf_counter()
