@@ -74,8 +74,13 @@ def _datum(blob: bytes, pos: int) -> tuple[object, int]:
             values.append(blob[pos : pos + size].decode())
             pos += size
         elif branch == LONG:
-            number, pos = _unzigzag(blob, pos)
-            values.append(number)
+            number = blob[pos]
+            if number < 128:
+                pos += 1
+                values.append(number >> 1 ^ -(number & 1))
+            else:
+                number, pos = _unzigzag(blob, pos)
+                values.append(number)
         elif branch == DOUBLE:
             (double,) = _READ_DOUBLE(blob, pos)
             if not isfinite(double):

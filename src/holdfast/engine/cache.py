@@ -35,9 +35,13 @@ class Entry:
         self.cost = 0
 
     def weigh(self, code: int) -> int:
-        run = self.flow.run
-        fresh = 0 if self.fresh is None else len(self.fresh) * 700
-        return _BASE + len(self.flow.tasks) * _PER_TASK + fresh + (0 if run is None else 64 * len(run.agenda)) + code
+        flow = self.flow
+        weight = _BASE + len(flow.tasks) * _PER_TASK + code
+        if self.fresh:
+            weight += len(self.fresh) * 700
+        if flow.run is not None and flow.run.agenda:
+            weight += 64 * len(flow.run.agenda)
+        return weight
 
 
 class Cache:

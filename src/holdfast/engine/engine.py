@@ -14,6 +14,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 from weakref import WeakSet
 
+from msgspec import Struct
+
 from holdfast.engine.cache import Cache, Entry, Reply
 from holdfast.engine.inline import InlineCode
 from holdfast.engine.leases import Leases, Queue
@@ -49,18 +51,15 @@ os.register_at_fork(after_in_child=_after_fork)
 BATCH = 1024  # decisions in one commit
 
 
-class Item:
+class Item(Struct, eq=False):
     """A decision in a batch, and what to do when it is on disk."""
 
-    __slots__ = ("again", "assignments", "decision", "entry", "message", "reply")
-
-    def __init__(self, entry: Entry, decision: Decision, message: Message, reply: Reply | None, again: bool) -> None:
-        self.entry = entry
-        self.decision = decision
-        self.message = message
-        self.reply = reply
-        self.again = again
-        self.assignments: list[Any] = []
+    entry: Entry
+    decision: Decision
+    message: Message
+    reply: Reply | None
+    again: bool
+    assignments: Sequence[Any] = ()
 
 
 class Engine:
@@ -272,9 +271,10 @@ class Engine:
         if decision.closed:
             self._closed(entry, decision)
         if entry.inflight == 0:
-            answers, entry.answers = entry.answers, []
-            for _, reply, value, error in answers:
-                reply(value, error)
+            if entry.answers:
+                answers, entry.answers = entry.answers, []
+                for _, reply, value, error in answers:
+                    reply(value, error)
             self.settle(entry)
 
     def settle(self, entry: Entry) -> None:
@@ -334,6 +334,8 @@ class Engine:
 
     def refill(self, executor: Executor) -> None:
         """An executor has room: give it what waits in its lanes."""
+        if not self.matching.has_tasks:
+            return
 
         def wants(lane: Lane) -> bool:
             return executor.runs(

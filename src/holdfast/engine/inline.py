@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from holdfast.engine.cache import Entry, Reply
+from holdfast.engine.cache import Entry
 from holdfast.engine.matching import COLD, Executor, Held
 from holdfast.kernel.event import HistoryDamaged, Recorded
 from holdfast.kernel.features.lease import Claim, Offer
@@ -127,25 +128,29 @@ class InlineCode:
             self._engine.decide(entry, Claim(task_id=task.id, lease=lease), lambda _v, e: start(e), False)
             return
         future = self._executing.pop(task.id, None)
-        self._engine.decide(entry, result, self._acknowledge(entry, task, owner, future), False)
+        self._engine.decide(entry, result, partial(self._acknowledged, entry, task, owner, future), False)
 
-    def _acknowledge(self, entry: Entry, task: Task, owner: str, future: asyncio.Future[Any] | None) -> Reply:
+    def _acknowledged(
+        self,
+        entry: Entry,
+        task: Task,
+        owner: str,
+        future: asyncio.Future[Any] | None,
+        value: Any,
+        error: BaseException | None,
+    ) -> None:
         """Code that ran ahead of history is only kept if its completion was recorded."""
-
-        def acknowledged(value: Any, error: BaseException | None) -> None:
-            if isinstance(error, Refused):
-                log.warning("workflow %s: completion refused: %s", entry.flow.workflow_id, error)
-                self._engine.discard(entry)
-                # The code would ask for the same again: it gets the pause of a failed task, and an operator can see why.
-                block = Block(message=str(error), type="CompletionRefused", reason=error.reason)
-                failure = FailWorkflowTask(
-                    task_id=task.id, owner=owner, attempt=task.attempt + 1, block=block, lease=Lease(owner=owner)
-                )
-                self._engine.submit(entry.flow.key, failure, again=False)
-            if future is not None and not future.done():
-                future.set_result(value) if error is None else future.set_exception(error)
-
-        return acknowledged
+        if isinstance(error, Refused):
+            log.warning("workflow %s: completion refused: %s", entry.flow.workflow_id, error)
+            self._engine.discard(entry)
+            # The code would ask for the same again: it gets the pause of a failed task, and an operator can see why.
+            block = Block(message=str(error), type="CompletionRefused", reason=error.reason)
+            failure = FailWorkflowTask(
+                task_id=task.id, owner=owner, attempt=task.attempt + 1, block=block, lease=Lease(owner=owner)
+            )
+            self._engine.submit(entry.flow.key, failure, again=False)
+        if future is not None and not future.done():
+            future.set_result(value) if error is None else future.set_exception(error)
 
     async def execute(self, key: int, task_id: str) -> Any:
         """Run one ready workflow task on this process's executor and answer when its outcome is on disk."""

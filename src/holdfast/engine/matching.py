@@ -295,6 +295,11 @@ class Matching:
         entry = (task.routing.priority, task.available_at, task.id, task.workflow)
         heappush(self._lanes.setdefault(lane_of(task), []), entry)
 
+    @property
+    def has_tasks(self) -> bool:
+        """Whether any task waits in a lane."""
+        return bool(self._known)
+
     def knows(self, task_id: str) -> bool:
         """Whether the task waits in a lane."""
         return task_id in self._known

@@ -58,6 +58,8 @@ class Minted:
         self._random = source
         self._node = source.getrandbits(8)
         self._last = 0
+        self._millisecond = -1  # of the last ULID, whose beginning is kept
+        self._prefix = ""
         self._serial = (now() << 8) | self._node
 
     def serial(self) -> int:
@@ -70,9 +72,18 @@ class Minted:
         return last
 
     def ulid(self) -> str:
-        value = ((self._now() // 1000) << 80) | self._random.getrandbits(80)
+        millisecond = self._now() // 1000
+        if millisecond != self._millisecond:
+            self._millisecond = millisecond
+            self._prefix = "".join([_PAIRS[(millisecond >> shift) & 1023] for shift in (40, 30, 20, 10, 0)])
+        # 80 random bits in two halves: Python is slow with wide integers.
+        return self._prefix + self._eight() + self._eight()
+
+    def _eight(self) -> str:
+        """Eight random characters."""
         pairs = _PAIRS
-        return "".join([pairs[(value >> shift) & 1023] for shift in range(120, -1, -10)])
+        bits = self._random.getrandbits(40)
+        return f"{pairs[bits >> 30]}{pairs[bits >> 20 & 1023]}{pairs[bits >> 10 & 1023]}{pairs[bits & 1023]}"
 
 
 class AsyncioWorld:

@@ -105,7 +105,8 @@ def chain(previous: int, sequence: int, type_name: str, at: int, body: bytes, co
     salt = _salts.get(type_name)
     if salt is None:
         salt = _salts[type_name] = crc32(type_name.encode())
-    return crc32(body, crc32(context, previous ^ salt ^ ((sequence * 0x9E3779B1 + at) & 0xFFFFFFFF)))
+    start = previous ^ salt ^ ((sequence * 0x9E3779B1 + at) & 0xFFFFFFFF)
+    return crc32(body, crc32(context, start) if context else start)
 
 
 def encode_context(context: Context) -> bytes:

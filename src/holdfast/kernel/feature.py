@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from msgspec import Struct
+
 from holdfast.kernel.command import Command
 from holdfast.kernel.event import Context, Event, Recorded
 from holdfast.kernel.failure import Failure
@@ -39,19 +41,19 @@ class Deadline(NamedTuple):
     length: Callable[[Workflow, Any], Micros] | None = None
 
 
-class Value(NamedTuple):
+class Value(Struct, frozen=True, gc=False):
     """A step ended well; `blob` is its encoded result (None: it has no result)."""
 
     blob: bytes | None
 
 
-class Plain(NamedTuple):
+class Plain(Struct, frozen=True):
     """A step ended well with a value that needs no decoding."""
 
     value: Any
 
 
-class Thrown(NamedTuple):
+class Thrown(Struct, frozen=True):
     """A step ended badly; the author's code sees an exception."""
 
     failure: Failure

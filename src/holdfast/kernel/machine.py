@@ -138,7 +138,7 @@ class Machine:
     ) -> Decision:
         """What this message changes. The state is folded forward as far as the decision goes."""
         after = flow.last
-        turn = Turn(self, flow, now, ids, offer)
+        turn = Turn(self, flow, flow.run, now, ids, offer)  # type: ignore[arg-type]
         self._decide[type(message)](turn, message)
         return self._settle(turn, after)
 
@@ -255,7 +255,8 @@ class Machine:
 
     def breach(self, turn: Turn, commands: list[Command]) -> Breach | None:
         """The first structural limit these commands would pass."""
-        for limit in map(self._limits.get, dict.fromkeys(map(type, commands))):
+        for kind in dict.fromkeys(map(type, commands)) if len(commands) != 1 else (type(commands[0]),):
+            limit = self._limits.get(kind)
             found = None if limit is None else limit(turn, commands)
             if found is not None:
                 return found
@@ -329,7 +330,7 @@ class Machine:
             self._row(flow),
             after,
             turn.events,
-            [TaskChange(id, tasks.get(id), stored) for id, stored in touched.items()],
+            [TaskChange(id, tasks.get(id), stored) for id, stored in touched.items()] if touched else (),
             turn.indexed,
             turn.commands,
             turn.reply,

@@ -6,7 +6,6 @@ run and is the only one to touch it. `Workflow` adds what lives beside history: 
 
 from __future__ import annotations
 
-from collections import deque
 from heapq import heappush
 from typing import Any, TypeVar
 
@@ -67,19 +66,18 @@ class Run:
         self.last_at: Micros = 0
         self.not_before: Micros = 0  # a retry waits until then with its first task
         self.step = 0  # the highest step number recorded
-        self.waking: deque[tuple[int, Resume]] = deque()  # waking events, oldest first; the cursor eats them
-        self.apart: deque[tuple[int, Resume]] = deque()  # events that get a task of their own, ahead of the waking ones
+        self.waking: list[tuple[int, Resume]] = []  # waking events, oldest first; the cursor eats them
+        self.apart: list[tuple[int, Resume]] = []  # events that get a task of their own, ahead of the waking ones
         self.agenda: list[Moment] = []  # heap of (at, kind, id); entries may be stale
         self.rearmed: dict[Moment, Micros] = {}  # deadlines that a clock since set back put too far away
         self.parts: dict[type[Any], Any] = {}
 
     def part(self, kind: type[P]) -> P:
         """This feature's own state of the run, made on first use."""
-        try:
-            return self.parts[kind]
-        except KeyError:
+        found = self.parts.get(kind)
+        if found is None:
             found = self.parts[kind] = kind()
-            return found
+        return found
 
     @property
     def open(self) -> bool:

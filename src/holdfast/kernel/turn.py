@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.kernel.command import Command, StepCommand
@@ -34,62 +35,34 @@ def watch(run: Run, task: Task) -> None:
         run.remind(task.repair_available_at, "repair", task.id)
 
 
-class Turn:
-    __slots__ = (
-        "_context_body",
-        "asked",
-        "closed",
-        "commands",
-        "context",
-        "events",
-        "flow",
-        "granted",
-        "ids",
-        "indexed",
-        "machine",
-        "now",
-        "offer",
-        "reindex",
-        "reply",
-        "run",
-        "runs_started",
-        "sends",
-        "told",
-        "took",
-        "touched",
-    )
-
-    def __init__(
-        self, machine: Machine, flow: Workflow, now: Micros, ids: Ids, offer: Callable[[Task], Lease | None]
-    ) -> None:
-        self.machine = machine
-        self.flow = flow
-        self.ids = ids
-        self.offer = offer
-        self.now = now
-        # The current run. Before an instance's first run there is none, and nobody asks.
-        self.run: Run = flow.run  # type: ignore[assignment]
-        self.context: Context = NO_CONTEXT
-        self._context_body: bytes | None = b""  # encoded when the first event needs it
-        self.events: list[Recorded] = []
-        self.touched: dict[str, bool] = {}  # task id -> a row existed before this turn
-        # Most turns have none of these; a shared empty tuple costs nothing.
-        self.asked: Sequence[Command] = ()  # by the completion that is being checked
-        self.commands: Sequence[CommandRecord] = ()
-        self.reply: Any = None
-        self.indexed: Sequence[tuple[bool, RunRow]] = ()
-        self.runs_started: Sequence[int] = ()
-        self.closed: Sequence[str] = ()
-        self.granted: Sequence[Task] = ()  # leased in this turn
-        self.told: Sequence[tuple[str, Any]] = ()
-        self.sends: Sequence[Send] = ()
-        self.took: Sequence[int] = ()
-        self.reindex = False
+class Turn(Struct, eq=False):
+    machine: Machine
+    flow: Workflow
+    run: Run  # the current one; before an instance's first run there is none, and nobody asks
+    now: Micros
+    ids: Ids
+    offer: Callable[[Task], Lease | None]
+    context: Context = NO_CONTEXT
+    context_body: bytes | None = b""  # encoded when the first event needs it
+    events: list[Recorded] = []
+    touched: dict[str, bool] = {}  # task id -> a row existed before this turn
+    # Most turns have none of these; a shared empty tuple costs nothing.
+    asked: Sequence[Command] = ()  # by the completion that is being checked
+    commands: Sequence[CommandRecord] = ()
+    reply: Any = None
+    indexed: Sequence[tuple[bool, RunRow]] = ()
+    runs_started: Sequence[int] = ()
+    closed: Sequence[str] = ()
+    granted: Sequence[Task] = ()  # leased in this turn
+    told: Sequence[tuple[str, Any]] = ()
+    sends: Sequence[Send] = ()
+    took: Sequence[int] = ()
+    reindex: bool = False
 
     def act_for(self, context: Context) -> None:
         """From here on events are caused by this."""
         self.context = context
-        self._context_body = b"" if context is NO_CONTEXT else None
+        self.context_body = b"" if context is NO_CONTEXT else None
 
     def record(self, event: Event) -> Recorded:
         """Append a fact to the current run and fold it."""
@@ -98,16 +71,17 @@ class Turn:
             path = run.parts[Groups].paths.get(event.sequence)  # type: ignore[attr-defined]
             if path:
                 event = replace(event, parallel_group_path=path)  # every event of a leaf says where it belongs
-        context_body = self._context_body
-        if context_body is None:
-            context_body = self._context_body = encode_context(self.context)
-        if self.now >= run.last_at:
-            entry = record(run.key, run.length + 1, self.now, event, self.context, context_body, run.checksum)
-        else:
+        context = self.context
+        body = self.context_body
+        if body is None:
+            body = self.context_body = encode_context(context)
+        at = self.now
+        if at < run.last_at:
             # History never runs backwards, whatever the clock does; deadlines go by the clock.
-            context = replace(self.context, ahead=run.last_at - self.now)
+            context = replace(context, ahead=run.last_at - at)
             body = encode_context(context)
-            entry = record(run.key, run.length + 1, run.last_at, event, context, body, run.checksum)
+            at = run.last_at
+        entry = record(run.key, run.length + 1, at, event, context, body, run.checksum)
         self.machine.evolve(self.flow, run, entry)
         self.events.append(entry)
         return entry
@@ -213,10 +187,10 @@ class Turn:
 
     def record_as(self, event: Event, context: Context) -> Recorded:
         """Record one event with a cause of its own."""
-        before, body = self.context, self._context_body
+        before, body = self.context, self.context_body
         self.act_for(context)
         entry = self.record(event)
-        self.context, self._context_body = before, body
+        self.context, self.context_body = before, body
         return entry
 
     def send(self, namespace: str, workflow_id: str, parcel: Parcel) -> None:

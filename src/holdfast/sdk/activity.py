@@ -7,13 +7,13 @@ they become the retry policy that is snapped into history when the step is sched
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
-from functools import update_wrapper
+from functools import cached_property, update_wrapper
 from typing import Any, Concatenate, Generic, Literal, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, cast, overload
 
 from holdfast.codec.arguments import Signature
 from holdfast.codec.values import loads
 from holdfast.kernel.command import Command
-from holdfast.kernel.feature import Outcome, Plain, Thrown, Value
+from holdfast.kernel.feature import Outcome, Plain, Value
 from holdfast.kernel.features.activity import CancelActivity, RetryPolicy, ScheduleActivity
 from holdfast.kernel.features.activity.schedule import check_policy
 from holdfast.kernel.message import Refused
@@ -67,13 +67,10 @@ class Definition(Generic[P, R]):
         self.policy = policy_of(options)
         self.queue = options.get("queue")
         self.local = options.get("local", False)
-        self._signature: Signature | None = None
 
-    @property
+    @cached_property
     def signature(self) -> Signature:
-        if self._signature is None:
-            self._signature = Signature(self.fn, drop_self=self.method)
-        return self._signature
+        return Signature(self.fn, drop_self=self.method)
 
     def step(self, *args: P.args, **kwargs: P.kwargs) -> Step[R]:
         """Describe the call without making it."""
@@ -89,7 +86,8 @@ class Definition(Generic[P, R]):
         _refuse_unknown(options)
         merged: ActivityOptions = {**self.given, **options}
         copy = type(self)(self.fn, self.type, merged, extern=self.extern, method=self.method, is_async=self.is_async)
-        copy._signature = self._signature
+        if "signature" in self.__dict__:  # not before it is needed: its annotations may name what comes later
+            copy.signature = self.signature
         copy.named = self.named
         return copy
 
@@ -184,13 +182,12 @@ class ActivityCall(Call[R]):
         return f"{self.shape} {self.detail}"
 
     def finish(self, fiber: Fiber, outcome: Outcome) -> R:
-        match outcome:
-            case Value(blob):
-                return loads(blob, self.definition.signature.returns) if blob is not None else None  # type: ignore[return-value]
-            case Plain(value):
-                return value
-            case Thrown():
-                return throw(fiber, outcome)
+        if isinstance(outcome, Value):
+            blob = outcome.blob
+            return loads(blob, self.definition.signature.returns) if blob is not None else None  # type: ignore[return-value]
+        if isinstance(outcome, Plain):
+            return outcome.value
+        return throw(fiber, outcome)
 
     def cancel(self, fiber: Fiber, step: int) -> None:
         if not self.definition.local:
@@ -257,7 +254,7 @@ def _bound(definition: Any, instance: object | None) -> Any:
         method=instance is None,
         is_async=definition.is_async,
     )
-    copy._signature = Signature(definition.fn, drop_self=True)
+    copy.signature = Signature(definition.fn, drop_self=True)
     copy.named = definition.named
     return copy
 

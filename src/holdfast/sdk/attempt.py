@@ -23,12 +23,30 @@ class Attempt:
         self._beat = beat
         self._assignment = assignment
         self.cancelled = False
-        self.id = assignment.activity_execution_id
-        self.attempt_id = assignment.activity_attempt_id
-        self.number = assignment.attempt_number
-        self.type = assignment.activity_type
-        self.workflow_id = assignment.workflow_id
-        self.run_id = assignment.run_id
+
+    @property
+    def id(self) -> str:
+        return self._assignment.activity_execution_id
+
+    @property
+    def attempt_id(self) -> str:
+        return self._assignment.activity_attempt_id
+
+    @property
+    def number(self) -> int:
+        return self._assignment.attempt_number
+
+    @property
+    def type(self) -> str:
+        return self._assignment.activity_type
+
+    @property
+    def workflow_id(self) -> str:
+        return self._assignment.workflow_id
+
+    @property
+    def run_id(self) -> str:
+        return self._assignment.run_id
 
     @property
     def idempotency_key(self) -> str:

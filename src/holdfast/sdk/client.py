@@ -239,7 +239,7 @@ class AsyncClient:
                 workflow_id=id,
                 namespace=self.namespace,
                 arguments=arguments,
-                routing=self._routing(definition, o),
+                routing=Routing(namespace=self.namespace, queue=definition.queue or "default"),
                 definition=definition.snapshot,
             )
         timeout, run_timeout = o.get("timeout"), o.get("run_timeout")

@@ -189,7 +189,7 @@ class EmbeddedExecutor:
                 return self.host.cold
             fiber = self._new_fiber(assignment)
         fiber.assignment = assignment
-        suspected = self._suspects.get(assignment.workflow_type)
+        suspected = self._suspects.get(assignment.workflow_type) if self._suspects else None
         clock = perf_counter if suspected is None else thread_time
         began = clock()
         self._resume(fiber, events, assignment)
@@ -359,9 +359,9 @@ class EmbeddedExecutor:
         attempt = Attempt(assignment, self._beat)
         if definition.is_async:
             task = self.host.spawn(self._async_attempt(assignment, attempt), f"activity-{assignment.activity_type}")
-            self._attempts[attempt.attempt_id] = (attempt, task)
+            self._attempts[assignment.activity_attempt_id] = (attempt, task)
         else:
-            self._attempts[attempt.attempt_id] = (attempt, None)
+            self._attempts[assignment.activity_attempt_id] = (attempt, None)
             self.host.thread(lambda: self._attempt(assignment, attempt), self._ended)
 
     def _attempt(self, assignment: ActivityAssignment, attempt: Attempt) -> tuple[ActivityAssignment, Message]:

@@ -121,7 +121,7 @@ class Fiber:
         self._waiting: dict[int, Strand | Callable[[Outcome], None]] = {}
         self._runnable: deque[tuple[Strand | None, Any]] = deque()
         self._suspended: set[Strand] = set()
-        self._asked: deque[tuple[int, str]] = deque(maxlen=8)
+        self._asked: list[tuple[int, str]] = []  # what a replay asked for, to be shown beside its history
         self._random: random.Random | None = None
         self._parts: dict[type[Any], Any] = {}
         self._applying: list[Recorded] = []
@@ -413,7 +413,7 @@ class Fiber:
         self._check()
         self.step = step = self.step + 1
         if self._known:
-            self._asked.append((step, operation.describe()))
+            self._asked = [*self._asked[-7:], (step, operation.describe())]
         return step
 
     def _ask(self, operation: Operation) -> int:

@@ -194,6 +194,8 @@ def fired(fiber: Fiber, entry: Recorded) -> None:
 def look_at_conditions(fiber: Fiber) -> None:
     """Let every wait end whose condition holds or whose time is over, until nothing moves any more."""
     conditions = fiber.part(Conditions)
+    if not conditions.open:
+        return
     conditions.open = {step: wait for step, wait in conditions.open.items() if fiber.awaits(step)}
     moved = True
     while moved and fiber.block is None and fiber.closing is None and not fiber.locals:

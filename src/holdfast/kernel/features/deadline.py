@@ -63,8 +63,10 @@ def _length(read: Callable[[WorkflowStarted], float | None]) -> Callable[[Workfl
 
 def overrun(turn: Turn) -> bool:
     """Time the run out if its deadline has passed, though its wake has not been delivered yet."""
-    for armed, due in ((_execution_deadline, _execution_due), (_run_deadline, _run_due)):
-        at = armed(turn.flow, 0)
+    started = turn.run.part(Identity).started
+    if started is None:
+        return False
+    for at, due in ((started.execution_deadline_at, _execution_due), (started.run_deadline_at, _run_due)):
         if at is not None and at <= turn.now:
             due(turn, 0)
             return True

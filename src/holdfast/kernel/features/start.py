@@ -25,6 +25,7 @@ from holdfast.kernel.turn import Turn
 from holdfast.kernel.values import CODEC, Micros, Routing, seconds, valid_id
 
 DuplicatePolicy = Literal["reject_duplicate", "return_existing_active"]
+_POLICIES = get_args(DuplicatePolicy)
 
 
 class Definition(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -450,14 +451,16 @@ def _fingerprint(message: Start) -> str | None:
 def _check_options(message: Start) -> None:
     if not message.workflow_type:
         raise Refused("invalid_workflow_type", "a workflow type is needed", field="workflow_type")
-    if message.duplicate_policy not in get_args(DuplicatePolicy):
+    if message.duplicate_policy not in _POLICIES:
         raise Refused(
             "invalid_duplicate_policy",
-            f"{message.duplicate_policy!r} is no duplicate policy; use one of {', '.join(get_args(DuplicatePolicy))}",
+            f"{message.duplicate_policy!r} is no duplicate policy; use one of {', '.join(_POLICIES)}",
             field="duplicate_policy",
         )
-    for name in ("execution_timeout_seconds", "run_timeout_seconds"):
-        timeout: float | None = getattr(message, name)
+    for name, timeout in (
+        ("execution_timeout_seconds", message.execution_timeout_seconds),
+        ("run_timeout_seconds", message.run_timeout_seconds),
+    ):
         if timeout is not None and not 0 < timeout < 1e10:
             raise Refused("invalid_timeout", f"{name} must be above 0 and below 10^10, not {timeout}", field=name)
     if message.business_key is not None and not 1 <= len(message.business_key) <= 191:
@@ -469,16 +472,22 @@ def _check_options(message: Start) -> None:
                 f"label {label!r}: keys are 1 to 64 of A-Z a-z 0-9 _ . : -, values 1 to 191 characters",
                 field=f"visibility_labels.{label}",
             )
-    search.check(message.search_attributes)
-    memo.check(message.memo)
+    if message.search_attributes:
+        search.check(message.search_attributes)
+    if message.memo:
+        memo.check(message.memo)
 
 
 def _breach(turn: Turn, message: Start) -> Breach | None:
     limits = turn.machine.limits
     return (
         over_count("payload_size", len(message.arguments or b""), limits.payload_size)
-        or over_count("memo_size", memo.size(message.memo), limits.memo_size)
-        or over_count("search_attribute_size", search.size(message.search_attributes), limits.search_attribute_size)
+        or (over_count("memo_size", memo.size(message.memo), limits.memo_size) if message.memo else None)
+        or (
+            over_count("search_attribute_size", search.size(message.search_attributes), limits.search_attribute_size)
+            if message.search_attributes
+            else None
+        )
     )
 
 

@@ -273,7 +273,7 @@ def _accepted(run: Run, event: UpdateAccepted, entry: Recorded) -> None:
 def _completed(run: Run, event: UpdateCompleted, entry: Recorded) -> None:
     accepted = run.part(Updates).pending.pop(event.update_id, None)
     if accepted is not None and run.apart and run.apart[0][0] == accepted.sequence:
-        run.apart.popleft()
+        run.apart.pop(0)
 
 
 def _unchanged(run: Run, event: UpdateRejected | UpdateApplied, entry: Recorded) -> None:

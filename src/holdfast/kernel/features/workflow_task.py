@@ -141,8 +141,8 @@ def ensure(turn: Turn) -> None:
     waking = run.waking
     if waking and waking[-1][0] <= flow.cursor:
         waking.clear()
-    while waking and waking[0][0] <= flow.cursor:
-        waking.popleft()
+    if waking and waking[0][0] <= flow.cursor:
+        waking[:] = [entry for entry in waking if entry[0] > flow.cursor]
     if flow.busy is not None or not (run.apart or waking):
         return
     if run.apart:

@@ -100,7 +100,7 @@ def complete(turn: Turn, message: CompleteActivity) -> None:
     breach = over_count("payload_size", len(message.result or b""), turn.machine.limits.payload_size)
     task_id = spend(turn, execution, message.owner)
     scheduled = execution.scheduled
-    id = attempt_id(turn.run.run_id, message.step, message.attempt)
+    id = execution.attempt_id
     if breach is not None:
         turn.record(
             ActivityFailed(
@@ -140,7 +140,7 @@ def fail(turn: Turn, message: FailActivity) -> None:
     execution = current(turn, message)
     task_id = spend(turn, execution, message.owner)
     failure = message.failure
-    id = attempt_id(turn.run.run_id, message.step, message.attempt)
+    id = execution.attempt_id
     if retryable(execution, failure):
         retry(turn, execution, failure, reason="activity_failed")
         outcome = "retry_scheduled"
@@ -188,9 +188,9 @@ def retry(turn: Turn, execution: Execution, failure: Failure, *, reason: str, ti
     step = execution.step
     attempt = execution.attempt
     pause = execution.policy.backoff(execution.retry)
-    id = attempt_id(run.run_id, step, attempt) if attempt else None  # None: it was never claimed
+    id = execution.attempt_id or None  # None: it was never claimed
     scheduled = execution.scheduled
-    turn.drop(activity_task_id(run.run_id, step, execution.retry))
+    turn.drop(execution.task_id)
     turn.record(
         ActivityRetryScheduled(
             sequence=step,
@@ -198,7 +198,7 @@ def retry(turn: Turn, execution: Execution, failure: Failure, *, reason: str, ti
             activity_type=scheduled.activity_type,
             activity_attempt_id=id,
             retry_task_id=activity_task_id(run.run_id, step, execution.retry + 1),
-            retry_of_task_id=activity_task_id(run.run_id, step, execution.retry),
+            retry_of_task_id=execution.task_id,
             retry_available_at=turn.now + pause,
             retry_backoff_seconds=pause / SECOND,
             retry_after_attempt_id=id,
@@ -223,13 +223,11 @@ def heartbeat(turn: Turn, message: HeartbeatActivity) -> None:
         turn.reply = _stopped(run, message.run_id, id)
         return
     execution = run.part(Activities).open.get(message.step)
-    if execution is None or not _is_current(
-        turn.flow, execution, message.step, message.attempt, message.owner, turn.now
-    ):
+    if execution is None or not _is_current(turn.flow, execution, message.attempt, message.owner, turn.now):
         turn.reply = _stale(run, id, execution)
         return
     recorded = _worth_recording(turn, execution, message.progress)
-    task = turn.flow.tasks.get(activity_task_id(run.run_id, message.step, execution.retry))
+    task = turn.flow.tasks.get(execution.task_id)
     until = None if execution.lease_until is None else turn.now + LEASE
     if recorded:
         turn.act_for(Context(task_id=None if task is None else task.id, attempt=message.attempt, owner=message.owner))
@@ -273,9 +271,9 @@ def status(flow: Workflow, run_id: str, step: int, attempt: int, owner: str, now
     if run is None or run.run_id != run_id or not run.open:
         return _stopped(run, run_id, id)
     execution = run.part(Activities).open.get(step)
-    if execution is None or not _is_current(flow, execution, step, attempt, owner, now):
+    if execution is None or not _is_current(flow, execution, attempt, owner, now):
         return _stale(run, id, execution)
-    task = flow.tasks.get(activity_task_id(run_id, step, execution.retry))
+    task = flow.tasks.get(execution.task_id)
     return HeartbeatReply(
         activity_attempt_id=id,
         can_continue=True,
@@ -351,7 +349,7 @@ def current(turn: Turn, message: CompleteActivity | FailActivity) -> Execution:
     execution = run.part(Activities).open.get(message.step)
     if execution is None:
         raise Refused("stale_attempt", f"activity {message.step} has already ended", outcome="ignored")
-    if not _is_current(turn.flow, execution, message.step, message.attempt, message.owner, turn.now):
+    if not _is_current(turn.flow, execution, message.attempt, message.owner, turn.now):
         raise Refused(
             "stale_attempt",
             f"attempt {message.attempt} of activity {message.step} is no longer the current one",
@@ -361,10 +359,10 @@ def current(turn: Turn, message: CompleteActivity | FailActivity) -> Execution:
     return execution
 
 
-def _is_current(flow: Workflow, execution: Execution, step: int, attempt: int, owner: str, now: Micros) -> bool:
+def _is_current(flow: Workflow, execution: Execution, attempt: int, owner: str, now: Micros) -> bool:
     if not execution.running or execution.attempt != attempt or execution.owner != owner:
         return False
-    task = flow.tasks.get(activity_task_id(flow.current.run_id, step, execution.retry))
+    task = flow.tasks.get(execution.task_id)
     if task is None:
         return True  # the row is only transport: history says that this attempt is the current one
     return task.state == "leased" and (task.until is None or task.until > now)
@@ -372,7 +370,7 @@ def _is_current(flow: Workflow, execution: Execution, step: int, attempt: int, o
 
 def spend(turn: Turn, execution: Execution, owner: str) -> str:
     """Use up the lease of the current attempt, if its row still exists."""
-    task_id = activity_task_id(turn.run.run_id, execution.step, execution.retry)
+    task_id = execution.task_id
     if task_id in turn.flow.tasks:
         task = turn.hold(task_id, owner, execution.attempt)
         turn.drop(task_id)
@@ -392,17 +390,14 @@ def cancel_all(turn: Turn) -> None:
 
 
 def _cancel(turn: Turn, execution: Execution) -> None:
-    run = turn.run
-    turn.drop(activity_task_id(run.run_id, execution.step, execution.retry))
+    turn.drop(execution.task_id)
     turn.record(
         ActivityCancelled(
             sequence=execution.step,
             activity_execution_id=execution.scheduled.activity_execution_id,
             activity_type=execution.scheduled.activity_type,
             cancelled_at=turn.now,
-            activity_attempt_id=attempt_id(run.run_id, execution.step, execution.attempt)
-            if execution.running
-            else None,
+            activity_attempt_id=execution.attempt_id if execution.running else None,
             attempt_number=execution.attempt or None,
         )
     )

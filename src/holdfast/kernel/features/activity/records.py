@@ -17,7 +17,7 @@ from holdfast.kernel.features.failures import Raised, remember
 from holdfast.kernel.groups import GroupEntry
 from holdfast.kernel.retry import RetryPolicy
 from holdfast.kernel.state import Run
-from holdfast.kernel.values import CODEC, Micros, Routing, seconds
+from holdfast.kernel.values import CODEC, Micros, Routing, activity_task_id, seconds
 
 
 class Progress(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -131,42 +131,26 @@ class ActivityCancelled(_ActivityEvent, frozen=True, kw_only=True, omit_defaults
 Terminal = ActivityCompleted | ActivityFailed | ActivityTimedOut | ActivityCancelled
 
 
-class Execution:
+class Execution(Struct, eq=False):
     """One open activity. `heard_at` is in memory only: heartbeats are recorded sparsely."""
 
-    __slots__ = (
-        "attempt",
-        "close_deadline",
-        "heard_at",
-        "heartbeat_at",
-        "lease_until",
-        "owner",
-        "progress",
-        "retry",
-        "retry_at",
-        "running",
-        "scheduled",
-        "since",
-        "start_deadline",
-        "total_deadline",
-    )
-
-    def __init__(self, scheduled: ActivityScheduled, at: Micros) -> None:
-        policy = scheduled.activity.retry_policy
-        self.scheduled = scheduled
-        self.attempt = 0  # the latest attempt number
-        self.running = False
-        self.owner: str | None = None
-        self.lease_until: Micros | None = None
-        self.retry = 1  # which task of this execution is the current one
-        self.since: Micros = at  # when that task was made
-        self.retry_at: Micros = at
-        self.progress: Progress | None = None
-        self.heartbeat_at: Micros | None = None
-        self.heard_at: Micros | None = None
-        self.start_deadline = after(at, policy.schedule_to_start_timeout)
-        self.total_deadline = after(at, policy.schedule_to_close_timeout)
-        self.close_deadline: Micros | None = None
+    scheduled: ActivityScheduled
+    step: int
+    task_id: str  # of the current task
+    since: Micros  # when that task was made
+    retry_at: Micros
+    start_deadline: Micros | None
+    total_deadline: Micros | None
+    retry: int = 1  # which task of this execution is the current one
+    attempt: int = 0  # the latest attempt number
+    attempt_id: str = ""
+    running: bool = False
+    owner: str | None = None
+    lease_until: Micros | None = None
+    progress: Progress | None = None
+    heartbeat_at: Micros | None = None
+    heard_at: Micros | None = None
+    close_deadline: Micros | None = None
 
     def dispatched(self, run: Run, at: Micros) -> None:
         """A bounded group lets it go: the time it may wait for a worker counts from here."""
@@ -178,10 +162,6 @@ class Execution:
     @property
     def policy(self) -> RetryPolicy:
         return self.scheduled.activity.retry_policy
-
-    @property
-    def step(self) -> int:
-        return self.scheduled.sequence
 
 
 class Activities:
@@ -196,7 +176,18 @@ def after(at: Micros, timeout: float | None) -> Micros | None:
 
 
 def scheduled(run: Run, event: ActivityScheduled, entry: Recorded) -> None:
-    execution = Execution(event, entry.clock)
+    step = event.sequence
+    at = entry.clock
+    policy = event.activity.retry_policy
+    execution = Execution(
+        event,
+        step,
+        activity_task_id(run.run_id, step, 1),
+        at,
+        at,
+        after(at, policy.schedule_to_start_timeout),
+        after(at, policy.schedule_to_close_timeout),
+    )
     run.part(Activities).open[event.sequence] = execution
     if event.parallel_group_path:
         groups.join(run, event.sequence, event.parallel_group_path, execution)
@@ -211,6 +202,7 @@ def scheduled(run: Run, event: ActivityScheduled, entry: Recorded) -> None:
 def started(run: Run, event: ActivityStarted, entry: Recorded) -> None:
     execution = run.part(Activities).open[event.sequence]
     execution.attempt = event.attempt_number
+    execution.attempt_id = event.activity_attempt_id
     execution.running = True
     execution.owner = entry.context.owner
     execution.lease_until = event.lease_expires_at
@@ -242,6 +234,7 @@ def retry_scheduled(run: Run, event: ActivityRetryScheduled, entry: Recorded) ->
     execution.lease_until = None
     execution.close_deadline = None
     execution.retry += 1
+    execution.task_id = activity_task_id(run.run_id, event.sequence, execution.retry)
     execution.since = entry.clock
     execution.retry_at = event.retry_available_at
     execution.start_deadline = after(event.retry_available_at, execution.policy.schedule_to_start_timeout)

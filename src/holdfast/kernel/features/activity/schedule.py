@@ -21,7 +21,7 @@ from holdfast.kernel.retry import RetryPolicy
 from holdfast.kernel.state import Run, Workflow
 from holdfast.kernel.task import Task
 from holdfast.kernel.turn import Turn
-from holdfast.kernel.values import Micros, activity_task_id, attempt_id, execution_id, reroute
+from holdfast.kernel.values import Micros, execution_id, reroute
 
 _ONCE = RetryPolicy(max_attempts=1)
 _TIMEOUTS = ("start_to_close_timeout", "schedule_to_start_timeout", "schedule_to_close_timeout", "heartbeat_timeout")
@@ -122,7 +122,7 @@ def task_of(flow: Workflow, run: Run, execution: Execution) -> Task:
     """The task that must exist for an open activity: ready when nobody runs it."""
     scheduled = execution.scheduled
     return Task(
-        id=activity_task_id(run.run_id, execution.step, execution.retry),
+        id=execution.task_id,
         workflow=flow.key,
         run=run.key,
         kind="activity",
@@ -168,7 +168,7 @@ def assign(flow: Workflow, task: Task) -> ActivityAssignment:
         run_id=run.run_id,
         step=task.step,
         activity_execution_id=scheduled.activity_execution_id,
-        activity_attempt_id=attempt_id(run.run_id, task.step, task.attempt),
+        activity_attempt_id=execution.attempt_id,
         attempt_number=task.attempt,
         activity_type=scheduled.activity_type,
         arguments=scheduled.activity.arguments,
@@ -190,10 +190,15 @@ def serves(flow: Workflow, task: Task) -> bool:
 
 
 def limits(turn: Turn, commands: list[Command]) -> Breach | None:
-    asked = [command for command in commands if isinstance(command, ScheduleActivity)]
+    asked = largest = 0
+    for command in commands:
+        if isinstance(command, ScheduleActivity):
+            asked += 1
+            if command.arguments is not None and len(command.arguments) > largest:
+                largest = len(command.arguments)
     if not asked:
         return None
     bounds = turn.machine.limits
     return over_count(
-        "pending_activity_count", len(turn.run.part(Activities).open) + len(asked), bounds.pending_activity_count
-    ) or over_count("payload_size", max(len(c.arguments or b"") for c in asked), bounds.payload_size)
+        "pending_activity_count", len(turn.run.part(Activities).open) + asked, bounds.pending_activity_count
+    ) or over_count("payload_size", largest, bounds.payload_size)

@@ -12,7 +12,7 @@ from holdfast.kernel.features.activity.attempts import in_budget, retry
 from holdfast.kernel.features.activity.records import Activities, ActivityTimedOut, Execution, after
 from holdfast.kernel.state import Workflow
 from holdfast.kernel.turn import Turn
-from holdfast.kernel.values import Micros, activity_task_id, attempt_id, failure_id, seconds
+from holdfast.kernel.values import Micros, failure_id, seconds
 
 
 def _armed(read: Callable[[Execution], Micros | None]) -> Callable[[Workflow, int], Micros | None]:
@@ -63,15 +63,13 @@ def time_out(turn: Turn, execution: Execution, kind: str) -> None:
         failure = Failure(message=message, exception_type="ActivityTimedOut")
         retry(turn, execution, failure, reason="activity_timed_out", timeout_kind=kind)
         return
-    turn.drop(activity_task_id(run.run_id, execution.step, execution.retry))
+    turn.drop(execution.task_id)
     turn.record(
         ActivityTimedOut(
             sequence=execution.step,
             activity_execution_id=execution.scheduled.activity_execution_id,
             activity_type=execution.scheduled.activity_type,
-            activity_attempt_id=attempt_id(run.run_id, execution.step, execution.attempt)
-            if execution.attempt
-            else None,
+            activity_attempt_id=execution.attempt_id or None,
             attempt_number=execution.attempt,
             failure_id=failure_id(run.run_id, run.length + 1),
             timeout_kind=kind,
@@ -87,7 +85,7 @@ def time_out(turn: Turn, execution: Execution, kind: str) -> None:
 def _offer_retry(turn: Turn, step: int) -> None:
     """The backoff is over: put the retry's task before the workers again."""
     execution = turn.run.part(Activities).open[step]
-    task = turn.flow.tasks.get(activity_task_id(turn.run.run_id, step, execution.retry))
+    task = turn.flow.tasks.get(execution.task_id)
     if task is not None:
         turn.put(replace(task, available_at=min(task.available_at, turn.now)))
 
