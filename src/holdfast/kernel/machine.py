@@ -348,6 +348,10 @@ class Machine:
     def _row(self, flow: Workflow) -> WorkflowRow:
         run = flow.run
         expects = len(flow.tasks)
+        awaited = 0
+        if run is not None:
+            for count in self._awaited:
+                awaited += count(run)
         return WorkflowRow(
             flow.key,
             flow.namespace,
@@ -363,7 +367,7 @@ class Machine:
             0 if run is None else run.checksum,
             flow.reserved_at,
             int(not expects and flow.next_wake is None and run is not None and self.waits_outside(run)),
-            0 if run is None else sum(count(run) for count in self._awaited),
+            awaited,
             pack_held(flow.held) if flow.held else None,
         )
 
