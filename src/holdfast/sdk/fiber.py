@@ -11,7 +11,7 @@ import random
 from asyncio import AbstractEventLoop, CancelledError
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from itertools import islice
+from copy import copy
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from msgspec.structs import replace
@@ -124,8 +124,7 @@ class Fiber:
         self._asked: list[tuple[int, str]] = []  # what a replay asked for, to be shown beside its history
         self._random: random.Random | None = None
         self._parts: dict[type[Any], Any] = {}
-        self._applying: list[Recorded] = []
-        self._applied = 0
+        self._ahead: Iterator[Recorded] = iter(())  # the events behind the one being applied
 
     def part(self, kind: type[P]) -> P:
         """What one of the SDK's features keeps of this run, made on first use."""
@@ -142,13 +141,14 @@ class Fiber:
         Up to `cursor` this is repetition: an earlier task has run the same code, and logs stay silent.
         """
         if events:
-            self.position = max(self.position, events[-1].sequence)
+            if events[-1].sequence > self.position:
+                self.position = events[-1].sequence
             self.consumed += len(events)
         events = self._in_order(events)
         outcomes = self.machine.outcomes
         reactions = self.rules.reactions if self.rules is not None else _NO_REACTIONS
-        self._applying = events
-        for self._applied, entry in enumerate(events, 1):
+        self._ahead = ahead = iter(events)
+        for entry in ahead:
             event = entry.event
             kind = type(event)
             rule = outcomes.get(kind)
@@ -291,7 +291,7 @@ class Fiber:
 
     def simultaneous(self) -> Iterator[tuple[int, Outcome | None]]:
         """(step, outcome) of the events behind the one being applied that were recorded at the same moment."""
-        for entry in islice(self._applying, self._applied, None):
+        for entry in copy(self._ahead):
             if entry.at != self.now:
                 return
             rule = self.machine.outcomes.get(type(entry.event))
