@@ -123,14 +123,14 @@ class Fiber:
         self._suspended: set[Strand] = set()
         self._asked: list[tuple[int, str]] = []  # what a replay asked for, to be shown beside its history
         self._random: random.Random | None = None
-        self._parts: dict[type[Any], Any] = {}
+        self.parts: dict[type[Any], Any] = {}
         self._ahead: Iterator[Recorded] = iter(())  # the events behind the one being applied
 
     def part(self, kind: type[P]) -> P:
         """What one of the SDK's features keeps of this run, made on first use."""
-        found = self._parts.get(kind)
+        found = self.parts.get(kind)
         if found is None:
-            found = self._parts[kind] = kind()
+            found = self.parts[kind] = kind()
         return found
 
     # -- driven by the worker

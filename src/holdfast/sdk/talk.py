@@ -193,8 +193,8 @@ def fired(fiber: Fiber, entry: Recorded) -> None:
 
 def look_at_conditions(fiber: Fiber) -> None:
     """Let every wait end whose condition holds or whose time is over, until nothing moves any more."""
-    conditions = fiber.part(Conditions)
-    if not conditions.open:
+    conditions: Conditions | None = fiber.parts.get(Conditions)
+    if conditions is None or not conditions.open:
         return
     conditions.open = {step: wait for step, wait in conditions.open.items() if fiber.awaits(step)}
     moved = True
