@@ -61,7 +61,7 @@ def test_an_update_storm_with_kills_counts_every_update_once(seed: int, tmp_path
         for process in crowd:
             assert process.stdout is not None
             assert process.stdout.readline() == "up\n"
-        time.sleep(chance.uniform(0.1, 0.4))
+        time.sleep(chance.uniform(0.05, 0.2))
         for process in crowd:
             process.kill()
         for process in crowd:
@@ -77,7 +77,7 @@ def test_an_update_storm_with_kills_counts_every_update_once(seed: int, tmp_path
         total = _settled(run)
         assert len(got) <= total <= len(asked)
         assert len(applied(app, "UpdateApplied")) == total, "history says the same"
-        for id in sorted(asked):  # ask again for everything: the acknowledged ones change nothing
+        for id in sorted(asked - got) + sorted(got)[:10]:  # ask again: the acknowledged ones change nothing
             app.options(request_id=id).handle(Counter, "counter").update(Counter.add, 1)
         assert run.query(Counter.look) == len(asked)
         ids = [event.update_id for event in applied(app, "UpdateApplied")]
