@@ -6,7 +6,7 @@ Others talk to the run while it waits: a signal approves, an update changes the 
     dw start examples/approval.py:Approval expense-1 '{"who": "ann", "cents": 4200}'
     dw query expense-1 status --app examples/approval.py
     dw update expense-1 amend 3900
-    dw signal expense-1 approve bob
+    dw signal expense-1 approve '"bob"'
 """
 
 from __future__ import annotations
