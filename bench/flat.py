@@ -1,13 +1,18 @@
-"""Is the cost per step flat? Prints CPU(one run of 10,000 steps) / CPU(ten runs of 1,000 steps)."""
+"""Is the cost per step flat? Prints CPU(one run of 10,000 steps) / CPU(ten runs of 1,000 steps).
+
+python bench/flat.py             steps
+python bench/flat.py signals     CPU(1,000 signals to one run) / CPU(100 signals to each of ten)
+"""
 
 from __future__ import annotations
 
 import asyncio
+import sys
 import tempfile
 import time
 from pathlib import Path
 
-from holdfast import AsyncHoldfast, activity, workflow
+from holdfast import AsyncHoldfast, Signal, activity, wait, workflow
 
 
 @activity
@@ -23,18 +28,36 @@ def seq(steps: int) -> int:
     return total
 
 
-async def main() -> None:
+hit = Signal[int]("hit")
+
+
+@workflow
+def listen(count: int) -> int:
+    return sum(wait(hit) for _ in range(count))
+
+
+async def run(app: AsyncHoldfast, what: str, id: str, size: int) -> None:
+    if what == "steps":
+        await app.execute(seq, id, 10 * size)
+        return
+    handle = await app.start(listen, id, size)
+    for _ in range(size):
+        await handle.signal(hit, 1)
+    await handle.result()
+
+
+async def main(what: str) -> None:
     with tempfile.TemporaryDirectory() as directory:
-        async with AsyncHoldfast(Path(directory) / "flat.db", [add, seq]) as app:
-            await app.execute(seq, "warm", 200)
+        async with AsyncHoldfast(Path(directory) / "flat.db", [add, seq, listen]) as app:
+            await run(app, what, "warm", 20)
             began = time.process_time()
             for i in range(10):
-                await app.execute(seq, f"short-{i}", 1000)
+                await run(app, what, f"short-{i}", 100)
             short = time.process_time() - began
             began = time.process_time()
-            await app.execute(seq, "long", 10_000)
+            await run(app, what, "long", 1000)
             print(f"{(time.process_time() - began) / short:.3f}")
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    asyncio.run(main(sys.argv[1] if len(sys.argv) > 1 else "steps"))

@@ -21,7 +21,7 @@ import common  # noqa: E402
 import driver  # noqa: E402
 
 import holdfast  # noqa: E402
-from holdfast import AsyncHoldfast, activity, sleep, workflow  # noqa: E402
+from holdfast import AsyncHoldfast, Signal, activity, sleep, wait, workflow  # noqa: E402
 
 
 @activity
@@ -70,7 +70,15 @@ def seq_async(steps: int) -> int:
     return total
 
 
-EVERYTHING = [add, add_async, hello, seq, fan, nap, hello_async, seq_async]
+hit = Signal[int]("hit")
+
+
+@workflow
+def signals(n: int) -> int:
+    return sum(wait(hit) >= 0 for _ in range(n))
+
+
+EVERYTHING = [add, add_async, hello, seq, fan, nap, hello_async, seq_async, signals]
 
 
 class Holdfast(driver.Peer):
@@ -110,6 +118,15 @@ class Holdfast(driver.Peer):
 
     async def fan(self, key: str, n: int) -> None:
         await self.app.execute(fan, key, n)
+
+    async def sig_open(self, key: str, n: int) -> None:
+        await self.app.start(signals, key, n)
+
+    async def sig_send(self, key: str, i: int) -> None:
+        await self.app.handle(signals, key).signal(hit, i)
+
+    async def sig_result(self, key: str) -> None:
+        await self.app.handle(signals, key).result()
 
     async def sleepers(self, prefix: str, n: int, seconds: float) -> None:
         if seconds > 1000:  # memory: in this process

@@ -1,6 +1,6 @@
 """`make bench`: Holdfast's workloads, its budgets, and, where the peer is installed, Restate in the same run with ratios.
 
-    python bench/run.py                  W1-W4, W6, W7, flat cost per step, import time
+    python bench/run.py                  W1-W7, flat cost per step and per signal, import time
     python bench/run.py --rounds 3       interleaved rounds; medians are printed
     python bench/run.py --workloads w1   some of them
 
@@ -34,6 +34,7 @@ FIGURES = [
     ("W2 fifty, steps/s", "w2", "parallel_steps_s", True, 4),
     ("W3 fan of 1000, s", "w3", "wall_s", False, 4),
     ("W4 latency p50, ms", "w4", "p50_ms", False, 4),
+    ("W5 signals/s", "w5", "signals_s", True, 8),
     ("W6 recovery of 1000, s", "w6", "restart_to_all_done_s", False, 1),
 ]
 # A budget is in microseconds; the factor turns the field into them.
@@ -61,10 +62,10 @@ def medians(file: Path) -> dict[str, dict[str, float]]:
     return {w: {name: statistics.median(values) for name, values in fields.items()} for w, fields in seen.items()}
 
 
-def flat() -> float:
-    """The CPU of one run of 10,000 steps against ten of 1,000."""
-    script = HERE / "flat.py"
-    return float(subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True).stdout)
+def flat(what: str) -> float:
+    """The CPU of one long run against that of ten short ones."""
+    command = [sys.executable, str(HERE / "flat.py"), what]
+    return float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 
 
 def import_ms() -> float:
@@ -104,7 +105,7 @@ def budgets(ours: dict[str, dict[str, float]], peer: dict[str, dict[str, float]]
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--workloads", default="w1,w2,w3,w4,w6,w7")
+    parser.add_argument("--workloads", default="w1,w2,w3,w4,w5,w6,w7")
     parser.add_argument("--w6-sleep", default="15")
     parser.add_argument("--no-peer", action="store_true")
     options = parser.parse_args()
@@ -130,7 +131,9 @@ def main() -> None:
         if "rss_open_mib" in row:
             print(f"\n10,000 sleeping workflows: {row['rss_open_mib']['process']:.0f} MiB in all (budget 150)")
     if "w2" in options.workloads:
-        print(f"one run of 10,000 steps costs {flat():.2f} times ten of 1,000 (budget 1.2)")
+        print(f"one run of 10,000 steps costs {flat('steps'):.2f} times ten of 1,000 (budget 1.2)")
+    if "w5" in options.workloads:
+        print(f"1,000 signals to one run cost {flat('signals'):.2f} times 100 to each of ten (budget 1.2)")
     print(f"import holdfast: {import_ms():.0f} ms (budget 150)")
 
 

@@ -13,6 +13,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 PROGRAMS = sorted(file.stem for file in EXAMPLES.glob("*.py") if not file.stem.startswith("demo"))
 
 PRINTS = {
+    "approval": "expense-2: nobody approved it within 20ms",
     "heartbeat": "20 rows imported at attempt 2",
     "local_activity": "paid 33.60 EUR",
     "order": "order-2: sorry: no unicorn left",

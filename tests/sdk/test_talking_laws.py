@@ -270,18 +270,16 @@ class TalkingDrive(Drive):
         while fiber.locals and fiber.block is None and not fiber.answer:
             self.settle(fiber)
         assert fiber.block is None, fiber.block
-        answer = fiber.answer[-1] if fiber.answer else None
-        fiber.answer = []
-        commands, handled = ([], []) if answer is not None else fiber.take_commands()
+        answers, fiber.answer = fiber.answer, []
+        commands, handled = ([], []) if answers else fiber.take_commands()
         return {
             "said": list(said),
-            "answer": answer if isinstance(answer, CompleteUpdate) or answer is None else FailUpdate,
+            "answer": _plainly(answers[-1]) if answers else None,
             "commands": [plain(command) for command in commands],
             "handled": [id for id in handled if self.is_news(id)],
             "step": fiber.step,
             "now": fiber.now,
             "length": fiber.length,
-            **({"answer": answer} if answer is None or isinstance(answer, CompleteUpdate) else _failed(answer)),
         }
 
     def ask(self, assignment: WorkflowAssignment, answer: Any, state: Any) -> None:
@@ -314,8 +312,11 @@ class TalkingDrive(Drive):
         )
 
 
-def _failed(answer: Any) -> dict[str, Any]:
-    return {"answer": FailUpdate(update_id=answer.update_id, message=answer.message)}
+def _plainly(answer: Any) -> Any:
+    """Without what names files and lines."""
+    if isinstance(answer, FailUpdate):
+        return FailUpdate(update_id=answer.update_id, message=answer.message)
+    return answer
 
 
 ENDS = {"WorkflowCompleted", "WorkflowFailed", "WorkflowCancelled", "WorkflowContinuedAsNew"}

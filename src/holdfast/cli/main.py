@@ -18,6 +18,14 @@ COMMANDS = {
     "list": "holdfast.cli.listing",
     "describe": "holdfast.cli.describe",
     "history": "holdfast.cli.history",
+    "signal": "holdfast.cli.talk:signal",
+    "update": "holdfast.cli.talk:update",
+    "query": "holdfast.cli.talk:query",
+    "cancel": "holdfast.cli.operate:cancel",
+    "terminate": "holdfast.cli.operate:terminate",
+    "pause": "holdfast.cli.operate:pause",
+    "unpause": "holdfast.cli.operate:unpause",
+    "archive": "holdfast.cli.operate:archive",
     "repair": "holdfast.cli.repair",
     "server": "holdfast.cli.server",
 }
@@ -30,8 +38,11 @@ class Commands(click.Group):
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        module = COMMANDS.get(cmd_name)
-        return None if module is None else import_module(module).command
+        where = COMMANDS.get(cmd_name)
+        if where is None:
+            return None
+        module, _, name = where.partition(":")
+        return getattr(import_module(module), name or "command")
 
     def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
         for stream in (sys.stdout, sys.stderr):
@@ -75,6 +86,7 @@ def dw(ctx: click.Context) -> None:
     Write shop.py, then:
       dw dev shop.py                          run it, reload on every save
       dw start shop.py:order o-1 '"book"'     start a workflow
+      dw signal o-1 approve '"ann"'           tell it something
       dw history o-1                          what happened, step by step
 
     Commands work on the database named by --db, else by DW_DB, else on holdfast.db in this directory.

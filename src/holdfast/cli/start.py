@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import click
 
 from holdfast.cli import options
 from holdfast.cli.problems import Problem, Unsuccessful, told
+from holdfast.cli.talk import parsed
 
 
 # A negative number is an argument of the workflow, not an option of ours.
@@ -37,10 +37,7 @@ def command(workflow: str, id: str, args: tuple[str, ...], path: str, namespace:
     file, colon, name = workflow.rpartition(":")
     if not colon or not file or not name:
         raise Problem(f"{workflow!r} names no workflow; write FILE:WORKFLOW, for example shop.py:order")
-    for text in args:
-        if text.startswith("--"):
-            raise Problem(f"dw start has no option {text}; see dw start --help")
-    given = [_parsed(number, text) for number, text in enumerate(args, 1)]
+    given = parsed(args, "dw start")
     program = load(Path(file))
     target = program.workflow(name)
     _check_arguments(target, name, given)
@@ -68,13 +65,6 @@ def command(workflow: str, id: str, args: tuple[str, ...], path: str, namespace:
             _print_result(handle)
         elif holdfast.is_engine:
             click.echo(f"no engine runs this database now; it runs when one starts (dw dev {file})", err=True)
-
-
-def _parsed(number: int, text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        raise Problem(f"argument {number} is not JSON: {text!r}; text needs quotes, for example '\"{text}\"'") from None
 
 
 def _check_arguments(target: Any, name: str, given: list[Any]) -> None:

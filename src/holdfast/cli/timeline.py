@@ -23,15 +23,21 @@ from holdfast.kernel.features.activity import (
     ActivityTimedOut,
     Progress,
 )
+from holdfast.kernel.features.archive import ArchiveRequested, WorkflowArchived
+from holdfast.kernel.features.cancel import CancelRequested, TerminateRequested, WorkflowCancelled, WorkflowTerminated
 from holdfast.kernel.features.close import WorkflowCompleted, WorkflowFailed
+from holdfast.kernel.features.condition import ConditionWaitOpened, ConditionWaitSatisfied, ConditionWaitTimedOut
 from holdfast.kernel.features.continue_as_new import WorkflowContinuedAsNew
 from holdfast.kernel.features.deadline import WorkflowTimedOut
 from holdfast.kernel.features.failures import FailureHandled
 from holdfast.kernel.features.memo import MemoUpserted
+from holdfast.kernel.features.pause import WorkflowPaused, WorkflowUnpaused
 from holdfast.kernel.features.search import SearchAttributesUpserted
 from holdfast.kernel.features.side_effect import SideEffectRecorded
+from holdfast.kernel.features.signal import SignalApplied, SignalReceived, SignalWaitOpened
 from holdfast.kernel.features.start import StartAccepted, StartRejected, WorkflowStarted
 from holdfast.kernel.features.timer import TimerCancelled, TimerFired, TimerScheduled
+from holdfast.kernel.features.update import UpdateAccepted, UpdateApplied, UpdateCompleted, UpdateRejected
 from holdfast.kernel.features.version import VersionMarkerRecorded
 from holdfast.kernel.values import SECOND, Micros
 
@@ -50,9 +56,13 @@ class Step:
         self.again_at: Micros | None = None  # while it waits for its next attempt
         self.fires_at: Micros | None = None  # of a timer
         self.progress: str | None = None
+        self.outside = False  # somebody else has to do something
 
     def waits(self, now: Micros) -> str:
         """What a run that stands here waits for."""
+        if self.outside:
+            until = "" if self.fires_at is None else f", until {words.moment(self.fires_at)}"
+            return f"{self.name}, for {words.span(now - self.scheduled_at)}{until}"
         if self.fires_at is not None:
             due = f"due in {words.span(self.fires_at - now)}" if self.fires_at > now else "due now"
             return f"{self.name}, {due} ({words.moment(self.fires_at)})"
@@ -130,21 +140,94 @@ class Timeline:
             case FailureHandled():
                 return "↷", QUIET, f"the code caught the failure of step {event.sequence} and went on"
             case _:
-                return self._activity(event, at) or ("•", PLAIN, _named(event))
+                told = self._activity(event, at) or self._wait(event, at) or self._message(event, at)
+                return told or ("•", PLAIN, _named(event))
+
+    def _wait(self, event: Event, at: Micros) -> tuple[str, str, str] | None:
+        match event:
+            case SignalWaitOpened():
+                self._opened(event.sequence, f"signal {event.signal_name}", at)
+                return "◌", PLAIN, f"waits for signal {event.signal_name}{_at_most(event.timeout_seconds)}"
+            case ConditionWaitOpened():
+                name = "a condition" if event.condition_key is None else f"condition {event.condition_key}"
+                self._opened(event.sequence, name, at)
+                return "◌", PLAIN, f"waits for {name}{_at_most(event.timeout_seconds)}"
+            case ConditionWaitSatisfied():
+                self.open.pop(event.sequence, None)
+                return "●", GOOD, f"condition {event.condition_key or ''} holds".replace("  ", " ")
+            case ConditionWaitTimedOut():
+                self.open.pop(event.sequence, None)
+                return "●", AGAIN, f"condition {event.condition_key or ''} timed out".replace("  ", " ")
+            case _:
+                return None
+
+    def _opened(self, number: int, name: str, at: Micros) -> None:
+        step = self.open[number] = Step(number, name, at)
+        step.outside = True
+
+    def _message(self, event: Event, at: Micros) -> tuple[str, str, str] | None:
+        match event:
+            case SignalReceived():
+                return "✉", PLAIN, f"signal {event.signal_name}({words.arguments(event.arguments)}) received"
+            case SignalApplied():
+                if event.sequence is not None:
+                    self.open.pop(event.sequence, None)
+                return "✉", GOOD, f"signal {event.signal_name} applied"
+            case UpdateAccepted():
+                return "✎", PLAIN, f"update {event.update_name}({words.arguments(event.arguments)}) accepted"
+            case UpdateApplied():
+                return None  # its completion follows
+            case UpdateRejected():
+                return "✗", QUIET, f"update {event.update_name} rejected: {event.rejection_reason.replace('_', ' ')}"
+            case UpdateCompleted():
+                if event.outcome == "update_completed":
+                    return "✎", GOOD, f"update {event.update_name} completed → {words.value(event.result)}"
+                why = self._failed(at, event.exception_type, event.message or "", f"update {event.update_name}")
+                return "✗", BAD, f"update {event.update_name} failed: {why}"
+            case CancelRequested():
+                until = event.cleanup_deadline_at
+                left = "" if until is None else f", its code has {words.span(until - at)}"
+                return "■", AGAIN, f"cancel requested{_because(event.reason)}{left}"
+            case TerminateRequested():
+                return "■", AGAIN, f"terminate requested{_because(event.reason)}"
+            case WorkflowCancelled() | WorkflowTerminated():
+                self.closed = True
+                self.open.clear()
+                return "✗", BAD, f"{self._type} {event.closed_reason}"
+            case WorkflowPaused():
+                return "‖", AGAIN, f"paused{_because(event.reason)}"
+            case WorkflowUnpaused():
+                return "▶", PLAIN, f"unpaused{_because(event.reason)}"
+            case ArchiveRequested():
+                return None  # what became of it follows, unless it had been archived before
+            case WorkflowArchived():
+                return "▤", QUIET, f"archived{_because(event.reason)}"
+            case _:
+                return None
 
     def _timer(self, event: TimerScheduled | TimerFired | TimerCancelled, at: Micros) -> tuple[str, str, str]:
         match event:
             case TimerScheduled():
                 length = words.span(round(event.delay_seconds * SECOND))
+                waiting = self.open.get(event.sequence)
+                if waiting is not None:  # the timeout of a wait
+                    waiting.fires_at = event.fire_at
+                    return "◷", QUIET, f"timeout set for {length}"
                 step = self.open[event.sequence] = Step(event.sequence, f"timer of {length}", at)
                 step.fires_at = event.fire_at
                 return "◷", PLAIN, f"timer set for {length}"
             case TimerFired():
-                self.open.pop(event.sequence, None)
+                waiting = self.open.get(event.sequence)
+                if waiting is None or not waiting.outside or event.timer_kind == "signal_timeout":
+                    self.open.pop(event.sequence, None)
+                else:
+                    waiting.fires_at = None  # the code has yet to be told
                 late = at - event.fire_at
                 return "◷", GOOD, "timer fired" + (f", {words.span(late)} late" if late > SECOND else "")
             case TimerCancelled():
-                self.open.pop(event.sequence, None)
+                waiting = self.open.get(event.sequence)
+                if waiting is None or not waiting.outside:
+                    self.open.pop(event.sequence, None)
                 return "◷", QUIET, "timer cancelled"
 
     def _activity(self, event: Event, at: Micros) -> tuple[str, str, str] | None:
@@ -236,6 +319,14 @@ def _progress(progress: Progress | None) -> str | None:
     if progress.details:
         parts.append(words.shortened(repr(progress.details)))
     return ", ".join(parts) or None
+
+
+def _at_most(seconds: float | None) -> str:
+    return "" if seconds is None else f", at most {words.span(round(seconds * SECOND))}"
+
+
+def _because(reason: str | None) -> str:
+    return f": {words.shortened(reason)}" if reason else ""
 
 
 def _named(event: Event) -> str:

@@ -128,6 +128,13 @@ class InlineCode:
             self._engine.decide(entry, Claim(task_id=task.id, lease=lease), lambda _v, e: start(e), False)
             return
         future = self._executing.pop(task.id, None)
+        if result is COLD:
+            # Even its whole history does not fit what is cached of it: another process has committed meanwhile.
+            self._engine.discard(entry)
+            self._engine.look_at(entry.flow.key)
+            if future is not None:
+                future.set_exception(Refused("task_not_claimable", f"workflow {entry.flow.workflow_id!r} has changed"))
+            return
         self._engine.decide(entry, result, partial(self._acknowledged, entry, task, owner, future), False)
 
     def _acknowledged(

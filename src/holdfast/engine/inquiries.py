@@ -13,7 +13,6 @@ from holdfast.kernel.event import Recorded
 from holdfast.kernel.features.start import WorkflowStarted
 from holdfast.kernel.message import Refused
 from holdfast.kernel.state import Workflow
-from holdfast.kernel.values import Routing
 from holdfast.protocol import commands as tell
 
 Listed = Callable[[WorkflowStarted, str, tell.QueryWorkflow], Any]
@@ -72,7 +71,9 @@ class Inquiries:
         if live is None or not live.open:
             return True, None  # the command itself is rejected for that
         routing = live.routing
-        executor = self._executor(live.workflow_type, routing)
+        executor = self._engine.matching.answering(
+            live.workflow_type, routing.namespace, routing.queue, routing.compatibility
+        )
         if executor is None:
             return not self._engine.matching.served(routing.namespace, routing.queue), None
         if not executor.validates(live.workflow_type, name):
@@ -99,15 +100,6 @@ class Inquiries:
             self._at_rest(key, loaded.history),
         )
         return True, objection
-
-    def _executor(self, type: str, routing: Routing) -> Executor | Inquirer | None:
-        matching = self._engine.matching
-        for executor in (*matching.executors, matching.remote):
-            if executor is not None and executor.runs(
-                "workflow", type, routing.namespace, routing.queue, routing.compatibility
-            ):
-                return executor
-        return None
 
     def _who_answers(self, type: str, namespace: str, queue: str, compatibility: str | None) -> Executor | Inquirer:
         matching = self._engine.matching
