@@ -61,6 +61,11 @@ class Groups:
         self.silent: set[int] = set()  # steps whose close wakes nobody
         self.freed: list[int] = []  # steps that a close has just let go; the decision hands them out
 
+    def settled(self) -> None:
+        """History was folded: what it let go was handed out then, and whom it woke was woken."""
+        self.freed.clear()
+        self.silent.clear()
+
 
 def check(path: Sequence[GroupEntry]) -> None:
     for entry in path:
@@ -124,6 +129,18 @@ def wakes(run: Run, step: int) -> bool:
     if groups is None or step not in groups.silent:
         return True
     groups.silent.discard(step)
+    return False
+
+
+def full(run: Run, path: Sequence[GroupEntry]) -> bool:
+    """Whether a leaf that joins these groups now has to wait for earlier ones."""
+    groups = run.parts.get(Groups)
+    if groups is None:
+        return False
+    for entry in path:
+        group = groups.groups.get(entry.parallel_group_id)
+        if group is not None and group.limit is not None and len(group.open) >= group.limit:
+            return True
     return False
 
 

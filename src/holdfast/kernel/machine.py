@@ -62,7 +62,6 @@ FEATURES: tuple[Feature, ...] = (
     activity.FEATURE,
     local_activity.FEATURE,
     timer.FEATURE,
-    child.FEATURE,
     delivery.FEATURE,
     side_effect.FEATURE,
     version.FEATURE,
@@ -77,6 +76,7 @@ FEATURES: tuple[Feature, ...] = (
     archive.FEATURE,
     reconcile.FEATURE,
     repair.FEATURE,
+    child.FEATURE,  # last: the close of a child's run may open its next one
 )
 
 
@@ -169,6 +169,8 @@ class Machine:
     def fold(self, flow: Workflow, run: Run, history: Iterable[Recorded]) -> None:
         for entry in history:
             self.evolve(flow, run, entry)
+        if Groups in run.parts:
+            run.part(Groups).settled()
 
     def expect(self, flow: Workflow) -> Expected:
         if flow.run is None or not flow.run.open:
