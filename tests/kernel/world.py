@@ -101,7 +101,9 @@ def call(workflow_type: str = "ship", **options: Any) -> StartChildWorkflow:
     return StartChildWorkflow(workflow_type=workflow_type, **options)
 
 
-def calling(*commands: Command, machine: Machine = MACHINE, deliver: bool = True, **options: Any) -> tuple[World, Member]:
+def calling(
+    *commands: Command, machine: Machine = MACHINE, deliver: bool = True, **options: Any
+) -> tuple[World, Member]:
     """A parent whose first task asked for these commands, and by default everything sent has arrived."""
     world = World(machine)
     parent = world.start(**options)
@@ -111,7 +113,9 @@ def calling(*commands: Command, machine: Machine = MACHINE, deliver: bool = True
     return world, parent
 
 
-def group(base: int, size: int, index: int, *, kind: str = "child", limit: int | None = None, name: str = "g") -> GroupEntry:
+def group(
+    base: int, size: int, index: int, *, kind: str = "child", limit: int | None = None, name: str = "g"
+) -> GroupEntry:
     return GroupEntry(
         parallel_group_id=f"{name}:{base}:{size}",
         parallel_group_kind=kind,

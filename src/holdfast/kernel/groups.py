@@ -59,7 +59,7 @@ class Groups:
         self.paths: dict[int, Path] = {}
         self.leaves: dict[int, Leaf] = {}
         self.silent: set[int] = set()  # steps whose close wakes nobody
-        self.freed: list[int] = []  # steps that a close has just let go; the decision hands them out
+        self.freed: list[int] = []  # steps that a close has just let go; its turn hands them out
 
     def settled(self) -> None:
         """History was folded: what it let go was handed out then, and whom it woke was woken."""
@@ -74,7 +74,8 @@ def check(path: Sequence[GroupEntry]) -> None:
             entry.parallel_group_size,
             entry.parallel_group_index,
         )
-        if base < 1 or size < 1 or not 0 <= index < size or (entry.parallel_group_limit or 1) < 1:
+        limit = entry.parallel_group_limit
+        if base < 1 or size < 1 or not 0 <= index < size or (limit is not None and limit < 1):
             raise Refused(
                 "invalid_commands",
                 f"group {entry.parallel_group_id!r}: size, index and limit do not fit together",
@@ -98,8 +99,8 @@ def join(run: Run, step: int, path: Path, leaf: Leaf) -> None:
 
 def leave(run: Run, step: int, path: Path, ok: bool, at: Micros) -> None:
     """A leaf has closed: who waits for the group may have to be woken, and others may be handed out."""
-    if not path:
-        return
+    if not path or run.closed_reason is not None:
+        return  # behind the end of a run nobody is woken, and nothing handed out
     groups = run.part(Groups)
     groups.paths.pop(step, None)
     groups.leaves.pop(step, None)

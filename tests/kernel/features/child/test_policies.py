@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
+from holdfast.kernel.features.activity import ScheduleActivity
 from holdfast.kernel.features.archive import Archive
 from holdfast.kernel.features.cancel import Cancel, CancelRequested, CancelWorkflow, Terminate
 from holdfast.kernel.features.child import CancelChild, ParentClosePolicyApplied, ParentClosePolicyFailed
@@ -16,6 +18,7 @@ from holdfast.kernel.features.continue_as_new import ContinueAsNew
 from holdfast.kernel.features.reconcile import Reconcile
 from holdfast.kernel.features.start import Definition, Identity
 from holdfast.kernel.features.timer import StartTimer
+from holdfast.kernel.message import Refused
 from holdfast.kernel.send import Send
 
 from ...given import names, only, refold, snapshot, started
@@ -140,7 +143,7 @@ def test_a_lost_stop_is_asked_for_again() -> None:
 
 
 def test_the_answer_may_follow_the_archive() -> None:
-    world, parent, child = with_child("terminate")
+    world, parent, _ = with_child("terminate")
     parent.complete(CompleteWorkflow())
     parent.when(Archive())
     world.settle()
@@ -245,6 +248,7 @@ def test_what_was_never_started_is_not_stopped() -> None:
     path = [[group(1, 3, index, limit=1)] for index in range(3)]
     world, parent = calling(*(call(parent_close_policy="terminate", parallel_group_path=p) for p in path))
     decision = parent.when(Terminate())
+    assert names(decision.events).count("ChildRunCancelled") == 2, "those that will never start"
     assert [send.workflow_id for send in decision.sends] == [world.child_of(parent, 1).state.workflow_id]
     assert decision.workflow.awaited == 1
     world.settle()
@@ -264,3 +268,30 @@ def test_what_was_never_started_is_not_carried() -> None:
     assert len(began.open_children) == 1
     assert only(parent.decisions[-1], type(began)) is began
     assert isinstance(world.log[-1], Send)
+
+
+def test_a_stop_lets_nobody_go_on_the_way_out() -> None:
+    """The end of an activity would have let the next child of its bounded group start."""
+    first = ScheduleActivity(activity_type="pack", parallel_group_path=[group(1, 2, 0, limit=1)])
+    second = call(parent_close_policy="terminate", parallel_group_path=[group(1, 2, 1, limit=1)])
+    _, parent = calling(first, second)
+    decision = parent.when(Terminate())
+    assert not decision.sends
+    assert decision.workflow.awaited == 0
+    assert snapshot(parent, refold(parent)) == snapshot(parent)
+
+
+def test_what_ends_behind_the_close_lets_nobody_go() -> None:
+    first = ScheduleActivity(activity_type="pack", parallel_group_path=[group(1, 2, 0, limit=1)])
+    second = call(parent_close_policy="terminate", parallel_group_path=[group(1, 2, 1, limit=1)])
+    world, parent = calling(first, second, StartTimer(delay_seconds=1))
+    parent.begin(1)
+    late = parent.finished(1)
+    parent.due(at=1)
+    parent.complete(CompleteWorkflow())
+    with suppress(Refused):
+        parent.when(late)
+    assert parent.row is not None
+    assert parent.row.awaited == 0
+    assert not world.rows
+    assert snapshot(parent, refold(parent)) == snapshot(parent)

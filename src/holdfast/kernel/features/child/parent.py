@@ -180,6 +180,18 @@ def _never_started(turn: Turn, child: Child) -> None:
     )
 
 
+def cancel_open(turn: Turn) -> None:
+    """The run is being stopped: a child that a bounded group still holds back will never start.
+
+    Ahead of everything else, whose end would let it go. What has started is treated by its policy.
+    """
+    run = turn.run
+    if Children not in run.parts:
+        return
+    for child in [child for step, child in run.part(Children).open.items() if groups.held_back(run, step)]:
+        _never_started(turn, child)
+
+
 # -- what comes back
 
 
