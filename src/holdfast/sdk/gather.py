@@ -134,6 +134,8 @@ class Plan:
 def _member(fiber: Fiber, member: Any) -> Leaf | Node:
     if isinstance(member, GroupStep):
         return member.plan.node(fiber)
+    if isinstance(member, RaceStep):
+        raise TypeError("race() cannot be a member of gather(); use spawn() for it")
     if isinstance(member, Step):
         return Leaf(_grouped(member._call), None, [])  # pyright: ignore[reportPrivateUsage, reportUnknownArgumentType, reportUnknownMemberType]
     if not callable(member):
@@ -468,8 +470,8 @@ class Race:
 
 
 def _contenders(steps: tuple[Any, ...]) -> list[Any]:
-    if len(steps) == 1 and not isinstance(steps[0], Step):
-        return list(steps[0])
+    if len(steps) == 1 and isinstance(steps[0], Iterable):
+        return list(cast(Iterable[Any], steps[0]))
     return list(steps)
 
 
