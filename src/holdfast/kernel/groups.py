@@ -32,6 +32,11 @@ Path = list[GroupEntry]
 """The groups around a leaf, outermost first."""
 
 
+def topology(path: Path) -> list[tuple[str, int]]:
+    """A place as replay has to find it again; how many may be in flight is no part of it."""
+    return [(entry.parallel_group_id, entry.parallel_group_index) for entry in path]
+
+
 class Leaf(Protocol):
     """What a feature keeps of an open leaf."""
 

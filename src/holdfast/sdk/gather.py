@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from typing import Any, Literal, TypeVar, cast, overload
 
 from holdfast.kernel.feature import Outcome, Thrown
@@ -146,7 +147,7 @@ def _member(fiber: Fiber, member: Any) -> Leaf | Node:
 def _grouped(call: Call[Any]) -> Call[Any]:
     if call.shape not in _KINDS:
         raise TypeError(f"{call.describe()} cannot be a member of gather(); use spawn() for it")
-    return call
+    return copy(call)  # the same step may be a member several times, each in its own place
 
 
 def _collect(fiber: Fiber, closure: Callable[[], Any]) -> Leaf:
