@@ -31,6 +31,7 @@ from holdfast.kernel.features.activity import (
 from holdfast.kernel.features.activity.records import Execution
 from holdfast.kernel.features.archive import Archived
 from holdfast.kernel.features.cancel import Cancellation
+from holdfast.kernel.features.child import Child, Children
 from holdfast.kernel.features.condition import Conditions
 from holdfast.kernel.features.deadline import Due
 from holdfast.kernel.features.failures import Failures
@@ -44,6 +45,7 @@ from holdfast.kernel.features.timer import Timers
 from holdfast.kernel.features.update import Update, Updates
 from holdfast.kernel.features.version import Versions
 from holdfast.kernel.features.workflow_task import CompleteWorkflowTask, FailWorkflowTask
+from holdfast.kernel.groups import Group, Groups
 from holdfast.kernel.limits import Limits
 from holdfast.kernel.machine import Machine, nobody
 from holdfast.kernel.message import Message, Refused
@@ -102,9 +104,9 @@ class Ids:
 class Flow:
     """One workflow instance under test."""
 
-    def __init__(self, machine: Machine = MACHINE, workflow_id: str = "order-1") -> None:
+    def __init__(self, machine: Machine = MACHINE, workflow_id: str = "order-1", ids: Ids | None = None) -> None:
         self.machine = machine
-        self.ids = Ids()
+        self.ids = ids or Ids()
         self.state = Workflow(self.ids.key(), "default", workflow_id)
         self.latest: Micros = T0
         self.now = T0
@@ -424,15 +426,22 @@ def snapshot(flow: Flow, state: Workflow | None = None) -> dict[str, Any]:
         "search_attributes": dict(run.part(SearchAttributes).values),
         "failures": dict(run.part(Failures).raised),
         "identity": vars_of(run.part(Identity), Identity.__slots__),
+        "children": {step: vars_of(child, Child.__slots__) for step, child in run.part(Children).open.items()},
+        "groups": _groups(run.part(Groups)),
     }
     return found
 
 
 def _counts(flow: Flow, state: Workflow, entry: tuple[Micros, str, int | str]) -> bool:
     at, kind, id = entry
-    if kind == "heartbeat" or (kind == "retry" and at <= flow.latest):
+    if kind == "heartbeat" or (kind in ("retry", "first_task") and at <= flow.latest):
         return False
     return flow.machine.deadlines[kind].armed(state, id) == at
+
+
+def _groups(groups: Groups) -> dict[str, Any]:
+    found = {id: vars_of(group, Group.__slots__) for id, group in groups.groups.items()}
+    return {"groups": found, "paths": dict(groups.paths), "freed": list(groups.freed)}
 
 
 def _plain(execution: Execution) -> dict[str, Any]:

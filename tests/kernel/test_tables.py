@@ -81,7 +81,7 @@ ALLOWED = {
     "TimerScheduled": TIMER,
     "TimerFired": f"{TIMER} fired_at",
     "TimerCancelled": f"{TIMER} cancelled_at",
-    "ChildWorkflowScheduled": f"{CHILD} parent_close_policy retry_policy timeout_policy arguments routing",
+    "ChildWorkflowScheduled": f"{CHILD} parent_close_policy retry_policy timeout_policy arguments routing definition",
     "ChildRunStarted": f"{CHILD} child_run_number child_status parent_close_policy retry_policy timeout_policy"
     " execution_timeout_seconds run_timeout_seconds execution_deadline_at run_deadline_at retry_attempt"
     " retry_of_child_workflow_run_id retry_backoff_seconds",

@@ -18,16 +18,21 @@ from msgspec.structs import replace
 from holdfast.kernel.decision import Decision
 from holdfast.kernel.event import HistoryDamaged
 from holdfast.kernel.features.activity import ScheduleActivity
+from holdfast.kernel.features.cancel import Terminate
+from holdfast.kernel.features.child.parcels import StartFromParent
 from holdfast.kernel.features.close import CompleteWorkflow, FailWorkflow
 from holdfast.kernel.features.continue_as_new import ContinueAsNew
+from holdfast.kernel.features.delivery import Deliver
 from holdfast.kernel.features.reconcile import Reconcile
 from holdfast.kernel.features.search import UpsertSearchAttributes
 from holdfast.kernel.features.start import Reserve
 from holdfast.kernel.features.timer import StartTimer
+from holdfast.kernel.send import unpack
 from holdfast.kernel.task import Block
 from holdfast.kernel.values import SECOND
 from holdfast.store import ALL, Applied, Entry, RunFilter, Store, Unavailable
 
+from ..kernel.world import call
 from .instances import STEPS, T0, Instance, applied, apply, expected, instant, stored, walk
 
 ACTIVITY = ScheduleActivity(activity_type="charge", arguments=b"\x00\xff")
@@ -595,6 +600,79 @@ class Alone:
         assert await store.runs(RunFilter(search=("old", 1))) == []
 
     # -- the end
+
+    async def test_sends_are_read_in_their_order_until_they_are_taken(self, database: Database) -> None:
+        store = await database.open()
+        parent = Instance()
+        parent.start()
+        parent.step(call("a", arguments=b"\x00\xff"), call("b"), call("c"))
+        await applied(store, parent)
+        made = parent.decisions[-1].sends
+        found = await store.sends(0, 10)
+        assert [send.key for send in found] == [send.key for send in made]
+        assert [unpack(StartFromParent, send.body) for send in found] == [send.parcel for send in made]
+        assert {(send.sender, send.kind, send.namespace) for send in found} == {
+            (parent.key, "StartFromParent", "default")
+        }
+        assert [send.key for send in await store.sends(made[0].key, 1)] == [made[1].key]
+        child = Instance(made[1].workflow_id)
+        child.when(Deliver(send=made[1]))
+        await applied(store, child)
+        assert [send.key for send in await store.sends(0, 10)] == [made[0].key, made[2].key]
+        assert await stored(store, child) == expected(child)
+
+    async def test_a_send_that_is_made_and_taken_in_one_batch_leaves_no_row(self, database: Database) -> None:
+        store = await database.open()
+        parent = Instance()
+        parent.start()
+        parent.step(call())
+        (send,) = parent.decisions[-1].sends
+        child = Instance(send.workflow_id)
+        child.when(Deliver(send=send))
+        await applied(store, parent, child)
+        assert await store.sends(0, 10) == []
+
+    async def test_taking_what_was_taken_before_is_no_error(self, database: Database) -> None:
+        store = await database.open()
+        parent = Instance()
+        parent.start()
+        parent.step(call())
+        (send,) = parent.decisions[-1].sends
+        child = Instance(send.workflow_id)
+        child.when(Deliver(send=send))
+        child.when(Deliver(send=send))
+        assert len(child.written) == 2
+        await applied(store, parent, child)
+        assert await store.sends(0, 10) == []
+
+    async def test_a_decision_that_is_skipped_neither_sends_nor_takes(self, database: Database) -> None:
+        store = await database.open()
+        parent = Instance()
+        parent.start()
+        await applied(store, parent)
+        twin = parent.twin()
+        twin.when(Reconcile(incarnation="e"))
+        twin.when(Terminate())
+        assert await apply(store, *twin.written[1:]) == ALL
+        parent.step(call())
+        assert (await apply(store, *parent.written[1:])).stale
+        assert await store.sends(0, 10) == []
+
+    async def test_instances_that_wait_for_others_are_listed_in_pages(self, database: Database) -> None:
+        store = await database.open()
+        parents = instances(3)
+        for parent in parents:
+            parent.step(call(), call())
+        alone = Instance()
+        alone.start()
+        await applied(store, *parents, alone)
+        keys = sorted(parent.key for parent in parents)
+        assert await store.awaiting(0, 10) == keys
+        assert await store.awaiting(keys[0], 1) == [keys[1]]
+        before = len(parents[0].written)
+        parents[0].when(Terminate())
+        assert await apply(store, *parents[0].written[before:]) == ALL
+        assert await store.awaiting(0, 10) == keys[1:], "it abandons its children: nobody owes it an answer"
 
     async def test_a_probe_of_a_working_database_finds_nothing_wrong_and_leaves_nothing(
         self, database: Database

@@ -11,9 +11,13 @@ from msgspec import Struct
 
 
 class Command(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type", gc=False):
-    """Base of all commands; the tag is the wire's `type`. `apart`: belongs to a task of its own, not to the code's body."""
+    """Base of all commands; the tag is the wire's `type`. `apart`: belongs to a task of its own, not to the code's body.
+
+    Such a task has one command that `answers`; others may go along.
+    """
 
     apart: ClassVar[bool] = False
+    answers: ClassVar[bool] = True
 
 
 class StepCommand(Command, frozen=True, kw_only=True, omit_defaults=True, gc=False):

@@ -117,6 +117,8 @@ class Feature:
     """Hand out the leaf of this step, which a bounded group had held back; False: it is another feature's."""
     closed: Callable[[Turn], None] | None = None
     """What follows right behind a terminal event."""
+    over: Callable[[Turn], None] | None = None
+    """What a closed run leads to, once it is settled: its next one may open."""
     before: Callable[[Turn, Task], None] | None = None
     """What the end of a workflow task says about what it had seen, ahead of its commands."""
     infer: Callable[[Turn, Task, list[Command]], list[Command]] | None = None

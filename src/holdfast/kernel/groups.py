@@ -32,6 +32,11 @@ Path = list[GroupEntry]
 """The groups around a leaf, outermost first."""
 
 
+def topology(path: Path) -> list[tuple[str, int]]:
+    """A place as replay has to find it again; how many may be in flight is no part of it."""
+    return [(entry.parallel_group_id, entry.parallel_group_index) for entry in path]
+
+
 class Leaf(Protocol):
     """What a feature keeps of an open leaf."""
 
@@ -59,7 +64,12 @@ class Groups:
         self.paths: dict[int, Path] = {}
         self.leaves: dict[int, Leaf] = {}
         self.silent: set[int] = set()  # steps whose close wakes nobody
-        self.freed: list[int] = []  # steps that a close has just let go; the decision hands them out
+        self.freed: list[int] = []  # steps that a close has just let go; its turn hands them out
+
+    def settled(self) -> None:
+        """History was folded: what it let go was handed out then, and whom it woke was woken."""
+        self.freed.clear()
+        self.silent.clear()
 
 
 def check(path: Sequence[GroupEntry]) -> None:
@@ -69,7 +79,8 @@ def check(path: Sequence[GroupEntry]) -> None:
             entry.parallel_group_size,
             entry.parallel_group_index,
         )
-        if base < 1 or size < 1 or not 0 <= index < size or (entry.parallel_group_limit or 1) < 1:
+        limit = entry.parallel_group_limit
+        if base < 1 or size < 1 or not 0 <= index < size or (limit is not None and limit < 1):
             raise Refused(
                 "invalid_commands",
                 f"group {entry.parallel_group_id!r}: size, index and limit do not fit together",
@@ -93,8 +104,8 @@ def join(run: Run, step: int, path: Path, leaf: Leaf) -> None:
 
 def leave(run: Run, step: int, path: Path, ok: bool, at: Micros) -> None:
     """A leaf has closed: who waits for the group may have to be woken, and others may be handed out."""
-    if not path:
-        return
+    if not path or run.closed_reason is not None:
+        return  # behind the end of a run nobody is woken, and nothing handed out
     groups = run.part(Groups)
     groups.paths.pop(step, None)
     groups.leaves.pop(step, None)
@@ -124,6 +135,18 @@ def wakes(run: Run, step: int) -> bool:
     if groups is None or step not in groups.silent:
         return True
     groups.silent.discard(step)
+    return False
+
+
+def full(run: Run, path: Sequence[GroupEntry]) -> bool:
+    """Whether a leaf that joins these groups now has to wait for earlier ones."""
+    groups = run.parts.get(Groups)
+    if groups is None:
+        return False
+    for entry in path:
+        group = groups.groups.get(entry.parallel_group_id)
+        if group is not None and group.limit is not None and len(group.open) >= group.limit:
+            return True
     return False
 
 

@@ -59,10 +59,10 @@ FEATURES: tuple[Feature, ...] = (
     lease.FEATURE,
     failures.FEATURE,
     workflow_task.FEATURE,
+    child.FEATURE,  # before all that may be in a group with it: see its `cancel`
     activity.FEATURE,
     local_activity.FEATURE,
     timer.FEATURE,
-    child.FEATURE,
     delivery.FEATURE,
     side_effect.FEATURE,
     version.FEATURE,
@@ -110,6 +110,7 @@ class Machine:
         self._cancel = [f.cancel for f in features if f.cancel is not None]
         self._limits = {kind: f.limits for f in features if f.limits is not None for kind in f.commands}
         self._closed = [f.closed for f in features if f.closed is not None]
+        self._over = [f.over for f in features if f.over is not None]
         self._before = [f.before for f in features if f.before is not None]
         self._infer = [f.infer for f in features if f.infer is not None]
         self._outside = [f.outside for f in features if f.outside is not None]
@@ -169,6 +170,8 @@ class Machine:
     def fold(self, flow: Workflow, run: Run, history: Iterable[Recorded]) -> None:
         for entry in history:
             self.evolve(flow, run, entry)
+        if Groups in run.parts:
+            run.part(Groups).settled()
 
     def expect(self, flow: Workflow) -> Expected:
         if flow.run is None or not flow.run.open:
@@ -236,6 +239,8 @@ class Machine:
         """Right behind a terminal event: what it means for what was still open."""
         for closed in self._closed:
             closed(turn)
+        for over in self._over:
+            over(turn)
 
     def before_commands(self, turn: Turn, task: Task) -> None:
         """A workflow task ends: what it had seen counts as seen, ahead of what it decided."""
@@ -306,8 +311,6 @@ class Machine:
                     turn.drop(task_id)
             if flow.held and flow.busy is None:
                 self._let_in(turn)
-            if Groups in run.parts:
-                self._hand_out(turn, run.part(Groups))
             if run.waking or run.apart:
                 workflow_task.ensure(turn)
         touched = turn.touched
@@ -375,12 +378,11 @@ class Machine:
         """Whether nothing has to move this run until somebody else does."""
         return run.open and any(rule(run) for rule in self._outside)
 
-    def _hand_out(self, turn: Turn, groups: Groups) -> None:
-        """Leaves of bounded groups that something in this decision has let go."""
+    def hand_out(self, turn: Turn, groups: Groups) -> None:
+        """Leaves of bounded groups that the event just folded has let go."""
         freed, groups.freed = groups.freed, []
-        if turn.run.open:
-            for step in freed:
-                any(dispatch(turn, step) for dispatch in self._dispatch)
+        for step in freed:
+            any(dispatch(turn, step) for dispatch in self._dispatch)
 
     def _let_in(self, turn: Turn) -> None:
         """The task is over in whose middle these were accepted."""

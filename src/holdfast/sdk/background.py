@@ -26,20 +26,26 @@ TYPE = "durable-workflow.async"
 @workflow(type=TYPE, unchecked=True)
 def run_in_background(reference: str, arguments: bytes) -> Any:
     """Run the function that a reference names; it is ordinary workflow code."""
+    fn = _resolve(reference)
+    args, kwargs = Signature(fn).unpack(arguments)
+    return fn(*args, **kwargs)
+
+
+def _resolve(reference: str) -> Any:
     module, _, name = reference.partition(":")
     fn: Any = import_module(module)
     for part in name.split("."):
         fn = getattr(fn, part)
-    args, kwargs = Signature(fn).unpack(arguments)
-    return fn(*args, **kwargs)
+    return fn
 
 
 class BackgroundCall(ChildCall[R]):
     """A child whose result is that of the function."""
 
     def __init__(self, fn: Callable[..., R], args: Any, kwargs: Any) -> None:
+        reference = _reference(fn)
         self.signature = Signature(fn)
-        super().__init__(run_in_background, (_reference(fn), self.signature.pack(args, kwargs)), {}, {})
+        super().__init__(run_in_background, (reference, self.signature.pack(args, kwargs)), {}, {})
 
     def finish(self, fiber: Fiber, outcome: Any) -> R:
         blob = getattr(outcome, "blob", None)
@@ -63,7 +69,14 @@ def _reference(fn: Any) -> str:
         raise DefinitionError(f"background() cannot take {name}: it uses `yield`; write straight-line code")
     if code.co_flags & 0x80:
         raise DefinitionError(f"background() cannot take {name}: it is async; make it a workflow and call it")
-    return f"{module}:{name}"
+    reference = f"{module}:{name}"
+    try:
+        found = _resolve(reference)
+    except (ImportError, AttributeError):
+        found = None
+    if found is not fn:
+        raise DefinitionError(f"background() cannot take {fn!r}: another process would not find it as {reference}")
+    return reference
 
 
 class Background:

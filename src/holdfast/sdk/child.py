@@ -7,7 +7,9 @@ on without waiting and hands back a handle. `child()` and `children()` find thos
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Generator, Sequence
+from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
+from contextlib import contextmanager
+from copy import copy
 from typing import Any, Generic, Literal, ParamSpec, TypedDict, TypeVar, Unpack, overload
 
 from holdfast.codec.values import dumps, loads
@@ -156,6 +158,24 @@ def run_started(fiber: Fiber, entry: Recorded) -> None:
     known = fiber.part(Family).known.get(event.sequence)
     if known is not None:
         known.run_id = event.child_workflow_run_id
+
+
+@contextmanager
+def shown(fiber: Fiber, history: Iterable[Recorded]) -> Generator[None]:
+    """For a question to live code: with the children that history has and the code will meet with its next task."""
+    family = fiber.part(Family)
+    before = family.known
+    family.known = {step: copy(known) for step, known in before.items()}
+    try:
+        for entry in history:
+            if entry.sequence > fiber.position:
+                if isinstance(entry.event, ChildWorkflowScheduled):
+                    scheduled(fiber, entry)
+                elif isinstance(entry.event, ChildRunStarted):
+                    run_started(fiber, entry)
+        yield
+    finally:
+        family.known = before
 
 
 class ChildHandle(Generic[R]):

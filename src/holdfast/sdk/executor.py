@@ -265,7 +265,7 @@ class EmbeddedExecutor:
                 answered.set_result(outcome)
 
         if at_rest and fiber is not None and not fiber.threaded and fiber.block is None:
-            done(answer_on(fiber, inquiry))
+            done(answer_on(fiber, inquiry, history))
         else:
             definition = self.registry.workflows[inquiry.workflow_type]
             self.host.workflow_thread(

@@ -285,14 +285,21 @@ class Fiber:
         collect, strand.collect = strand.collect, None
         assert collect is not None
         self._check()
-        strand.readonly = "a closure that has made its durable call"
+        strand.readonly = (
+            "a closure in gather(), which makes one durable call and then only computes (use spawn() for more),"
+        )
         collect(operation)
         return self.suspend(strand)
 
     def simultaneous(self) -> Iterator[tuple[int, Outcome | None]]:
-        """(step, outcome) of the events behind the one being applied that were recorded at the same moment."""
+        """(step, outcome) of the events behind the one being applied that were recorded at the same moment.
+
+        Only those that the code had before it when it reacted: a decision in between was made without the later ones.
+        """
         for entry in copy(self._ahead):
-            if entry.at != self.now:
+            if entry.at != self.now or (
+                entry.context.decided_after is not None and type(entry.event) is not TimerFired
+            ):
                 return
             rule = self.machine.outcomes.get(type(entry.event))
             if rule is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from typing import Any, Literal, TypeVar, cast, overload
 
 from holdfast.kernel.feature import Outcome, Thrown
@@ -134,6 +135,8 @@ class Plan:
 def _member(fiber: Fiber, member: Any) -> Leaf | Node:
     if isinstance(member, GroupStep):
         return member.plan.node(fiber)
+    if isinstance(member, RaceStep):
+        raise TypeError("race() cannot be a member of gather(); use spawn() for it")
     if isinstance(member, Step):
         return Leaf(_grouped(member._call), None, [])  # pyright: ignore[reportPrivateUsage, reportUnknownArgumentType, reportUnknownMemberType]
     if not callable(member):
@@ -144,7 +147,7 @@ def _member(fiber: Fiber, member: Any) -> Leaf | Node:
 def _grouped(call: Call[Any]) -> Call[Any]:
     if call.shape not in _KINDS:
         raise TypeError(f"{call.describe()} cannot be a member of gather(); use spawn() for it")
-    return call
+    return copy(call)  # the same step may be a member several times, each in its own place
 
 
 def _collect(fiber: Fiber, closure: Callable[[], Any]) -> Leaf:
@@ -468,8 +471,8 @@ class Race:
 
 
 def _contenders(steps: tuple[Any, ...]) -> list[Any]:
-    if len(steps) == 1 and not isinstance(steps[0], Step):
-        return list(steps[0])
+    if len(steps) == 1 and isinstance(steps[0], Iterable):
+        return list(cast(Iterable[Any], steps[0]))
     return list(steps)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from holdfast.codec.errors import PayloadError
@@ -13,6 +14,7 @@ from holdfast.kernel.machine import Machine
 from holdfast.kernel.message import Refused
 from holdfast.kernel.task import Block, Task
 from holdfast.protocol.commands import Inquiry
+from holdfast.sdk.child import shown
 from holdfast.sdk.fiber import Fiber
 from holdfast.sdk.guard import guard_of
 from holdfast.sdk.registry import Registry
@@ -21,10 +23,14 @@ from holdfast.sdk.talk import Ran, call_member, run_handler
 from holdfast.sdk.workflow import WorkflowDefinition
 
 
-def answer_on(fiber: Fiber, inquiry: Inquiry) -> Any:
-    """Ask live code. An exception is the answer too; it is returned, because it crosses threads."""
+def answer_on(fiber: Fiber, inquiry: Inquiry, history: Sequence[Recorded] = ()) -> Any:
+    """Ask live code. An exception is the answer too; it is returned, because it crosses threads.
+
+    Live code has not met what its own last task recorded; a replay would have.
+    """
     try:
-        return _query(fiber, inquiry) if inquiry.kind == "query" else _objection(fiber, inquiry)
+        with shown(fiber, [e for e in history if e.context.decided_after is not None or e.sequence <= inquiry.cursor]):
+            return _query(fiber, inquiry) if inquiry.kind == "query" else _objection(fiber, inquiry)
     except Exception as error:
         return error
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine, Generator
 from typing import Any, Generic, TypeVar
 
 from holdfast.kernel.feature import Outcome
-from holdfast.kernel.groups import GroupEntry
+from holdfast.kernel.groups import GroupEntry, topology
 from holdfast.sdk.errors import NotInWorkflow
 from holdfast.sdk.fiber import Fiber, Operation
 from holdfast.sdk.strand import current_fiber
@@ -36,7 +36,7 @@ class Call(Operation, Generic[T]):
 
     def differs(self, event: Any) -> str | None:
         """What of the recorded call is not what the code asks for now."""
-        if getattr(event, "parallel_group_path", self.group) == self.group:
+        if topology(getattr(event, "parallel_group_path", self.group)) == topology(self.group):
             return None
         return "it stands elsewhere among the calls it is waited for with"
 

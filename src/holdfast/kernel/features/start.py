@@ -530,7 +530,7 @@ def _wake(run: Run, event: WorkflowStarted, entry: Recorded) -> Resume:
 
 
 def _first_task_at(flow: Workflow, _: object) -> Micros | None:
-    return flow.current.not_before or None
+    return flow.current.not_before or None if flow.cursor == 0 else None
 
 
 def _offer_first_task(turn: Turn, _: object) -> None:

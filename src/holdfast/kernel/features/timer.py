@@ -193,13 +193,13 @@ def _scheduled(run: Run, event: TimerScheduled, entry: Recorded) -> None:
 
 def _cancelled(run: Run, event: TimerCancelled, entry: Recorded) -> None:
     run.part(Timers).pending.pop(event.sequence, None)
-    groups.leave(run, event.sequence, event.parallel_group_path, False, entry.at)
+    groups.leave(run, event.sequence, event.parallel_group_path, False, entry.clock)
 
 
 def _fired(run: Run, event: TimerFired, entry: Recorded) -> None:
     timers = run.part(Timers)
     timers.pending.pop(event.sequence, None)
-    groups.leave(run, event.sequence, event.parallel_group_path, True, entry.at)
+    groups.leave(run, event.sequence, event.parallel_group_path, True, entry.clock)
     if event.timer_kind is not None:
         timers.fired[event.sequence] = entry.sequence
 

@@ -255,7 +255,7 @@ def heartbeat(turn: Turn, message: HeartbeatWorkflowTask) -> None:
 def check(turn: Turn, commands: list[Command], *, apart: bool) -> None:
     """Refuse the whole completion for any wrong command of it, before one of them is applied."""
     rules = turn.machine.commands
-    if apart and sum(command.apart for command in commands) != 1:
+    if apart and sum(command.apart and command.answers for command in commands) != 1:
         raise Refused("invalid_commands", "this task is for one update: complete it or fail it", field="commands")
     turn.asked = commands
     step = turn.run.step

@@ -154,7 +154,7 @@ class Execution(Struct, eq=False):
 
     def dispatched(self, run: Run, at: Micros) -> None:
         """A bounded group lets it go: the time it may wait for a worker counts from here."""
-        self.retry_at = at
+        self.since = self.retry_at = at
         self.start_deadline = after(at, self.policy.schedule_to_start_timeout)
         if self.start_deadline is not None:
             run.remind(self.start_deadline, "schedule_to_start", self.step)
@@ -247,7 +247,7 @@ def retry_scheduled(run: Run, event: ActivityRetryScheduled, entry: Recorded) ->
 def closed(run: Run, event: Terminal, entry: Recorded) -> None:
     run.part(Activities).open.pop(event.sequence, None)
     if event.parallel_group_path:
-        groups.leave(run, event.sequence, event.parallel_group_path, isinstance(event, ActivityCompleted), entry.at)
+        groups.leave(run, event.sequence, event.parallel_group_path, isinstance(event, ActivityCompleted), entry.clock)
     if isinstance(event, ActivityFailed | ActivityTimedOut):
         remember(
             run,

@@ -33,7 +33,6 @@ from holdfast.kernel.features.child.records import (
 from holdfast.kernel.groups import wakes
 from holdfast.kernel.state import Run
 from holdfast.kernel.task import Resume
-from holdfast.kernel.turn import Turn
 
 __all__ = [
     "FEATURE",
@@ -71,11 +70,6 @@ def _wake(run: Run, event: ChildRunCompleted | ChildUnsuccessful, entry: Recorde
         workflow_sequence=entry.sequence,
         workflow_event_type=entry.type,
     )
-
-
-def _closed(turn: Turn) -> None:
-    parent.run_closed(turn)
-    offspring.run_closed(turn)
 
 
 def _shape(event: ChildEvent) -> Shape:
@@ -136,7 +130,9 @@ FEATURE = Feature(
         parcels.PolicyAnswer: parent.policy_answered,
     },
     awaited=parent.awaited,
-    closed=_closed,
+    cancel=parent.cancel_open,
+    closed=parent.run_closed,
+    over=offspring.run_closed,
     dispatch=parent.dispatch,
     outside=parent.outside,
     limits=parent.limits,

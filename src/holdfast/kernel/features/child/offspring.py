@@ -36,6 +36,8 @@ from holdfast.kernel.features.start import (
     parent_of,
     start_now,
 )
+from holdfast.kernel.features.update import UpdateAccepted, UpdateRejected
+from holdfast.kernel.message import Refused
 from holdfast.kernel.state import Run
 from holdfast.kernel.turn import Turn
 from holdfast.kernel.values import SECOND
@@ -49,33 +51,62 @@ def started(turn: Turn, message: Deliver) -> None:
         own = _parent(flow.run)
         if own is not None and own.child_call_id == parcel.parent.child_call_id:
             _say_how_it_stands(turn, own, parcel.known_run_number)
+        else:
+            _turn_down(turn, parcel, f"workflow {flow.workflow_id} belongs to another call")
         return
+    try:
+        start_now(turn, _start(turn, parcel), parcel.run_id)
+    except Refused as refusal:
+        _turn_down(turn, parcel, refusal.message)
+
+
+def _start(turn: Turn, parcel: StartFromParent) -> Start:
     parent = parcel.parent
-    start_now(
-        turn,
-        Start(
-            namespace=flow.namespace,
-            workflow_id=flow.workflow_id,
-            workflow_type=parcel.workflow_type,
-            arguments=parcel.arguments,
-            routing=parcel.routing,
-            memo=parcel.memo,
-            search_attributes=parcel.search_attributes,
-            execution_timeout_seconds=parcel.execution_timeout_seconds,
-            run_timeout_seconds=parcel.run_timeout_seconds,
-            definition=parcel.definition,
-            source="workflow",
-            context={
-                "workflow": {
-                    "parent_instance_id": parent.workflow_instance_id,
-                    "parent_run_id": parent.workflow_run_id,
-                    "sequence": parent.sequence,
-                    "child_call_id": parent.child_call_id,
-                }
-            },
-            parent=parent,
+    return Start(
+        namespace=turn.flow.namespace,
+        workflow_id=turn.flow.workflow_id,
+        workflow_type=parcel.workflow_type,
+        arguments=parcel.arguments,
+        routing=parcel.routing,
+        memo=parcel.memo,
+        search_attributes=parcel.search_attributes,
+        execution_timeout_seconds=parcel.execution_timeout_seconds,
+        run_timeout_seconds=parcel.run_timeout_seconds,
+        definition=parcel.definition,
+        source="workflow",
+        context={
+            "workflow": {
+                "parent_instance_id": parent.workflow_instance_id,
+                "parent_run_id": parent.workflow_run_id,
+                "sequence": parent.sequence,
+                "child_call_id": parent.child_call_id,
+            }
+        },
+        parent=parent,
+    )
+
+
+def _turn_down(turn: Turn, parcel: StartFromParent, why: str) -> None:
+    """No run comes of this call, and the parent hears it as the failure of the run that it named."""
+    parent = parcel.parent
+    close = Close(
+        status="failed",
+        closed_reason="failed",
+        closed_at=turn.now,
+        message=f"the child was not started: {why}",
+        exception_type="ChildNotStarted",
+        non_retryable=True,
+    )
+    turn.send(
+        parent.namespace,
+        parent.workflow_instance_id,
+        ChildReport(
+            child_call_id=parent.child_call_id,
+            parent_run_id=parent.workflow_run_id,
+            run_id=parcel.run_id,
+            run_number=1,
+            close=close,
         ),
-        parcel.run_id,
     )
 
 
@@ -111,7 +142,7 @@ def run_closed(turn: Turn) -> None:
 def _again(parent: Parent, close: Close) -> bool:
     policy = parent.retry_policy
     if policy is None or close.non_retryable:
-        return False
+        return False  # so is a deadline for all tries together
     if policy.max_attempts is not None and parent.retry_attempt >= policy.max_attempts:
         return False
     return not {close.exception_type, close.exception_class} & set(policy.non_retryable_error_types)
@@ -122,6 +153,9 @@ def _retry(turn: Turn, old: Run, before: WorkflowStarted, parent: Parent) -> Non
     policy = parent.retry_policy
     assert policy is not None
     pause = policy.backoff(parent.retry_attempt)
+    # The next run is told what this one was told and did not get to; its updates have failed with it.
+    held = [entry for entry in turn.flow.held if not isinstance(entry[0], UpdateAccepted | UpdateRejected)]
+    turn.flow.held = [*turn.machine.carried(old), *held]
     for task_id in list(turn.flow.tasks):
         turn.drop(task_id)
     next_try = replace(parent, retry_attempt=parent.retry_attempt + 1)
@@ -232,7 +266,7 @@ def stopped(turn: Turn, message: Deliver) -> None:
             PolicyAnswer(
                 child_call_id=parcel.child_call_id,
                 child_instance_id=turn.flow.workflow_id,
-                child_run_id=turn.run.run_id,
+                child_run_id=None if turn.flow.run is None else turn.run.run_id,
                 policy=parcel.policy,
                 reason=parcel.reason,
                 outcome=outcome,
@@ -264,8 +298,14 @@ def close_of(run: Run) -> Close:
                 exception=failed.exception,
                 non_retryable=failed.non_retryable,
             )
-        case WorkflowTimedOut(message=message):
-            return replace(base, failure_category="timeout", message=message, exception_type="WorkflowTimedOut")
+        case WorkflowTimedOut(message=message, timeout_kind=kind):
+            return replace(
+                base,
+                failure_category="timeout",
+                message=message,
+                exception_type="WorkflowTimedOut",
+                non_retryable=kind == "execution_timeout",
+            )
         case Stopped(message=message):
             return replace(base, failure_category=base.closed_reason, message=message)
         case _:

@@ -33,6 +33,7 @@ from holdfast.kernel.features.child.records import (
     SignalChildFromUpdate,
     StartChildWorkflow,
     TimeoutPolicy,
+    child_of,
     identity,
 )
 from holdfast.kernel.features.delivery import Deliver
@@ -67,6 +68,7 @@ def start(turn: Turn, command: StartChildWorkflow) -> None:
     step = run.step + 1
     call = child_call_id(run.run_id, step)
     known = command.definition
+    held_back = groups.full(run, command.parallel_group_path)
     turn.record(
         ChildWorkflowScheduled(
             sequence=step,
@@ -85,11 +87,12 @@ def start(turn: Turn, command: StartChildWorkflow) -> None:
             ),
             arguments=command.arguments,
             routing=reroute(run.routing, queue=command.queue, connection=command.connection),
+            definition=known if held_back else None,
         )
     )
     child = run.part(Children).open[step]
     turn.record(ChildRunStarted(**identity(child), child_workflow_run_id=child.run_id))
-    if not groups.held_back(run, step):
+    if not held_back:
         send_start(turn, child, known)
 
 
@@ -127,7 +130,9 @@ def dispatch(turn: Turn, step: int) -> bool:
     """An earlier leaf of its group has closed: this child may start."""
     child = turn.run.part(Children).open.get(step)
     if child is not None:
-        send_start(turn, child)
+        send_start(turn, child, child.scheduled.definition)
+        for told in child.signals:
+            _send_signal(turn, child, told)
     return child is not None
 
 
@@ -145,7 +150,9 @@ def ask_after(turn: Turn) -> None:
 
 def cancel(turn: Turn, command: CancelChild) -> None:
     child = turn.run.part(Children).open.get(command.step)
-    if child is not None:
+    if child is not None and groups.held_back(turn.run, command.step):
+        _never_started(turn, child)
+    elif child is not None:
         _stop(
             turn,
             child.scheduled.child_call_id,
@@ -154,6 +161,35 @@ def cancel(turn: Turn, command: CancelChild) -> None:
             "the parent no longer waits for it",
             answer=False,
         )
+
+
+def _never_started(turn: Turn, child: Child) -> None:
+    """A bounded group still holds it back: nobody has to be asked."""
+    turn.record(
+        ChildRunCancelled(
+            **identity(child),
+            child_workflow_run_id=child.run_id,
+            child_run_number=child.run_number,
+            child_status="cancelled",
+            closed_reason="cancelled",
+            closed_at=turn.now,
+            failure_id=failure_id(turn.run.run_id, turn.run.length + 1),
+            failure_category="cancelled",
+            message="the parent no longer waits for it",
+        )
+    )
+
+
+def cancel_open(turn: Turn) -> None:
+    """The run is being stopped: a child that a bounded group still holds back will never start.
+
+    Ahead of everything else, whose end would let it go. What has started is treated by its policy.
+    """
+    run = turn.run
+    if Children not in run.parts:
+        return
+    for child in [child for step, child in run.part(Children).open.items() if groups.held_back(run, step)]:
+        _never_started(turn, child)
 
 
 # -- what comes back
@@ -165,8 +201,7 @@ def reported(turn: Turn, message: Deliver) -> None:
     run = turn.flow.run
     if run is None or not run.open or run.run_id != report.parent_run_id:
         return  # the run that asked is over; what its children do is their own business now
-    step = run.part(Children).steps.get(report.child_call_id)
-    child = None if step is None else run.part(Children).open.get(step)
+    child = child_of(run, report.child_call_id)
     if child is None:
         return  # told before
     if report.run_number > child.run_number:
@@ -219,45 +254,47 @@ def check_signal(turn: Turn, command: SignalChild | SignalChildFromUpdate) -> No
 
 
 def signal(turn: Turn, command: SignalChild) -> None:
-    step = turn.run.step + 1
-    turn.record(
-        ChildSignalSent(
-            sequence=step,
-            child_call_id=command.child_call_id,
-            signal_name=command.signal_name,
-            arguments=command.arguments,
-        )
+    told = ChildSignalSent(
+        sequence=turn.run.step + 1,
+        child_call_id=command.child_call_id,
+        signal_name=command.signal_name,
+        arguments=command.arguments,
     )
-    _send_signal(turn, command, f"{turn.run.run_id}:{step}")
+    _tell(turn, told)
 
 
 def signal_from_update(turn: Turn, command: SignalChildFromUpdate) -> None:
-    turn.record(
-        ChildSignalSentByUpdate(
-            update_id=command.update_id,
-            number=command.number,
-            child_call_id=command.child_call_id,
-            signal_name=command.signal_name,
-            arguments=command.arguments,
-        )
+    told = ChildSignalSentByUpdate(
+        update_id=command.update_id,
+        number=command.number,
+        child_call_id=command.child_call_id,
+        signal_name=command.signal_name,
+        arguments=command.arguments,
     )
-    _send_signal(turn, command, f"{command.update_id}:{command.number}")
+    _tell(turn, told)
 
 
-def _send_signal(turn: Turn, command: SignalChild | SignalChildFromUpdate, unique: str) -> None:
-    step = turn.run.part(Children).steps.get(command.child_call_id)
-    child = None if step is None else turn.run.part(Children).open.get(step)
+def _tell(turn: Turn, told: ChildSignalSent | ChildSignalSentByUpdate) -> None:
+    turn.record(told)
+    child = child_of(turn.run, told.child_call_id)
     if child is None:
         return  # it has closed, and would reject the signal
+    if not groups.held_back(turn.run, child.scheduled.sequence):
+        _send_signal(turn, child, told)
+
+
+def _send_signal(turn: Turn, child: Child, told: ChildSignalSent | ChildSignalSentByUpdate) -> None:
+    run_id = turn.run.run_id
+    place = f"{run_id}:{told.sequence}" if isinstance(told, ChildSignalSent) else f"{told.update_id}:{told.number}"
     turn.send(
         turn.flow.namespace,
         child.scheduled.child_workflow_instance_id,
         SignalFromParent(
-            child_call_id=command.child_call_id,
-            signal_name=command.signal_name,
-            arguments=command.arguments,
-            request_id=f"parent-signal:{unique}",
-            parent_run_id=turn.run.run_id,
+            child_call_id=told.child_call_id,
+            signal_name=told.signal_name,
+            arguments=told.arguments,
+            request_id=f"parent-signal:{place}",
+            parent_run_id=run_id,
         ),
     )
 
@@ -301,8 +338,8 @@ def still_open(run: Run) -> list[OpenChild]:
             child_workflow_instance_id=child.scheduled.child_workflow_instance_id,
             parent_close_policy=child.scheduled.parent_close_policy,
         )
-        for child in run.part(Children).open.values()
-        if child.scheduled.parent_close_policy != "abandon"
+        for step, child in run.part(Children).open.items()
+        if child.scheduled.parent_close_policy != "abandon" and not groups.held_back(run, step)
     ]
     return [*inherited, *own]
 

@@ -57,6 +57,7 @@ class SignalChildFromUpdate(Command, frozen=True, kw_only=True, omit_defaults=Tr
     """Goes with the completion of an update; `number` counts within it."""
 
     apart = True
+    answers = False
     update_id: str
     number: int
     child_call_id: str
@@ -80,6 +81,7 @@ class ChildWorkflowScheduled(ChildEvent, frozen=True, kw_only=True, omit_default
     timeout_policy: TimeoutPolicy = TimeoutPolicy()
     arguments: bytes | None = None
     routing: Routing = Routing()
+    definition: Definition | None = None  # of a child that a bounded group holds back, for its start later on
 
 
 class ChildRunStarted(ChildEvent, frozen=True, kw_only=True, omit_defaults=True):
@@ -154,14 +156,15 @@ class ParentClosePolicyFailed(ParentClosePolicy, frozen=True, kw_only=True, omit
 
 
 class Child:
-    """One open child. `run_id` is the newest run the parent has been told of."""
+    """One open child. `run_id` is the newest run the parent has been told of; `signals` wait for its start to be sent."""
 
-    __slots__ = ("run_id", "run_number", "scheduled")
+    __slots__ = ("run_id", "run_number", "scheduled", "signals")
 
     def __init__(self, scheduled: ChildWorkflowScheduled) -> None:
         self.scheduled = scheduled
         self.run_id = scheduled.child_workflow_run_id
         self.run_number = 1
+        self.signals: list[ChildSignalSent | ChildSignalSentByUpdate] = []
 
     def dispatched(self, run: Run, at: Micros) -> None:
         """Its start is sent with the decision that lets it go."""
@@ -206,7 +209,7 @@ def run_started(run: Run, event: ChildRunStarted, entry: Recorded) -> None:
 
 def closed(run: Run, event: ChildRunCompleted | ChildUnsuccessful, entry: Recorded) -> None:
     run.part(Children).open.pop(event.sequence, None)
-    groups.leave(run, event.sequence, event.parallel_group_path, isinstance(event, ChildRunCompleted), entry.at)
+    groups.leave(run, event.sequence, event.parallel_group_path, isinstance(event, ChildRunCompleted), entry.clock)
     if isinstance(event, ChildUnsuccessful):
         remember(
             run,
@@ -225,7 +228,17 @@ def closed(run: Run, event: ChildRunCompleted | ChildUnsuccessful, entry: Record
 
 
 def signal_sent(run: Run, event: ChildSignalSent | ChildSignalSentByUpdate, entry: Recorded) -> None:
-    """The signal is on its way with the commit of this event."""
+    """The signal is on its way with the commit of this event, or goes with the start of a child that is held back."""
+    child = child_of(run, event.child_call_id)
+    if child is not None and groups.held_back(run, child.scheduled.sequence):
+        child.signals.append(event)
+
+
+def child_of(run: Run, call: str) -> Child | None:
+    """The open child of a call."""
+    children = run.part(Children)
+    step = children.steps.get(call)
+    return None if step is None else children.open.get(step)
 
 
 def answered(run: Run, event: ParentClosePolicyApplied | ParentClosePolicyFailed, entry: Recorded) -> None:

@@ -1,0 +1,1 @@
+"""Children, from both sides."""

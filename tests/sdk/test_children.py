@@ -1,0 +1,627 @@
+"""Workflows that call workflows: results, failures, handles, signals, options, background calls.
+
+Every story is told twice: by live code that stays, and by code that is given up and replayed after each of its tasks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from typing import Any
+
+import pytest
+
+from holdfast import (
+    AsyncHoldfast,
+    ChildStopped,
+    DefinitionError,
+    NotInWorkflow,
+    WorkflowFailed,
+    activity,
+    aio,
+    background,
+    child,
+    children,
+    continue_as_new,
+    gather,
+    info,
+    query,
+    race,
+    signal,
+    sleep,
+    update,
+    wait,
+    workflow,
+)
+from holdfast.kernel.event import Recorded
+
+from .kit import events, eventually, evicting, memory, names
+
+
+class OutOfStock(Exception):
+    pass
+
+
+@activity(type="echo")
+def echo(value: Any) -> Any:
+    return value
+
+
+@workflow(type="double")
+def double(n: int) -> int:
+    return echo(n) * 2
+
+
+@workflow(type="double-later")
+async def double_later(n: int) -> int:
+    await aio.sleep(0.01)
+    return n * 2
+
+
+@workflow(type="refuse")
+def refuse(text: str) -> None:
+    raise OutOfStock(text)
+
+
+@workflow(type="long")
+def long() -> str:
+    sleep("1h")
+    return "late"
+
+
+@workflow(type="thrice")
+def thrice(left: int) -> str:
+    if left:
+        continue_as_new(thrice, left - 1)
+    return f"run {info().run_number}"
+
+
+tries: dict[str, int] = {}
+
+
+@workflow(type="moody")
+def moody(key: str, failures: int) -> int:
+    count = tries[key] = echo(tries.get(key, 0) + 1)
+    if count <= failures:
+        raise OutOfStock(f"try {count}")
+    return count
+
+
+@workflow(type="approval")
+class Approval:
+    """Waits to be told by whom it is approved."""
+
+    def __init__(self) -> None:
+        self.by: list[str] = []
+
+    @signal
+    def approved_by(self, name: str) -> None:
+        self.by.append(name)
+
+    @query
+    def names(self) -> list[str]:
+        return self.by
+
+    def handle(self, needed: int) -> list[str]:
+        wait(lambda: len(self.by) >= needed)
+        return self.by
+
+
+FAMILY = [echo, double, double_later, refuse, long, thrice, moody, Approval]
+
+
+async def told(definition: Any, *args: Any) -> tuple[Any, list[Recorded]]:
+    """The result and history of a run, which must be the same however often its code is replayed."""
+    found: list[tuple[Any, list[Recorded]]] = []
+    for app in (memory(definition, *FAMILY), evicting(definition, *FAMILY)):
+        tries.clear()
+        async with app:
+            result = await app.execute(definition, "run", *args)
+            found.append((result, await app.history("run")))
+    assert found[0][0] == found[1][0]
+    return found[1]
+
+
+# -- results and failures
+
+
+@pytest.mark.contract("CHILD-01", "CHILD-10")
+async def test_calling_a_workflow_in_a_workflow_is_a_child() -> None:
+    @workflow
+    def run() -> list[Any]:
+        return [double(2), child(double, 3), child("double", 4), double.step(5).run(), child(double_later, 6)]
+
+    result, history = await told(run)
+    assert result == [4, 6, 8, 10, 12]
+    assert names(history).count("ChildRunCompleted") == 5
+
+
+@pytest.mark.contract("CHILD-10")
+async def test_a_coroutine_awaits_its_children() -> None:
+    @workflow
+    async def run() -> list[Any]:
+        return [await double.step(2), await double_later(3), await aio.child(double, 4)]
+
+    assert (await told(run))[0] == [4, 6, 8]
+
+
+@pytest.mark.contract("CHILD-10", "CHILD-12")
+async def test_the_failure_of_a_child_is_raised_and_can_be_caught() -> None:
+    @workflow
+    def run() -> str:
+        try:
+            refuse("no bolts")
+        except OutOfStock as error:
+            return f"caught {error}; {echo(1)}"
+        return ""
+
+    result, history = await told(run)
+    assert result == "caught no bolts; 1"
+    assert "FailureHandled" in names(history)
+
+
+async def test_an_uncaught_failure_of_a_child_fails_its_parent() -> None:
+    @workflow
+    def run() -> None:
+        refuse("no bolts")
+
+    async with memory(run, *FAMILY) as app:
+        with pytest.raises(WorkflowFailed) as caught:
+            await app.execute(run, "run")
+        assert isinstance(caught.value.__cause__, OutOfStock)
+
+
+@pytest.mark.contract("CHILD-11")
+@pytest.mark.parametrize(("verb", "status"), [("cancel", "cancelled"), ("terminate", "terminated")])
+async def test_a_stopped_child_ends_the_wait_with_its_own_exception(verb: str, status: str) -> None:
+    @workflow
+    def run() -> str:
+        try:
+            return long()
+        except ChildStopped as stopped:
+            return stopped.status
+
+    for make in (memory, evicting):
+        async with make(run, *FAMILY) as app:
+            handle = await app.start(run, "run")
+            instance = await child_id(app, "run")
+            await getattr(app.handle(long, instance), verb)()
+            assert await handle.result(timeout=10) == status
+
+
+async def child_id(app: AsyncHoldfast, parent: str, step: int = 1) -> str:
+    async def look() -> str | None:
+        for event in events(await app.history(parent), "ChildWorkflowScheduled"):
+            if event.sequence == step and await exists(app, event.child_workflow_instance_id):
+                return event.child_workflow_instance_id
+        return None
+
+    return await eventually(look, "the child started")
+
+
+async def exists(app: AsyncHoldfast, id: str) -> bool:
+    return await app.engine.store.find("default", id) is not None
+
+
+async def test_a_child_that_takes_too_long_times_out() -> None:
+    @workflow
+    def run() -> str:
+        try:
+            return child.options(timeout="20ms")(long)
+        except TimeoutError as error:
+            return type(error).__name__
+
+    assert (await told(run))[0] == "ChildTimedOut"
+
+
+async def test_a_failed_child_is_tried_again() -> None:
+    @workflow
+    def run() -> int:
+        return child.options(retries=2, backoff="1ms")(moody, "k", 2)
+
+    result, history = await told(run)
+    assert result == 3
+    started = events(history, "ChildRunStarted")
+    assert [event.child_run_number for event in started] == [1, 2, 3]
+    assert [event.retry_attempt for event in started] == [None, 2, 3]
+    assert len({event.child_call_id for event in started}) == 1
+    assert "ChildRunFailed" not in names(history)
+
+
+async def test_what_is_fatal_is_not_tried_again() -> None:
+    @workflow
+    def run() -> str:
+        try:
+            child.options(retries=5, fatal=[OutOfStock])(moody, "k", 9)
+        except OutOfStock as error:
+            return str(error)
+        return ""
+
+    assert (await told(run))[0] == "try 1"
+
+
+@pytest.mark.contract("CHILD-13", "CHILD-14", "HNDL-04")
+async def test_a_child_that_continues_as_new_is_waited_for() -> None:
+    @workflow
+    def run() -> list[Any]:
+        handle = child.start(thrice, 3)
+        first, call = handle.run_id, handle.call_id
+        value = handle.join()
+        return [value, first != handle.run_id, call == handle.call_id, handle.id is not None]
+
+    result, history = await told(run)
+    assert result == ["run 4", True, True, True]
+    assert [event.child_run_number for event in events(history, "ChildRunStarted")] == [1, 2, 3, 4]
+
+
+async def test_an_unknown_option_is_refused() -> None:
+    with pytest.raises(DefinitionError, match="parent_close"):
+        child.options(parent_closes="terminate")  # type: ignore[call-arg]
+
+
+def test_outside_a_workflow_there_are_no_children() -> None:
+    with pytest.raises(NotInWorkflow):
+        child.start(double, 1)
+    with pytest.raises(NotInWorkflow):
+        children()
+
+
+# -- handles
+
+
+@pytest.mark.contract("HNDL-01", "HNDL-02", "HNDL-03")
+async def test_handles_are_what_history_knows() -> None:
+    @workflow
+    def run() -> list[Any]:
+        none = [child(), children()]
+        double(1)
+        first = child()
+        gather(double.step(2), double.step(3))
+        known = children()
+        assert first is not None
+        calls = [handle.call_id for handle in known]
+        return [*none, calls.index(first.call_id), len(calls), calls.index(child().call_id)]  # type: ignore[union-attr]
+
+    result, history = await told(run)
+    assert result == [None, [], 0, 3, 2]
+    assert names(history).count("ChildWorkflowScheduled") == 3
+
+
+async def test_several_started_children_are_joined_in_any_order() -> None:
+    @workflow
+    def run() -> list[Any]:
+        a, b, c = child.start(double, 1), child.start(double_later, 2), child.start(double, 3)
+        echo(0)
+        return [c.join(), b.join(), a.join(), a.join()]
+
+    assert (await told(run))[0] == [6, 4, 2, 2]
+
+
+async def test_a_started_child_is_awaited_in_a_coroutine() -> None:
+    @workflow
+    async def run() -> list[Any]:
+        a, b = child.start(double_later, 1), child.start(double, 2)
+        return [await b, await a]
+
+    assert (await told(run))[0] == [4, 2]
+
+
+async def test_the_failure_of_a_started_child_is_raised_at_its_join() -> None:
+    @workflow
+    def run() -> str:
+        handle = child.start(refuse, "no")
+        echo(1)
+        sleep(0.02)
+        try:
+            handle.join()
+        except OutOfStock as error:
+            return str(error)
+        return ""
+
+    assert (await told(run))[0] == "no"
+
+
+async def test_a_looked_up_handle_cannot_be_joined() -> None:
+    @workflow
+    def run() -> str:
+        double(1)
+        try:
+            children()[0].join()
+        except DefinitionError as error:
+            return str(error)
+        return ""
+
+    assert "child.start()" in (await told(run))[0]
+
+
+# -- signals
+
+
+@pytest.mark.contract("HNDL-05")
+async def test_a_parent_signals_its_child_in_every_way_there_is() -> None:
+    @workflow
+    def run() -> list[str]:
+        handle = child.start(Approval, 3)
+        handle.signal(Approval.approved_by, "Ann")
+        handle.signal("approved_by", "Bob")
+        handle.approved_by("Cyd")
+        return handle.join()
+
+    result, history = await told(run)
+    assert result == ["Ann", "Bob", "Cyd"]
+    assert names(history).count("ChildSignalSent") == 3
+
+
+async def test_a_method_that_is_no_signal_is_an_attribute_error() -> None:
+    @workflow
+    def run() -> str:
+        handle = child.start(Approval, 0)
+        try:
+            handle.aproved_by("Cyd")
+        except AttributeError as error:
+            return str(error)
+        return ""
+
+    assert "declares no signal 'aproved_by'" in (await told(run))[0]
+
+
+async def test_a_coroutine_signals_its_child() -> None:
+    @workflow
+    async def run() -> list[str]:
+        handle = child.start(Approval, 1)
+        await aio.sleep(0.005)
+        handle.approved_by("Ann")
+        return await handle
+
+    assert (await told(run))[0] == ["Ann"]
+
+
+@workflow(type="desk")
+class Desk:
+    """A parent whose update and queries reach its child."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+    @update
+    def approve(self, name: str) -> str | None:
+        handle = child()
+        if handle is None:
+            return None
+        handle.signal("approved_by", name)
+        self.seen.append(name)
+        return handle.call_id
+
+    @query
+    def look(self) -> list[Any]:
+        handle = child()
+        return [None if handle is None else handle.id, len(children()), self.seen]
+
+    def handle(self, needed: int) -> list[str]:
+        found = child(Approval, needed)
+        echo(1)
+        return found
+
+
+@pytest.mark.contract("HNDL-02", "HNDL-06", "HNDL-07")
+@pytest.mark.parametrize("make", [memory, evicting])
+async def test_an_update_signals_the_child_exactly_once_and_queries_never(make: Any) -> None:
+    async with make(Desk, *FAMILY) as app:
+        handle = await app.start(Desk, "run", 2)
+        instance = await child_id(app, "run")
+        assert await handle.query(Desk.look) == [instance, 1, []]
+        assert await handle.update(Desk.approve, "Ann") is not None
+        for _ in range(3):
+            assert await handle.query(Desk.look) == [instance, 1, ["Ann"]]
+        approval = app.handle(Approval, instance)
+        await eventually(lambda: names_of(approval), "the signal arrived")
+        assert await approval.query(Approval.names) == ["Ann"]
+        await handle.update(Desk.approve, "Bob")
+        assert await handle.result(timeout=10) == ["Ann", "Bob"]
+        received = events(await app.history(instance), "SignalReceived")
+        assert len(received) == 2
+        assert names(await app.history("run")).count("ChildSignalSentByUpdate") == 2
+
+
+async def names_of(handle: Any) -> list[str]:
+    return await handle.query(Approval.names)
+
+
+@pytest.mark.contract("CHILD-15")
+async def test_a_query_of_a_parent_waits_with_it() -> None:
+    @workflow(type="asked")
+    class Asked:
+        def __init__(self) -> None:
+            self.at = "beginning"
+
+        @query
+        def where(self) -> str:
+            return self.at
+
+        def handle(self) -> str:
+            self.at = "calling"
+            value = long()
+            self.at = "behind"
+            return value
+
+    for make in (memory, evicting):
+        async with make(Asked, *FAMILY) as app:
+            handle = await app.start(Asked, "run")
+            await child_id(app, "run")
+            assert await handle.query("where") == "calling"
+
+
+# -- what becomes of them
+
+
+@pytest.mark.contract("PCP-01", "PCP-02", "PCP-03")
+async def test_children_are_abandoned_cancelled_or_terminated_with_their_parent() -> None:
+    @workflow
+    def run() -> list[Any]:
+        kept = child.start(long)
+        asked = child.options(parent_close="request_cancel").start(long)
+        ended = child.options(parent_close="terminate").start(long)
+        echo(1)
+        return [kept.id, asked.id, ended.id]
+
+    async with memory(run, *FAMILY) as app:
+        ids = await app.execute(run, "run")
+
+        async def look() -> list[str] | None:
+            found = [(await app.describe(id)).status for id in ids]
+            return found if found[1:] == ["cancelled", "terminated"] else None
+
+        assert (await eventually(look, "the policies were enforced"))[0] not in ("cancelled", "terminated")
+        await eventually(lambda: applied(app), "the parent recorded it")
+
+
+async def applied(app: AsyncHoldfast) -> bool:
+    return names(await app.history("run")).count("ParentClosePolicyApplied") == 2
+
+
+# -- asyncio's own tools
+
+
+async def test_asyncio_gather_and_task_groups_work_over_children() -> None:
+    @workflow
+    async def run() -> list[Any]:
+        first = await asyncio.gather(double.step(1), double_later.step(2), echo.step(3))
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(as_coroutine(n)) for n in range(3)]
+        done, pending = await asyncio.wait([asyncio.ensure_future(as_coroutine(7))])
+        return [list(first), [task.result() for task in tasks], len(done), len(pending)]
+
+    async def as_coroutine(n: int) -> int:
+        return await double.step(n) + await double_later.step(n)
+
+    assert (await told(run))[0] == [[2, 4, 3], [0, 4, 8], 1, 0]
+
+
+async def test_a_timeout_gives_a_child_up_and_asks_it_to_stop() -> None:
+    @workflow
+    async def run() -> str:
+        try:
+            async with asyncio.timeout(0.02):
+                return await long.step()
+        except TimeoutError:
+            await aio.sleep(0.05)
+            return "gave up"
+
+    result, history = await told(run)
+    assert result == "gave up"
+    assert names(history)[-3:].count("ChildRunCancelled") == 1
+
+
+async def test_a_failing_task_group_cancels_its_other_children() -> None:
+    @workflow
+    async def run() -> list[str]:
+        found: list[str] = []
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(as_task(refuse.step("no")))
+                group.create_task(as_task(long.step()))
+        except* OutOfStock as caught:
+            found = [str(error) for error in caught.exceptions]
+        return found
+
+    async def as_task(step: Any) -> Any:
+        return await step
+
+    result, history = await told(run)
+    assert result == ["no"]
+    assert names(history).count("ChildWorkflowScheduled") == 2
+
+
+# -- background
+
+
+def add(a: int, b: int = 0) -> int:
+    return echo(a) + b
+
+
+def both(n: int) -> list[int]:
+    return list(gather(echo.step(n), double.step(n)))
+
+
+def fails() -> None:
+    raise OutOfStock("in the background")
+
+
+def yields() -> Any:
+    yield 1
+
+
+async def awaits() -> None: ...
+
+
+class Tools:
+    @staticmethod
+    def half(n: int) -> float:
+        return n / 2
+
+
+@pytest.mark.contract("ASYNC-01", "ASYNC-03")
+async def test_a_background_call_is_a_child_of_the_packages_own_type() -> None:
+    @workflow
+    def run() -> list[Any]:
+        return [background(add, 1, b=2), background(both, 4), background(Tools.half, 5)]
+
+    result, history = await told(run)
+    assert result == [3, [4, 8], 2.5]
+    scheduled = events(history, "ChildWorkflowScheduled")
+    assert {event.child_workflow_type for event in scheduled} == {"durable-workflow.async"}
+
+
+async def test_background_calls_are_gathered_raced_and_awaited() -> None:
+    @workflow
+    def run() -> list[Any]:
+        return [list(gather(background.step(add, 1), background.step(add, 2))), race(background.step(add, 3))]
+
+    @workflow
+    async def later() -> int:
+        return await background.step(add, 9)
+
+    assert (await told(run))[0] == [[1, 2], [0, 3]]
+    assert (await told(later))[0] == 9
+
+
+async def test_the_failure_of_a_background_call_is_raised() -> None:
+    @workflow
+    def run() -> str:
+        try:
+            background(fails)
+        except OutOfStock as error:
+            return str(error)
+        return ""
+
+    assert (await told(run))[0] == "in the background"
+
+
+@pytest.mark.contract("ASYNC-02", "ASYNC-03")
+@pytest.mark.parametrize(
+    ("target", "why"),
+    [
+        (lambda: 1, "no name"),
+        (yields, "yield"),
+        (awaits, "async"),
+        (len, "takes a function"),
+        (echo, "takes a function"),
+        (double, "takes a function"),
+        (Tools(), "takes a function"),
+    ],
+)
+async def test_what_cannot_travel_is_refused_at_the_call(target: Any, why: str) -> None:
+    def local() -> None: ...
+
+    for refused, reason in ((target, why), (local, "no name")):
+        with pytest.raises(DefinitionError, match=reason):
+            background.step(refused)
+
+
+async def test_a_reference_that_names_something_else_is_refused() -> None:
+    @functools.wraps(add)
+    def disguised(a: int) -> int:
+        return a
+
+    with pytest.raises(DefinitionError, match="another process"):
+        background.step(disguised, 1)
