@@ -37,7 +37,7 @@ from holdfast.sdk.errors import (
     WorkflowStopped,
     WorkflowTimedOut,
 )
-from holdfast.sdk.gather import gather, race
+from holdfast.sdk.gather import gather
 from holdfast.sdk.members import Signal, query, signal, update
 from holdfast.sdk.primitives import (
     info,
@@ -51,6 +51,7 @@ from holdfast.sdk.primitives import (
     uuid4,
     version,
 )
+from holdfast.sdk.race import race
 from holdfast.sdk.registry import NonDeterminismWarning, Types
 from holdfast.sdk.saga import Saga
 from holdfast.sdk.step import Step

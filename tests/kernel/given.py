@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from holdfast.kernel.command import Command
 from holdfast.kernel.decision import CommandRecord, Decision, RunRow, WorkflowRow
-from holdfast.kernel.event import Event, Recorded, restore
+from holdfast.kernel.event import Event, Recorded, pack_held, restore, unpack_held
 from holdfast.kernel.failure import Failure
 from holdfast.kernel.features.activity import (
     Activities,
@@ -368,7 +368,7 @@ def refold(flow: Flow) -> Workflow:
         for task in flow.rows.values():
             state.keep(task)
             watch(run, task)
-    state.held = flow.machine.unpack_held(row.held)
+    state.held = unpack_held(flow.machine.kinds, pack_held(row.held))
     return state
 
 

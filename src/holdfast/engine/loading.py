@@ -92,5 +92,5 @@ class Loading:
                 flow.keep(task)
                 watch(run, task)
             self._engine.machine.rearm(flow, self._engine.world.now(), self._rearmed)
-        flow.held = self._engine.machine.unpack_held(row.held)
+        flow.held = list(row.held)
         return flow

@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from holdfast.kernel.event import Recorded
+from holdfast.kernel.event import Context, Event, Recorded
 from holdfast.kernel.send import Send
 from holdfast.kernel.task import Task
 from holdfast.kernel.values import Micros
@@ -40,7 +40,7 @@ class WorkflowRow(Struct, frozen=True, gc=False):
     reserved_at: Micros | None
     outside: int = 0  # a truth value, as the database keeps it
     awaited: int = 0  # how many other instances owe this one an answer
-    held: bytes | None = None
+    held: Sequence[tuple[Event, Context]] = ()
 
 
 class RunRow(Struct, frozen=True, gc=False):

@@ -7,6 +7,7 @@ the wire and exports produce the literal snapshots. Each record's checksum cover
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, TypeVar
 from zlib import crc32
 
@@ -121,7 +122,7 @@ def record(
     return Recorded(run, sequence, at, event, context, body, context_body, checksum)
 
 
-def pack_held(held: list[tuple[Event, Context]]) -> bytes:
+def pack_held(held: Sequence[tuple[Event, Context]]) -> bytes:
     """Facts that are not yet history, for the instance's own row."""
     return _encode([(type(event).__name__, event, context) for event, context in held])
 

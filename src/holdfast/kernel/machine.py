@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from holdfast.kernel.command import Command
 from holdfast.kernel.decision import Decision, Ended, RunRow, TaskChange, WorkflowRow
-from holdfast.kernel.event import Context, Event, Recorded, StepEvent, pack_held, unpack_held
+from holdfast.kernel.event import Context, Event, Recorded, StepEvent
 from holdfast.kernel.feature import CommandRule, Deadline, Feature, Outcome, Shape
 from holdfast.kernel.features import (
     activity,
@@ -162,10 +162,6 @@ class Machine:
             told = resume(run, event, entry)
             if told is not None:
                 run.waking.append((entry.sequence, told))
-
-    def unpack_held(self, body: bytes | None) -> list[tuple[Event, Context]]:
-        """What an instance row keeps of facts that wait for the end of a task."""
-        return [] if body is None else unpack_held(self.kinds, body)
 
     def fold(self, flow: Workflow, run: Run, history: Iterable[Recorded]) -> None:
         for entry in history:
@@ -371,7 +367,7 @@ class Machine:
             flow.reserved_at,
             int(not expects and flow.next_wake is None and run is not None and self.waits_outside(run)),
             awaited,
-            pack_held(flow.held) if flow.held else None,
+            tuple(flow.held) if flow.held else (),
         )
 
     def waits_outside(self, run: Run) -> bool:

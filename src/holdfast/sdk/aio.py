@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.sdk.child import child as _child
 from holdfast.sdk.gather import gather as _gather
-from holdfast.sdk.gather import race as _race
+from holdfast.sdk.race import race as _race
 from holdfast.sdk.timer import sleep as _sleep
 from holdfast.sdk.wait import wait as _wait
 

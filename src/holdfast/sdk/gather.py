@@ -1,4 +1,4 @@
-"""Waiting for several durable calls together: `gather` for all of them, `race` for the first.
+"""Waiting for several durable calls together.
 
 Each member of `gather` is one durable call (an activity, a child, a timer, or a nested `gather.step`); the run is woken once,
 when all have succeeded or one has failed. Work of several steps per member is for `spawn`.
@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
-from typing import Any, Literal, TypeVar, cast, overload
+from typing import Any, TypeVar, cast, overload
 
 from holdfast.kernel.feature import Outcome, Thrown
 from holdfast.kernel.groups import GroupEntry
 from holdfast.sdk import strand as strands
-from holdfast.sdk.errors import DurableCallRefused, NotInWorkflow
+from holdfast.sdk.errors import DurableCallRefused
 from holdfast.sdk.fiber import Fiber
 from holdfast.sdk.step import Call, Step
 from holdfast.sdk.strand import Strand, current_fiber, current_strand
@@ -135,7 +135,7 @@ class Plan:
 def _member(fiber: Fiber, member: Any) -> Leaf | Node:
     if isinstance(member, GroupStep):
         return member.plan.node(fiber)
-    if isinstance(member, RaceStep):
+    if isinstance(member, Step) and member.composite:
         raise TypeError("race() cannot be a member of gather(); use spawn() for it")
     if isinstance(member, Step):
         return Leaf(_grouped(member._call), None, [])  # pyright: ignore[reportPrivateUsage, reportUnknownArgumentType, reportUnknownMemberType]
@@ -228,6 +228,8 @@ class Run:
 
 class GroupStep(Step[Any]):
     """A described group: a member of another, or awaited in `async def` code."""
+
+    composite = True
 
     __slots__ = ("plan",)
 
@@ -350,130 +352,3 @@ class Gather:
 
 
 gather = Gather()
-
-
-# -- the first of several
-
-
-class Contest:
-    """Calls of which the first to end counts; the others are given up."""
-
-    def __init__(self, fiber: Fiber, calls: list[Call[Any]], done: Callable[[], None]) -> None:
-        self._fiber = fiber
-        self._done = done
-        self._calls = calls
-        self._steps: dict[int, int] = {}  # place -> step
-        self.winner: int | None = None
-        self.outcome: Outcome | None = None
-        for place, call in enumerate(calls):
-            if self.winner is None:
-                self._steps[place] = fiber.ask(call, lambda outcome, place=place: self._answered(place, outcome))
-
-    def _answered(self, place: int, outcome: Outcome) -> None:
-        if self.winner is None:
-            self.winner = place
-            self.outcome = outcome
-            self.give_up_losers()
-            self._done()
-
-    def give_up_losers(self) -> None:
-        for place, step in list(self._steps.items()):
-            if place != self.winner:
-                del self._steps[place]
-                self._fiber.drop(step)
-                self._calls[place].cancel(self._fiber, step)
-
-    def value(self) -> tuple[int, Any]:
-        assert self.winner is not None
-        assert self.outcome is not None
-        return self.winner, self._calls[self.winner].finish(self._fiber, self.outcome)
-
-
-class RaceStep(Step[Any]):
-    __slots__ = ("_calls",)
-
-    def __init__(self, steps: Sequence[Any]) -> None:
-        super().__init__(cast(Any, None))
-        self._calls = [_contender(step) for step in steps]
-        if not self._calls:
-            raise TypeError("race() needs at least one step")
-
-    def run(self) -> Any:
-        fiber = current_fiber()
-        strand = current_strand()
-        if fiber is None or strand is None:
-            raise NotInWorkflow("race()")
-        waiting = False
-
-        def done() -> None:
-            if waiting:
-                fiber.wake(strand, None)
-
-        contest = Contest(fiber, self._calls, done)
-        if contest.winner is None:
-            waiting = True
-            try:
-                fiber.suspend(strand)
-            except asyncio.CancelledError:
-                contest.give_up_losers()
-                raise
-        return contest.value()
-
-    async def _awaited(self) -> Any:
-        fiber = current_fiber()
-        if fiber is None:
-            raise NotInWorkflow("race()")
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        contest = Contest(fiber, self._calls, lambda: None if future.done() else future.set_result(None))
-        if contest.winner is None:
-            try:
-                await future
-            except asyncio.CancelledError:
-                if not fiber.abandoned:
-                    contest.give_up_losers()
-                raise
-        return contest.value()
-
-    def __repr__(self) -> str:
-        return f"<step race of {len(self._calls)}>"
-
-
-def _contender(step: Any) -> Call[Any]:
-    if isinstance(step, GroupStep | RaceStep) or not isinstance(step, Step):
-        raise TypeError(f"race() takes single steps (charge.step(...), sleep.step(...), wait.step(...)), not {step!r}")
-    return step._call  # pyright: ignore[reportPrivateUsage, reportUnknownMemberType, reportUnknownVariableType]
-
-
-class Race:
-    """`race(a, b)` gives (0, value of a) or (1, value of b), whichever ends first; the others are cancelled."""
-
-    @overload
-    def __call__(self, a: Thunk[A], b: Thunk[B], /) -> tuple[Literal[0], A] | tuple[Literal[1], B]: ...
-    @overload
-    def __call__(
-        self, a: Thunk[A], b: Thunk[B], c: Thunk[C], /
-    ) -> tuple[Literal[0], A] | tuple[Literal[1], B] | tuple[Literal[2], C]: ...
-    @overload
-    def __call__(self, steps: Iterable[Thunk[T]], /) -> tuple[int, T]: ...
-    @overload
-    def __call__(self, *steps: Thunk[T]) -> tuple[int, T]: ...
-    def __call__(self, *steps: Any) -> Any:
-        return RaceStep(_contenders(steps)).run()
-
-    @overload
-    def step(self, a: Thunk[A], b: Thunk[B], /) -> Step[tuple[Literal[0], A] | tuple[Literal[1], B]]: ...
-    @overload
-    def step(self, steps: Iterable[Thunk[T]], /) -> Step[tuple[int, T]]: ...
-    @overload
-    def step(self, *steps: Thunk[T]) -> Step[tuple[int, T]]: ...
-    def step(self, *steps: Any) -> Step[Any]:
-        return RaceStep(_contenders(steps))
-
-
-def _contenders(steps: tuple[Any, ...]) -> list[Any]:
-    if len(steps) == 1 and isinstance(steps[0], Iterable):
-        return list(cast(Iterable[Any], steps[0]))
-    return list(steps)
-
-
-race = Race()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from abc import abstractmethod
 from collections.abc import Callable, Coroutine, Generator
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from holdfast.kernel.feature import Outcome
 from holdfast.kernel.groups import GroupEntry, topology
@@ -54,6 +54,8 @@ class Call(Operation, Generic[T]):
 
 class Step(Coroutine[Any, Any, T_co]):
     __slots__ = ("_call", "_coroutine")
+
+    composite: ClassVar[bool] = False  # stands for several calls
 
     def __init__(self, call: Call[T_co]) -> None:
         self._call = call

@@ -45,8 +45,7 @@ def test_what_is_accepted_in_the_middle_of_a_task_is_durable_and_no_history_yet(
         assert decision.tasks == []
     assert names(flow.history) == ["StartAccepted", "WorkflowStarted"]
     assert flow.row is not None
-    assert flow.row.held is not None
-    assert [type(event).__name__ for event, _ in flow.machine.unpack_held(flow.row.held)] == [
+    assert [type(event).__name__ for event, _ in flow.row.held] == [
         *("UpdateAccepted", "SignalReceived", "UpdateRejected")
     ]
 
@@ -58,7 +57,7 @@ def test_it_is_recorded_right_behind_what_the_task_decides_in_the_order_of_the_c
     held = decision.events[1:]
     assert [entry.context.command_sequence for entry in held] == [2, 3, 4]
     assert [entry.context.decided_after for entry in held] == [None] * 3
-    assert decision.workflow.held is None
+    assert decision.workflow.held == ()
     assert flow.workflow_task.resume.workflow_update_id == "RUN1-u2"
 
 
@@ -116,7 +115,7 @@ def test_they_are_recorded_however_the_lease_ends(end: Callable[[Flow], Decision
     decision = end(flow)
     assert names(decision.events) == ["UpdateAccepted", "SignalReceived", "SignalReceived"]
     assert flow.state.held == []
-    assert decision.workflow.held is None
+    assert decision.workflow.held == ()
     assert flow.workflow_task.id == "RUN1-v3"
     assert snapshot(flow, refold(flow)) == snapshot(flow)
 
@@ -167,7 +166,7 @@ def test_when_the_run_closes_instead_its_updates_fail_and_nobody_is_left_to_be_t
     assert update.terminal_reason == flow.run.closed_reason
     assert [topic for topic, _ in decision.told] == ["update:RUN1-u2"]
     assert flow.state.held == []
-    assert decision.workflow.held is None
+    assert decision.workflow.held == ()
     assert flow.rows == {}
     assert snapshot(flow, refold(flow)) == snapshot(flow)
 

@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import IO, Any
 
 from holdfast.kernel.decision import CommandRecord, Decision, RunRow, WorkflowRow
-from holdfast.kernel.event import Event, HistoryDamaged, Recorded, restore
+from holdfast.kernel.event import Event, HistoryDamaged, Recorded, restore, unpack_held
 from holdfast.kernel.task import Task
 from holdfast.kernel.values import Micros
 from holdfast.store import (
@@ -177,7 +177,8 @@ class SqliteStore:
         row = self._one("load_workflow", key)
         if row is None:
             return None
-        workflow = WorkflowRow(*row)
+        *columns, held = row
+        workflow = WorkflowRow(*columns, held=() if held is None else unpack_held(self._kinds, held))
         tasks = [rows.task(body) for (body,) in self._all("load_tasks", key)]
         if workflow.run is None:
             return Loaded(workflow, None, [], tasks)

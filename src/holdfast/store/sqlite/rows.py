@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from holdfast.kernel.decision import CommandRecord, Decision, RunRow
+from holdfast.kernel.event import pack_held
 from holdfast.kernel.send import pack
 from holdfast.kernel.task import Task
 
@@ -128,7 +129,7 @@ class Rows:
                     w.reserved_at or 0,
                     w.outside,
                     w.awaited,
-                    bytearray(w.held) if w.held else _EMPTY,
+                    bytearray(pack_held(w.held)) if w.held else _EMPTY,
                 )
             elif key in moved:
                 self.wakes.append(
@@ -142,7 +143,7 @@ class Rows:
                         w.checksum,
                         w.outside,
                         w.awaited,
-                        bytearray(w.held) if w.held else _EMPTY,
+                        bytearray(pack_held(w.held)) if w.held else _EMPTY,
                         w.next_wake or 0,
                         w.workflow_type,
                         key,
@@ -161,7 +162,7 @@ class Rows:
                         w.checksum,
                         w.outside,
                         w.awaited,
-                        bytearray(w.held) if w.held else _EMPTY,
+                        bytearray(pack_held(w.held)) if w.held else _EMPTY,
                         key,
                         after,
                     )
