@@ -68,6 +68,12 @@ def flat(what: str) -> float:
     return float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 
 
+def children() -> dict[str, float]:
+    """A fan of children instead of activities, and what 1,000 of them cost against ten times 100."""
+    script = HERE / "children.py"
+    return json.loads(subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True).stdout)
+
+
 def import_ms() -> float:
     code = "import time; t = time.perf_counter(); import holdfast; print((time.perf_counter() - t) * 1000)"
     runs = [subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True) for _ in range(5)]
@@ -134,6 +140,13 @@ def main() -> None:
         print(f"one run of 10,000 steps costs {flat('steps'):.2f} times ten of 1,000 (budget 1.2)")
     if "w5" in options.workloads:
         print(f"1,000 signals to one run cost {flat('signals'):.2f} times 100 to each of ten (budget 1.2)")
+    if "w3" in options.workloads:
+        fan = children()
+        print(f"W3 with 1,000 children: {fan['fan_of_1000_children_s']:.2f} s")
+        print(f"1,000 children cost {fan['cpu_of_1000_against_ten_times_100']:.2f} times ten times 100 (budget 1.2)")
+        print(
+            f"in flight: CPU {fan['in_flight_cpu_ratio']:.2f}, memory {fan['in_flight_memory_ratio']:.2f} (budget 1.2)"
+        )
     print(f"import holdfast: {import_ms():.0f} ms (budget 150)")
 
 

@@ -19,6 +19,7 @@ PRINTS = {
     "order": "order-2: sorry: no unicorn left",
     "pipeline": "{'a': 3, 'b': 3, 'c': 5, 'check': 3}",
     "poller": "parcel-1 arrived after 8 looks",
+    "shipments": "signed by Robin",
     "versions": "started after it:           Hello Professor Ada",
 }
 

@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 
 from holdfast.codec.values import loads
 from holdfast.kernel.event import Recorded, StepEvent
+from holdfast.kernel.features.child import ChildRunCompleted, ChildUnsuccessful
 from holdfast.kernel.machine import Machine
 from holdfast.kernel.state import Run, Workflow
 from holdfast.kernel.turn import watch
-from holdfast.store import Loaded, RunFilter
+from holdfast.store import Loaded, RunFilter, StoredSend
 from holdfast.store.sqlite import SqliteStore
 
 from . import ledger
@@ -27,7 +28,13 @@ ENDS_STEP = {
     "VersionMarkerRecorded",
     "MemoUpserted",
     "SearchAttributesUpserted",
+    "ConditionWaitSatisfied",
     "WorkflowContinuedAsNew",
+    "ChildSignalSent",
+    "ChildRunCompleted",
+    "ChildRunFailed",
+    "ChildRunCancelled",
+    "ChildRunTerminated",
 }
 ENDS_RUN = {
     "WorkflowCompleted",
@@ -81,6 +88,30 @@ def gather(path: Path) -> dict[str, Evidence]:
         store.close()
 
 
+def on_their_way(path: Path) -> list[StoredSend]:
+    """What was sent and not taken."""
+    store = SqliteStore(str(path), MACHINE.kinds)
+    try:
+        return store.sends(0, 1000).value  # type: ignore[attr-defined]
+    finally:
+        store.close()
+
+
+def check_families(found: dict[str, Evidence]) -> None:
+    """Every parent has recorded what became of its children, and every child was started by its parent, once."""
+    for evidence in found.values():
+        for entry in evidence.events:
+            event: Any = entry.event
+            if entry.type == "ChildWorkflowScheduled":
+                began: Any = found[event.child_workflow_instance_id].histories[0][1].event
+                assert began.child_call_id == event.child_call_id
+            elif isinstance(event, ChildRunCompleted | ChildUnsuccessful):
+                child = found[event.child_workflow_instance_id].loaded.run
+                assert child is not None
+                told = (event.child_workflow_run_id, event.child_status, event.closed_reason, event.child_run_number)
+                assert told == (child.run_id, child.status, child.closed_reason, child.number)
+
+
 def fold(loaded: Loaded) -> Workflow:
     """The instance as an engine would see it."""
     row = loaded.row
@@ -109,8 +140,12 @@ def check_consistent(evidence: Evidence) -> None:
         assert sum(type in ENDS_RUN for type in types) <= 1
         assert max(Counter(steps_ended(history)).values(), default=1) == 1, "a step that ended twice"
     for history in evidence.histories[:-1]:
-        assert history[-1].type == "WorkflowContinuedAsNew"
-    assert (run.closed_reason is not None) == (evidence.types()[-1] in ENDS_RUN), "the summary is not its history's"
+        assert end_of(history) in ("WorkflowContinuedAsNew", "WorkflowFailed"), (
+            "only what continued or failed has a next run"
+        )
+    assert (run.closed_reason is not None) == (end_of(evidence.histories[-1]) is not None), (
+        "the summary is not its history's"
+    )
     flow = fold(loaded)
     expected = MACHINE.expect(flow)
     assert set(expected.tasks) == {task.id for task in loaded.tasks}
@@ -121,24 +156,31 @@ def check_consistent(evidence: Evidence) -> None:
         assert loaded.row.next_wake <= expected.next_wake, "a wake that is late"
 
 
-def check_closed(evidence: Evidence, lines: list[ledger.Line]) -> None:
+def check_closed(evidence: Evidence, lines: list[ledger.Line], status: str = "completed") -> None:
     """At the end: every step ended once, nothing is left to do, and whatever is recorded did happen."""
     check_consistent(evidence)
     loaded = evidence.loaded
     assert loaded.run is not None
-    assert loaded.run.status == "completed"
+    assert loaded.run.status == status
+    assert loaded.row.awaited == 0
     assert loaded.tasks == []
     assert loaded.row.next_wake is None
     assert MACHINE.expect(fold(loaded)) == ({}, None)
     for history in evidence.histories:
         steps = {entry.event.sequence for entry in history if isinstance(entry.event, StepEvent)}
-        assert set(steps_ended(history)) == steps, "a step without an end"
-        assert history[-1].type in ENDS_RUN
+        calls = {entry.event.sequence for entry in history if entry.type == "ChildWorkflowScheduled"}  # type: ignore[attr-defined]
+        assert steps - set(steps_ended(history)) <= calls, "a step without an end"
+        assert end_of(history) is not None
     attempts = {(line.key, line.attempt) for line in lines}
     for entry in evidence.events:
         if entry.type == "ActivityCompleted" and not entry.event.local_activity:  # type: ignore[attr-defined]
             event = entry.event
             assert (event.activity_execution_id, event.attempt_number) in attempts  # type: ignore[attr-defined]
+
+
+def end_of(history: list[Recorded]) -> str | None:
+    """The event that closed the run; answers of children may stand behind it."""
+    return next((entry.type for entry in history if entry.type in ENDS_RUN), None)
 
 
 def steps_ended(history: list[Recorded]) -> list[int]:

@@ -74,9 +74,14 @@ class Trial:
         """At the end: everything closed, and nothing that was on disk at some death happened again after it."""
         lines = self.ledger
         found = self.evidence()
-        assert set(found) == {id for _, id, _ in self._starts}
-        for one in found.values():
-            evidence.check_closed(one, lines)
+        mine = {id for _, id, _ in self._starts}
+        assert mine <= set(found)
+        for id, one in found.items():
+            assert (id in mine) != _is_child(one)
+            status = "completed" if id in mine or one.loaded.run is None else one.loaded.run.status
+            evidence.check_closed(one, lines, status)
+        evidence.check_families(found)
+        assert not evidence.on_their_way(self.directory / "app.db")
         for left in remains:
             again = [line for line in lines[left.lines :] if line.key in left.done]
             assert not again, f"recorded before a kill and done again: {again}"
@@ -89,6 +94,10 @@ class Remains:
     def __init__(self, done: set[str], lines: int) -> None:
         self.done = done
         self.lines = lines
+
+
+def _is_child(one: evidence.Evidence) -> bool:
+    return one.histories[0][1].event.child_call_id is not None  # type: ignore[attr-defined]
 
 
 def _local_keys(found: dict[str, evidence.Evidence]) -> set[str]:

@@ -9,14 +9,18 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sqlite3
 import threading
-from contextlib import suppress
+import time
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 
 from holdfast import Holdfast, WorkflowAlreadyStarted
+from holdfast.engine.sending import Sending
+from holdfast.kernel.send import Send
 from holdfast.store.sqlite.writer import Writer
 
 from . import ledger, workflows
@@ -34,7 +38,11 @@ class Job(msgspec.Struct, kw_only=True):
     after_seconds: float | None = None  # die then, wherever that is
     die_started: bool = False  # die once everything is started
     die_at: str | None = None  # die once the ledger has a line of this kind that this process wrote
+    die_sending: tuple[str, int] | None = (
+        None  # die when so many sends of this kind are on disk, and the last not taken
+    )
     wait: bool = True
+    settle: bool = False  # wait until nothing is on its way between workflows, too
     deadline: int = 30
 
 
@@ -89,6 +97,8 @@ def run(job: Job) -> None:
         threading.Timer(job.after_seconds, die).start()
     if job.die_at is not None:
         _die_at(job.die_at)
+    if job.die_sending is not None:
+        _die_sending(*job.die_sending)
     with Holdfast(directory / "app.db", workflows.REGISTER, guard="off") as app:
         for type, id, args in job.starts:
             with suppress(WorkflowAlreadyStarted):  # an earlier victim got this far
@@ -97,8 +107,34 @@ def run(job: Job) -> None:
             die()
         handles = [app.handle(workflows.BY_NAME[type], id) for type, id, _ in job.starts]
         results = {handle.id: handle.result(timeout=job.deadline) for handle in handles} if job.wait else {}
+        while job.settle and _unsettled(directory / "app.db"):
+            time.sleep(0.01)
     report = Report(results=results, commits=boundaries.committed)
     (directory / "report.json").write_text(json.dumps(msgspec.to_builtins(report)))
+
+
+def _die_sending(kind: str, count: int) -> None:
+    dispatch = Sending.dispatch
+    left = [count]
+
+    def dispatch_or_die(sending: Sending, send: Send) -> None:
+        if type(send.parcel).__name__ == kind:
+            left[0] -= 1
+            if left[0] == 0:
+                die()
+        dispatch(sending, send)
+
+    Sending.dispatch = dispatch_or_die  # type: ignore[method-assign]
+
+
+def _unsettled(path: Path) -> bool:
+    """Whether something is on its way, or not everybody has come to an end."""
+    with closing(sqlite3.connect(path, timeout=5)) as connection:
+        (count,) = connection.execute(
+            "select (select count(*) from send) + (select count(*) from workflow where awaited)"
+            " + (select count(*) from run where closed_reason is null)"
+        ).fetchone()
+    return bool(count)
 
 
 def _die_at(what: str) -> None:

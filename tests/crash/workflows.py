@@ -15,17 +15,22 @@ from holdfast import (
     activity,
     aio,
     attempt,
+    child,
     continue_as_new,
+    gather,
     info,
     now,
     patched,
+    race,
     rng,
     side_effect,
+    signal,
     sleep,
     spawn,
     upsert_memo,
     uuid4,
     version,
+    wait,
     workflow,
 )
 
@@ -252,6 +257,87 @@ def long_way(legs: int) -> int:
     return sum(len(book(f"leg {leg}")) for leg in range(legs))
 
 
+# -- families
+
+
+@workflow
+def parcel(name: str) -> str:
+    return book(name)
+
+
+@workflow
+def snooze() -> str:
+    sleep("1h")
+    return "awake"
+
+
+@workflow
+def clumsy(name: str) -> str:
+    """Drops it the first time, then takes a second run."""
+    if info().run_number == 1:
+        book(f"{name} dropped")
+        raise ConnectionError("dropped")
+    if info().run_number == 2:
+        continue_as_new(clumsy, name)
+    return book(name)
+
+
+@workflow
+class Permit:
+    """Wants to hear from two others."""
+
+    def __init__(self) -> None:
+        self.by: list[str] = []
+
+    @signal
+    def granted(self, name: str) -> None:
+        self.by.append(name)
+
+    def handle(self) -> list[str]:
+        wait(lambda: len(self.by) >= 2)
+        return [*self.by, book("the permit")]
+
+
+@workflow
+def shipments(name: str) -> list[Any]:
+    """Start and close: a group of children under a bound, with an activity and a timer beside them."""
+    boxes = gather([parcel.step(f"{name}-{number}") for number in range(3)], limit=2)
+    return [boxes, *gather(parcel.step("a label"), echo.step("a stamp"), sleep.step(0.005))]
+
+
+@workflow
+def permits(name: str) -> list[Any]:
+    """Signals: from the code to a child that was started and goes on beside it."""
+    permit = child.start(Permit)
+    permit.granted(f"{name} senior")
+    booked = book(name)
+    permit.granted(f"{name} junior")
+    return [booked, permit.join()]
+
+
+@workflow
+def drops(name: str) -> str:
+    """A child that is tried again, and then continues as new."""
+    return child.options(retries=1, backoff="5ms")(clumsy, name)
+
+
+@workflow
+def leaves(name: str) -> list[Any]:
+    """Stop and answer: one child is given up, two are stopped when their parent closes."""
+    child.options(parent_close="request_cancel").start(snooze)
+    child.options(parent_close="terminate").start(snooze)
+    first = race(snooze.step(), parcel.step(name))
+    return [list(first), book("the rest")]
+
+
+@workflow
+def tree(depth: int, width: int) -> int:
+    """Counts its leaves."""
+    if depth == 0:
+        return 1
+    return sum(gather(tree.step(depth - 1, width) for _ in range(width)))
+
+
 class Story(NamedTuple):
     """One workflow to kill, with its arguments; `{dir}` in them is the directory of the trial."""
 
@@ -271,8 +357,20 @@ STORIES = [
     Story("forgiving", forgiving, ("credit",)),
 ]
 
+FAMILIES = [
+    Story("shipments", shipments, ("a box",)),
+    Story("permits", permits, ("Kim",)),
+    Story("drops", drops, ("a vase",)),
+    Story("leaves", leaves, ("a bag",)),
+]
+
 REGISTER = [
-    *(story.workflow for story in STORIES),
+    *(story.workflow for story in [*STORIES, *FAMILIES]),
+    parcel,
+    snooze,
+    clumsy,
+    tree,
+    Permit,
     nap,
     gated,
     gated_beside,

@@ -1,0 +1,206 @@
+"""Sends between instances: the rows are the truth, whoever has lost sight of them."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import AsyncHoldfast, child, gather, signal, sleep, wait, workflow
+from holdfast.engine.sending import Sending
+from holdfast.kernel.send import Send
+
+from ..sdk.kit import eventually, names
+
+
+@workflow(type="leaf")
+def leaf(n: int) -> int:
+    return n
+
+
+@workflow(type="fan")
+def fan(width: int) -> int:
+    return sum(gather(leaf.step(n) for n in range(width)))
+
+
+@workflow(type="long")
+def long() -> None:
+    sleep("1h")
+
+
+@workflow(type="owner")
+def owner() -> None:
+    child.options(parent_close="terminate").start(long)
+    sleep("1h")
+
+
+@workflow(type="listener")
+class Listener:
+    def __init__(self) -> None:
+        self.heard: list[int] = []
+
+    @signal
+    def say(self, n: int) -> None:
+        self.heard.append(n)
+
+    def handle(self, count: int) -> list[int]:
+        wait(lambda: len(self.heard) >= count)
+        return self.heard
+
+
+@workflow(type="speaker")
+def speaker(count: int) -> list[int]:
+    listener = child.start(Listener, count)
+    for n in range(count):
+        listener.say(n)
+    return listener.join()
+
+
+ALL = [leaf, fan, long, owner, Listener, speaker]
+
+
+def rows(path: Path, statement: str = "select count(*) from send") -> int:
+    with closing(sqlite3.connect(path)) as connection, connection:
+        found = connection.execute(statement).fetchone()
+        return found[0] if found else 0
+
+
+def deaf(sending: Sending, send: Send) -> None:
+    """Nothing is delivered."""
+
+
+@pytest.mark.parametrize("kept", ["StartFromParent", "ChildReport"])
+def test_what_was_not_delivered_is_found_by_the_next_engine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: str
+) -> None:
+    path = tmp_path / "app.db"
+    dispatch = Sending.dispatch
+
+    def lose(sending: Sending, send: Send) -> None:
+        if type(send.parcel).__name__ != kept:
+            dispatch(sending, send)
+
+    async def first() -> None:
+        async with AsyncHoldfast(path, ALL) as app:
+            await app.start(fan, "fan", 3)
+            await eventually(lambda: rows(path) == 3, "three rows are left")
+
+    async def second() -> None:
+        async with AsyncHoldfast(path, ALL) as app:
+            assert await app.handle(fan, "fan").result(timeout=10) == 3
+            assert names(await app.history("fan")).count("ChildRunCompleted") == 3
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Sending, "dispatch", lose)
+        asyncio.run(first())
+    asyncio.run(second())
+    assert rows(path) == 0
+
+
+def test_sends_to_one_receiver_arrive_in_their_order(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with AsyncHoldfast(tmp_path / "app.db", ALL) as app:
+            assert await app.execute(speaker, "speaker", 40) == list(range(40))
+
+    asyncio.run(story())
+
+
+def test_what_is_delivered_twice_has_its_effect_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dispatch = Sending.dispatch
+    seen: list[Send] = []
+
+    def twice(sending: Sending, send: Send) -> None:
+        seen.append(send)
+        dispatch(sending, send)
+        sending._under_way.discard(send.key)
+        dispatch(sending, send)
+
+    async def story() -> None:
+        async with AsyncHoldfast(tmp_path / "app.db", ALL) as app:
+            assert await app.execute(speaker, "speaker", 5) == list(range(5))
+            assert await app.execute(fan, "fan", 5) == 10
+            for send in seen.copy():
+                app.engine.sending.dispatch(send)
+            await asyncio.sleep(0.05)
+            assert names(await app.history("fan")).count("ChildRunCompleted") == 5
+            (listener,) = await app.list(type="listener")
+            assert names(await app.history(listener.workflow_id)).count("SignalReceived") == 5
+            assert len(await app.list(type="leaf", limit=100)) == 5
+
+    monkeypatch.setattr(Sending, "dispatch", twice)
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("lost", ["StartFromParent", "ChildReport"])
+def test_a_send_that_is_lost_for_good_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: str) -> None:
+    """Rows that vanish behind everybody's back: the slow sweep asks after the children."""
+    path = tmp_path / "app.db"
+    dispatch = Sending.dispatch
+
+    async def story() -> None:
+        async with AsyncHoldfast(path, ALL) as app:
+            with monkeypatch.context() as patch:
+                patch.setattr(
+                    Sending,
+                    "dispatch",
+                    lambda s, send: deaf(s, send) if type(send.parcel).__name__ == lost else dispatch(s, send),
+                )
+                handle = await app.start(fan, "fan", 3)
+                await eventually(lambda: rows(path) == 3, "three rows are left")
+                rows(path, "delete from send")
+            await app.recovery._ask()
+            assert await handle.result(timeout=10) == 3
+
+    asyncio.run(story())
+
+
+def test_a_lookup_that_fails_gives_its_sends_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story() -> None:
+        async with AsyncHoldfast(tmp_path / "app.db", ALL) as app:
+            failed: list[str] = []
+            retained = app.engine.retained
+
+            async def fails(*args: Any) -> Any:
+                if len(failed) < 2:
+                    failed.append("once")
+                    raise OSError("the disk is gone")
+                return await retained(*args)
+
+            monkeypatch.setattr(app.engine, "retained", fails)
+            app.engine.world.loop.set_exception_handler(lambda loop, context: None)
+            handle = await app.start(speaker, "speaker", 3)
+            await eventually(lambda: failed, "the lookup failed")
+            await asyncio.sleep(0.02)
+            await app.engine.sending.pick_up()
+            await asyncio.sleep(0.02)
+            await app.engine.sending.pick_up()
+            assert await handle.result(timeout=10) == [0, 1, 2]
+
+    asyncio.run(story())
+
+
+def test_what_another_process_sends_is_delivered_by_the_engine(tmp_path: Path) -> None:
+    async def story() -> None:
+        path = tmp_path / "app.db"
+        async with AsyncHoldfast(path, ALL) as holder, AsyncHoldfast(path, ALL) as guest:
+            assert not guest.engine.holder
+            await holder.start(owner, "owner")
+            await eventually(lambda: holder.list(type="long"), "the child started")
+            await guest.handle(owner, "owner").terminate()
+
+            async def ended() -> bool:
+                (found,) = await holder.list(type="long")
+                return found.status == "terminated"
+
+            await eventually(ended, "the child was terminated")
+
+            async def recorded() -> bool:
+                return names(await holder.history("owner"))[-1] == "ParentClosePolicyApplied"
+
+            await eventually(recorded, "the parent recorded it")
+
+    asyncio.run(story())
