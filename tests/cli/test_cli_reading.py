@@ -8,7 +8,7 @@ import re
 import pytest
 from dw_support import Place, mistaken, until
 
-from holdfast import Holdfast, activity, continue_as_new, heartbeat, side_effect, sleep, version, workflow
+from holdfast import Holdfast, activity, child, continue_as_new, heartbeat, side_effect, sleep, version, workflow
 
 
 @activity(retries=2, backoff="20ms")
@@ -50,6 +50,37 @@ def counted(left: int) -> str:
 @workflow
 def asleep() -> None:
     sleep("1h")
+
+
+@workflow
+def kid(name: str) -> str:
+    if name == "bad":
+        raise ValueError("no")
+    return name
+
+
+@workflow
+def family() -> None:
+    kid("good")
+    try:
+        kid("bad")
+    except ValueError:
+        child.options(parent_close="terminate").step(asleep).run()
+
+
+def test_history_and_describe_tell_of_children(place: Place) -> None:
+    with Holdfast(place.directory / "holdfast.db", [family, kid, asleep]) as holdfast:
+        holdfast.start(family, "family-1")
+        until(lambda: holdfast.list(type="asleep"))
+        (last,) = holdfast.list(type="asleep")
+    told = place.ask("history", "family-1").stdout
+    assert re.search(r"1  ⤷ child kid\('good'\) called as \w{26}\n", told)
+    assert "✓ child kid completed → 'good'" in told
+    assert "✗ child kid failed: ValueError: no" in told
+    assert f"⤷ child asleep() called as {last.workflow_id} (terminate at its end)" in told
+    assert "child run started" not in told
+    assert f"step 3: child asleep {last.workflow_id}, for" in place.ask("describe", "family-1").stdout
+    assert re.search(r"child of +family-1\n", place.ask("describe", last.workflow_id).stdout)
 
 
 def test_history_is_a_timeline_in_words(place: Place) -> None:

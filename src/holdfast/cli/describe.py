@@ -61,6 +61,8 @@ def _facts(described: Description, timeline: Timeline) -> list[tuple[str, str]]:
         return [("reserved", "no run has been started yet")]
     facts.append(("run", f"{run.run_id} (number {run.number}, {run.length} events)"))
     facts.append(("started", f"{words.moment(run.started_at)} ({words.ago(run.started_at, now)})"))
+    if described.parent_workflow_id is not None:
+        facts.append(("child of", described.parent_workflow_id))
     if run.closed_at is not None:
         took = words.span(run.closed_at - run.started_at)
         facts.append(("closed", f"{words.moment(run.closed_at)}, {run.closed_reason} after {took}"))

@@ -25,6 +25,16 @@ from holdfast.kernel.features.activity import (
 )
 from holdfast.kernel.features.archive import ArchiveRequested, WorkflowArchived
 from holdfast.kernel.features.cancel import CancelRequested, TerminateRequested, WorkflowCancelled, WorkflowTerminated
+from holdfast.kernel.features.child import (
+    ChildRunCompleted,
+    ChildRunStarted,
+    ChildSignalSent,
+    ChildSignalSentByUpdate,
+    ChildUnsuccessful,
+    ChildWorkflowScheduled,
+    ParentClosePolicyApplied,
+    ParentClosePolicyFailed,
+)
 from holdfast.kernel.features.close import WorkflowCompleted, WorkflowFailed
 from holdfast.kernel.features.condition import ConditionWaitOpened, ConditionWaitSatisfied, ConditionWaitTimedOut
 from holdfast.kernel.features.continue_as_new import WorkflowContinuedAsNew
@@ -102,8 +112,8 @@ class Timeline:
 
     def _words(self, event: Event, at: Micros) -> tuple[str, str, str] | None:
         match event:
-            case StartAccepted():
-                return None
+            case StartAccepted() | ChildRunStarted(child_run_number=1):
+                return None  # stands beside what says it
             case StartRejected():
                 return "✗", QUIET, "another start of this id was rejected"
             case WorkflowStarted():
@@ -141,6 +151,7 @@ class Timeline:
                 return "↷", QUIET, f"the code caught the failure of step {event.sequence} and went on"
             case _:
                 told = self._activity(event, at) or self._wait(event, at) or self._message(event, at)
+                told = told or self._child(event, at)
                 return told or ("•", PLAIN, _named(event))
 
     def _wait(self, event: Event, at: Micros) -> tuple[str, str, str] | None:
@@ -158,6 +169,35 @@ class Timeline:
             case ConditionWaitTimedOut():
                 self.open.pop(event.sequence, None)
                 return "●", AGAIN, f"condition {event.condition_key or ''} timed out".replace("  ", " ")
+            case _:
+                return None
+
+    def _child(self, event: Event, at: Micros) -> tuple[str, str, str] | None:
+        match event:
+            case ChildWorkflowScheduled():
+                name = f"child {event.child_workflow_type} {event.child_workflow_instance_id}"
+                self._opened(event.sequence, name, at)
+                policy = "" if event.parent_close_policy == "abandon" else f" ({event.parent_close_policy} at its end)"
+                called = f"{event.child_workflow_type}({words.arguments(event.arguments)})"
+                return "⤷", PLAIN, f"child {called} called as {event.child_workflow_instance_id}{policy}"
+            case ChildRunStarted():
+                why = "continued" if event.retry_of_child_workflow_run_id is None else "tried again"
+                return "↻", AGAIN, f"child {event.child_workflow_type} {why} as run {event.child_run_number}"
+            case ChildRunCompleted():
+                self.open.pop(event.sequence, None)
+                result = "" if event.output is None else f" → {words.value(event.output)}"
+                return "✓", GOOD, f"child {event.child_workflow_type} completed{result}"
+            case ChildUnsuccessful():
+                self.open.pop(event.sequence, None)
+                name = f"child {event.child_workflow_type}"
+                why = self._failed(at, event.exception_type, event.message, name)
+                return "✗", BAD, f"{name} {event.closed_reason.replace('_', ' ')}: {why}"
+            case ChildSignalSent() | ChildSignalSentByUpdate():
+                return "✉", PLAIN, f"signal {event.signal_name}({words.arguments(event.arguments)}) sent to a child"
+            case ParentClosePolicyApplied():
+                return "■", QUIET, f"child {event.child_instance_id} told: {event.policy.replace('_', ' ')}"
+            case ParentClosePolicyFailed():
+                return "✗", BAD, f"child {event.child_instance_id} could not be told: {event.error}"
             case _:
                 return None
 
