@@ -21,13 +21,18 @@ from holdfast import (
     activity,
     aio,
     attempt,
+    background,
+    child,
+    children,
     continue_as_new,
+    gather,
     heartbeat,
     info,
     logger,
     now,
     patched,
     query,
+    race,
     rng,
     shield,
     side_effect,
@@ -239,3 +244,43 @@ async def outside_later() -> None:
 
 assert_type(charge("o", 1), Order)
 assert_type(holdfast.side_effect(lambda: 1), int)
+
+
+def half(n: int) -> float:
+    return n / 2
+
+
+@workflow
+def family(id: str) -> None:
+    assert_type(order(id), str)
+    assert_type(order.step(id), Step[str])
+    assert_type(child(order, id), str)
+    assert_type(child(later, 1), Order)
+    assert_type(child(Shop, 1, rush=True), Order)
+    assert_type(child.step(Shop, 1), Step[Order])
+    assert_type(child.options(parent_close="terminate", retries=2)(order, id), str)
+    assert_type(child.start(Shop, 1).join(), Order)
+    assert_type(child.start(order, id).run_id, str | None)
+    assert_type([handle.call_id for handle in children()], list[str])
+    assert_type(gather(charge.step(id, n) for n in range(3)), list[Order])
+    assert_type(gather([fetch.step("u")], limit=3), list[bytes])
+    assert_type(gather(charge.step(id, 1), fetch.step("u"), lambda: 3), tuple[Order, bytes, int])
+    assert_type(gather({"a": order.step(id)}), dict[str, str])
+    assert_type(gather(gather.step([order.step(id)]), sleep.step(1)), tuple[list[str], None])
+    match race(order.step(id), sleep.step("1h")):
+        case (0, value):
+            assert_type(value, str)
+        case (1, nothing):
+            assert_type(nothing, None)
+    assert_type(background(half, 3), float)
+    assert_type(background.step(half, n=3), Step[float])
+
+
+@workflow
+async def later_family(id: str) -> None:
+    assert_type(await order.step(id), str)
+    assert_type(await later(1), Order)
+    assert_type(await aio.child(order, id), str)
+    assert_type(await aio.gather(order.step(id), fetch.step("u")), tuple[str, bytes])
+    assert_type(await child.start(order, id), str)
+    assert_type(await asyncio.gather(order.step(id), later(1)), tuple[str, Order])

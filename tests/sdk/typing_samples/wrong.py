@@ -9,8 +9,12 @@ from holdfast import (
     Signal,
     activity,
     aio,
+    background,
+    child,
     continue_as_new,
+    gather,
     query,
+    race,
     signal,
     sleep,
     spawn,
@@ -144,4 +148,23 @@ def outside(app: Holdfast) -> None:
     number: int = app.execute(order, "o", "id")  # wrong
     text: int = app.handle(Shop, "s").result()  # wrong
     app.start(charge, "c", "o", 1)  # wrong
+    print(number, text)
+
+
+@workflow
+def family(id: str) -> None:
+    order()  # wrong
+    order(3)  # wrong
+    child(order, 3)  # wrong
+    child(Shop)  # wrong
+    child.start(order)  # wrong
+    child.options(parent_closes="terminate")  # wrong
+    child.options(parent_close="kill")  # wrong
+    gather(charge(id, 1))  # wrong
+    gather([charge(id, 1)])  # wrong
+    gather(charge.step(id, 1), limit="2")  # wrong
+    number: list[int] = gather([charge.step(id, 1)])  # wrong
+    race(charge(id, 1), sleep.step(1))  # wrong
+    background(len)  # wrong
+    text: int = child(order, id)  # wrong
     print(number, text)
