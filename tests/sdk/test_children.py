@@ -388,7 +388,7 @@ class Desk:
         handle = child()
         if handle is None:
             return None
-        handle.signal("approved_by", name)
+        handle.approved_by(name)
         self.seen.append(name)
         return handle.call_id
 

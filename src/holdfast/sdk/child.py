@@ -56,6 +56,7 @@ class ChildOptions(TypedDict, total=False):
 
 class ChildCall(Call[R]):
     shape = "child workflow"
+    hears = True
 
     def __init__(self, target: Any, args: Sequence[Any], kwargs: dict[str, Any], options: ChildOptions) -> None:
         definition = None if isinstance(target, str) else definition_of(target)
@@ -86,6 +87,12 @@ class ChildCall(Call[R]):
             definition=None if definition is None else definition.snapshot,
             parallel_group_path=self.group,
         )
+
+    def asked(self, fiber: Fiber, step: int, answer: Callable[[Outcome], None]) -> Outcome | None:
+        """Handles that are looked up later know what the child declares."""
+        if self.definition is not None:
+            fiber.part(Family).definitions[step] = self.definition
+        return None
 
     def describe(self) -> str:
         return f"child workflow {self.detail}"
@@ -144,6 +151,7 @@ class Family:
 
     def __init__(self) -> None:
         self.known: dict[int, Known] = {}
+        self.definitions: dict[int, WorkflowDefinition] = {}
 
 
 def scheduled(fiber: Fiber, entry: Recorded) -> None:
@@ -267,14 +275,15 @@ class ChildHandle(Generic[R]):
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         """`handle.approved_by("Taylor")` signals `approved-by` or `approved_by`, whichever the child declares."""
-        if name.startswith("_") or self._call is None or self._call.definition is None:
+        definition = None if name.startswith("_") else self._fiber.part(Family).definitions.get(self._step)
+        if definition is None:
             raise AttributeError(name)
-        handlers = self._call.definition.handlers
+        handlers = definition.handlers
         declared = {**handlers.signals, **handlers.channels}
         for candidate in (name, name.replace("_", "-")):
             if candidate in declared:
                 return lambda *args: self.signal(candidate, *args)
-        raise AttributeError(f"child {self._call.detail!r} declares no signal {name!r}")
+        raise AttributeError(f"child {definition.type!r} declares no signal {name!r}")
 
     def __repr__(self) -> str:
         return f"<child {self.call_id}>"
