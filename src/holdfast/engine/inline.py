@@ -121,6 +121,10 @@ class InlineCode:
         return committed + [e for e in coming if e.run == run.key and e.sequence > last]
 
     def _activated(self, entry: Entry, task: Task, owner: str, result: Any) -> None:
+        if result is COLD:
+            # Its history on disk is not the one its state was folded from: another process has moved it meanwhile.
+            self._engine.discard(entry)
+            return
         if isinstance(result, Held):
             entry.held = True
             start = result.start
