@@ -54,6 +54,12 @@ class Disk:
             self.names[name] = row.key
         elif stored is None or stored.last != decision.after:
             return False
+        for command in decision.commands:
+            if command.request_id is not None and any(
+                (c.request_id, c.command_type) == (command.request_id, command.command_type)
+                for c in self.commands.get(row.key, ())
+            ):
+                raise StoreError(f"request id {command.request_id!r} has a record already")
         self.workflows[row.key] = row
         for is_new, run in decision.runs:
             if is_new:
@@ -145,10 +151,14 @@ class MemoryStore:
         for position, decision in enumerate(decisions):
             if position in broken:
                 failed[position] = StoreError("this decision cannot be written")
-            elif self.disk.apply(decision, self.disk.holder is not self):
-                touched = True
-            else:
-                stale.add(position)
+                continue
+            try:
+                if self.disk.apply(decision, self.disk.holder is not self):
+                    touched = True
+                else:
+                    stale.add(position)
+            except StoreError as error:
+                failed[position] = error
         if touched:
             # The commits of this connection do not count as another's for itself.
             current = self._version == self.disk.version

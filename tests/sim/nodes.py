@@ -130,6 +130,8 @@ class Node:
         except Unavailable as error:
             self.life.die(f"could not open: {error}")
             return
+        if not self.life.alive:
+            return
         self.opening = False
         self.sim.log(f"{self.name} is up{' and holds the engine' if self.app.engine.holder else ''}")
 

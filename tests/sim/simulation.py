@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import traceback
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -313,8 +314,6 @@ class _Listener(logging.Handler):
         text = record.getMessage()
         self._sim.log(f"  {record.levelname.lower()}: {text}"[:400])
         if error is not None and not isinstance(error, StoreError | HistoryDamaged):
-            import traceback
-
             where = traceback.extract_tb(error.__traceback__)[-1] if error.__traceback__ else None
             self._sim.violation("nothing unforeseen happens", f"{text}: {error!r} at {where}")
 
@@ -344,9 +343,15 @@ def _world(sim: Simulation) -> Iterator[None]:
 
 def _unhandled(sim: Simulation, context: dict[str, Any]) -> None:
     error = context.get("exception")
-    if isinstance(error, StoreError) or error is None:
-        return
-    sim.violation("nothing unforeseen happens", f"{context.get('message')}: {error!r}")
+    waited = context.get("future")
+    if error is None or (waited is not None and not isinstance(waited, asyncio.Task)):
+        return  # an answer that nobody waits for any more
+    where = traceback.extract_tb(error.__traceback__)[-1] if error.__traceback__ else None
+    task = context.get("task") or context.get("future")
+    name = task.get_name() if isinstance(task, asyncio.Task) else ""
+    first = traceback.extract_tb(error.__traceback__)[:4]
+    frames = [(frame.name, frame.lineno) for frame in first]
+    sim.violation("nothing unforeseen happens", f"{context.get('message')} {name}: {error!r} at {where} {frames}")
 
 
 def simulate(seed: int, **options: Any) -> Simulation:
