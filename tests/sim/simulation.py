@@ -75,6 +75,7 @@ class Simulation:
         self._checked = 0
         self._clients = [Client(self, n, operations // clients) for n in range(clients)]
         self._over = False
+        self.loop_time = 0.0
 
     # -- what others report
 
@@ -213,6 +214,7 @@ class Simulation:
                 self.loop.run_until_complete(self._tell())
             finally:
                 self._over = True
+                self.loop_time = self.loop.time()
                 self._close()
         return self
 

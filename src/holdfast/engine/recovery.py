@@ -40,6 +40,7 @@ class Recovery:
         self._turns: dict[str, asyncio.Task[Any]] = {}
         self._stopped = False
         self._up = False  # as the holder: what was on disk has been picked up
+        self._unheard = False  # leases of the engine before are still to be asked after
         self._sweep_from = 0
         self._ask_from = 0
         self.fingerprints: dict[str, str | None] = {}
@@ -98,8 +99,8 @@ class Recovery:
         self._forget_guest_state()
         self._every("sweep", SWEEP, self._sweep)
         self._every("ask", ASK, self._ask)
+        self._unheard = True
         await self._come_up()
-        self._offer_unheard()
 
     async def _come_up(self) -> None:
         """Pick up what is on disk. If that fails on the way, it is done again, from the beginning."""
@@ -108,6 +109,9 @@ class Recovery:
         await self._engine.sending.pick_up()
         await self._engine.waking.start()
         self._up = True
+        if self._unheard:
+            self._unheard = False
+            self._offer_unheard()
 
     def _offer_unheard(self) -> None:
         """The answer to a poll may have died with the engine before us. Who got it speaks up soon, or it is offered again.
