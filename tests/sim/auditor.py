@@ -282,7 +282,7 @@ class Auditor:
             self.must(loaded.run.closed_reason is not None, "I8 every run ends once faults stop", row.workflow_id)
             self.must(not loaded.tasks, "I9 nothing is left of what is over", (row.workflow_id, loaded.tasks))
             self.replay(loaded)
-        left = [send for send in sim.disk.sends.values() if send.sender not in sim.damaged]
+        left = sim.undelivered()
         self.must(not left, "I9 every send is taken", left[:2])
         self.chains()
         self.families()

@@ -6,6 +6,7 @@ import asyncio
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+from holdfast.kernel.event import HistoryDamaged
 from holdfast.protocol.requests import Request
 from holdfast.sdk.client import AsyncClient
 from holdfast.sdk.errors import RequestRefused, UpdateFailed, WorkflowAlreadyStarted
@@ -154,6 +155,8 @@ class Client:
                 sim.violation("a repeated start with its request id was refused", told.id)
             except (Lost, StoreError):
                 await asyncio.sleep(min(attempt, 5))
+            except HistoryDamaged:
+                return
         else:
             return
         told.started = True
@@ -172,6 +175,10 @@ class Client:
                 if verb in ("query", "result", "describe", "list"):
                     return False
                 await asyncio.sleep(min(attempt, 5))
+            except HistoryDamaged as damage:
+                if not told.damaged:
+                    self.sim.violation("nothing but what is damaged is unreadable", damage)
+                return False
             except UpdateFailed:
                 told.adds[value] = True
                 return True

@@ -28,6 +28,7 @@ CHANCES: dict[str, float] = {
     "statement error": 0.003,  # one decision of a batch cannot be written
     "conflict": 0.02,  # somebody else's commit came first
     "read error": 0.003,
+    "power cut": 0.004,  # on files only: all die at once, and of the last commit a part is on disk
     "missed notice": 0.1,  # another node's commit goes unnoticed this time
     # the seam to clients
     "request lost": 0.05,
@@ -47,7 +48,7 @@ CHANCES: dict[str, float] = {
     "wake lost": 0.004,
     "wake early": 0.01,
     "count falsified": 0.004,
-    "history damaged": 0.0,  # only in seeds of its own: what is damaged stays unreadable
+    "history damaged": 0.002,  # a bit of it is another: the run is unreadable, and nothing else
 }
 
 CLASSES = tuple(CHANCES)

@@ -28,6 +28,7 @@ from .auditor import Auditor
 from .clients import Client, Lost, Told
 from .disk import Disk, MemoryStore, Seam
 from .faults import Faults
+from .files import Files, FileStore
 from .nodes import Node
 from .virtual import VirtualLoop
 
@@ -51,6 +52,7 @@ class Simulation:
         instances: int = 6,
         clients: int = 3,
         places: int = 3,
+        store: str = "memory",
     ) -> None:
         self.seed = seed
         self.random = Random(f"{seed}:sim")
@@ -63,6 +65,7 @@ class Simulation:
         self.successes: Counter[str] = Counter()
         self.features: set[str] = set()
         self.disk = Disk()
+        self.files = Files(self) if store == "sqlite" else None
         self.auditor = Auditor(self)
         self.disk.witness = self.auditor.committed
         self.nodes: list[Node] = []
@@ -128,10 +131,14 @@ class Simulation:
         return max((node.world.now() for node in self.nodes), default=1 << 60)
 
     def connect(self, machine: Machine, seam: Seam) -> Store:
+        if self.files is not None:
+            return FileStore(self, self.files, machine.kinds, seam)
         return MemoryStore(self.disk, machine.kinds, seam)
 
     def compare_with_file(self) -> None:
-        """Nothing but the model is there in memory."""
+        if self.files is not None:
+            different = self.files.compare()
+            self.auditor.must(different is None, "I14 the file agrees with the model", different)
 
     def _open(self, place: int) -> None:
         if self._over:
@@ -149,7 +156,7 @@ class Simulation:
     def touch(self, key: int) -> None:
         """Somebody else has committed something for this instance."""
         row = self.disk.workflows.get(key)
-        if row is not None:
+        if row is not None and (self.files is None or self.files.touch(key)):
             self.disk.workflows[key] = replace(row, last=row.last + 1)
             self.disk.notices.append(key)
             self.disk.version += 1
@@ -165,7 +172,8 @@ class Simulation:
             if node.serving and self.random.random() < 0.01 and self.faults.fires("restart"):
                 self.log(f"{node.name} is stopped")
                 node.stop()
-        self._sabotage()
+        if self.files is None:
+            self._sabotage()
 
     def _sabotage(self) -> None:
         faults, disk = self.faults, self.disk
@@ -189,6 +197,7 @@ class Simulation:
                 self.log(f"the row of task {task.id} is falsified: {forged.state} {forged.id}")
                 disk.put_task(forged)
                 self.sabotaged.add(task.workflow)
+        self._damage()
         waking = [row for row in rows if row.next_wake is not None]
         if waking and faults.fires("wake early"):
             row = faults.dice("wake early").choice(waking)
@@ -206,6 +215,41 @@ class Simulation:
             disk.workflows[row.key] = replace(row, expects=row.expects + 1)
             self.sabotaged.add(row.key)
 
+    def _damage(self) -> None:
+        """A bit of one event of a run is another. From now on nobody who reads it may believe it."""
+        started = [told for told in self.told if told.started and not told.damaged]
+        if not started or not self.faults.fires("history damaged"):
+            return
+        dice = self.faults.dice("history damaged")
+        told = dice.choice(started)
+        key = self.disk.names["default", told.id]
+        rows = self.disk.events[self.disk.workflows[key].run or 0]
+        place = dice.randrange(len(rows))
+        sequence, type, at, body, context, checksum = rows[place]
+        bit = dice.randrange(len(body) * 8)
+        changed = bytearray(body)
+        changed[bit // 8] ^= 1 << (bit % 8)
+        rows[place] = (sequence, type, at, bytes(changed), context, checksum)
+        self.log(f"bit {bit} of event {sequence} of {told.id} is another")
+        told.damaged = True
+        self.damaged.add(key)
+
+    async def _detected(self) -> None:
+        """What is damaged is found out by whoever reads it, and nothing is built on it."""
+        lengths = {key: len(self.disk.events[self.disk.workflows[key].run or 0]) for key in self.damaged}
+        for told in self.told:
+            if told.damaged:
+                for _ in range(20):
+                    try:
+                        await self._clients[0].client().describe(told.id)
+                        self.violation("damage is detected", told.id)
+                    except HistoryDamaged:
+                        break
+                    except (Lost, StoreError):
+                        await asyncio.sleep(1)
+        after = {key: len(self.disk.events[self.disk.workflows[key].run or 0]) for key in self.damaged}
+        self.auditor.must(lengths == after, "nothing is built on damaged history", (lengths, after))
+
     # -- the story
 
     def run(self) -> Simulation:
@@ -216,6 +260,8 @@ class Simulation:
                 self._over = True
                 self.loop_time = self.loop.time()
                 self._close()
+                if self.files is not None:
+                    self.files.remove()
         return self
 
     async def _tell(self) -> None:
@@ -235,6 +281,8 @@ class Simulation:
         self.faults.calm = True
         for node in list(self.nodes):
             node.life.die("replaced")
+        await asyncio.sleep(0.05)
+        await self._detected()
         await self._all_end()
         self.log("over")
         self._over = True
@@ -250,18 +298,24 @@ class Simulation:
             await asyncio.sleep(5 if round < 10 else 60)
             round += 1
             open = [r for r in self.disk.runs.values() if r.closed_at is None and r.workflow not in self.damaged]
-            if not open and not self.disk.sends:
+            if not open and not self.undelivered():
                 return
             for told in self.told:
                 if told.started and any(run.workflow_id == told.id for run in open):
                     await self._encourage(client, told, round)
-        stuck = [(r.workflow_id, r.status) for r in self.disk.runs.values() if r.closed_at is None]
+        left = [r for r in self.disk.runs.values() if r.closed_at is None and r.workflow not in self.damaged]
+        stuck = [(r.workflow_id, r.status) for r in left]
         if stuck:
-            key = next(r.workflow for r in self.disk.runs.values() if r.closed_at is None)
+            key = left[0].workflow
             row = self.disk.workflows[key]
             why = [(t.id, t.state, t.owner, t.block and t.block.message) for t in self.disk.tasks_of(key)]
             last = self.disk.events[row.run or 0][-1]
             self.violation("I8 every run ends once faults stop", (stuck, why, row, last[:4]))
+
+    def undelivered(self) -> list[Any]:
+        """Sends between instances that are both readable."""
+        damaged = {self.disk.workflows[key].workflow_id for key in self.damaged}
+        return [s for s in self.disk.sends.values() if s.sender not in self.damaged and s.workflow_id not in damaged]
 
     async def _encourage(self, client: Client, told: Told, round: int) -> None:
         """Say whatever a program may be waiting for."""

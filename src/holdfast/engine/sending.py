@@ -69,10 +69,10 @@ class Sending:
         send = message.send
 
         def taken(value: Any, error: BaseException | None) -> None:
-            if error is not None and not isinstance(error, Refused):
+            if isinstance(error, StoreError):
                 self._failed(pair, error)
                 return
-            if isinstance(error, Refused):
+            if error is not None:
                 log.warning("a send to workflow %s was not taken: %s", send.workflow_id, error)
             self._under_way.discard(send.key)
             queue = self._queues[pair]
