@@ -18,7 +18,17 @@ from holdfast.kernel.event import Event, HistoryDamaged, Recorded, restore
 from holdfast.kernel.send import pack
 from holdfast.kernel.task import Task
 from holdfast.kernel.values import Micros
-from holdfast.store import Applied, Loaded, RunFilter, StoredSend, StoreError, Unavailable, at_once
+from holdfast.store import (
+    Applied,
+    Entry,
+    Loaded,
+    Located,
+    RunFilter,
+    StoredSend,
+    StoreError,
+    Unavailable,
+    at_once,
+)
 
 EventRow = tuple[int, str, int, bytes, bytes, int]
 
@@ -39,6 +49,7 @@ class Disk:
         self.commands: dict[int, list[CommandRecord]] = {}
         self.sends: dict[int, StoredSend] = {}
         self.notices: list[int] = []
+        self.registry: dict[tuple[str, str, str], Entry] = {}
         self.version = 0
         self.holder: object | None = None
         self.witness: Callable[[Decision], None] = lambda decision: None
@@ -178,6 +189,19 @@ class MemoryStore:
             self._version = -1
         return error
 
+    def keep(self, entry: Entry, done: Callable[[Unavailable | None], None]) -> None:
+        place = (entry.kind, entry.namespace, entry.name)
+        if entry.body is None:
+            self.disk.registry.pop(place, None)
+        else:
+            self.disk.registry[place] = entry
+        done(None)
+
+    @at_once
+    def kept(self, kind: str) -> list[Entry]:
+        self._seam.read(self)
+        return [entry for place, entry in sorted(self.disk.registry.items()) if place[0] == kind]
+
     # -- one engine
 
     def acquire(self) -> bool:
@@ -208,10 +232,10 @@ class MemoryStore:
         return self.disk.names.get((namespace, workflow_id))
 
     @at_once
-    def locate(self, run_id: str) -> tuple[int, int] | None:
+    def locate(self, run_id: str) -> Located | None:
         self._seam.read(self)
-        run = self.disk.run_ids.get(run_id)
-        return None if run is None else (self.disk.runs[run].workflow, run)
+        run = self.disk.runs.get(self.disk.run_ids.get(run_id, 0))
+        return None if run is None else Located(run.workflow, run.key, run.namespace)
 
     @at_once
     def load(self, key: int) -> Loaded | None:

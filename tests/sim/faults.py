@@ -38,6 +38,9 @@ CHANCES: dict[str, float] = {
     # workers
     "stall": 0.05,  # an activity takes longer than anybody wants to wait for it
     "late report": 0.05,
+    "worker dies": 0.05,  # one of another process, with a task it was given
+    "worker fails": 0.1,
+    "lease runs out": 0.1,  # and its holder goes on and reports late
     "moved to thread": 0.01,  # a workflow type proves slow
     "evicted": 0.02,  # live code is given up
     "poison": 0.02,  # an activity returns what no codec can write

@@ -62,6 +62,12 @@ class Ledger:
         self.twice: list[str] = []
         self.poison: Callable[[], str | None] = lambda: None
 
+    def take(self, attempt_id: str, who: str) -> None:
+        """A worker elsewhere begins an attempt."""
+        if attempt_id in self.tried:
+            self.twice.append(attempt_id)
+        self.tried[attempt_id] = who
+
     def act(self, token: str, *, local: bool = False) -> None:
         at = attempt()
         if not local:  # a local one that was not recorded runs again under the same number
@@ -136,6 +142,15 @@ def near(token: str) -> str:
 def near_bad(token: str) -> str:
     ledger.act(token, local=True)
     raise Declined(token)
+
+
+FAR = "far"
+"""The queue of workers in other processes."""
+
+
+@activity(type="far", queue="far", retries="forever", backoff=1)
+def far(token: str) -> str:
+    raise AssertionError("done elsewhere")
 
 
 ACTIVITIES = [good, bad, flaky, hasty, beating, near, near_bad, Declined, Flaky]
@@ -275,6 +290,8 @@ class Play:
                 return beating.step(token, beats)
             case ["act", "near", token]:
                 return near.step(token)
+            case ["act", "far", token]:
+                return far.step(token)
             case ["act", "near_bad", token]:
                 return near_bad.step(token)
             case _:
@@ -469,7 +486,7 @@ class Grammar:
 
     def leaf(self) -> Statement:
         pick = self._random
-        match pick.choice(["good", "good", "flaky", "beating", "near", "sleep"]):
+        match pick.choice(["good", "good", "flaky", "beating", "near", "far", "sleep"]):
             case "flaky":
                 return ["act", "flaky", self.token(), pick.choice([1, 2, 3])]
             case "beating":
@@ -482,7 +499,7 @@ class Grammar:
     def member(self, depth: int) -> Statement:
         """What a group can have in it."""
         pick = self._random
-        choice = pick.choice(["good", "good", "flaky", "sleep", "child", "gather"])
+        choice = pick.choice(["good", "good", "flaky", "far", "sleep", "child", "gather"])
         if choice == "child" and depth > 0:
             return [pick.choice(["child", "child later"]), self.token(), self.body(depth - 1)]
         if choice == "gather" and depth > 0:
@@ -491,6 +508,8 @@ class Grammar:
             return ["sleep", pick.choice([0, 1, 7])]
         if choice == "flaky":
             return ["act", "flaky", self.token(), 1]
+        if choice == "far":
+            return ["act", "far", self.token()]
         return ["act", "good", self.token()]
 
     def body(self, depth: int) -> Program:

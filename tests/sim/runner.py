@@ -20,10 +20,10 @@ SEEDS = Path(__file__).parent / "seeds"
 
 VERBS = (
     *("start", "signal with start", "note", "letter", "add", "query", "result", "describe", "list"),
-    *("pause", "unpause", "cancel", "terminate", "repair", "archive"),
+    *("pause", "unpause", "cancel", "terminate", "repair", "archive", "far activity"),
 )
 FEATURES = (
-    *("act good", "act flaky", "act beating", "act near", "risk bad", "risk near_bad", "risk hasty"),
+    *("act good", "act flaky", "act beating", "act near", "act far", "risk bad", "risk near_bad", "risk hasty"),
     *("sleep", "signal", "notes", "child", "child later", "fails", "tell", "gather", "risky gather", "race", "saga"),
     *("spawn", "background", "within", "version", "memo", "effect", "luck", "again"),
 )

@@ -31,6 +31,7 @@ from .faults import Faults
 from .files import Files, FileStore
 from .nodes import Node
 from .virtual import VirtualLoop
+from .workers import Worker
 
 BOUND = 6 * 3600
 """Virtual seconds within which everything must have ended once faults have stopped."""
@@ -78,6 +79,7 @@ class Simulation:
         self._checked = 0
         self._clients = [Client(self, n, operations // clients) for n in range(clients)]
         self._over = False
+        self._workers: list[asyncio.Task[None]] = []
         self.loop_time = 0.0
 
     # -- what others report
@@ -276,6 +278,10 @@ class Simulation:
         for place in range(self.places):
             self._open(place)
         self._disturb()
+        for number in range(2):
+            task = self.loop.create_task(Worker(self, number).live())
+            task.add_done_callback(lambda done: None if done.cancelled() else self._worker_broke(done.exception()))
+            self._workers.append(task)
         await asyncio.gather(*(client.live() for client in self._clients))
         self.log("calm")
         self.faults.calm = True
@@ -288,6 +294,10 @@ class Simulation:
         self._over = True
         self.auditor.finish()
         self.log(f"digest of the rows {self.rows()}")
+
+    def _worker_broke(self, error: BaseException | None) -> None:
+        if not self._over:
+            self.violation("workers are answered", repr(error))
 
     async def _all_end(self) -> None:
         began = self.loop.time()
