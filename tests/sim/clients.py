@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from .simulation import Simulation
 
 PATIENCE = 20.0
+COMMANDS = {"note", "letter", "add", "pause", "unpause", "cancel", "terminate", "repair", "archive"}
+"""What leaves a record."""
 
 
 class Lost(Exception):
@@ -55,7 +57,7 @@ class Wire:
 
         async def serve() -> None:
             try:
-                operations = node.app._engine_room.operations  # noqa: SLF001
+                operations = node.app._engine_room.operations
                 if operations is None:
                     return
                 value, error = await operations.call(request), None
@@ -141,7 +143,7 @@ class Client:
         grammar_used = sorted(grammar.used)
         sim.told.append(told)
         sim.log(f"{self.name} starts {id}: {program}")
-        first = self._value("note", told) if pick.random() < 0.2 else None
+        first = self._value("note", told) if pick.random() < 0.35 else None
         for attempt in range(60):
             try:
                 client = self.client(f"start-{id}")
@@ -160,8 +162,12 @@ class Client:
         else:
             return
         told.started = True
+        sim.auditor.answered(told, "start", f"start-{id}")
         sim.features.update(grammar_used)
         sim.done("start" if first is None else "signal with start")
+        for verb in pick.choice([(), (), ("note",), ("add",), ("add", "note", "add")]):
+            sim.operation(f"{self.name} {verb} {id} at once")
+            sim.done(verb if await self.insist(verb, told) else f"{verb} in vain")
 
     async def insist(self, verb: str, told: Told) -> bool:
         """Say it until an answer comes. The same request id each time, so that it is done once."""
@@ -170,8 +176,12 @@ class Client:
         for attempt in range(6):
             try:
                 await self.say(verb, told, request_id, value)
+                if verb in COMMANDS:
+                    self.sim.auditor.answered(told, verb, request_id)
                 return True
-            except (Lost, StoreError, TimeoutError):
+            except (Lost, StoreError, TimeoutError) as error:
+                if isinstance(error, Lost) and verb in COMMANDS and verb != "add" and not self.sim.lossy():
+                    self.sim.violation("every request is answered", (told.id, verb, request_id))
                 if verb in ("query", "result", "describe", "list"):
                     return False
                 await asyncio.sleep(min(attempt, 5))
@@ -204,6 +214,8 @@ class Client:
                 return number
             case "cancel" | "terminate":
                 told.stops.add(verb)
+            case "pause":
+                told.paused = True  # whether or not an answer comes
             case _:
                 pass
         return None
@@ -244,7 +256,6 @@ class Client:
                 await client.list(limit=5)
             case "pause":
                 await handle.pause()
-                told.paused = True
             case "unpause":
                 await handle.unpause()
             case "cancel":

@@ -53,6 +53,7 @@ class Disk:
         self.version = 0
         self.holder: object | None = None
         self.witness: Callable[[Decision], None] = lambda decision: None
+        self.twice: Callable[[str, str], None] = lambda workflow_id, request_id: None
 
     def apply(self, decision: Decision, tell: bool) -> bool:
         """One decision, if its guard still matches."""
@@ -70,6 +71,7 @@ class Disk:
                 (c.request_id, c.command_type) == (command.request_id, command.command_type)
                 for c in self.commands.get(row.key, ())
             ):
+                self.twice(row.workflow_id, command.request_id)
                 raise StoreError(f"request id {command.request_id!r} has a record already")
         self.workflows[row.key] = row
         for is_new, run in decision.runs:

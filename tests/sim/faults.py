@@ -16,6 +16,7 @@ CHANCES: dict[str, float] = {
     "kill after commit": 0.008,  # the ambiguous commit: it is on disk and nobody was told
     "kill in activity": 0.02,  # it has acted, and its result is lost
     "kill in recovery": 0.04,
+    "recovery error": 0.1,  # reading fails while a guest takes over, or after an outage
     "restart": 0.15,  # an orderly stop instead of a kill, when somebody is stopped at all
     "other build": 0.5,  # a node comes back with the other build
     "clock": 0.3,  # a node comes back with another clock

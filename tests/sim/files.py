@@ -79,7 +79,7 @@ class Files:
             os.unlink(self.path + "-shm")
         connection = sqlite3.connect(self.path)
         try:
-            last = {key: last for key, last in connection.execute("select key, last from workflow")}
+            last = dict(connection.execute("select key, last from workflow").fetchall())
         finally:
             connection.close()
         there = [last.get(d.workflow.key) == d.workflow.last for d in decisions]

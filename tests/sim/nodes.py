@@ -80,6 +80,10 @@ class Troubled(Seam):
     def read(self, store: Any) -> None:
         if self._node.opening:
             self._node.life.survives("kill in recovery")
+        engine = getattr(self._node.app, "engine", None)
+        coming_up = engine is not None and engine.holder and not self._node.app.recovery._up
+        if coming_up and not self._node.opening and self._faults.fires("recovery error"):
+            raise Unavailable("the disk reports an error while a node takes over")
         if self._faults.fires("read error"):
             raise Unavailable("the disk reports an error on reading")
 
@@ -89,7 +93,16 @@ class Troubled(Seam):
 
 class SimHoldfast(AsyncHoldfast):
     def __init__(self, store: Callable[[Machine], Store], world: NodeWorld, register: list[Any], cache: int) -> None:
-        super().__init__("simulated", register, guard="off", world=lambda: world, cache_bytes=cache)
+        room = world.random.choice([2, 200])
+        super().__init__(
+            "simulated",
+            register,
+            guard="off",
+            world=lambda: world,
+            cache_bytes=cache,
+            threads=room,
+            async_tasks=room,
+        )
         self._store = store
 
     def _open_store(self, machine: Machine, offload: Any) -> Store:
@@ -153,8 +166,8 @@ class Node:
         self.world.bury()
         executor = getattr(self.app, "executor", None)
         if executor is not None:
-            for run in list(executor._fibers):  # noqa: SLF001
-                executor._fibers.pop(run).abandon()  # noqa: SLF001
+            for run in list(executor._fibers):
+                executor._fibers.pop(run).abandon()
 
     def disturb(self) -> None:
         """What happens to code and cache in a living process."""
@@ -169,7 +182,7 @@ class Node:
                     break
         if faults.fires("moved to thread"):
             types = sorted(app.registry.workflows)
-            app.executor._slow.add(faults.dice("moved to thread").choice(types))  # noqa: SLF001
+            app.executor._slow.add(faults.dice("moved to thread").choice(types))
 
 
 def connect_memory(sim: Simulation, machine: Machine, seam: Seam) -> Store:

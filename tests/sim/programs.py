@@ -193,8 +193,8 @@ class Play:
 
     def do(self, s: Statement) -> Any:
         match s:
-            case ["act", kind, *_]:
-                return self.call(s).run() if kind != "beating" else self.call(s).run()
+            case ["act", *_]:
+                return self.call(s).run()
             case ["risk", *call]:
                 try:
                     return ["no", self.call(["act", *call]).run()]
@@ -444,8 +444,7 @@ class Careful(Talking):
         lines = list(before)
         with Saga() as saga:
             saga.undo(good, "tidy")
-            for statement in program:
-                lines.append(self.do(statement))
+            lines += [self.do(statement) for statement in program]
         return [lines, list(self.notes), list(self.added)]
 
 
@@ -470,7 +469,7 @@ class Grammar:
         pick = self._random
         found = [self.statement(2) for _ in range(pick.randint(1, 7))]
         if not careful and pick.random() < 0.25:
-            found.insert(pick.randrange(len(found) + 1), ["again"])
+            found.insert(pick.choice([0, 0, pick.randrange(len(found) + 1)]), ["again"])
         if is_async:
             found.append(["within", pick.choice([0.5, 3, 600]), [self.leaf(), self.leaf()]])
         for statement in found:
@@ -503,7 +502,11 @@ class Grammar:
         if choice == "child" and depth > 0:
             return [pick.choice(["child", "child later"]), self.token(), self.body(depth - 1)]
         if choice == "gather" and depth > 0:
-            return ["gather", [self.member(depth - 1) for _ in range(pick.choice([1, 2, 3]))], pick.choice([None, 1, 2])]
+            return [
+                "gather",
+                [self.member(depth - 1) for _ in range(pick.choice([1, 2, 3]))],
+                pick.choice([None, 1, 2]),
+            ]
         if choice == "sleep":
             return ["sleep", pick.choice([0, 1, 7])]
         if choice == "flaky":
@@ -555,7 +558,10 @@ class Grammar:
                     members.append(["signal", 900])
                 return ["race", members]
             case _:
-                return ["spawn", [[self.leaf() for _ in range(pick.choice([1, 2]))] for _ in range(pick.choice([2, 3]))]]
+                return [
+                    "spawn",
+                    [[self.leaf() for _ in range(pick.choice([1, 2]))] for _ in range(pick.choice([2, 3]))],
+                ]
 
 
 # -- what must have come out
@@ -572,7 +578,7 @@ def agrees(s: Any, line: Any) -> bool:
             )
         case ["risk", _, token]:
             return line == ["declined", token]
-        case ["sleep", seconds]:
+        case ["sleep", _]:
             return isinstance(line, int | float) and line >= 0
         case ["signal", timeout]:
             return line[0] == "heard" and (isinstance(line[1], str) or (line[1] is None and timeout is not None))

@@ -30,8 +30,11 @@ from .disk import Disk, MemoryStore, Seam
 from .faults import Faults
 from .files import Files, FileStore
 from .nodes import Node
-from .virtual import VirtualLoop
+from .virtual import EPOCH, VirtualLoop
 from .workers import Worker
+
+HARMLESS = {"conflict", "slow commit", "evicted", "stall", "late report", "request late", "request twice", "poison"}
+"""Faults that cost no answer."""
 
 BOUND = 6 * 3600
 """Virtual seconds within which everything must have ended once faults have stopped."""
@@ -69,6 +72,7 @@ class Simulation:
         self.files = Files(self) if store == "sqlite" else None
         self.auditor = Auditor(self)
         self.disk.witness = self.auditor.committed
+        self.disk.twice = lambda *who: self.violation("I7 a request is decided once", who)
         self.nodes: list[Node] = []
         self.told: list[Told] = []
         self.sabotaged: set[int] = set()
@@ -81,6 +85,7 @@ class Simulation:
         self._over = False
         self._workers: list[asyncio.Task[None]] = []
         self.loop_time = 0.0
+        self.calm_at: int | None = None
 
     # -- what others report
 
@@ -104,6 +109,10 @@ class Simulation:
 
     def done(self, what: str) -> None:
         self.successes[what] += 1
+
+    def lossy(self) -> bool:
+        """Whether anything has happened so far that may cost an answer."""
+        return bool(set(self.faults.fired) - HARMLESS)
 
     def violation(self, law: str, about: object) -> None:
         violation = Violation(law, about)
@@ -285,6 +294,7 @@ class Simulation:
         await asyncio.gather(*(client.live() for client in self._clients))
         self.log("calm")
         self.faults.calm = True
+        self.calm_at = EPOCH + round(self.loop.time() * SECOND)
         for node in list(self.nodes):
             node.life.die("replaced")
         await asyncio.sleep(0.05)
@@ -362,7 +372,7 @@ class Simulation:
             node.life.alive = False
             node.bury()
         for task in asyncio.all_tasks(self.loop):
-            task._log_destroy_pending = False  # type: ignore[attr-defined] # noqa: SLF001
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
             with suppress(BaseException):
                 task.get_coro().close()  # type: ignore[union-attr]
         self.loop.close()

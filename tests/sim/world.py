@@ -78,7 +78,7 @@ class NodeWorld(VirtualWorld):
 
     def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
         task = self._virtual.create_task(_mortal(self.life, self._virtual, work), name=name)
-        task._log_destroy_pending = False  # type: ignore[attr-defined] # noqa: SLF001 - the dead do not complain
+        task._log_destroy_pending = False  # type: ignore[attr-defined]
         self.tasks.append((task, work))
         if len(self.tasks) > 200:
             self.tasks = [pair for pair in self.tasks if not pair[0].done()]
@@ -103,9 +103,7 @@ _NEVER = _Never()
 
 
 @coroutine
-def _mortal(
-    life: Life, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]
-) -> Generator[Any, Any, T]:
+def _mortal(life: Life, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> Generator[Any, Any, T]:
     """Drive a coroutine for as long as its node lives."""
     send: Callable[[], Any] = lambda: work.send(None)  # noqa: E731
     while True:

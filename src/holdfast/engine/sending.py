@@ -11,7 +11,6 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from holdfast.kernel.features.delivery import Deliver
-from holdfast.kernel.message import Refused
 from holdfast.kernel.send import Send, unpack
 from holdfast.kernel.values import SECOND
 from holdfast.store import StoreError

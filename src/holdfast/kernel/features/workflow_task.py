@@ -296,9 +296,7 @@ def check(turn: Turn, commands: list[Command], *, apart: bool) -> None:
 
 def _ends(commands: list[Command]) -> bool:
     return (
-        bool(commands)
-        and isinstance(commands[-1], TerminalCommand)
-        and not any(command.apart for command in commands)
+        bool(commands) and isinstance(commands[-1], TerminalCommand) and not any(command.apart for command in commands)
     )
 
 
