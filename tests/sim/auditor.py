@@ -159,7 +159,7 @@ class Auditor:
             for task in loaded.tasks:
                 flow.keep(task)
                 watch(run, task)
-        flow.held = self.machine.unpack_held(row.held)
+        flow.held = list(row.held)
         return flow
 
     def checkpoint(self) -> None:

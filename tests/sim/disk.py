@@ -73,7 +73,7 @@ class Disk:
             ):
                 self.twice(row.workflow_id, command.request_id)
                 raise StoreError(f"request id {command.request_id!r} has a record already")
-        self.workflows[row.key] = row
+        self.workflows[row.key] = replace(row, held=tuple(row.held))
         for is_new, run in decision.runs:
             if is_new:
                 self.run_ids[run.run_id] = run.key

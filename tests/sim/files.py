@@ -11,8 +11,10 @@ import tempfile
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import astuple
+
 from holdfast.kernel.decision import Decision, WorkflowRow
-from holdfast.kernel.event import Event
+from holdfast.kernel.event import Event, pack_held
 from holdfast.store import Applied, Now
 from holdfast.store.sqlite import SqliteStore
 
@@ -98,9 +100,10 @@ class Files:
 
     def _difference(self, connection: sqlite3.Connection, disk: Any) -> str | None:
         names = ", ".join(WorkflowRow.__struct_fields__)
-        rows = {row[0]: WorkflowRow(*row) for row in connection.execute(f"select {names} from workflow")}
-        if rows != disk.workflows:
-            return f"instances: {[k for k in {**rows, **disk.workflows} if rows.get(k) != disk.workflows.get(k)][:3]}"
+        rows = {row[0]: row for row in connection.execute(f"select {names} from workflow")}
+        model = {key: _stored(row) for key, row in disk.workflows.items()}
+        if rows != model:
+            return f"instances: {[(rows.get(k), model.get(k)) for k in model if rows.get(k) != model.get(k)][:3]}"
         events: dict[int, list[Any]] = {}
         for run, *row in connection.execute(
             "select run, sequence, type, at, body, context, checksum from event order by run, sequence"
@@ -123,6 +126,12 @@ class Files:
         if runs != [(r.key, r.status, r.closed_reason, r.length) for _, r in sorted(disk.runs.items())]:
             return "runs"
         return None
+
+
+def _stored(row: WorkflowRow) -> tuple[Any, ...]:
+    """An instance as the file keeps it."""
+    *values, held = astuple(row)
+    return (*values, pack_held(list(held)) if held else None)
 
 
 class FileStore(SqliteStore):
