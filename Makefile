@@ -8,13 +8,14 @@ PACKAGE := $(VENV)/.package
 READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test check bench contract clean help
+.PHONY: demo test check bench contract sim clean help
 
 help:
 	@echo "make demo      an order survives three kill -9, with proof (about ten seconds)"
 	@echo "make test      all checks and all tests"
 	@echo "make check     linters, formatter, types, import rules"
 	@echo "make contract  what of the contract is proven"
+	@echo "make sim       bad days, simulated: SEEDS=2000, or SEED=7 for one of them; see docs/simulator.md"
 	@echo "make bench     the benchmarks"
 	@echo "make clean     remove what the targets above have made"
 
@@ -32,6 +33,13 @@ check: $(READY)
 
 contract: $(READY)
 	$(BIN)/python tests/contract.py
+
+SEEDS ?= 200
+sim: $(READY)
+	@$(BIN)/python -m tests.sim $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) $(if $(FIRST),--first $(FIRST)) \
+	  $(if $(FAULTS),--faults '$(FAULTS)') $(if $(OPERATIONS),--operations $(OPERATIONS)) \
+	  $(if $(INSTANCES),--instances $(INSTANCES)) $(if $(PLACES),--places $(PLACES)) $(if $(STORE),--store $(STORE)) \
+	  $(if $(LOG),--log $(LOG))
 
 bench: $(READY)
 	$(BIN)/python bench/run.py

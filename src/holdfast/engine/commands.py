@@ -120,6 +120,7 @@ class Commands:
         available, objection = True, None
         if addressed["retained"] is None and not given.errors:
             available, objection = await self._inquiries.would_take(key, request.update_name, given.blob)
+            addressed = await self._addressed(key, request, "update")  # that took a while
         end: asyncio.Future[Recorded | None] = self._engine.world.future()
         message = Update(
             name=request.update_name,

@@ -114,7 +114,11 @@ class Engine:
         if key is not None:
             self.submit(key, message, reply)
             return
-        found = self.store.find(namespace, workflow_id)
+        try:
+            found = self.store.find(namespace, workflow_id)
+        except Exception as error:
+            reply(None, error)
+            return
         if isinstance(found, Now):
             self._address_found(namespace, workflow_id, message, reply, found.value)
         else:
@@ -210,13 +214,18 @@ class Engine:
 
     async def retained(self, key: int, command_type: str, request_id: str) -> CommandRecord | None:
         """The record of an earlier command with this request id: on disk, or on its way there."""
+        return self._coming_command(key, command_type, request_id) or await self.store.command(
+            key, command_type, request_id
+        )
+
+    def _coming_command(self, key: int, command_type: str, request_id: str) -> CommandRecord | None:
         entry = self.cache.get(key)
         if entry is not None and entry.inflight:
             for item in (*self._batch, *self._open):
                 for command in item.decision.commands if item.entry is entry else ():
                     if command.request_id == request_id and command.command_type == command_type:
                         return command
-        return await self.store.command(key, command_type, request_id)
+        return None
 
     def coming(self, entry: Entry) -> list[Recorded]:
         """Events of this instance that are decided and not yet known to be on disk."""
@@ -383,16 +392,44 @@ class Engine:
         flow = entry.flow
         answers, entry.answers = entry.answers, []
         for message, reply, _, _ in answers:
-            self.submit(flow.key, message, reply)
+            self._submit_again(flow.key, message, reply)
         for item in [*lost, *mine]:
             if not item.again:
                 continue
             if item.decision.after == 0 and item.reply is not None:
                 # It was to create the instance, and somebody else has.
-                self.address(flow.namespace, flow.workflow_id, item.message, item.reply)
+                self.world.spawn(self._address_again(flow, item.message, item.reply), "holdfast-again")
             else:
-                self.submit(flow.key, item.message, item.reply)
+                self._submit_again(flow.key, item.message, item.reply)
         self.world.soon(lambda: self.look_at(flow.key))
+
+    async def _address_again(self, flow: Workflow, message: Message, reply: Reply) -> None:
+        try:
+            key = await self.key_of(flow.namespace, flow.workflow_id)
+            if key is None:
+                self.address(flow.namespace, flow.workflow_id, message, reply)
+            else:
+                self._submit_again(key, message, reply)
+        except Exception as error:
+            reply(None, error)
+
+    def _submit_again(self, key: int, message: Message, reply: Reply | None) -> None:
+        """Decide a message anew. What came in between may have been an earlier try of it, elsewhere."""
+        asked = message.repeats()
+        if asked is None:
+            self.submit(key, message, reply)
+        else:
+            self.world.spawn(self._recall(key, message, reply, *asked), "holdfast-recall")
+
+    async def _recall(
+        self, key: int, message: Message, reply: Reply | None, kinds: tuple[str, ...], request_id: str
+    ) -> None:
+        try:
+            records = [await self.retained(key, kind, request_id) for kind in kinds]
+            self.submit(key, message.recalling(next(filter(None, records), None)), reply)
+        except Exception as error:
+            if reply is not None:
+                reply(None, error)
 
     def _undo(self, item: Item) -> None:
         """Give back what a decision had promised outside its rows."""

@@ -87,8 +87,7 @@ class InlineCode:
             if not isinstance(history, Now):
                 self._engine.world.spawn(self._activate_later(entry, task_id, executor), "holdfast-history")
                 return
-            entry.fresh = self._whole(entry, run, history.value)
-            result = self._show(entry, assignment, executor)
+            result = self._replay(entry, run, assignment, history.value, executor)
         self._activated(entry, task, executor.owner, result)
 
     async def _activate_later(self, entry: Entry, task_id: str, executor: Executor) -> None:
@@ -97,9 +96,23 @@ class InlineCode:
         if entry.dead or task is None or task.state != "ready":
             return
         assignment = self._engine.machine.assign(entry.flow, task)
-        entry.fresh = self._whole(entry, entry.flow.current, history)
-        result = self._show(entry, assignment, executor)
+        result = self._replay(entry, entry.flow.current, assignment, history, executor)
         self._activated(entry, task, executor.owner, result)
+
+    def _replay(
+        self,
+        entry: Entry,
+        run: Run,
+        assignment: WorkflowAssignment,
+        committed: list[Recorded],
+        executor: Executor,
+    ) -> Any:
+        """Show cold code its whole history: the one its state was folded from, or nothing."""
+        whole = self._whole(entry, run, committed)
+        if whole and whole[-1].checksum != run.checksum:
+            return COLD
+        entry.fresh = whole
+        return self._show(entry, assignment, executor)
 
     def _show(self, entry: Entry, assignment: WorkflowAssignment, executor: Executor) -> Any:
         """Give live code what it has not met and this task may see; the rest stays fresh for a later one."""
@@ -121,6 +134,10 @@ class InlineCode:
         return committed + [e for e in coming if e.run == run.key and e.sequence > last]
 
     def _activated(self, entry: Entry, task: Task, owner: str, result: Any) -> None:
+        if result is COLD:
+            # Its history on disk is not the one its state was folded from: another process has moved it meanwhile.
+            self._engine.discard(entry)
+            return
         if isinstance(result, Held):
             entry.held = True
             start = result.start

@@ -39,6 +39,8 @@ class Recovery:
         self._intervals: dict[str, Micros] = {}
         self._turns: dict[str, asyncio.Task[Any]] = {}
         self._stopped = False
+        self._up = False  # as the holder: what was on disk has been picked up
+        self._unheard = False  # leases of the engine before are still to be asked after
         self._sweep_from = 0
         self._ask_from = 0
         self.fingerprints: dict[str, str | None] = {}
@@ -93,15 +95,23 @@ class Recovery:
                 self.look_at(task.workflow)
 
     async def _take_over(self) -> None:
-        engine = self._engine
-        engine.holder = True
+        self._engine.holder = True
         self._forget_guest_state()
-        await self._recover()
-        await engine.sending.pick_up()
-        await engine.waking.start()
         self._every("sweep", SWEEP, self._sweep)
         self._every("ask", ASK, self._ask)
-        self._offer_unheard()
+        self._unheard = True
+        await self._come_up()
+
+    async def _come_up(self) -> None:
+        """Pick up what is on disk. If that fails on the way, it is done again, from the beginning."""
+        self._up = False
+        await self._recover()
+        await self._engine.sending.pick_up()
+        await self._engine.waking.start()
+        self._up = True
+        if self._unheard:
+            self._unheard = False
+            self._offer_unheard()
 
     def _offer_unheard(self) -> None:
         """The answer to a poll may have died with the engine before us. Who got it speaks up soon, or it is offered again.
@@ -185,6 +195,8 @@ class Recovery:
         if not self._engine.holder and self._engine.store.acquire():
             log.info("the process that ran the engine is gone; this one takes over")
             await self._take_over()
+        elif self._engine.holder and not self._up and self._engine.down is None:
+            await self._come_up()
 
     async def _notice(self) -> None:
         engine = self._engine
@@ -238,21 +250,16 @@ class Recovery:
 
     async def _probe(self) -> None:
         engine = self._engine
-        if engine.down is None:
-            return
-        error = await engine.store.probe()
-        if error is not None:
-            engine.down = error
-            return
-        log.warning("the database is available again")
-        alarm = self._alarms.pop("probe", None)
-        if alarm is not None:
-            alarm.cancel()
-        engine.up()
-        if engine.holder:
-            await self._recover()
-            await engine.sending.pick_up()
-            await engine.waking.start()
+        if engine.down is not None:
+            error = await engine.store.probe()
+            if error is not None:
+                engine.down = error
+                return
+            log.warning("the database is available again")
+            self._up = False
+            engine.up()
+        if engine.holder and not self._up:
+            await self._come_up()
 
     def _every(self, name: str, interval: Micros, work: Callable[[], Any]) -> None:
         """Call an async function again and again, never twice at once."""
@@ -264,7 +271,7 @@ class Recovery:
                 await work()
             except Exception:
                 log.exception("%s failed; it is tried again", name)
-            if not self._stopped and (name != "probe" or engine.down is not None):
+            if not self._stopped and (name != "probe" or engine.down is not None or (engine.holder and not self._up)):
                 self._alarms[name] = engine.world.at(engine.world.now() + self._intervals[name], ring)
 
         def ring() -> None:

@@ -1,7 +1,7 @@
 """Sending: what one instance has to tell another is delivered once its own commit is on disk, and until it is taken.
 
 The rows are the truth. What this engine has under way it does not pick up a second time; after a crash the next one finds
-the rows. To one receiver they are delivered in their order. Delivering twice is harmless.
+the rows. Delivering twice is harmless.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from holdfast.kernel.decision import CommandRecord
 from holdfast.kernel.features.delivery import Deliver
-from holdfast.kernel.message import Refused
 from holdfast.kernel.send import Send, unpack
+from holdfast.kernel.values import SECOND
+from holdfast.store import StoreError
 
 if TYPE_CHECKING:
     from holdfast.engine.engine import Engine
@@ -21,63 +21,76 @@ if TYPE_CHECKING:
 log = logging.getLogger("holdfast.engine")
 
 PAGE = 500
-COMMANDS = ("signal", "cancel", "terminate")
-
-Receiver = tuple[str, str]
 
 
 class Sending:
+    """What one instance sends to another arrives in order: the next leaves when the one before has been taken."""
+
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._under_way: set[int] = set()
-        self._lines: dict[Receiver, deque[Send]] = {}  # behind a send whose command is being looked up
+        self._queues: dict[tuple[int, str, str], deque[Send]] = {}
 
     def dispatch(self, send: Send) -> None:
         """Bring a send whose commit is on disk to its receiver."""
         if send.key in self._under_way or not self._engine.holder:
             return
         self._under_way.add(send.key)
-        receiver = (send.namespace, send.workflow_id)
-        line = self._lines.get(receiver)
-        if line is not None:
-            line.append(send)
-        elif _request_id(send) is None:
-            self._deliver(Deliver(send=send))
+        pair = (send.sender, send.namespace, send.workflow_id)
+        queue = self._queues.setdefault(pair, deque())
+        queue.append(send)
+        if len(queue) == 1:
+            self._next(pair)
+
+    def _next(self, pair: tuple[int, str, str]) -> None:
+        send = self._queues[pair][0]
+        request_id: str | None = getattr(send.parcel, "request_id", None)
+        if request_id is None:
+            self._deliver(pair, Deliver(send=send))
         else:
-            self._lines[receiver] = deque([send])
-            self._engine.world.spawn(self._deliver_line(receiver), "holdfast-send")
+            self._engine.world.spawn(self._deliver_command(pair, send, request_id), "holdfast-send")
 
-    async def _deliver_line(self, receiver: Receiver) -> None:
-        line = self._lines[receiver]
+    async def _deliver_command(self, pair: tuple[int, str, str], send: Send, request_id: str) -> None:
+        """A parcel that causes a command: its record shows whether it came through before."""
+        engine = self._engine
+        retained = None
         try:
-            while line:
-                retained = await self._retained(line[0])
-                self._deliver(Deliver(send=line.popleft(), retained=retained))
-        finally:
-            del self._lines[receiver]
-            self._under_way.difference_update(send.key for send in line)  # the store failed: picked up when it is back
+            key = await engine.key_of(send.namespace, send.workflow_id)
+            if key is not None:
+                for kind in ("signal", "cancel", "terminate"):
+                    retained = retained or await engine.retained(key, kind, request_id)
+        except StoreError as error:
+            self._failed(pair, error)
+            return
+        self._deliver(pair, Deliver(send=send, retained=retained))
 
-    async def _retained(self, send: Send) -> CommandRecord | None:
-        """Of a parcel that causes a command: its record, which shows that it came through before."""
-        request_id = _request_id(send)
-        key = None if request_id is None else await self._engine.key_of(send.namespace, send.workflow_id)
-        if request_id is None or key is None:
-            return None
-        for kind in COMMANDS:
-            found = await self._engine.retained(key, kind, request_id)
-            if found is not None:
-                return found
-        return None
-
-    def _deliver(self, message: Deliver) -> None:
+    def _deliver(self, pair: tuple[int, str, str], message: Deliver) -> None:
         send = message.send
 
         def taken(value: Any, error: BaseException | None) -> None:
-            self._under_way.discard(send.key)
-            if isinstance(error, Refused):
+            if isinstance(error, StoreError):
+                self._failed(pair, error)
+                return
+            if error is not None:
                 log.warning("a send to workflow %s was not taken: %s", send.workflow_id, error)
+            self._under_way.discard(send.key)
+            queue = self._queues[pair]
+            queue.popleft()
+            if queue:
+                self._next(pair)
+            else:
+                del self._queues[pair]
 
-        self._engine.address(send.namespace, send.workflow_id, message, taken)
+        try:
+            self._engine.address(send.namespace, send.workflow_id, message, taken)
+        except StoreError as error:
+            self._failed(pair, error)
+
+    def _failed(self, pair: tuple[int, str, str], error: BaseException) -> None:
+        """Not now; a send stays until it is taken, and those behind it wait."""
+        world = self._engine.world
+        log.warning("a send to workflow %s is tried again: %s", pair[2], error)
+        world.at(world.now() + SECOND, lambda: self._next(pair))
 
     async def pick_up(self) -> None:
         """Deliver what is on disk and not under way: after a start, or when another process has written it."""
@@ -90,7 +103,3 @@ class Sending:
             if len(page) < PAGE:
                 return
             after = page[-1].key
-
-
-def _request_id(send: Send) -> str | None:
-    return getattr(send.parcel, "request_id", None)

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from holdfast.engine.engine import Engine
 from holdfast.engine.watching import Watcher
 from holdfast.kernel.values import SECOND
+from holdfast.store import StoreError
 
 T = TypeVar("T")
 
@@ -68,8 +69,22 @@ class Waiting:
             self._engine.world.spawn(self._look(key, topic, watcher), "holdfast-watch")
 
     async def _look(self, key: int, topic: str, watcher: Watcher) -> None:
-        found = await watcher.look()
+        try:
+            found = await watcher.look()
+        except StoreError:
+            world = self._engine.world
+            world.at(world.now() + SECOND, lambda: self._look_again(key, topic, watcher))
+            return
+        except Exception as error:  # the news are there and cannot be read: whoever waits is told that
+            self._engine.watching.unwatch(key, topic, watcher.future)
+            if not watcher.future.done():
+                watcher.future.set_exception(error)
+            return
         if found is not None:
             self._engine.watching.unwatch(key, topic, watcher.future)
             if not watcher.future.done():
                 watcher.future.set_result(found)
+
+    def _look_again(self, key: int, topic: str, watcher: Watcher) -> None:
+        if not watcher.future.done():
+            self._engine.world.spawn(self._look(key, topic, watcher), "holdfast-watch")

@@ -5,12 +5,15 @@ A wake may be early and is never late. Delivering one twice is harmless: the fea
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from heapq import heappop, heappush
 
 from holdfast.engine.world import Alarm, World
 from holdfast.kernel.values import SECOND, Micros
-from holdfast.store import Store
+from holdfast.store import Store, StoreError
+
+log = logging.getLogger("holdfast.engine")
 
 HORIZON = 3600 * SECOND
 PAGE = 500
@@ -79,7 +82,13 @@ class Waking:
     async def _look_ahead(self) -> None:
         """Read the deadlines of the next stretch of time; a long backlog is read page by page."""
         until = self._world.now() + HORIZON
-        found = await self._store.due(until, PAGE)
+        try:
+            found = await self._store.due(until, PAGE)
+        except StoreError as error:
+            log.error("the next deadlines cannot be read now: %s", error)
+            self._horizon = min(self._horizon, self._world.now()) + SECOND  # look again, and keep what is known
+            self._arm()
+            return
         full = len(found) == PAGE
         self._horizon = found[-1][0] if full else until
         for at, key in found:

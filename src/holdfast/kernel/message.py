@@ -13,6 +13,14 @@ from msgspec import Struct
 class Message(Struct, frozen=True, kw_only=True, gc=False):
     """Base of all messages to one workflow instance."""
 
+    def repeats(self) -> tuple[tuple[str, ...], str] | None:
+        """Of which kinds, and under which request id, there may be a record of this from an earlier try."""
+        return None
+
+    def recalling(self, record: Any) -> Message:
+        """The same, with that record."""
+        return self
+
 
 class Refused(Exception):
     """The message was not taken and nothing was written. `reason` is stable; `fields` go to the caller."""

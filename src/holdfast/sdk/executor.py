@@ -229,6 +229,7 @@ class EmbeddedExecutor:
             commands=commands,
             handled_failures=handled,
             lease=lease,
+            met=fiber.ended_at,
         )
 
     def _answered(

@@ -110,6 +110,7 @@ class Fiber:
         self.replaying = False
         self.guard = "off"  # what becomes of calls that a replay could not repeat
         self.closing: Command | None = None
+        self.ended_at: int | None = None  # the event that brought the end; those behind it were not met
         self.fatal: BaseException | None = None
         self.broken: Exception | None = None  # a side effect failed: the run can only fail
         self.loop: Any = None  # the event loop of an `async def` workflow
@@ -171,6 +172,8 @@ class Fiber:
                 reactions[kind](self, entry)
             if self.block is not None:
                 return
+            if self.closing is not None and self.ended_at is None:
+                self.ended_at = entry.sequence
         self.replaying = False
         if self._known and self.block is None:
             self._block_unreached()

@@ -20,7 +20,7 @@ def settle(fiber: Fiber) -> None:
     task = fiber.assignment.task
     if task.upto is None:
         talk.look_at_conditions(fiber)
-    elif task.resume.workflow_update_id is not None:
+    elif task.resume.workflow_update_id is not None and fiber.closing is None:
         fiber.answer = talk.apply_update(fiber, task.resume.workflow_update_id)
 
 

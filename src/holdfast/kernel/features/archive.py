@@ -29,6 +29,8 @@ NOT_CLOSED = Rejection("run_not_closed", "rejected_run_not_closed")
 class Archive(Commanding, frozen=True, kw_only=True):
     """`selected`: the earlier run that is meant, folded from its history. Without it the current one is."""
 
+    command_type = "archive"
+
     reason: str | None = None
     selected: Any = None
 

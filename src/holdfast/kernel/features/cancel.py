@@ -22,10 +22,14 @@ from holdfast.kernel.values import Micros, failure_id, seconds
 
 
 class Cancel(Commanding, frozen=True, kw_only=True):
+    command_type = "cancel"
+
     reason: str | None = None
 
 
 class Terminate(Commanding, frozen=True, kw_only=True):
+    command_type = "terminate"
+
     reason: str | None = None
 
 

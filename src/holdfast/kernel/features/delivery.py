@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from holdfast.kernel.decision import CommandRecord
 from holdfast.kernel.feature import Feature
 from holdfast.kernel.message import Message, Refused
@@ -14,6 +16,13 @@ class Deliver(Message, frozen=True, kw_only=True):
 
     send: Send
     retained: CommandRecord | None = None
+
+    def repeats(self) -> tuple[tuple[str, ...], str] | None:
+        request_id: str | None = getattr(self.send.parcel, "request_id", None)
+        return None if request_id is None else (("signal", "cancel", "terminate"), request_id)
+
+    def recalling(self, record: CommandRecord | None) -> Message:
+        return replace(self, retained=record)
 
 
 def deliver(turn: Turn, message: Deliver) -> None:

@@ -7,9 +7,10 @@ the first outcome; the shell looks the earlier record up and hands it in as `ret
 from __future__ import annotations
 
 from hashlib import sha256
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from holdfast.kernel.contract import Errors
 from holdfast.kernel.decision import CommandRecord
@@ -29,6 +30,14 @@ class Commanding(Message, frozen=True, kw_only=True):
     source: str = "python"
     context: dict[str, Any] = {}
     retained: CommandRecord | None = None
+
+    command_type: ClassVar[str]
+
+    def repeats(self) -> tuple[tuple[str, ...], str] | None:
+        return None if self.request_id is None else ((self.command_type,), self.request_id)
+
+    def recalling(self, record: CommandRecord | None) -> Message:
+        return replace(self, retained=record)
 
 
 class Commanded(Struct, frozen=True, kw_only=True):

@@ -12,10 +12,14 @@ from holdfast.kernel.turn import Turn
 
 
 class Pause(Commanding, frozen=True, kw_only=True):
+    command_type = "pause"
+
     reason: str | None = None
 
 
 class Unpause(Commanding, frozen=True, kw_only=True):
+    command_type = "unpause"
+
     reason: str | None = None
 
 

@@ -15,6 +15,8 @@ from holdfast.kernel.turn import Turn
 class Repair(Commanding, frozen=True, kw_only=True):
     """`liveness_state` and `wait_kind` are how the run looked to whoever asked."""
 
+    command_type = "repair"
+
     work: Reconcile
     liveness_state: str | None = None
     wait_kind: str | None = None

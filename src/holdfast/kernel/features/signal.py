@@ -32,6 +32,8 @@ class Signal(Commanding, frozen=True, kw_only=True):
     """`arguments` is the encoded list of `values` (None: nobody has looked); `errors` is what was wrong with them
     before they could be listed."""
 
+    command_type = "signal"
+
     name: str
     arguments: bytes | None = None
     values: list[Any] | None = []

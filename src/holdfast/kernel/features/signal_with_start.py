@@ -9,6 +9,7 @@ from __future__ import annotations
 from msgspec import Struct
 from msgspec.structs import replace
 
+from holdfast.kernel.decision import CommandRecord
 from holdfast.kernel.feature import Feature
 from holdfast.kernel.features import signal as signals
 from holdfast.kernel.features.intake import Commanded, Rejection, reject, repeated
@@ -21,6 +22,12 @@ from holdfast.kernel.turn import Turn
 class SignalWithStart(Message, frozen=True, kw_only=True):
     start: Start
     signal: Signal
+
+    def repeats(self) -> tuple[tuple[str, ...], str] | None:
+        return self.signal.repeats()
+
+    def recalling(self, record: CommandRecord | None) -> Message:
+        return replace(self, signal=replace(self.signal, retained=record))
 
 
 class StartedAndSignalled(Struct, frozen=True, kw_only=True):

@@ -31,6 +31,8 @@ from holdfast.kernel.values import CODEC, failure_id, update_id
 class Update(Commanding, frozen=True, kw_only=True):
     """`available`: some live worker knows the definition. `objection`: why its validator turned it down."""
 
+    command_type = "update"
+
     name: str
     arguments: bytes | None = None
     values: list[Any] = []

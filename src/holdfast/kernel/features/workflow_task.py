@@ -42,6 +42,7 @@ class CompleteWorkflowTask(Message, frozen=True, kw_only=True):
     handled_failures: list[str] = []
     lease: Lease | None = None
     numbered: bool = True
+    met: int | None = None  # code that has ended got no further in what its task had seen
 
 
 class FailWorkflowTask(Message, frozen=True, kw_only=True):
@@ -161,7 +162,9 @@ def complete(turn: Turn, message: CompleteWorkflowTask) -> None:
     commands = message.commands
     if not message.numbered and task.upto is None:
         commands = turn.machine.infer(turn, task, commands)
-    check(turn, commands, apart=task.upto is not None)
+    # Code may have ended ahead of the update its task is for; then that is what there is to say.
+    apart = task.upto is not None and not _ends(commands)
+    check(turn, commands, apart=apart)
     run = turn.run
     status = run.status
     if deadline.overrun(turn):
@@ -176,8 +179,9 @@ def complete(turn: Turn, message: CompleteWorkflowTask) -> None:
         )
         return
     turn.act_for(lease.context(task))
-    if task.upto is None:
-        turn.machine.before_commands(turn, task)
+    if not apart:
+        met = task if message.met is None else replace(task, seen=min(message.met, task.seen or 0))
+        turn.machine.before_commands(turn, met)
     for failure_id in message.handled_failures:
         failures.handled(turn, failure_id)
     breach = turn.machine.breach(turn, commands)
@@ -288,6 +292,12 @@ def check(turn: Turn, commands: list[Command], *, apart: bool) -> None:
         except Refused as refusal:
             refusal.fields["command"] = position
             raise
+
+
+def _ends(commands: list[Command]) -> bool:
+    return (
+        bool(commands) and isinstance(commands[-1], TerminalCommand) and not any(command.apart for command in commands)
+    )
 
 
 def _apply(turn: Turn, commands: list[Command]) -> None:

@@ -23,7 +23,9 @@ from holdfast.sdk.executor import EmbeddedExecutor
 from holdfast.sdk.guard.shims import install as install_shims
 from holdfast.sdk.registry import Guard, Registry, Types
 from holdfast.sdk.sync import Client
+from holdfast.store import Store
 from holdfast.store.sqlite import SqliteStore
+from holdfast.store.sqlite.writer import Offload
 
 R = TypeVar("R")
 
@@ -108,7 +110,7 @@ class AsyncHoldfast(AsyncClient):
         # A database in memory has no slow disk to wait for.
         offload = None if self.path == ":memory:" or self._world is not None else commits.submit
         self._commits = commits
-        self.store = SqliteStore(self.path, machine.kinds, offload)
+        self.store = self._open_store(machine, offload)
         self.engine = Engine(world, self.store, machine, cache_bytes=self._cache_bytes)
         self.recovery = Recovery(self.engine)
         self._host = EngineHost(self.engine, world, self._threads)
@@ -150,6 +152,10 @@ class AsyncHoldfast(AsyncClient):
         self._commits.close()
         self.store.close()
         self._engine_room.operations = None
+
+    def _open_store(self, machine: Machine, offload: Offload | None) -> Store:
+        """Where a world of another kind brings its own."""
+        return SqliteStore(self.path, machine.kinds, offload)
 
     def _deployed(self) -> None:
         self.recovery.fingerprints = {type: d.fingerprint for type, d in self.registry.workflows.items()}

@@ -91,6 +91,12 @@ class Start(Message, frozen=True, kw_only=True):
     parent: Parent | None = None
     delay: Micros = 0  # before the first task
 
+    def repeats(self) -> tuple[tuple[str, ...], str] | None:
+        return None if self.request_id is None else (("start",), self.request_id)
+
+    def recalling(self, record: CommandRecord | None) -> Message:
+        return replace(self, retained=record)
+
 
 class Started(Struct, frozen=True, kw_only=True):
     """The reply to a start."""

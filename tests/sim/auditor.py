@@ -1,0 +1,391 @@
+"""The auditor: what must hold after every commit, at every checkpoint, and when all is over.
+
+It never looks into an engine. It reads what was committed, folds it with the real kernel, replays it with the real worker
+code, and compares that with the rows, with what the clients were told, and with what the activities have done.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
+
+from holdfast.codec.values import loads
+from holdfast.kernel.decision import Decision
+from holdfast.kernel.event import HistoryDamaged, Recorded
+from holdfast.kernel.features.activity import Activities
+from holdfast.kernel.machine import Machine
+from holdfast.kernel.state import Run, Workflow
+from holdfast.kernel.task import Task
+from holdfast.kernel.turn import watch
+from holdfast.kernel.values import SECOND
+from holdfast.sdk.background import run_in_background
+from holdfast.sdk.fiber import Fiber
+from holdfast.sdk.registry import Registry
+from holdfast.sdk.rules import RULES
+from holdfast.store import Loaded
+
+from .clients import Told
+from .programs import ACTIVITIES, BUILDS, HELPERS, disagreement, ledger
+
+if TYPE_CHECKING:
+    from .simulation import Simulation
+
+CLOSES = {
+    *("WorkflowCompleted", "WorkflowFailed", "WorkflowTimedOut", "WorkflowContinuedAsNew"),
+    *("WorkflowCancelled", "WorkflowTerminated"),
+}
+AFTERWARDS = {
+    *("UpdateCompleted", "ActivityCancelled", "ParentClosePolicyApplied", "ParentClosePolicyFailed"),
+    *("ArchiveRequested", "WorkflowArchived"),
+}
+OPENS = {
+    "ActivityScheduled",
+    "TimerScheduled",
+    "SignalWaitOpened",
+    "ConditionWaitOpened",
+    "ChildWorkflowScheduled",
+}
+ENDS = {
+    *("ActivityCompleted", "ActivityFailed", "ActivityTimedOut", "ActivityCancelled", "TimerFired", "TimerCancelled"),
+    *("SignalApplied", "ConditionWaitSatisfied", "ConditionWaitTimedOut"),
+    *("ChildRunCompleted", "ChildRunFailed", "ChildRunCancelled", "ChildRunTerminated"),
+}
+OUTCOMES = {"ActivityCompleted", "ActivityFailed"}
+TOLD = {"SignalReceived", "UpdateAccepted", "CancelRequested"}
+
+
+class Watched:
+    """One run, event by event."""
+
+    def __init__(self) -> None:
+        self.length = 0
+        self.at = 0
+        self.closed = False
+        self.opened: set[int] = set()
+        self.ended: set[int] = set()
+        self.attempts: dict[int, tuple[int, str | None]] = {}
+        self.updates: dict[str, int] = {}
+        self.commands = 0
+
+
+class Auditor:
+    def __init__(self, sim: Simulation) -> None:
+        self.sim = sim
+        self.machine = Machine()
+        self.registry = Registry(None, "off")
+        self.registry.register([*BUILDS["B"], *ACTIVITIES, *HELPERS, run_in_background])
+        self.runs: dict[int, Watched] = {}
+        self.sent: set[int] = set()
+        self.taken: set[int] = set()
+        self.seen: dict[str, Any] = {}
+        self.checks: Counter[str] = Counter()
+
+    def must(self, holds: bool, law: str, about: object) -> None:
+        self.checks[law] += 1
+        if not holds:
+            self.sim.violation(law, about)
+
+    # -- after every commit
+
+    def committed(self, decision: Decision) -> None:
+        for entry in decision.events:
+            self.event(entry, decision.workflow.workflow_id)
+        row = decision.workflow
+        if row.key not in self.sim.sabotaged:
+            rows = len(self.sim.disk.tasks.get(row.key, ()))
+            self.must(rows == row.expects, "I9 tasks are conserved", (row.workflow_id, rows, row.expects))
+        for send in decision.sends:
+            self.must(send.key not in self.sent, "I9 a send is made once", send.key)
+            self.sent.add(send.key)
+        self.taken.update(decision.took)
+        self.sim.operated(1)
+
+    def event(self, entry: Recorded, id: str) -> None:
+        run = self.runs.setdefault(entry.run, Watched())
+        about = f"{id} {entry.sequence} {entry.type}"
+        self.must(entry.sequence == run.length + 1, "I1 history is dense", about)
+        self.must(entry.at >= run.at, "I1 recorded time does not go back", about)
+        run.length, run.at = entry.sequence, entry.at
+        if run.closed:
+            self.must(entry.type in AFTERWARDS, "I2 the end is the end", about)
+        if entry.type in CLOSES:
+            self.must(not run.closed, "I2 one end per run", about)
+            run.closed = True
+        event: Any = entry.event
+        step = getattr(event, "sequence", None)
+        if getattr(event, "timer_kind", None) is not None:
+            step = None  # the timeout of a wait shares its step
+        if entry.type in OPENS and step is not None:
+            self.must(step not in run.opened, "I2 a step opens once", about)
+            run.opened.add(step)
+        if entry.type in ENDS and step is not None:
+            self.must(step in run.opened, "I3 what ends was open", about)
+            self.must(step not in run.ended, "I2 a step ends once", about)
+            run.ended.add(step)
+        if entry.type == "ActivityStarted":
+            before = run.attempts.get(step, (0, None))[0]
+            self.must(event.attempt_number > before, "I4 attempts count up", about)
+            run.attempts[step] = (event.attempt_number, entry.context.owner)
+        if entry.type in OUTCOMES and step in run.attempts and "-a" in (entry.context.task_id or ""):
+            mine = (entry.context.attempt, entry.context.owner)
+            self.must(mine == run.attempts[step], "I4 only the current attempt writes", (about, mine))
+        if entry.type == "TimerFired" and self.sim.calm_at is not None:
+            late = event.fired_at - max(event.fire_at, self.sim.calm_at + 60 * SECOND)
+            self.must(late < 10 * SECOND, "I8 what is due comes in time", (about, late / SECOND))
+        if entry.type in ("UpdateAccepted", "UpdateCompleted"):
+            update = event.update_id
+            if entry.type == "UpdateAccepted":
+                run.updates.setdefault(update, 0)
+            else:
+                run.updates[update] = run.updates.get(update, 0) + 1
+                self.must(run.updates[update] == 1, "I2 an update ends once", about)
+
+    # -- checkpoints
+
+    def fold(self, loaded: Loaded) -> Workflow:
+        row = loaded.row
+        flow = Workflow(row.key, row.namespace, row.workflow_id)
+        flow.workflow_type = row.workflow_type
+        flow.exists = True
+        flow.last = row.last
+        flow.command_sequence = row.command_sequence
+        flow.cursor = row.cursor
+        flow.next_wake = row.next_wake
+        if loaded.run is not None:
+            run = flow.run = Run(loaded.run.key, loaded.run.run_id, loaded.run.number)
+            self.machine.fold(flow, run, loaded.history)
+            for task in loaded.tasks:
+                flow.keep(task)
+                watch(run, task)
+        flow.held = list(row.held)
+        return flow
+
+    def checkpoint(self) -> None:
+        sim = self.sim
+        self.must(not ledger.twice, "I4 no attempt runs twice", ledger.twice)
+        for key in sorted(sim.disk.workflows):
+            if key in sim.damaged:
+                continue
+            try:
+                loaded = sim.disk.load(self.machine.kinds, key)
+            except HistoryDamaged as damage:
+                self.must(False, "I1 history adds up", damage)
+                continue
+            assert loaded is not None
+            self.check(loaded)
+        sim.compare_with_file()
+
+    def check(self, loaded: Loaded) -> None:
+        row, run = loaded.row, loaded.run
+        if run is None:
+            return
+        flow = self.fold(loaded)
+        assert flow.run is not None
+        id = row.workflow_id
+        expected = self.machine.expect(flow)
+        rows = {task.id: task for task in loaded.tasks}
+        if row.key not in self.sim.sabotaged:
+            missing = [id for id in expected.tasks if id not in rows]
+            more = [id for id in rows if id not in expected.tasks]
+            self.must(not missing and not more, "I8 what is expected exists", (id, missing, more))
+            self.wake(flow, expected.next_wake, id)
+        index = self.machine.index(flow, flow.run)
+        if flow.run.open:
+            index = replace(index, length=run.length)  # how long it is, the index says when it is over
+        self.must(index == run, "I6 the index is the fold", (id, index, run))
+        self.must(row.length == flow.run.length, "I6 the instance ends where its history does", id)
+        self.must(flow.run.open or not expected.tasks, "I2 nothing is expected of what is over", id)
+        if flow.run.open and row.key not in self.sim.sabotaged:
+            moved = bool(expected.tasks) or expected.next_wake is not None or self.machine.waits_outside(flow.run)
+            self.must(moved, "I8 every open run has something that moves it", id)
+
+    def wake(self, flow: Workflow, due: int | None, id: str) -> None:
+        stored = flow.next_wake
+        if due is not None and due <= self.sim.latest():
+            return  # it was delivered; what is due in a paused run stays due
+        # A heartbeat that is not worth recording is remembered by the live engine alone.
+        beating = any(e.policy.heartbeat_timeout for e in flow.current.part(Activities).open.values())
+        early = due is None or (stored is not None and stored <= due + (30 * SECOND if beating else 0))
+        self.must(early, "I8 a wake may be early, never late", (id, stored, due))
+
+    # -- replay
+
+    def replay(self, loaded: Loaded) -> None:
+        """Cold code meets the whole history and must agree with it."""
+        assert loaded.run is not None
+        flow = self.fold(loaded)
+        run = flow.current
+        definition = self.registry.workflows[run.workflow_type]
+        history = loaded.history
+        horizon = max(max((e.context.decided_after or 0 for e in history), default=0), loaded.row.cursor)
+        task = Task(
+            id="",
+            workflow=loaded.row.key,
+            run=run.key,
+            kind="workflow",
+            type=run.workflow_type,
+            routing=run.routing,
+            available_at=0,
+            created_at=0,
+        )
+        fiber = Fiber(
+            self.machine,
+            self.machine.assign(flow, task),
+            definition.main,
+            self.registry.exceptions,
+            definition.fingerprint,
+            None,
+            RULES,
+            definition.handlers,
+        )
+        fiber.looking = True
+        seen = [e for e in history if e.context.decided_after is not None or e.sequence <= horizon]
+        try:
+            fiber.resume(seen, horizon)
+            id = loaded.row.workflow_id
+            self.must(fiber.block is None, "I5 a cold replay agrees with history", (id, fiber.block))
+            ended = next((e for e in history if e.type == "WorkflowCompleted"), None)
+            # A change that older code got past, with no step behind it, cannot be told from one that is new.
+            started = next(e.event for e in history if e.type == "WorkflowStarted")
+            newer = started.workflow_definition_fingerprint == definition.fingerprint  # type: ignore[attr-defined]
+            mixed = newer and self.sim.faults.fired["other build"] > 0
+            told = fiber.closing is not None or not mixed
+            if ended is not None and fiber.block is None and told:
+                result = getattr(fiber.closing, "result", None)
+                output = ended.event.output  # type: ignore[attr-defined]
+                self.must(result == output, "I5 a cold replay ends the same", (id, fiber.closing))
+        finally:
+            fiber.abandon()
+
+    def replay_some(self, count: int) -> None:
+        keys = sorted(self.sim.disk.workflows)
+        dice = self.sim.random
+        for key in dice.sample(keys, min(count, len(keys))):
+            if key not in self.sim.damaged:
+                loaded = self.sim.disk.load(self.machine.kinds, key)
+                if loaded is not None and loaded.run is not None:
+                    self.replay(loaded)
+
+    # -- what clients see
+
+    def answered(self, told: Told, verb: str, request_id: str) -> None:
+        """Nobody is answered ahead of the commit: whatever was acknowledged is on disk by now."""
+        key = self.sim.disk.names.get(("default", told.id))
+        records = [] if key is None else self.sim.disk.commands.get(key, [])
+        there = any(record.request_id == request_id for record in records)
+        self.must(there, "nobody is answered before the commit", (told.id, verb, request_id))
+
+    def outcome_seen(self, told: Told, value: Any) -> None:
+        before = self.seen.setdefault(told.id, value)
+        self.must(before == value, "an outcome does not change", (told.id, before, value))
+        wrong = disagreement(told.program, value)
+        self.must(wrong is None, "every program produces what it must", (told.id, wrong))
+
+    # -- the end
+
+    def finish(self) -> None:
+        self.checkpoint()
+        sim = self.sim
+        for key, row in sorted(sim.disk.workflows.items()):
+            if key in sim.damaged:
+                continue
+            loaded = sim.disk.load(self.machine.kinds, key)
+            assert loaded is not None
+            if loaded.run is None:
+                continue
+            self.must(loaded.run.closed_reason is not None, "I8 every run ends once faults stop", row.workflow_id)
+            self.must(not loaded.tasks, "I9 nothing is left of what is over", (row.workflow_id, loaded.tasks))
+            self.replay(loaded)
+        left = sim.undelivered()
+        self.must(not left, "I9 every send is taken", left[:2])
+        self.chains()
+        self.families()
+        for told in sim.told:
+            if told.started and not told.damaged:
+                self.told(told)
+
+    def history_of(self, id: str) -> list[Recorded]:
+        """All runs of an instance, one behind the other."""
+        key = self.sim.disk.names["default", id]
+        runs = sorted((r.number, r.key) for r in self.sim.disk.runs.values() if r.workflow == key)
+        return [e for _, run in runs for e in self.sim.disk.history(self.machine.kinds, run)]
+
+    def chains(self) -> None:
+        by_workflow: dict[int, list[Any]] = {}
+        for run in self.sim.disk.runs.values():
+            by_workflow.setdefault(run.workflow, []).append(run)
+        for key, runs in by_workflow.items():
+            runs.sort(key=lambda run: run.number)
+            numbers = [run.number for run in runs]
+            self.must(numbers == list(range(1, len(runs) + 1)), "I10 a chain has no fork", (key, numbers))
+            self.must(
+                all(run.closed_reason == "continued" for run in runs[:-1]), "I10 a chain has one end", (key, numbers)
+            )
+
+    def families(self) -> None:
+        """The parent's record of a child's end is the child's own."""
+        disk = self.sim.disk
+        for run, rows in disk.events.items():
+            if disk.runs[run].workflow in self.sim.damaged:
+                continue
+            for row in rows:
+                if row[1] != "ChildRunCompleted":
+                    continue
+                entry: Any = next(e for e in disk.history(self.machine.kinds, run) if e.sequence == row[0])
+                child = disk.run_ids.get(entry.event.child_workflow_run_id)
+                ends = [] if child is None else [e for e in disk.history(self.machine.kinds, child) if e.type in CLOSES]
+                same = len(ends) == 1 and ends[0].event.output == entry.event.output  # type: ignore[attr-defined]
+                self.must(same, "I10 the parent's record is the child's end", (run, entry.event))
+
+    def told(self, told: Told) -> None:
+        """What its clients were told is what happened."""
+        disk = self.sim.disk
+        history = self.history_of(told.id)
+        key = disk.names["default", told.id]
+        last = disk.runs[disk.workflows[key].run or 0]
+        accepted = [c for c in disk.commands[key] if c.status == "accepted"]
+        order = [(c.run, c.sequence) for c in accepted if c.sequence is not None]
+        self.must(len(set(order)) == len(order), "I7 command numbers are given once", told.id)
+        notes = self.received(history, "note")
+        letters = self.received(history, "inbox")
+        for token, acknowledged in {**told.notes, **told.letters}.items():
+            count = [*notes, *letters].count(token)
+            self.must(count <= 1, "I7 an accepted signal is told once", (told.id, token))
+            if acknowledged:
+                asked = [c for c in accepted if c.command_type == "signal" and c.target_name in ("note", "inbox")]
+                self.must(bool(asked), "I7 what was acknowledged is on record", (told.id, token))
+        allowed = {"completed"}
+        if "cancel" in told.stops:
+            allowed.add("cancelled")
+        if "terminate" in told.stops:
+            allowed.add("terminated")
+        self.must(
+            last.closed_reason in allowed, "every program ends as it must", (told.id, last.closed_reason, history[-1])
+        )
+        if told.stopped in ("cancelled", "terminated"):
+            self.must(last.closed_reason == told.stopped, "what was stopped is stopped", (told.id, told.stopped))
+        if last.closed_reason != "completed":
+            return
+        end: Any = next(e.event for e in reversed(history) if e.type == "WorkflowCompleted")
+        result = loads(end.output, Any)
+        self.outcome_seen(told, result)
+        said = [line for line in result[0] if isinstance(line, list) and line[:1] == ["said"]]
+        heard = [note for part in (*said, ["said", result[1], result[2]]) for note in part[1]]
+        self.must(heard == notes[: len(heard)], "I7 signals are applied in order", (told.id, heard, notes))
+        done = [e.event for e in history if e.type == "UpdateCompleted"]
+        completed = Counter(event.update_id for event in done)  # type: ignore[attr-defined]
+        self.must(set(completed.values()) <= {1}, "I7 an update ends once", told.id)
+        added = [number for part in (*said, ["said", result[1], result[2]]) for number in part[2]]
+        for number, answer in told.added.items():
+            self.must(added.count(number) == 1, "I7 an acknowledged update was applied once", (told.id, number, answer))
+
+    def received(self, history: list[Recorded], name: str) -> list[str]:
+        """The tokens of the signals a chain of runs was told, in order; what the next run is told again counts once."""
+        found: dict[str, str] = {}
+        for entry in history:
+            event: Any = entry.event
+            if entry.type == "SignalReceived" and event.signal_name == name:
+                found.setdefault(event.signal_id, loads(event.arguments, Any)[0])
+        return list(found.values())

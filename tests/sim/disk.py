@@ -1,0 +1,370 @@
+"""A database that is nothing but memory: what was committed and nothing else, under the guard rules of every store.
+
+`Disk` is what survives. A `MemoryStore` is one node's connection to it, and dies with the node.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Callable, Iterator, Sequence
+from operator import attrgetter
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from holdfast.kernel.decision import CommandRecord, Decision, RunRow, WorkflowRow
+from holdfast.kernel.event import Event, HistoryDamaged, Recorded, restore
+from holdfast.kernel.send import pack
+from holdfast.kernel.task import Task
+from holdfast.kernel.values import Micros
+from holdfast.store import (
+    Applied,
+    Entry,
+    Loaded,
+    Located,
+    RunFilter,
+    StoredSend,
+    StoreError,
+    Unavailable,
+    at_once,
+)
+
+EventRow = tuple[int, str, int, bytes, bytes, int]
+
+_encode = msgspec.json.Encoder().encode
+_task = msgspec.json.Decoder(Task).decode
+
+
+class Disk:
+    """The rows. Whoever changes them moves `version`, and leaves notices for the holder."""
+
+    def __init__(self) -> None:
+        self.workflows: dict[int, WorkflowRow] = {}
+        self.names: dict[tuple[str, str], int] = {}
+        self.runs: dict[int, RunRow] = {}
+        self.run_ids: dict[str, int] = {}
+        self.events: dict[int, list[EventRow]] = {}
+        self.tasks: dict[int, dict[str, bytes]] = {}
+        self.commands: dict[int, list[CommandRecord]] = {}
+        self.sends: dict[int, StoredSend] = {}
+        self.notices: list[int] = []
+        self.registry: dict[tuple[str, str, str], Entry] = {}
+        self.version = 0
+        self.holder: object | None = None
+        self.witness: Callable[[Decision], None] = lambda decision: None
+        self.twice: Callable[[str, str], None] = lambda workflow_id, request_id: None
+
+    def apply(self, decision: Decision, tell: bool) -> bool:
+        """One decision, if its guard still matches."""
+        row = decision.workflow
+        stored = self.workflows.get(row.key)
+        name = (row.namespace, row.workflow_id)
+        if decision.after == 0:
+            if stored is not None or name in self.names:
+                return False
+            self.names[name] = row.key
+        elif stored is None or stored.last != decision.after:
+            return False
+        for command in decision.commands:
+            if command.request_id is not None and any(
+                (c.request_id, c.command_type) == (command.request_id, command.command_type)
+                for c in self.commands.get(row.key, ())
+            ):
+                self.twice(row.workflow_id, command.request_id)
+                raise StoreError(f"request id {command.request_id!r} has a record already")
+        self.workflows[row.key] = replace(row, held=tuple(row.held))
+        for is_new, run in decision.runs:
+            if is_new:
+                self.run_ids[run.run_id] = run.key
+            self.runs[run.key] = run
+        for e in decision.events:
+            self.events.setdefault(e.run, []).append((e.sequence, e.type, e.at, e.body, e.context_body, e.checksum))
+        tasks = self.tasks.setdefault(row.key, {})
+        for change in decision.tasks:
+            if change.task is None:
+                tasks.pop(change.task_id, None)
+            else:
+                tasks[change.task_id] = _encode(change.task)
+        self.commands.setdefault(row.key, []).extend(decision.commands)
+        for s in decision.sends:
+            self.sends[s.key] = StoredSend(
+                s.key, s.sender, s.namespace, s.workflow_id, type(s.parcel).__name__, pack(s.parcel)
+            )
+        for key in decision.took:
+            self.sends.pop(key, None)
+        if tell:
+            self.notices.append(row.key)
+        self.witness(decision)
+        return True
+
+    def all_tasks(self) -> Iterator[Task]:
+        for workflow in sorted(self.tasks):
+            for id in sorted(self.tasks[workflow]):
+                yield _task(self.tasks[workflow][id])
+
+    def tasks_of(self, workflow: int) -> list[Task]:
+        rows = self.tasks.get(workflow, {})
+        return [_task(rows[id]) for id in sorted(rows)]
+
+    def put_task(self, task: Task) -> None:
+        self.tasks[task.workflow][task.id] = _encode(task)
+
+    def history(self, kinds: dict[str, type[Event]], run: int) -> list[Recorded]:
+        events: list[Recorded] = []
+        previous = (0, 0)
+        for row in self.events.get(run, []):
+            entry = restore(kinds, run, row, previous)
+            events.append(entry)
+            previous = (entry.sequence, entry.checksum)
+        return events
+
+    def load(self, kinds: dict[str, type[Event]], key: int) -> Loaded | None:
+        row = self.workflows.get(key)
+        if row is None:
+            return None
+        tasks = self.tasks_of(key)
+        if row.run is None:
+            return Loaded(row, None, [], tasks)
+        run = self.runs[row.run]
+        try:
+            history = self.history(kinds, row.run)
+        except HistoryDamaged as damage:
+            raise damage.of(run.workflow_id, run.run_id) from None
+        if len(history) != row.length or (history and history[-1].checksum != row.checksum):
+            raise HistoryDamaged(row.run, row.length, "it does not end where its workflow says").of(
+                run.workflow_id, run.run_id
+            )
+        return Loaded(row, run, history, tasks)
+
+
+class MemoryStore:
+    """A connection. `trouble` is asked before each read and may raise; `written` decides how a commit ends."""
+
+    shared = True
+
+    def __init__(self, disk: Disk, kinds: dict[str, type[Event]], seam: Seam) -> None:
+        self.disk = disk
+        self._kinds = kinds
+        self._seam = seam
+        self._version = disk.version
+        self._down = False
+
+    # -- writing
+
+    def apply(self, decisions: Sequence[Decision], done: Callable[[Applied], None]) -> None:
+        self._seam.commit(self, decisions, done)
+
+    def write(self, decisions: Sequence[Decision], broken: frozenset[int] = frozenset()) -> Applied:
+        if self._down:
+            return Applied(down=Unavailable("the database is closed"))
+        stale: set[int] = set()
+        failed: dict[int, Exception] = {}
+        touched = False
+        for position, decision in enumerate(decisions):
+            if position in broken:
+                failed[position] = StoreError("this decision cannot be written")
+                continue
+            try:
+                if self.disk.apply(decision, self.disk.holder is not self):
+                    touched = True
+                else:
+                    stale.add(position)
+            except StoreError as error:
+                failed[position] = error
+        if touched:
+            # The commits of this connection do not count as another's for itself.
+            current = self._version == self.disk.version
+            self.disk.version += 1
+            if current:
+                self._version = self.disk.version
+        return Applied(frozenset(stale), failed)
+
+    def lose_connection(self) -> None:
+        self._down = True
+
+    @at_once
+    def probe(self) -> Unavailable | None:
+        error = self._seam.probe(self)
+        if error is None:
+            self._down = False
+            self._version = -1
+        return error
+
+    def keep(self, entry: Entry, done: Callable[[Unavailable | None], None]) -> None:
+        place = (entry.kind, entry.namespace, entry.name)
+        if entry.body is None:
+            self.disk.registry.pop(place, None)
+        else:
+            self.disk.registry[place] = entry
+        done(None)
+
+    @at_once
+    def kept(self, kind: str) -> list[Entry]:
+        self._seam.read(self)
+        return [entry for place, entry in sorted(self.disk.registry.items()) if place[0] == kind]
+
+    # -- one engine
+
+    def acquire(self) -> bool:
+        if self.disk.holder is None:
+            self.disk.holder = self
+        return self.disk.holder is self
+
+    def changed(self) -> bool:
+        if self._down or self._version == self.disk.version or self._seam.misses():
+            return False
+        self._version = self.disk.version
+        return True
+
+    @at_once
+    def notices(self) -> list[int]:
+        found, self.disk.notices = self.disk.notices, []
+        return list(dict.fromkeys(found))
+
+    def close(self) -> None:
+        if self.disk.holder is self:
+            self.disk.holder = None
+
+    # -- reading
+
+    @at_once
+    def find(self, namespace: str, workflow_id: str) -> int | None:
+        self._seam.read(self)
+        return self.disk.names.get((namespace, workflow_id))
+
+    @at_once
+    def locate(self, run_id: str) -> Located | None:
+        self._seam.read(self)
+        run = self.disk.runs.get(self.disk.run_ids.get(run_id, 0))
+        return None if run is None else Located(run.workflow, run.key, run.namespace)
+
+    @at_once
+    def load(self, key: int) -> Loaded | None:
+        self._seam.read(self)
+        return self.disk.load(self._kinds, key)
+
+    @at_once
+    def history(self, run: int, after: int = 0, limit: int | None = None) -> list[Recorded]:
+        self._seam.read(self)
+        found = self.disk.history(self._kinds, run)[after:]
+        return found if limit is None else found[:limit]
+
+    @at_once
+    def last_event(self, run: int) -> Recorded | None:
+        self._seam.read(self)
+        found = self.disk.history(self._kinds, run)
+        return found[-1] if found else None
+
+    @at_once
+    def due(self, until: Micros, limit: int) -> list[tuple[Micros, int]]:
+        self._seam.read(self)
+        rows = self.disk.workflows.values()
+        return sorted((w.next_wake, w.key) for w in rows if w.next_wake is not None and w.next_wake <= until)[:limit]
+
+    @at_once
+    def ahead(self, now: Micros, after: tuple[Micros, int], limit: int) -> list[tuple[Micros, int]]:
+        self._seam.read(self)
+        found: list[tuple[Micros, int]] = []
+        for w in self.disk.workflows.values():
+            if w.next_wake is None or w.run is None or (w.next_wake, w.key) <= after:
+                continue
+            if self.disk.events[w.run][w.length - 1][2] > now:
+                insort(found, (w.next_wake, w.key))
+        return found[:limit]
+
+    @at_once
+    def ready(self, limit: int, after: tuple[Micros, int, str] | None = None) -> list[Task]:
+        self._seam.read(self)
+        place = attrgetter("available_at", "workflow", "id")
+        found = sorted((t for t in self.disk.all_tasks() if t.state == "ready"), key=place)
+        return [task for task in found if after is None or place(task) > after][:limit]
+
+    @at_once
+    def leased(self) -> list[Task]:
+        self._seam.read(self)
+        return [task for task in self.disk.all_tasks() if task.state == "leased"]
+
+    @at_once
+    def failed(self) -> list[Task]:
+        self._seam.read(self)
+        return [task for task in self.disk.all_tasks() if task.state == "failed"]
+
+    @at_once
+    def suspects(self, after: int, limit: int) -> tuple[list[int], int | None]:
+        self._seam.read(self)
+        page = [self.disk.workflows[key] for key in sorted(self.disk.workflows) if key > after][:limit]
+        found = [
+            w.key
+            for w in page
+            if w.expects != len(self.disk.tasks.get(w.key, ()))
+            or (
+                w.expects == 0
+                and w.next_wake is None
+                and not w.outside
+                and w.run is not None
+                and self.disk.runs[w.run].closed_at is None
+            )
+        ]
+        return found, (page[-1].key if len(page) == limit else None)
+
+    @at_once
+    def runs(self, where: RunFilter) -> list[RunRow]:
+        self._seam.read(self)
+        found = [r for r in self.disk.runs.values() if r.namespace == where.namespace]
+        for column in ("workflow_id", "workflow_type", "status", "business_key"):
+            value = getattr(where, column)
+            if value is not None:
+                found = [r for r in found if getattr(r, column) == value]
+        if where.before is not None:
+            found = [r for r in found if r.key < where.before]
+        return sorted(found, key=lambda r: -r.key)[: where.limit]
+
+    @at_once
+    def run(self, run_id: str) -> RunRow | None:
+        self._seam.read(self)
+        key = self.disk.run_ids.get(run_id)
+        return None if key is None else self.disk.runs[key]
+
+    @at_once
+    def commands(self, workflow: int) -> list[CommandRecord]:
+        self._seam.read(self)
+        return list(self.disk.commands.get(workflow, ()))
+
+    @at_once
+    def command(self, workflow: int, command_type: str, request_id: str) -> CommandRecord | None:
+        self._seam.read(self)
+        for record in self.disk.commands.get(workflow, ()):
+            if record.request_id == request_id and record.command_type == command_type:
+                return record
+        return None
+
+    @at_once
+    def sends(self, after: int, limit: int) -> list[StoredSend]:
+        self._seam.read(self)
+        return [self.disk.sends[key] for key in sorted(self.disk.sends) if key > after][:limit]
+
+    @at_once
+    def awaiting(self, after: int, limit: int) -> list[int]:
+        self._seam.read(self)
+        return sorted(w.key for w in self.disk.workflows.values() if w.awaited > 0 and w.key > after)[:limit]
+
+
+class Seam:
+    """Where a store can be made to fail. This one never does."""
+
+    def commit(self, store: Any, decisions: Sequence[Decision], done: Callable[[Applied], None]) -> None:
+        done(store.write(decisions))
+
+    def probe(self, store: Any) -> Unavailable | None:
+        return None
+
+    def read(self, store: Any) -> None:
+        pass
+
+    def misses(self) -> bool:
+        return False
+
+
+def forged(task: Task, **fields: Any) -> Task:
+    return replace(task, **fields)

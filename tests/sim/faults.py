@@ -1,0 +1,82 @@
+"""Faults: each has a switch, a probability, a stream of randomness of its own, and a counter that proves it fired.
+
+Switching one off leaves the dice of the others alone, so that a failing run can be shrunk fault by fault.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from random import Random
+
+CHANCES: dict[str, float] = {
+    # nodes
+    "kill": 0.002,  # before any call the node's loop makes
+    "kill before commit": 0.008,
+    "kill after commit": 0.008,  # the ambiguous commit: it is on disk and nobody was told
+    "kill in activity": 0.02,  # it has acted, and its result is lost
+    "kill in recovery": 0.04,
+    "recovery error": 0.1,  # reading fails while a guest takes over, or after an outage
+    "restart": 0.15,  # an orderly stop instead of a kill, when somebody is stopped at all
+    "other build": 0.5,  # a node comes back with the other build
+    "clock": 0.3,  # a node comes back with another clock
+    # the store
+    "slow commit": 0.15,
+    "store down": 0.006,  # an I/O error: nothing was written
+    "disk full": 0.004,
+    "busy": 0.006,
+    "ambiguous error": 0.004,  # the commit reports an error and is on disk
+    "statement error": 0.003,  # one decision of a batch cannot be written
+    "conflict": 0.02,  # somebody else's commit came first
+    "read error": 0.003,
+    "power cut": 0.004,  # on files only: all die at once, and of the last commit a part is on disk
+    "missed notice": 0.1,  # another node's commit goes unnoticed this time
+    # the seam to clients
+    "request lost": 0.05,
+    "reply lost": 0.05,
+    "request twice": 0.05,
+    "request late": 0.2,
+    # workers
+    "stall": 0.05,  # an activity takes longer than anybody wants to wait for it
+    "late report": 0.05,
+    "worker dies": 0.05,  # one of another process, with a task it was given
+    "worker fails": 0.1,
+    "lease runs out": 0.1,  # and its holder goes on and reports late
+    "moved to thread": 0.01,  # a workflow type proves slow
+    "evicted": 0.02,  # live code is given up
+    "poison": 0.02,  # an activity returns what no codec can write
+    "unresolvable": 0.02,  # an activity raises what no other process can restore
+    # rows
+    "task lost": 0.01,
+    "task falsified": 0.01,
+    "wake lost": 0.004,
+    "wake early": 0.01,
+    "count falsified": 0.004,
+    "history damaged": 0.002,  # a bit of it is another: the run is unreadable, and nothing else
+}
+
+CLASSES = tuple(CHANCES)
+
+
+class Faults:
+    def __init__(self, seed: int, only: Iterable[str] | None = None) -> None:
+        self.on = frozenset(CLASSES if only is None else only)
+        unknown = self.on - set(CLASSES)
+        if unknown:
+            raise ValueError(f"no such fault: {', '.join(sorted(unknown))}; there are {', '.join(CLASSES)}")
+        self.fired: Counter[str] = Counter()
+        self.calm = False
+        self.chances = dict(CHANCES)
+        self._dice = {name: Random(f"{seed}:{name}") for name in CLASSES}
+        # Not every run is hit by everything: which faults a seed has, and how hard, is part of the seed.
+        for name, dice in self._dice.items():
+            self.chances[name] *= dice.choice([0, 0.5, 1, 1, 3])
+
+    def fires(self, name: str) -> bool:
+        if self.calm or name not in self.on or self._dice[name].random() >= self.chances[name]:
+            return False
+        self.fired[name] += 1
+        return True
+
+    def dice(self, name: str) -> Random:
+        return self._dice[name]

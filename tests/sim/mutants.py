@@ -1,0 +1,255 @@
+"""The simulator simulated: deliberate one-line bugs, one at a time, each of which it must catch.
+
+    python -m tests.sim.mutants [--seeds 60] [--only NAME]
+
+The bugs are put into a copy of the sources; the working tree is never touched.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+class Mutant(NamedTuple):
+    name: str
+    file: str
+    old: str
+    new: str
+
+
+K = "kernel/features"
+MUTANTS = [
+    # what the simulator itself has found, undone
+    Mutant("bounded groups are handed out again", "kernel/machine.py", "run.part(Groups).freed = []", "pass"),
+    Mutant("unmet signals count as applied", "sdk/executor.py", "met=fiber.ended_at", "met=None"),
+    Mutant("an update behind the end", "sdk/rules.py", " and fiber.closing is None", ""),
+    Mutant(
+        "a command decided again forgets its first try",
+        "engine/engine.py",
+        "        asked = message.repeats()",
+        "        asked = None",
+    ),
+    Mutant(
+        "older code got past a change",
+        "sdk/primitives.py",
+        "if passed or not (marked or fresh)",
+        "if not (marked or fresh)",
+    ),
+    Mutant("a mixed history is replayed", "engine/inline.py", "whole[-1].checksum != run.checksum", "False"),
+    Mutant(
+        "coming up is not gone through again",
+        "engine/recovery.py",
+        "self._engine.holder and not self._up and",
+        "False and",
+    ),
+    Mutant("sends overtake each other", "engine/sending.py", "if len(queue) == 1:", "if True:"),
+    # guards and commits
+    Mutant(
+        "a stale decision is not decided again",
+        "engine/engine.py",
+        "            if not item.again:",
+        "            if True:",
+    ),
+    Mutant(
+        "answers before the commit",
+        "engine/engine.py",
+        "if entry.inflight == 0:\n            reply(value, error)",
+        "if True:\n            reply(value, error)",
+    ),
+    Mutant(
+        "state survives a failed commit",
+        "engine/engine.py",
+        "            self.cache.drop(item.entry)\n            self._forget_code(item.entry)",
+        "            pass",
+    ),
+    Mutant(
+        "code survives a lost decision",
+        "engine/engine.py",
+        "        self.cache.drop(entry)\n        self._forget_code(entry)\n        for item in [*lost",
+        "        self.cache.drop(entry)\n        for item in [*lost",
+    ),
+    Mutant(
+        "deferred reports are lost",
+        "engine/engine.py",
+        "            self._deferred.append((key, message, reply))",
+        "            pass",
+    ),
+    Mutant("room is not given back", "engine/engine.py", "executor.give_back(task)", "pass"),
+    # liveness
+    Mutant(
+        "a dropped wake",
+        "engine/engine.py",
+        "            self.waking.set(flow.key, flow.next_wake)",
+        "            pass",
+    ),
+    Mutant(
+        "leases of the dead are kept",
+        f"{K}/reconcile.py",
+        'return owner is None or owner.partition("/")[0] != incarnation',
+        "return False",
+    ),
+    Mutant(
+        "nothing lost is restored",
+        f"{K}/reconcile.py",
+        "        turn.put(replace(task, repair_count=1))",
+        "        pass",
+    ),
+    Mutant(
+        "what is not expected stays",
+        f"{K}/reconcile.py",
+        "            turn.drop(id)\n            result.dropped",
+        "            result.dropped",
+    ),
+    Mutant(
+        "the sweep finds no suspects",
+        "engine/recovery.py",
+        "suspects, after = await engine.store.suspects(self._sweep_from, PAGE)",
+        "suspects, after = [], None",
+    ),
+    Mutant(
+        "sends are not picked up after a crash",
+        "engine/recovery.py",
+        "        await self._engine.sending.pick_up()\n        await self._engine.waking.start()",
+        "        await self._engine.waking.start()",
+    ),
+    Mutant("notices are not read", "engine/recovery.py", "for key in await engine.store.notices():", "for key in []:"),
+    Mutant("waking does not start", "engine/recovery.py", "        await self._engine.waking.start()", "        pass"),
+    # fences and attempts
+    Mutant(
+        "a missing fence on activities",
+        f"{K}/activity/attempts.py",
+        "if not execution.running or execution.attempt != attempt or execution.owner != owner:",
+        "if False:",
+    ),
+    Mutant("a lease counts no attempt", f"{K}/lease.py", "attempt=task.attempt + 1", "attempt=task.attempt"),
+    Mutant(
+        "an expired lease still counts", f"{K}/activity/attempts.py", "(task.until is None or task.until > now)", "True"
+    ),
+    Mutant(
+        "an off-by-one in the retries", "kernel/retry.py", "steps[min(failures - 1, len(steps) - 1)]", "steps[failures]"
+    ),
+    # features
+    Mutant(
+        "a timer fires twice",
+        f"{K}/timer.py",
+        "    timers.pending.pop(event.sequence, None)\n    groups.leave(run, event.sequence, event.parallel_group_path, True",
+        "    groups.leave(run, event.sequence, event.parallel_group_path, True",
+    ),
+    Mutant(
+        "an off-by-one in the barrier",
+        "kernel/groups.py",
+        "complete and group.succeeded == group.size",
+        "complete and group.succeeded == group.size + 1",
+    ),
+    Mutant("signals are not carried on", f"{K}/signal.py", "    carry=_carry,\n", ""),
+    Mutant("updates are not carried on", f"{K}/update.py", "    carry=_carry,\n", ""),
+    Mutant(
+        "facts held in a task are dropped",
+        "kernel/machine.py",
+        "                turn.record_as(event, context)",
+        "                pass",
+    ),
+    Mutant("a signal wakes nobody", f"{K}/signal.py", "    resume={SignalReceived: _wake},\n", ""),
+    Mutant("a signal is heard twice", f"{K}/signal.py", "    signals.received.pop(event.signal_id, None)", "    pass"),
+    Mutant(
+        "a repeated command is done again",
+        f"{K}/intake.py",
+        "    if before is None:\n        return False",
+        "    if True:\n        return False",
+    ),
+    Mutant("the cursor stays behind", f"{K}/workflow_task.py", "        turn.flow.cursor = task.seen", "        pass"),
+    Mutant(
+        "the cursor runs ahead",
+        f"{K}/workflow_task.py",
+        "        turn.flow.cursor = task.seen",
+        "        turn.flow.cursor = turn.run.length",
+    ),
+    Mutant("a paused run gets tasks", "kernel/machine.py", "if not pause.allows(turn.run):", "if False:"),
+    Mutant("the index lags behind", "kernel/machine.py", "            turn.index_now()", "            pass"),
+    Mutant(
+        "checksums are not looked at",
+        "kernel/event.py",
+        "    if checksum != chain(",
+        "    if False and checksum != chain(",
+    ),
+    Mutant(
+        "decided_after is forgotten",
+        f"{K}/workflow_task.py",
+        "    turn.act_for(lease.context(task))\n    if not apart:",
+        "    if not apart:",
+    ),
+    Mutant(
+        "a window is never refilled",
+        "kernel/groups.py",
+        "                groups.freed.append(freed)",
+        "                pass",
+    ),
+    Mutant(
+        "an activity's end wakes nobody",
+        f"{K}/activity/__init__.py",
+        "ActivityCompleted: ",
+        "ActivityHeartbeatRecorded: ",
+    ),
+]
+
+
+def hunt(mutant: Mutant, seeds: int, first: int) -> tuple[Mutant, str]:
+    """Which seed catches it, and by which law."""
+    with tempfile.TemporaryDirectory(prefix="holdfast-mutant-") as place:
+        shutil.copytree(ROOT / "src", Path(place) / "src", ignore=shutil.ignore_patterns("__pycache__"))
+        file = Path(place) / "src" / "holdfast" / mutant.file
+        text = file.read_text()
+        if mutant.old not in text:
+            return mutant, "cannot be made: its line is not there any more"
+        file.write_text(text.replace(mutant.old, mutant.new, 1))
+        script = (
+            "import sys\nfrom tests.sim.runner import report\nfrom tests.sim.simulation import HARMLESS\n"
+            f"for seed in range({first}, {first + seeds}):\n"
+            "    try:\n        found = report(seed, {} if seed % 3 else {'faults': sorted(HARMLESS)})\n"
+            "    except BaseException as error:\n        print(seed, 'crashed', repr(error)[:80]); sys.exit()\n"
+            "    if found.law:\n        print(seed, found.law); sys.exit()\n"
+        )
+        environment = {**os.environ, "PYTHONPATH": f"{place}/src{os.pathsep}{ROOT}", "PYTHONDONTWRITEBYTECODE": "1"}
+        try:
+            done = subprocess.run(
+                [sys.executable, "-c", script], env=environment, cwd=ROOT, capture_output=True, text=True, timeout=240
+            )
+        except subprocess.TimeoutExpired:
+            return mutant, "caught: it never ends"
+        found = done.stdout.strip()
+        if done.returncode and not found:
+            return mutant, f"caught: it does not even start ({done.stderr.strip().splitlines()[-1][:80]})"
+        return mutant, f"caught by seed {found}" if found else "SURVIVED"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=60)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--only", default="")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    given = parser.parse_args()
+    chosen = [mutant for mutant in MUTANTS if given.only in mutant.name]
+    began = time.perf_counter()
+    survived = 0
+    with ThreadPoolExecutor(given.processes) as pool:
+        for mutant, outcome in pool.map(lambda m: hunt(m, given.seeds, given.first), chosen):
+            survived += not outcome.startswith("caught")
+            print(f"{mutant.name:48} {outcome}", flush=True)
+    print(f"{len(chosen) - survived} of {len(chosen)} caught in {time.perf_counter() - began:.0f} s")
+    return 1 if survived else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

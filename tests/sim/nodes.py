@@ -1,0 +1,189 @@
+"""Nodes: a whole embedded Holdfast each, over the one database. One holds the engine, the others are guests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from holdfast.kernel.decision import Decision
+from holdfast.kernel.machine import Machine
+from holdfast.kernel.values import SECOND
+from holdfast.sdk.embedded.app import AsyncHoldfast
+from holdfast.store import Applied, Store, Unavailable
+
+from .disk import MemoryStore, Seam
+from .programs import ACTIVITIES, BUILDS, HELPERS
+from .world import Life, NodeWorld
+
+if TYPE_CHECKING:
+    from .simulation import Simulation
+
+SKEWS = [0, 0, 1, -1, 7, -7, 100, -100, 4000, -4000]
+"""By how many seconds a node's clock may be wrong."""
+
+
+class Troubled(Seam):
+    """The connection of one node to its store, with everything that goes wrong on it."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._faults = node.sim.faults
+        self._down_until = 0.0
+
+    def commit(self, store: Any, decisions: Sequence[Decision], done: Callable[[Applied], None]) -> None:
+        node, faults = self._node, self._faults
+        if not node.life.survives("kill before commit"):
+            return
+        for fault, why in (
+            ("store down", "the disk reports an error"),
+            ("disk full", "the disk is full"),
+            ("busy", "locked"),
+        ):
+            if faults.fires(fault):
+                self._fail(store, why, done)
+                return
+        if faults.fires("ambiguous error"):
+            self._write(store, decisions)
+            self._fail(store, "nobody knows whether it is on disk", done)
+            return
+        if faults.fires("slow commit"):
+            pause = faults.dice("slow commit").choice([0.0005, 0.01, 0.2, 3])
+            if faults.dice("slow commit").random() < 0.5:
+                applied = self._write(store, decisions)
+                node.world.later(pause, lambda: self._written(applied, done))
+            else:
+                node.world.later(pause, lambda: self._written(self._write(store, decisions), done))
+            return
+        self._written(self._write(store, decisions), done)
+
+    def _write(self, store: Any, decisions: Sequence[Decision]) -> Applied:
+        faults = self._faults
+        broken: frozenset[int] = frozenset()
+        if faults.fires("statement error"):
+            broken = frozenset([faults.dice("statement error").randrange(len(decisions))])
+        if faults.fires("conflict"):
+            self._node.sim.touch(faults.dice("conflict").choice(decisions).workflow.key)
+        return store.write(decisions, broken)
+
+    def _written(self, applied: Applied, done: Callable[[Applied], None]) -> None:
+        if self._node.life.survives("kill after commit"):
+            done(applied)
+
+    def _fail(self, store: Any, why: str, done: Callable[[Applied], None]) -> None:
+        store.lose_connection()
+        self._down_until = self._node.sim.loop.time() + self._faults.dice("store down").choice([0, 0.5, 4, 30])
+        done(Applied(down=Unavailable(why)))
+
+    def probe(self, store: Any) -> Unavailable | None:
+        return Unavailable("still down") if self._node.sim.loop.time() < self._down_until else None
+
+    def read(self, store: Any) -> None:
+        if self._node.opening:
+            self._node.life.survives("kill in recovery")
+        engine = getattr(self._node.app, "engine", None)
+        coming_up = engine is not None and engine.holder and not self._node.app.recovery._up
+        if coming_up and not self._node.opening and self._faults.fires("recovery error"):
+            raise Unavailable("the disk reports an error while a node takes over")
+        if self._faults.fires("read error"):
+            raise Unavailable("the disk reports an error on reading")
+
+    def misses(self) -> bool:
+        return self._faults.fires("missed notice")
+
+
+class SimHoldfast(AsyncHoldfast):
+    def __init__(self, store: Callable[[Machine], Store], world: NodeWorld, register: list[Any], cache: int) -> None:
+        room = world.random.choice([2, 200])
+        super().__init__(
+            "simulated",
+            register,
+            guard="off",
+            world=lambda: world,
+            cache_bytes=cache,
+            threads=room,
+            async_tasks=room,
+        )
+        self._store = store
+
+    def _open_store(self, machine: Machine, offload: Any) -> Store:
+        return self._store(machine)
+
+
+class Node:
+    """One process. It is never opened twice: whoever comes back is another."""
+
+    def __init__(self, sim: Simulation, place: int, generation: int, build: str) -> None:
+        self.sim = sim
+        self.place = place
+        self.name = f"n{place}.{generation}{build}"
+        self.build = build
+        self.opening = True
+        self.life = Life(sim.faults, self._died)
+        skew = 0
+        if sim.faults.fires("clock"):
+            skew = sim.faults.dice("clock").choice(SKEWS) * SECOND
+        self.world = NodeWorld(sim.loop, f"{sim.seed}:{self.name}", skew, self.life, sim.faults)
+        cache = self.world.random.choice([48 << 20, 48 << 20, 20_000, 0])
+        self.app = SimHoldfast(self._connect, self.world, [*BUILDS[build], *ACTIVITIES, *HELPERS], cache)
+        sim.log(f"{self.name} opens, clock {skew // SECOND:+d} s, cache {cache}")
+
+    def _connect(self, machine: Machine) -> Store:
+        return self.sim.connect(machine, Troubled(self))
+
+    @property
+    def serving(self) -> bool:
+        return self.life.alive and not self.opening
+
+    def open(self) -> None:
+        self.world.spawn(self._open(), "open")
+
+    async def _open(self) -> None:
+        try:
+            await self.app.__aenter__()
+        except Unavailable as error:
+            self.life.die(f"could not open: {error}")
+            return
+        if not self.life.alive:
+            return
+        self.opening = False
+        self.sim.log(f"{self.name} is up{' and holds the engine' if self.app.engine.holder else ''}")
+
+    def stop(self) -> None:
+        """An orderly end."""
+        self.opening = True
+        self.world.spawn(self._stop(), "stop")
+
+    async def _stop(self) -> None:
+        await self.app.__aexit__(None, None, None)
+        self.life.die("stopped")
+
+    def _died(self, why: str) -> None:
+        self.sim.log(f"{self.name} dies: {why}")
+        self.sim.died(self)
+
+    def bury(self) -> None:
+        """Give up what a dead process would have taken with it."""
+        self.world.bury()
+        executor = getattr(self.app, "executor", None)
+        if executor is not None:
+            for run in list(executor._fibers):
+                executor._fibers.pop(run).abandon()
+
+    def disturb(self) -> None:
+        """What happens to code and cache in a living process."""
+        faults = self.sim.faults
+        if not self.serving:
+            return
+        app = self.app
+        if faults.fires("evicted"):
+            for entry in app.engine.cache:
+                if entry.inflight == 0 and not entry.held:
+                    app.engine.discard_cached(entry)
+                    break
+        if faults.fires("moved to thread"):
+            types = sorted(app.registry.workflows)
+            app.executor._slow.add(faults.dice("moved to thread").choice(types))
+
+
+def connect_memory(sim: Simulation, machine: Machine, seam: Seam) -> Store:
+    return MemoryStore(sim.disk, machine.kinds, seam)

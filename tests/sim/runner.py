@@ -1,0 +1,175 @@
+"""Many seeds: in several processes, counted, checked for emptiness; a seed that fails is shrunk and told how to repeat."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from .faults import CLASSES
+from .simulation import Simulation, simulate
+
+SEEDS = Path(__file__).parent / "seeds"
+"""Seeds that have found a bug once, each with what it takes. They are run for ever."""
+
+VERBS = (
+    *("start", "signal with start", "note", "letter", "add", "query", "result", "describe", "list"),
+    *("pause", "unpause", "cancel", "terminate", "repair", "archive", "far activity"),
+)
+FEATURES = (
+    *("act good", "act flaky", "act beating", "act near", "act far", "risk bad", "risk near_bad", "risk hasty"),
+    *("sleep", "signal", "notes", "child", "child later", "fails", "tell", "gather", "risky gather", "race", "saga"),
+    *("spawn", "background", "within", "version", "memo", "effect", "luck", "again"),
+)
+
+
+class Report(NamedTuple):
+    seed: int
+    operations: int
+    seconds: float
+    virtual: float
+    digest: str
+    law: str | None
+    why: str
+    fired: Counter[str]
+    succeeded: Counter[str]
+    features: set[str]
+    checks: Counter[str]
+
+
+def report(seed: int, options: dict[str, Any]) -> Report:
+    began = time.perf_counter()
+    sim = simulate(seed, **options)
+    broken = sim.violations[0] if sim.violations else None
+    return Report(
+        seed,
+        sim.operations,
+        time.perf_counter() - began,
+        sim.loop_time,
+        sim.digest(),
+        None if broken is None else broken.law,
+        "" if broken is None else str(broken),
+        sim.faults.fired,
+        sim.successes,
+        sim.features,
+        sim.auditor.checks,
+    )
+
+
+def run(seeds: Iterable[int], options: dict[str, Any], processes: int) -> Iterator[Report]:
+    if processes == 1:
+        yield from (report(seed, options) for seed in seeds)
+        return
+    with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
+        yield from pool.map(report, seeds, _for_ever(options), chunksize=4)
+
+
+def _for_ever(value: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    while True:
+        yield value
+
+
+class Tally:
+    """What a whole run came to."""
+
+    def __init__(self) -> None:
+        self.seeds = 0
+        self.operations = 0
+        self.virtual = 0.0
+        self.fired: Counter[str] = Counter()
+        self.succeeded: Counter[str] = Counter()
+        self.features: Counter[str] = Counter()
+        self.checks: Counter[str] = Counter()
+        self.failures: list[Report] = []
+
+    def add(self, report: Report) -> None:
+        self.seeds += 1
+        self.operations += report.operations
+        self.virtual += report.virtual
+        self.fired.update(report.fired)
+        self.succeeded.update(report.succeeded)
+        self.features.update(report.features)
+        self.checks.update(report.checks)
+        if report.law is not None:
+            self.failures.append(report)
+
+    def vacuous(self, faults: Iterable[str] | None) -> list[str]:
+        """What this run says nothing about, because it never happened."""
+        expected = [name for name in (CLASSES if faults is None else faults) if name not in SELDOM]
+        return (
+            [f"fault {name!r} never fired" for name in expected if not self.fired[name]]
+            + [f"operation {verb!r} never succeeded" for verb in VERBS if not self.succeeded[verb]]
+            + [f"feature {name!r} was never used" for name in FEATURES if not self.features[name]]
+        )
+
+
+SELDOM = frozenset({"power cut"})
+"""Faults that only the store on files has."""
+
+
+# -- shrinking
+
+
+def shrink(seed: int, options: dict[str, Any], law: str) -> dict[str, Any]:
+    """Fewer faults, fewer operations, fewer instances, fewer nodes: as long as the same law is broken."""
+    best = {"operations": 40, "instances": 6, "clients": 3, "places": 3, **options}
+    if best.get("faults") is None:
+        best["faults"] = list(CLASSES)
+
+    def still(changed: dict[str, Any]) -> bool:
+        broken = simulate(seed, **changed).violations
+        return bool(broken) and broken[0].law == law
+
+    if not still(best):
+        return options
+    best["faults"] = [name for name in best["faults"] if simulate(seed, **best).faults.fired[name]]
+    if not still(best):
+        best["faults"] = list(CLASSES)
+    for name in list(best["faults"]):
+        fewer = {**best, "faults": [other for other in best["faults"] if other != name]}
+        if still(fewer):
+            best = fewer
+    for key, smallest in (("places", 1), ("instances", 1), ("operations", 3)):
+        for value in (smallest, *range(smallest + 1, best[key], max(1, best[key] // 8))):
+            if value < best[key] and still({**best, key: value}):
+                best = {**best, key: value}
+                break
+    return best
+
+
+def command(seed: int, options: dict[str, Any]) -> str:
+    words = [f"SEED={seed}"]
+    faults = options.get("faults")
+    if faults is not None:
+        words.append(f"FAULTS='{','.join(faults) or 'none'}'")
+    words += [
+        f"{key.upper()}={options[key]}" for key in ("operations", "instances", "places", "store") if key in options
+    ]
+    return f"make sim {' '.join(words)}"
+
+
+def trace(sim: Simulation, lines: int = 60) -> str:
+    shown = sim.lines if len(sim.lines) <= lines else [*sim.lines[:8], "    ...", *sim.lines[-lines + 8 :]]
+    return "\n".join(line[:300] for line in shown)
+
+
+# -- seeds that are kept
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """A regression: the seed, what it takes, and what was wrong."""
+
+    seed: int
+    options: dict[str, Any]
+    law: str
+    what: str
+
+
+def kept() -> list[Kept]:
+    return [msgspec.json.decode(path.read_bytes(), type=Kept) for path in sorted(SEEDS.glob("*.json"))]

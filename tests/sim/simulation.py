@@ -1,0 +1,434 @@
+"""One run of the simulator: a seed, a world, nodes, clients, faults; then calm, and everything must come to its end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import traceback
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from hashlib import sha256
+from random import Random
+from typing import Any
+
+from msgspec.structs import replace
+
+from holdfast.engine import recovery
+from holdfast.kernel.event import HistoryDamaged
+from holdfast.kernel.machine import Machine
+from holdfast.kernel.values import SECOND
+from holdfast.sdk import executor
+from holdfast.store import Store, StoreError
+
+from . import programs
+from .auditor import Auditor
+from .clients import Client, Lost, Told
+from .disk import Disk, MemoryStore, Seam
+from .faults import Faults
+from .files import Files, FileStore
+from .nodes import Node
+from .virtual import EPOCH, VirtualLoop
+from .workers import Worker
+
+HARMLESS = {"conflict", "slow commit", "evicted", "stall", "late report", "request late", "request twice", "poison"}
+"""Faults that cost no answer."""
+
+BOUND = 6 * 3600
+"""Virtual seconds within which everything must have ended once faults have stopped."""
+
+
+class Violation(Exception):
+    def __init__(self, law: str, about: object) -> None:
+        super().__init__(f"{law}: {about}")
+        self.law = law
+
+
+class Simulation:
+    def __init__(
+        self,
+        seed: int,
+        *,
+        faults: Iterable[str] | None = None,
+        operations: int = 40,
+        instances: int = 6,
+        clients: int = 3,
+        places: int = 3,
+        store: str = "memory",
+    ) -> None:
+        self.seed = seed
+        self.random = Random(f"{seed}:sim")
+        self.loop = VirtualLoop()
+        self.faults = Faults(seed, faults)
+        self.instances = instances
+        self.places = self.random.randint(1, places)
+        self.lines: list[str] = []
+        self.operations = 0
+        self.successes: Counter[str] = Counter()
+        self.features: set[str] = set()
+        self.disk = Disk()
+        self.files = Files(self) if store == "sqlite" else None
+        self.auditor = Auditor(self)
+        self.disk.witness = self.auditor.committed
+        self.disk.twice = lambda *who: self.violation("I7 a request is decided once", who)
+        self.nodes: list[Node] = []
+        self.told: list[Told] = []
+        self.sabotaged: set[int] = set()
+        self.damaged: set[int] = set()
+        self.violations: list[Violation] = []
+        self._failed: asyncio.Future[None] = self.loop.create_future()
+        self._generation = 0
+        self._checked = 0
+        self._clients = [Client(self, n, operations // clients) for n in range(clients)]
+        self._over = False
+        self._workers: list[asyncio.Task[None]] = []
+        self.loop_time = 0.0
+        self.calm_at: int | None = None
+
+    # -- what others report
+
+    def log(self, line: str) -> None:
+        self.lines.append(f"{self.loop.time():12.6f} {line}")
+
+    def operation(self, what: str) -> None:
+        self.log(what)
+        self.operated(1)
+
+    def operated(self, count: int) -> None:
+        self.operations += count
+        if self.operations // 50 > self._checked:
+            self._checked = self.operations // 50
+            self.loop.call_soon(self._checkpoint)
+
+    def _checkpoint(self) -> None:
+        if not self._over:
+            self.auditor.checkpoint()
+            self.auditor.replay_some(1)
+
+    def done(self, what: str) -> None:
+        self.successes[what] += 1
+
+    def lossy(self) -> bool:
+        """Whether anything has happened so far that may cost an answer."""
+        return bool(set(self.faults.fired) - HARMLESS)
+
+    def violation(self, law: str, about: object) -> None:
+        violation = Violation(law, about)
+        self.log(f"VIOLATION {violation}"[:2000])
+        self.violations.append(violation)
+        if not self._failed.done():
+            self._failed.set_result(None)
+
+    def died(self, node: Node) -> None:
+        store: Any = getattr(node.app, "store", None)
+        if store is not None:
+            store.close()
+        if self._over:
+            return
+        self.nodes.remove(node)
+        self.loop.call_soon(node.bury)
+        pause = 0.1 if self.faults.calm else self.random.choice([0.01, 0.5, 5, 30])
+        self.loop.call_later(pause, lambda: self._open(node.place))
+
+    # -- the world
+
+    def newest_build(self) -> str:
+        return max((node.build for node in self.nodes), default="A")
+
+    def latest(self) -> int:
+        """What the clock says that is farthest ahead."""
+        return max((node.world.now() for node in self.nodes), default=1 << 60)
+
+    def connect(self, machine: Machine, seam: Seam) -> Store:
+        if self.files is not None:
+            return FileStore(self, self.files, machine.kinds, seam)
+        return MemoryStore(self.disk, machine.kinds, seam)
+
+    def compare_with_file(self) -> None:
+        if self.files is not None:
+            different = self.files.compare()
+            self.auditor.must(different is None, "I14 the file agrees with the model", different)
+
+    def _open(self, place: int) -> None:
+        if self._over:
+            return
+        self._generation += 1
+        build = "A"
+        if self.faults.calm or self.faults.fires("other build"):
+            build = "B"
+        node = Node(self, place, self._generation, build)
+        self.nodes.append(node)
+        node.open()
+
+    # -- sabotage of rows
+
+    def touch(self, key: int) -> None:
+        """Somebody else has committed something for this instance."""
+        row = self.disk.workflows.get(key)
+        if row is not None and (self.files is None or self.files.touch(key)):
+            self.disk.workflows[key] = replace(row, last=row.last + 1)
+            self.disk.notices.append(key)
+            self.disk.version += 1
+
+    def _disturb(self) -> None:
+        if self._over:
+            return
+        self.loop.call_later(1 + self.random.random() * 5, self._disturb)
+        if self.faults.calm:
+            return
+        for node in list(self.nodes):
+            node.disturb()
+            if node.serving and self.random.random() < 0.01 and self.faults.fires("restart"):
+                self.log(f"{node.name} is stopped")
+                node.stop()
+        if self.files is None:
+            self._sabotage()
+
+    def _sabotage(self) -> None:
+        faults, disk = self.faults, self.disk
+        tasks = list(disk.all_tasks())
+        rows = [row for key, row in sorted(disk.workflows.items())]
+        if tasks and faults.fires("task lost"):
+            task = faults.dice("task lost").choice(tasks)
+            self.log(f"the row of task {task.id} is lost")
+            del disk.tasks[task.workflow][task.id]
+            self.sabotaged.add(task.workflow)
+        if tasks and faults.fires("task falsified"):
+            task = faults.dice("task falsified").choice(tasks)
+            if task.id in disk.tasks[task.workflow]:
+                forged = faults.dice("task falsified").choice(
+                    [
+                        replace(task, state="leased", owner="nobody/worker", until=None),
+                        replace(task, state="ready", owner=None, until=None),
+                        replace(task, id=task.id + "9"),
+                    ]
+                )
+                self.log(f"the row of task {task.id} is falsified: {forged.state} {forged.id}")
+                disk.put_task(forged)
+                self.sabotaged.add(task.workflow)
+        self._damage()
+        waking = [row for row in rows if row.next_wake is not None]
+        if waking and faults.fires("wake early"):
+            row = faults.dice("wake early").choice(waking)
+            self.log(f"the wake of {row.workflow_id} is too early")
+            disk.workflows[row.key] = replace(row, next_wake=1)
+        if waking and faults.fires("wake lost"):
+            row = faults.dice("wake lost").choice(waking)
+            if row.expects == 0:
+                self.log(f"the wake of {row.workflow_id} is lost")
+                disk.workflows[row.key] = replace(row, next_wake=None)
+                self.sabotaged.add(row.key)
+        if rows and faults.fires("count falsified"):
+            row = faults.dice("count falsified").choice(rows)
+            self.log(f"the count of {row.workflow_id} is falsified")
+            disk.workflows[row.key] = replace(row, expects=row.expects + 1)
+            self.sabotaged.add(row.key)
+
+    def _damage(self) -> None:
+        """A bit of one event of a run is another. From now on nobody who reads it may believe it."""
+        started = [told for told in self.told if told.started and not told.damaged]
+        if not started or not self.faults.fires("history damaged"):
+            return
+        dice = self.faults.dice("history damaged")
+        told = dice.choice(started)
+        key = self.disk.names["default", told.id]
+        rows = self.disk.events[self.disk.workflows[key].run or 0]
+        place = dice.randrange(len(rows))
+        sequence, type, at, body, context, checksum = rows[place]
+        bit = dice.randrange(len(body) * 8)
+        changed = bytearray(body)
+        changed[bit // 8] ^= 1 << (bit % 8)
+        rows[place] = (sequence, type, at, bytes(changed), context, checksum)
+        self.log(f"bit {bit} of event {sequence} of {told.id} is another")
+        told.damaged = True
+        self.damaged.add(key)
+
+    async def _detected(self) -> None:
+        """What is damaged is found out by whoever reads it, and nothing is built on it."""
+        lengths = {key: len(self.disk.events[self.disk.workflows[key].run or 0]) for key in self.damaged}
+        for told in self.told:
+            if told.damaged:
+                for _ in range(20):
+                    try:
+                        await self._clients[0].client().describe(told.id)
+                        self.violation("damage is detected", told.id)
+                    except HistoryDamaged:
+                        break
+                    except (Lost, StoreError):
+                        await asyncio.sleep(1)
+        after = {key: len(self.disk.events[self.disk.workflows[key].run or 0]) for key in self.damaged}
+        self.auditor.must(lengths == after, "nothing is built on damaged history", (lengths, after))
+
+    # -- the story
+
+    def run(self) -> Simulation:
+        with _world(self):
+            try:
+                self.loop.run_until_complete(self._tell())
+            finally:
+                self._over = True
+                self.loop_time = self.loop.time()
+                self._close()
+                if self.files is not None:
+                    self.files.remove()
+        return self
+
+    async def _tell(self) -> None:
+        story = self.loop.create_task(self._story())
+        await asyncio.wait([story, self._failed], return_when=asyncio.FIRST_COMPLETED)
+        if story.done():
+            story.result()
+        else:
+            story.cancel()
+
+    async def _story(self) -> None:
+        for place in range(self.places):
+            self._open(place)
+        self._disturb()
+        for number in range(2):
+            task = self.loop.create_task(Worker(self, number).live())
+            task.add_done_callback(lambda done: None if done.cancelled() else self._worker_broke(done.exception()))
+            self._workers.append(task)
+        await asyncio.gather(*(client.live() for client in self._clients))
+        self.log("calm")
+        self.faults.calm = True
+        self.calm_at = EPOCH + round(self.loop.time() * SECOND)
+        for node in list(self.nodes):
+            node.life.die("replaced")
+        await asyncio.sleep(0.05)
+        await self._detected()
+        await self._all_end()
+        self.log("over")
+        self._over = True
+        self.auditor.finish()
+        self.log(f"digest of the rows {self.rows()}")
+
+    def _worker_broke(self, error: BaseException | None) -> None:
+        if not self._over:
+            self.violation("workers are answered", repr(error))
+
+    async def _all_end(self) -> None:
+        began = self.loop.time()
+        client = self._clients[0]
+        client.wire.patience = 60
+        round = 0
+        while self.loop.time() < began + BOUND:
+            await asyncio.sleep(5 if round < 10 else 60)
+            round += 1
+            open = [r for r in self.disk.runs.values() if r.closed_at is None and r.workflow not in self.damaged]
+            if not open and not self.undelivered():
+                return
+            for told in self.told:
+                if told.started and any(run.workflow_id == told.id for run in open):
+                    await self._encourage(client, told, round)
+        left = [r for r in self.disk.runs.values() if r.closed_at is None and r.workflow not in self.damaged]
+        stuck = [(r.workflow_id, r.status) for r in left]
+        if stuck:
+            key = left[0].workflow
+            row = self.disk.workflows[key]
+            why = [(t.id, t.state, t.owner, t.block and t.block.message) for t in self.disk.tasks_of(key)]
+            last = self.disk.events[row.run or 0][-1]
+            self.violation("I8 every run ends once faults stop", (stuck, why, row, last[:4]))
+
+    def undelivered(self) -> list[Any]:
+        """Sends between instances that are both readable."""
+        damaged = {self.disk.workflows[key].workflow_id for key in self.damaged}
+        return [s for s in self.disk.sends.values() if s.sender not in self.damaged and s.workflow_id not in damaged]
+
+    async def _encourage(self, client: Client, told: Told, round: int) -> None:
+        """Say whatever a program may be waiting for."""
+        handle = client.client().handle(told.definition, told.id)
+        try:
+            if told.paused:
+                await handle.unpause()
+                told.paused = False
+            if round % 3 == 0:
+                await handle.signal("inbox", f"end.{told.id}.{round}")
+                await handle.signal(told.definition.note, f"end.{told.id}.{round}")
+        except (Lost, StoreError, HistoryDamaged):
+            pass
+        except Exception as error:
+            self.log(f"{told.id} would not hear: {error}")
+
+    def rows(self) -> str:
+        digest = sha256()
+        for run in sorted(self.disk.events):
+            for row in self.disk.events[run]:
+                digest.update(repr((run, row)).encode())
+        return digest.hexdigest()[:16]
+
+    def digest(self) -> str:
+        return sha256("\n".join(self.lines).encode()).hexdigest()
+
+    def _close(self) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # what was spawned and never ran
+            self._leave()
+
+    def _leave(self) -> None:
+        for node in list(self.nodes):
+            node.life.alive = False
+            node.bury()
+        for task in asyncio.all_tasks(self.loop):
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
+            with suppress(BaseException):
+                task.get_coro().close()  # type: ignore[union-attr]
+        self.loop.close()
+
+
+class _Listener(logging.Handler):
+    """Holdfast logs an exception only for what it did not foresee."""
+
+    def __init__(self, sim: Simulation) -> None:
+        super().__init__()
+        self._sim = sim
+
+    def emit(self, record: logging.LogRecord) -> None:
+        error = record.exc_info[1] if record.exc_info else None
+        text = record.getMessage()
+        self._sim.log(f"  {record.levelname.lower()}: {text}"[:400])
+        if error is not None and not isinstance(error, StoreError | HistoryDamaged):
+            where = traceback.extract_tb(error.__traceback__)[-1] if error.__traceback__ else None
+            self._sim.violation("nothing unforeseen happens", f"{text}: {error!r} at {where}")
+
+
+@contextmanager
+def _world(sim: Simulation) -> Iterator[None]:
+    """What has no place in the world an engine is given, set for the time of one run."""
+    listener = _Listener(sim)
+    logger = logging.getLogger("holdfast")
+    level, propagate, handlers = logger.level, logger.propagate, logger.handlers
+    logger.handlers, logger.propagate = [listener], False
+    logger.setLevel(logging.WARNING)
+    kept = recovery.NOTICE, recovery.TAKE_OVER, executor.SLOW, programs.ledger.__dict__
+    recovery.NOTICE, recovery.TAKE_OVER = SECOND, SECOND  # type: ignore[misc]
+    executor.SLOW = math.inf
+    programs.ledger.__init__()  # type: ignore[misc]
+    faults = sim.faults
+    programs.ledger.poison = lambda: next((f for f in ("poison", "unresolvable") if faults.fires(f)), None)
+    sim.loop.set_exception_handler(lambda _, context: _unhandled(sim, context))
+    try:
+        yield
+    finally:
+        recovery.NOTICE, recovery.TAKE_OVER, executor.SLOW = kept[:3]  # type: ignore[misc]
+        logger.handlers, logger.propagate = handlers, propagate
+        logger.setLevel(level)
+
+
+def _unhandled(sim: Simulation, context: dict[str, Any]) -> None:
+    error = context.get("exception")
+    waited = context.get("future")
+    if error is None or (waited is not None and not isinstance(waited, asyncio.Task)):
+        return  # an answer that nobody waits for any more
+    where = traceback.extract_tb(error.__traceback__)[-1] if error.__traceback__ else None
+    task = context.get("task") or context.get("future")
+    name = task.get_name() if isinstance(task, asyncio.Task) else ""
+    first = traceback.extract_tb(error.__traceback__)[:4]
+    frames = [(frame.name, frame.lineno) for frame in first]
+    sim.violation("nothing unforeseen happens", f"{context.get('message')} {name}: {error!r} at {where} {frames}")
+
+
+def simulate(seed: int, **options: Any) -> Simulation:
+    return Simulation(seed, **options).run()

@@ -1,0 +1,163 @@
+"""The world of one node: the virtual loop shared by all, a clock of its own, and a life that can end at any moment.
+
+A dead node does nothing any more: its calls are not made, its coroutines stay where they are, its pools drop what they have.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Generator
+from contextlib import suppress
+from inspect import CORO_CREATED, getcoroutinestate
+from random import Random
+from types import coroutine
+from typing import Any, TypeVar
+
+from holdfast.engine.world import Alarm, Minted
+from holdfast.kernel.values import SECOND, Micros
+
+from .faults import Faults
+from .virtual import EPOCH, VirtualLoop, VirtualWorld
+
+T = TypeVar("T")
+
+
+class Life:
+    """Whether a node lives, and where it may die."""
+
+    def __init__(self, faults: Faults, died: Callable[[str], None]) -> None:
+        self.alive = True
+        self._faults = faults
+        self._died = died
+
+    def die(self, why: str) -> None:
+        if self.alive:
+            self.alive = False
+            self._died(why)
+
+    def survives(self, fault: str) -> bool:
+        """Whether the node lives past a point at which this fault may end it."""
+        if self.alive and self._faults.fires(fault):
+            self.die(fault)
+        return self.alive
+
+
+class NodeWorld(VirtualWorld):
+    def __init__(self, loop: VirtualLoop, seed: str, skew: Micros, life: Life, faults: Faults) -> None:
+        self.life = life
+        self._faults = faults
+        self._skew = skew
+        super().__init__(loop, 0, EPOCH + skew)
+        self.random = Random(seed)
+        self.ids = Minted(self.now, self.random)
+        self.tasks: list[tuple[asyncio.Task[Any], Coroutine[Any, Any, Any]]] = []
+
+    def _mortal(self, call: Callable[[], None]) -> Callable[[], None]:
+        def made() -> None:
+            if self.life.survives("kill"):
+                call()
+
+        return made
+
+    def soon(self, call: Callable[[], None]) -> None:
+        self.later(0, call)
+
+    def post(self, call: Callable[[], None]) -> None:
+        self.later(0, call)
+
+    def at(self, when: Micros, call: Callable[[], None]) -> Alarm:
+        delay = min(max(when - self.now(), 0), 86_400 * SECOND)
+        return self.later(delay / SECOND, call)
+
+    def later(self, seconds: float, call: Callable[[], None]) -> Alarm:
+        if not self.life.alive:
+            return _NEVER
+        if seconds <= 0:
+            return self._virtual.call_soon(self._mortal(call))
+        return self._virtual.call_later(seconds, self._mortal(call))
+
+    def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
+        task = self._virtual.create_task(_mortal(self.life, self._virtual, work), name=name)
+        task._log_destroy_pending = False  # type: ignore[attr-defined]
+        self.tasks.append((task, work))
+        if len(self.tasks) > 200:
+            self.tasks = [pair for pair in self.tasks if not pair[0].done()]
+        return task
+
+    def bury(self) -> None:
+        """What never came to run is not waited for."""
+        for task, work in self.tasks:
+            if not task.done() and getcoroutinestate(work) == CORO_CREATED:
+                work.close()
+
+    def pool(self, size: int, name: str) -> SimPool:
+        return SimPool(self, name, self._faults)
+
+
+class _Never:
+    def cancel(self) -> None:
+        pass
+
+
+_NEVER = _Never()
+
+
+@coroutine
+def _mortal(life: Life, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> Generator[Any, Any, T]:
+    """Drive a coroutine for as long as its node lives."""
+    send: Callable[[], Any] = lambda: work.send(None)  # noqa: E731
+    while True:
+        if not life.alive:
+            try:
+                yield from loop.create_future()
+            finally:
+                with suppress(BaseException):
+                    work.close()
+        try:
+            waits = send()
+        except StopIteration as end:
+            return end.value
+        try:
+            yield waits
+        except GeneratorExit:
+            with suppress(BaseException):  # the node is dead, or the world has ended
+                work.close()
+            raise
+        except BaseException as error:
+            thrown = error
+
+            def throw() -> Any:
+                return work.throw(thrown)  # noqa: B023 - called at once
+
+            send = throw
+        else:
+            send = lambda: work.send(None)  # noqa: E731
+
+
+class SimPool:
+    """Threads as others see them: a call is made some time later, and its result arrives some time after that."""
+
+    def __init__(self, world: NodeWorld, name: str, faults: Faults) -> None:
+        self._world = world
+        self._activities = name == "holdfast-activity"
+        self._faults = faults
+
+    def submit(self, call: Callable[[], T], done: Callable[[T], None]) -> None:
+        self._world.later(self._pause() if self._activities else 0, lambda: self._make(call, done))
+
+    def _make(self, call: Callable[[], T], done: Callable[[T], None]) -> None:
+        result = call()
+        if not self._world.life.alive or (self._activities and not self._world.life.survives("kill in activity")):
+            return
+        pause = self._pause() if self._activities else 0
+        if self._activities and self._faults.fires("late report"):
+            pause += self._faults.dice("late report").choice([5, 40, 400])
+        self._world.later(pause, lambda: done(result))
+
+    def _pause(self) -> float:
+        if self._faults.fires("stall"):
+            return self._faults.dice("stall").choice([3, 30, 400])
+        return self._world.random.choice([0, 0, 0.001, 0.02, 0.3])
+
+    def close(self) -> None:
+        pass
