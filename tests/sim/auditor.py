@@ -205,6 +205,8 @@ class Auditor:
         stored = flow.next_wake
         if due is not None and due <= self.sim.latest():
             return  # it was delivered; what is due in a paused run stays due
+        if flow.current.last_at > self.sim.latest():
+            return  # the clock went back: what was set by the old one begins again from now
         # A heartbeat that is not worth recording is remembered by the live engine alone.
         beating = any(e.policy.heartbeat_timeout for e in flow.current.part(Activities).open.values())
         early = due is None or (stored is not None and stored <= due + (30 * SECOND if beating else 0))

@@ -31,7 +31,7 @@ class Mutant(NamedTuple):
 K = "kernel/features"
 MUTANTS = [
     # what the simulator itself has found, undone
-    Mutant("bounded groups are handed out again", "kernel/machine.py", "run.part(Groups).freed = []", "pass"),
+    Mutant("bounded groups are handed out again", "kernel/machine.py", "run.part(Groups).settled()", "pass"),
     Mutant("unmet signals count as applied", "sdk/executor.py", "met=fiber.ended_at", "met=None"),
     Mutant("an update behind the end", "sdk/rules.py", " and fiber.closing is None", ""),
     Mutant(

@@ -59,7 +59,7 @@ class Sending:
             if key is not None:
                 for kind in ("signal", "cancel", "terminate"):
                     retained = retained or await engine.retained(key, kind, request_id)
-        except StoreError as error:
+        except Exception as error:
             self._failed(pair, error)
             return
         self._deliver(pair, Deliver(send=send, retained=retained))
