@@ -53,7 +53,7 @@ class Files:
         connection = sqlite3.connect(self.path, isolation_level=None, timeout=0)
         try:
             connection.execute("begin immediate")
-            connection.execute("update workflow set last = last + 1 where key = ?", (key,))
+            connection.execute("update workflow set last = -abs(last) - 1 where key = ?", (key,))
             connection.execute("insert into notice (workflow) values (?)", (key,))
             connection.execute("commit")
         except sqlite3.OperationalError:

@@ -165,10 +165,10 @@ class Simulation:
     # -- sabotage of rows
 
     def touch(self, key: int) -> None:
-        """Somebody else has committed something for this instance."""
+        """Somebody else has committed something for this instance, under an id that no engine here gives."""
         row = self.disk.workflows.get(key)
         if row is not None and (self.files is None or self.files.touch(key)):
-            self.disk.workflows[key] = replace(row, last=row.last + 1)
+            self.disk.workflows[key] = replace(row, last=-abs(row.last) - 1)
             self.disk.notices.append(key)
             self.disk.version += 1
 

@@ -7,6 +7,12 @@ import pytest
 from .faults import CLASSES
 from .runner import Kept, Tally, command, kept, report
 
+# A node that is killed leaves coroutines behind that nobody will ever await: that is what being killed means.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
 BATCHES = 20
 BATCH = 10
 

@@ -383,6 +383,8 @@ class EmbeddedExecutor:
         try:
             fn, args, kwargs = self.call_of(assignment.activity_type, assignment.arguments)
             message = _completed(assignment, self.owner, dumps(await fn(*args, **kwargs)))
+        except GeneratorExit:
+            raise  # its loop is gone, and whom it could tell with it
         except BaseException as error:
             if isinstance(error, asyncio.CancelledError) and not attempt.cancelled and _being_cancelled():
                 raise  # the process is stopping: the lease ends with it and the activity is delivered again

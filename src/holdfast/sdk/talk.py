@@ -309,7 +309,11 @@ def _fits(fiber: Fiber, result: bytes) -> None:
 
 def apply_update(fiber: Fiber, update_id: str) -> list[Command]:
     """Run the handler of an accepted update; what it returns or raises is the answer."""
-    event = fiber.part(Asked).accepted[update_id]
+    event = fiber.part(Asked).accepted.get(update_id)
+    if event is None:
+        # Another process has committed meanwhile: what this task was decided on will not become fact, nor will its outcome.
+        fiber.block = Block(message=f"update {update_id} is not in the history that this task was given")
+        return []
     member = handlers_of(fiber).updates.get(event.update_name)
     if member is None:
         unknown = f"the code has no update {event.update_name!r}"
