@@ -13,11 +13,16 @@ from holdfast import Holdfast
 from . import flows
 
 
+def tell(line: str) -> None:
+    """In one write: `print` may write a line and its end apart, and a sibling's line comes between."""
+    os.write(sys.stdout.fileno(), f"{line}\n".encode())
+
+
 def attempt(what: str, call: Callable[[], object]) -> None:
     try:
-        print(f"{what}: {call()}", flush=True)
+        tell(f"{what}: {call()}")
     except Exception as error:
-        print(f"{what}: {type(error).__name__}: {error}", flush=True)
+        tell(f"{what}: {type(error).__name__}: {error}")
 
 
 def in_child(work: Callable[[], None]) -> int:
@@ -62,7 +67,7 @@ def child_leaves_the_block(path: str, ledger: str) -> None:
         pid = os.fork()
         if pid == 0:
             sys.exit(7)
-        print(f"child ended: {os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])}", flush=True)
+        tell(f"child ended: {os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])}")
         attempt("parent after", lambda: app.execute(flows.visit, "after", ledger, "after"))
 
 
