@@ -419,7 +419,7 @@ def snapshot(flow: Flow, state: Workflow | None = None) -> dict[str, Any]:
         "conditions": dict(run.part(Conditions).open),
         "updates": dict(run.part(Updates).pending),
         "cancellation": run.part(Cancellation).requested,
-        "paused": run.part(Paused).event,
+        "paused": run.part(Paused).entry,
         "archived": vars_of(run.part(Archived), Archived.__slots__),
         "versions": dict(run.part(Versions).markers),
         "memo": dict(run.part(Memo).values),

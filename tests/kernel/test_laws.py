@@ -33,7 +33,7 @@ from holdfast.kernel.features.activity import (
     ScheduleActivity,
 )
 from holdfast.kernel.features.activity.records import Execution
-from holdfast.kernel.features.archive import Archive
+from holdfast.kernel.features.archive import Archive, Earlier
 from holdfast.kernel.features.cancel import Cancel, CancelRequested, CancelWorkflow, Terminate
 from holdfast.kernel.features.close import CompleteWorkflow, FailWorkflow
 from holdfast.kernel.features.condition import (
@@ -77,7 +77,6 @@ from holdfast.kernel.features.workflow_task import (
 from holdfast.kernel.limits import Limits
 from holdfast.kernel.machine import Machine
 from holdfast.kernel.message import Message, Refused
-from holdfast.kernel.state import Run
 from holdfast.kernel.task import Block, Lease, Task
 from holdfast.kernel.values import LEASE, SECOND, run_of
 
@@ -266,7 +265,7 @@ class Story:
         if isinstance(outcome, Refused):
             assert snapshot(flow) == before, f"refused as {outcome.reason}, yet something changed"
         else:
-            if run is not None and flow.state.run is run and run.part(Paused).event is not None:
+            if run is not None and flow.state.run is run and run.part(Paused).entry is not None:
                 assert (outcome.born, outcome.leased) == ([], []), "handed out while paused"
             self.remember(outcome)
             if left is not None and outcome.reply.recorded:
@@ -377,14 +376,13 @@ class Story:
             "request_id": "r1" if act.taker == 0 else None,
         }
 
-    def earlier(self, key: int) -> Run | None:
-        """An earlier run, as the shell folds it."""
+    def earlier(self, key: int) -> Earlier | None:
+        """An earlier run, as the shell hands it in."""
         if key == self.flow.run.key:
             return None
         row = self.flow.runs[key]
-        run = Run(row.key, row.run_id, row.number)
-        self.flow.machine.fold(self.flow.state, run, reread(self.flow.machine, self.flow.histories[key]))
-        return run
+        history = reread(self.flow.machine, self.flow.histories[key])
+        return Earlier(key=row.key, run_id=row.run_id, number=row.number, history=history)
 
     def message(self, act: Act) -> Message:
         flow = self.flow
@@ -431,7 +429,7 @@ class Story:
             case "archive":
                 keys = sorted(flow.histories)
                 key = keys[act.which % len(keys)]
-                return Archive(run_id=flow.runs[key].run_id, selected=self.earlier(key))
+                return Archive(run_id=flow.runs[key].run_id, earlier=self.earlier(key))
             case "repair":
                 return Repair(work=Reconcile(incarnation="engine-1", force=act.how % 2 == 1))
             case "stale":

@@ -27,7 +27,6 @@ from holdfast.kernel.features.signal_with_start import SignalWithStart, StartedA
 from holdfast.kernel.features.start import Identity, WorkflowStarted
 from holdfast.kernel.features.update import Update, UpdateAccepted, UpdateCompleted, topic
 from holdfast.kernel.message import Message, Refused
-from holdfast.kernel.state import Run
 from holdfast.kernel.values import run_of
 from holdfast.kernel.views.liveness import liveness, wait_of
 from holdfast.protocol import commands as tell
@@ -244,10 +243,10 @@ class Commands:
     async def archive(self, request: tell.ArchiveWorkflow) -> Commanded:
         key = await self._target(request)
         loaded = await self._engine.store.load(key)
-        selected = None
+        earlier = None
         if loaded is not None and loaded.run is not None and request.run_id not in (None, loaded.run.run_id):
-            selected = await self._fold(request.run_id or "")
-        return await self._command(request, "archive", archive.Archive, reason=request.reason, selected=selected)
+            earlier = await self._earlier(request.run_id or "")
+        return await self._command(request, "archive", archive.Archive, reason=request.reason, earlier=earlier)
 
     async def repair(self, request: tell.RepairWorkflow) -> Repaired:
         key = await self._target(request)
@@ -261,15 +260,12 @@ class Commands:
         )
         return await self._access.submit(key, message)
 
-    async def _fold(self, run_id: str) -> Run:
-        """An earlier run of an instance, as its history left it."""
+    async def _earlier(self, run_id: str) -> archive.Earlier:
         row = await self._engine.store.run(run_id)
         if row is None:
             raise Refused("run_not_found", f"there is no run {run_id!r}", run_id=run_id)
-        run = Run(row.key, row.run_id, row.number)
-        flow = await self._access.committed(row.workflow)
-        self._engine.machine.fold(flow, run, await self._engine.store.history(row.key))
-        return run
+        history = await self._engine.store.history(row.key)
+        return archive.Earlier(key=row.key, run_id=row.run_id, number=row.number, history=history)
 
     async def _living(self, key: int) -> str:
         """Whose in-process leases count. Beside another engine, its own: it ended those of its predecessors."""

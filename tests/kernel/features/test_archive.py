@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.kernel.features.archive import Archive, Archived, ArchiveRequested, WorkflowArchived
+from holdfast.kernel.features.archive import Archive, Archived, ArchiveRequested, Earlier, WorkflowArchived
 from holdfast.kernel.features.close import CompleteWorkflow
 from holdfast.kernel.features.continue_as_new import ContinueAsNew
 from holdfast.kernel.features.start import Reserve
-from holdfast.kernel.state import Run
 
 from ..given import Flow, given, instant, names, refold, reread, snapshot
 
@@ -61,11 +60,9 @@ def test_an_instance_without_a_run_has_nothing_to_archive() -> None:
     assert (reply.outcome, reply.rejection_reason) == ("rejected_not_started", "instance_not_started")
 
 
-def earlier(flow: Flow, key: int, run_id: str, number: int) -> Run:
-    """An earlier run, as the shell folds it."""
-    run = Run(key, run_id, number)
-    flow.machine.fold(flow.state, run, reread(flow.machine, flow.histories[key]))
-    return run
+def earlier(flow: Flow, key: int, run_id: str, number: int) -> Earlier:
+    """An earlier run, as the shell hands it in."""
+    return Earlier(key=key, run_id=run_id, number=number, history=reread(flow.machine, flow.histories[key]))
 
 
 @pytest.mark.contract("ARCH-01", "REC-06")
@@ -74,7 +71,7 @@ def test_an_earlier_run_can_be_archived_while_the_current_one_goes_on() -> None:
     key = flow.run.key
     flow.complete(ContinueAsNew(), at=1)
     tasks, length = dict(flow.rows), flow.run.length
-    message = Archive(run_id="RUN1", selected=earlier(flow, key, "RUN1", 1))
+    message = Archive(run_id="RUN1", earlier=earlier(flow, key, "RUN1", 1))
     decision = flow.when(message, at=9)
     assert (decision.reply.outcome, decision.reply.run_id) == ("archived", "RUN1")
     assert {entry.run for entry in decision.events} == {key}
@@ -84,7 +81,7 @@ def test_an_earlier_run_can_be_archived_while_the_current_one_goes_on() -> None:
     assert flow.runs[flow.run.key].archived_at is None
     assert (flow.rows, flow.run.length, flow.run.run_id) == (tasks, length, "RUN2")
     assert snapshot(flow, refold(flow)) == snapshot(flow)
-    again = flow.when(Archive(run_id="RUN1", selected=earlier(flow, key, "RUN1", 1)))
+    again = flow.when(Archive(run_id="RUN1", earlier=earlier(flow, key, "RUN1", 1)))
     assert again.reply.outcome == "archive_not_needed"
 
 
@@ -93,7 +90,7 @@ def test_time_does_not_run_backwards_in_an_archived_run_either() -> None:
     key = flow.run.key
     flow.complete(ContinueAsNew(), at=1)
     for at in (90, 30):
-        flow.when(Archive(run_id="RUN1", selected=earlier(flow, key, "RUN1", 1)), at=at)
+        flow.when(Archive(run_id="RUN1", earlier=earlier(flow, key, "RUN1", 1)), at=at)
     assert [entry.at for entry in flow.histories[key][-3:]] == [instant(90)] * 3
 
 
@@ -107,3 +104,15 @@ def test_a_run_that_is_no_longer_the_current_one_is_not_mistaken_for_it() -> Non
         "selected_run_not_current",
     )
     assert flow.runs[flow.run.key].archived_at is None
+
+
+def test_deciding_an_archive_again_finds_no_trace_of_its_first_try() -> None:
+    """A decision that did not commit is made once more, from the same message."""
+    flow = given()
+    key = flow.run.key
+    flow.complete(ContinueAsNew(), at=1)
+    message = Archive(run_id="RUN1", earlier=earlier(flow, key, "RUN1", 1))
+    first = flow.machine.decide(refold(flow), message, flow.now, flow.ids)
+    again = flow.machine.decide(refold(flow), message, flow.now, flow.ids)
+    assert [entry.sequence for entry in again.events] == [entry.sequence for entry in first.events]
+    assert names(again.events) == ["ArchiveRequested", "WorkflowArchived"]

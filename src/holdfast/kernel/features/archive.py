@@ -1,18 +1,18 @@
 """Archive: a closed run is marked as dealt with. Its history, commands and exports stay.
 
-Any closed run of an instance can be archived, not only the current one; the shell folds an earlier one and hands it in.
+Any closed run of an instance can be archived, not only the current one; the shell hands in the history of an earlier one.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from msgspec import Struct
 
 from holdfast.kernel.event import Event, Recorded
 from holdfast.kernel.feature import Feature
 from holdfast.kernel.features.intake import (
     NOT_CURRENT,
     NOT_STARTED,
-    Commanding,
+    Reasoned,
     Rejection,
     accept,
     cause,
@@ -26,13 +26,19 @@ from holdfast.kernel.values import Micros
 NOT_CLOSED = Rejection("run_not_closed", "rejected_run_not_closed")
 
 
-class Archive(Commanding, frozen=True, kw_only=True):
-    """`selected`: the earlier run that is meant, folded from its history. Without it the current one is."""
+class Earlier(Struct, frozen=True, kw_only=True):
+    key: int
+    run_id: str
+    number: int
+    history: list[Recorded]
+
+
+class Archive(Reasoned, frozen=True, kw_only=True):
+    """`earlier`: the run that is meant, with its history, if it is not the current one."""
 
     command_type = "archive"
 
-    reason: str | None = None
-    selected: Any = None
+    earlier: Earlier | None = None
 
 
 class ArchiveRequested(Event, frozen=True, kw_only=True, omit_defaults=True):
@@ -57,17 +63,16 @@ class Archived:
 
 
 def archive(turn: Turn, message: Archive) -> None:
-    intent = (message.reason or "").encode()
-    if repeated(turn, message, "archive", intent):
+    if repeated(turn, message):
         return
-    run: Run | None = message.selected or turn.flow.run
+    run = turn.flow.run if message.earlier is None else _folded(turn, message.earlier)
     why = _unfit(run, message)
     if run is None or why is not None:
-        reject(turn, message, "archive", why or NOT_STARTED, intent=intent)
+        reject(turn, message, why or NOT_STARTED)
         return
     needed = run.part(Archived).at is None
     outcome = "archived" if needed else "archive_not_needed"
-    command = accept(turn, message, "archive", outcome, intent=intent, resolved=run)
+    command = accept(turn, message, outcome, resolved=run)
     current = turn.run
     turn.run = run
     turn.now = max(turn.now, run.last_at)
@@ -77,6 +82,13 @@ def archive(turn: Turn, message: Archive) -> None:
         turn.record(WorkflowArchived(archive_command_id=command.id, reason=message.reason))
     turn.indexed = (*turn.indexed, (False, turn.machine.index(turn.flow, run)))
     turn.run = current
+
+
+def _folded(turn: Turn, earlier: Earlier) -> Run:
+    """Folded for this decision alone, since archiving folds on: decided again, it must not find its own first try."""
+    run = Run(earlier.key, earlier.run_id, earlier.number)
+    turn.machine.fold(turn.flow, run, earlier.history)
+    return run
 
 
 def _unfit(run: Run | None, message: Archive) -> Rejection | None:

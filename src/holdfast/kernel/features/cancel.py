@@ -10,10 +10,10 @@ from collections.abc import Iterable
 
 from holdfast.kernel.command import TerminalCommand
 from holdfast.kernel.decision import CommandRecord
-from holdfast.kernel.event import NO_CONTEXT, Context, Event, Recorded
+from holdfast.kernel.event import Context, Event, Recorded
 from holdfast.kernel.feature import CommandRule, Deadline, Feature, nothing_to_check
 from holdfast.kernel.features import close
-from holdfast.kernel.features.intake import Commanding, accept, cause, misdirected, reject, repeated
+from holdfast.kernel.features.intake import Commanding, accept, admitted, cause
 from holdfast.kernel.features.start import Identity
 from holdfast.kernel.state import Run, Workflow
 from holdfast.kernel.task import Resume
@@ -72,11 +72,11 @@ class WorkflowTerminated(Stopped, frozen=True, kw_only=True, omit_defaults=True)
 class Cancellation:
     """The request the code has been given, if any."""
 
-    __slots__ = ("requested", "since")
+    __slots__ = ("entry", "requested")
 
     def __init__(self) -> None:
         self.requested: CancelRequested | None = None
-        self.since: tuple[int, Context] = (0, NO_CONTEXT)
+        self.entry: Recorded | None = None  # where that was recorded
 
 
 def requested(run: Run) -> bool:
@@ -85,34 +85,26 @@ def requested(run: Run) -> bool:
 
 
 def cancel(turn: Turn, message: Cancel) -> None:
-    if repeated(turn, message, "cancel"):
-        return
-    why = misdirected(turn, message)
-    if why is not None:
-        reject(turn, message, "cancel", why)
+    if not admitted(turn, message):
         return
     started = turn.run.part(Identity).started
     cleanup = None if started is None else started.declared_cleanup_seconds
     asked_before = requested(turn.run) or any(isinstance(event, CancelRequested) for event, _ in turn.flow.held)
     if cleanup is not None and not asked_before:
-        command = accept(turn, message, "cancel", "cancel_requested")
+        command = accept(turn, message, "cancel_requested")
         deadline = turn.now + seconds(cleanup)
         turn.admit(_request(command, message.reason, deadline), cause(command))
         return
-    command = accept(turn, message, "cancel", "cancelled")
+    command = accept(turn, message, "cancelled")
     turn.act_for(cause(command))
     turn.record(_request(command, message.reason, None))
     _stop(turn, "cancelled", message.reason, command.id)
 
 
 def terminate(turn: Turn, message: Terminate) -> None:
-    if repeated(turn, message, "terminate"):
+    if not admitted(turn, message):
         return
-    why = misdirected(turn, message)
-    if why is not None:
-        reject(turn, message, "terminate", why)
-        return
-    command = accept(turn, message, "terminate", "terminated")
+    command = accept(turn, message, "terminated")
     turn.act_for(cause(command))
     turn.record(TerminateRequested(workflow_command_id=command.id, command_type="terminate", reason=message.reason))
     _stop(turn, "terminated", message.reason, command.id)
@@ -172,7 +164,7 @@ def _length(flow: Workflow, _: object) -> Micros:
 def _cancel_requested(run: Run, event: CancelRequested, entry: Recorded) -> None:
     if event.cleanup_deadline_at is not None:
         run.part(Cancellation).requested = event
-        run.part(Cancellation).since = (entry.sequence, entry.context)
+        run.part(Cancellation).entry = entry
         run.remind(event.cleanup_deadline_at, "cleanup", 0)
 
 
@@ -203,8 +195,8 @@ def _wake(run: Run, event: CancelRequested, entry: Recorded) -> Resume | None:
 def _carry(run: Run) -> Iterable[tuple[int, Event, Context]]:
     """A run that continues as new does not escape the request; its deadline stays."""
     part = run.parts.get(Cancellation)
-    if part is not None and part.requested is not None:
-        yield part.since[0], part.requested, part.since[1]
+    if part is not None and part.entry is not None:
+        yield part.entry.sequence, part.entry.event, part.entry.context
 
 
 FEATURE = Feature(

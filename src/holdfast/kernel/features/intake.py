@@ -6,12 +6,14 @@ the first outcome; the shell looks the earlier record up and hands it in as `ret
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from hashlib import sha256
 from typing import Any, ClassVar, NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from holdfast.kernel import contract
 from holdfast.kernel.contract import Errors
 from holdfast.kernel.decision import CommandRecord
 from holdfast.kernel.event import Context
@@ -33,11 +35,40 @@ class Commanding(Message, frozen=True, kw_only=True):
 
     command_type: ClassVar[str]
 
+    def intent(self) -> bytes:
+        """What is asked for, beside the kind of command and its target."""
+        return b""
+
     def repeats(self) -> tuple[tuple[str, ...], str] | None:
         return None if self.request_id is None else ((self.command_type,), self.request_id)
 
     def recalling(self, record: CommandRecord | None) -> Message:
         return replace(self, retained=record)
+
+
+class Reasoned(Commanding, frozen=True, kw_only=True):
+    """A command that a person may explain."""
+
+    reason: str | None = None
+
+    def intent(self) -> bytes:
+        return (self.reason or "").encode()
+
+
+class Telling(Commanding, frozen=True, kw_only=True):
+    """A command to something that the workflow declares by name.
+
+    `arguments` is the encoded list of `values` (None: nobody has looked); `errors` is what was wrong with them before they
+    could be listed.
+    """
+
+    name: str
+    arguments: bytes | None = None
+    values: list[Any] | None = []
+    errors: Errors = {}
+
+    def intent(self) -> bytes:
+        return self.name.encode() + b"\0" + (self.arguments or b"")
 
 
 class Commanded(Struct, frozen=True, kw_only=True):
@@ -56,6 +87,7 @@ class Commanded(Struct, frozen=True, kw_only=True):
     requested_run_id: str | None = None
     signal_id: str | None = None
     update_id: str | None = None
+    declared: list[str] = []  # what could have been meant, if the target was not known
     repeated: bool = False  # answered from the record of an earlier request with the same id
 
 
@@ -63,6 +95,7 @@ class Rejection(NamedTuple):
     reason: str
     outcome: str | None
     errors: Errors = {}
+    declared: Sequence[str] = ()
 
 
 NOT_STARTED = Rejection("instance_not_started", "rejected_not_started")
@@ -82,43 +115,84 @@ def misdirected(turn: Turn, message: Commanding) -> Rejection | None:
     return None
 
 
+def judge(
+    message: Telling, declared: Sequence[str] | None, contracts: Sequence[contract.Contract] | None
+) -> Rejection | None:
+    """Whether the definition the run was started with takes this. One that is not known takes anything."""
+    if declared is None:
+        return None
+    kind = message.command_type
+    if message.name not in declared:
+        return Rejection(f"unknown_{kind}", f"rejected_unknown_{kind}", declared=declared)
+    errors = message.errors
+    found = contract.find(contracts, message.name)
+    if not errors and found is not None and message.values is not None:
+        errors = contract.check(found, message.values)
+    return Rejection(f"invalid_{kind}_arguments", "rejected_invalid_arguments", errors) if errors else None
+
+
 def beyond(breach: Breach | None) -> Rejection | None:
     """What would pass a limit is not accepted."""
     return None if breach is None else Rejection("structural_limit_exceeded", None, {breach.kind: [breach.message]})
 
 
-def repeated(turn: Turn, message: Commanding, command_type: str, intent: bytes = b"") -> bool:
-    """Answer a retry from the record of its first try. The same id for something else is a conflict."""
+def admitted(turn: Turn, message: Commanding) -> bool:
+    """Whether a command may be accepted. If not, it is answered: from the record of its first try, or rejected."""
+    if repeated(turn, message):
+        return False
+    why = misdirected(turn, message)
+    if why is not None:
+        reject(turn, message, why)
+    return why is None
+
+
+def repeated(turn: Turn, message: Commanding) -> bool:
+    """Answer a retry from the record of its first try."""
     before = message.retained
     if before is None:
         return False
-    if before.fingerprint != fingerprint(message, command_type, intent):
-        raise Refused(
-            "request_id_conflict",
-            f"request id {message.request_id!r} was used for another {before.command_type} of this workflow",
-            field="request_id",
-            retained_command_type=before.command_type,
-            retained_command_id=before.id,
-        )
+    refuse_another(before, message.request_id, _fingerprint(message))
     turn.reply = _reply(turn, before, repeated=True)
     return True
 
 
-def fingerprint(message: Commanding, command_type: str, intent: bytes) -> str | None:
-    """What was asked, so that one request id cannot mean two things."""
+def refuse_another(before: CommandRecord, request_id: str | None, asked: str | None) -> None:
+    """One request id cannot mean two things."""
+    if before.fingerprint != asked:
+        raise Refused(
+            "request_id_conflict",
+            f"request id {request_id!r} was used for another {before.command_type} of this workflow",
+            field="request_id",
+            retained_command_type=before.command_type,
+            retained_command_id=before.id,
+        )
+
+
+def fingerprint(request_id: str | None, *asked: bytes) -> str | None:
+    """What was asked under a request id; nobody compares what has none."""
+    if request_id is None:
+        return None
+    together = b"\0".join(asked)
+    return f"sha256:{sha256(together).hexdigest()}"
+
+
+def _fingerprint(message: Commanding) -> str | None:
     if message.request_id is None:
         return None
-    asked = b"\0".join((command_type.encode(), (message.run_id or "").encode(), intent))
-    return f"sha256:{sha256(asked).hexdigest()}"
+    run_id = (message.run_id or "").encode()
+    return fingerprint(message.request_id, message.command_type.encode(), run_id, message.intent())
 
 
-def reject(turn: Turn, message: Commanding, command_type: str, why: Rejection, **more: Any) -> CommandRecord:
+def reject(turn: Turn, message: Commanding, why: Rejection, **more: Any) -> CommandRecord:
     """Record a rejected command; the run it was meant for does not move."""
-    return _record(turn, message, command_type, outcome=why.outcome, status="rejected", why=why, **more)
+    command = _record(turn, message, outcome=why.outcome, status="rejected", why=why, **more)
+    if why.declared:
+        turn.reply = replace(turn.reply, declared=list(why.declared))
+    return command
 
 
-def accept(turn: Turn, message: Commanding, command_type: str, outcome: str | None, **more: Any) -> CommandRecord:
-    return _record(turn, message, command_type, outcome=outcome, status="accepted", why=None, **more)
+def accept(turn: Turn, message: Commanding, outcome: str | None, **more: Any) -> CommandRecord:
+    return _record(turn, message, outcome=outcome, status="accepted", why=None, **more)
 
 
 def cause(command: CommandRecord) -> Context:
@@ -129,32 +203,29 @@ def cause(command: CommandRecord) -> Context:
 def _record(
     turn: Turn,
     message: Commanding,
-    command_type: str,
     *,
     outcome: str | None,
     status: str,
     why: Rejection | None,
-    target_name: str | None = None,
-    payload: bytes | None = None,
-    intent: bytes = b"",
     resolved: Run | None = None,
 ) -> CommandRecord:
     run = resolved or turn.flow.run
+    told = message if isinstance(message, Telling) else None
     command = turn.command(
-        command_type,
+        message.command_type,
         outcome=outcome,
         source=message.source,
         status=status,
         target_scope="instance" if message.run_id is None else "run",
-        target_name=target_name,
+        target_name=told.name if told is not None else None,
         requested_run_id=message.run_id,
         resolved_run_id=None if run is None else run.run_id,
         request_id=message.request_id,
-        fingerprint=fingerprint(message, command_type, intent),
+        fingerprint=_fingerprint(message),
         rejection_reason=None if why is None else why.reason,
         validation_errors={} if why is None else why.errors,
         context=message.context,
-        payload=payload,
+        payload=None if told is None else told.arguments,
     )
     turn.reply = _reply(turn, command)
     return command

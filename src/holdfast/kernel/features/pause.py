@@ -4,23 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from holdfast.kernel.event import NO_CONTEXT, Context, Event, Recorded
+from holdfast.kernel.event import Context, Event, Recorded
 from holdfast.kernel.feature import Feature
-from holdfast.kernel.features.intake import Commanding, accept, cause, misdirected, reject, repeated
+from holdfast.kernel.features.intake import Reasoned, accept, admitted, cause
 from holdfast.kernel.state import Run
 from holdfast.kernel.turn import Turn
 
 
-class Pause(Commanding, frozen=True, kw_only=True):
+class Pause(Reasoned, frozen=True, kw_only=True):
     command_type = "pause"
 
-    reason: str | None = None
 
-
-class Unpause(Commanding, frozen=True, kw_only=True):
+class Unpause(Reasoned, frozen=True, kw_only=True):
     command_type = "unpause"
-
-    reason: str | None = None
 
 
 class WorkflowPaused(Event, frozen=True, kw_only=True, omit_defaults=True):
@@ -34,43 +30,32 @@ class WorkflowUnpaused(Event, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Paused:
-    __slots__ = ("event", "since")
+    __slots__ = ("entry",)
 
     def __init__(self) -> None:
-        self.event: WorkflowPaused | None = None
-        self.since: tuple[int, Context] = (0, NO_CONTEXT)
+        self.entry: Recorded | None = None  # of its `WorkflowPaused`
 
 
 def allows(run: Run) -> bool:
     """Whether tasks of this run may be handed out."""
     part = run.parts.get(Paused)
-    return part is None or part.event is None
+    return part is None or part.entry is None
 
 
 def pause(turn: Turn, message: Pause) -> None:
-    intent = (message.reason or "").encode()
-    if repeated(turn, message, "pause", intent):
-        return
-    why = misdirected(turn, message)
-    if why is not None:
-        reject(turn, message, "pause", why, intent=intent)
+    if not admitted(turn, message):
         return
     paused = not allows(turn.run)
-    command = accept(turn, message, "pause", "pause_not_needed" if paused else "paused", intent=intent)
+    command = accept(turn, message, "pause_not_needed" if paused else "paused")
     if not paused:
         turn.record_as(WorkflowPaused(workflow_command_id=command.id, reason=message.reason), cause(command))
 
 
 def unpause(turn: Turn, message: Unpause) -> None:
-    intent = (message.reason or "").encode()
-    if repeated(turn, message, "unpause", intent):
-        return
-    why = misdirected(turn, message)
-    if why is not None:
-        reject(turn, message, "unpause", why, intent=intent)
+    if not admitted(turn, message):
         return
     paused = not allows(turn.run)
-    command = accept(turn, message, "unpause", "unpaused" if paused else "unpause_not_needed", intent=intent)
+    command = accept(turn, message, "unpaused" if paused else "unpause_not_needed")
     if paused:
         turn.record_as(WorkflowUnpaused(workflow_command_id=command.id, reason=message.reason), cause(command))
         for task_id in turn.flow.tasks:
@@ -78,18 +63,17 @@ def unpause(turn: Turn, message: Unpause) -> None:
 
 
 def _paused(run: Run, event: WorkflowPaused, entry: Recorded) -> None:
-    run.part(Paused).event = event
-    run.part(Paused).since = (entry.sequence, entry.context)
+    run.part(Paused).entry = entry
 
 
 def _unpaused(run: Run, event: WorkflowUnpaused, entry: Recorded) -> None:
-    run.part(Paused).event = None
+    run.part(Paused).entry = None
 
 
 def _carry(run: Run) -> Iterable[tuple[int, Event, Context]]:
     part = run.parts.get(Paused)
-    if part is not None and part.event is not None:
-        yield part.since[0], part.event, part.since[1]
+    if part is not None and part.entry is not None:
+        yield part.entry.sequence, part.entry.event, part.entry.context
 
 
 FEATURE = Feature(

@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from holdfast.kernel.event import Event, Recorded
 from holdfast.kernel.feature import Feature
-from holdfast.kernel.features.intake import Commanded, Commanding, accept, cause, misdirected, reject, repeated
+from holdfast.kernel.features.intake import Commanded, Commanding, accept, admitted, cause
 from holdfast.kernel.features.reconcile import Reconcile, Reconciled, reconcile
 from holdfast.kernel.state import Run
 from holdfast.kernel.turn import Turn
@@ -40,16 +40,13 @@ class RepairRequested(Event, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def repair(turn: Turn, message: Repair) -> None:
-    why = misdirected(turn, message)
-    if repeated(turn, message, "repair") or why is not None:
-        if message.retained is None and why is not None:
-            reject(turn, message, "repair", why)
+    if not admitted(turn, message):
         turn.reply = Repaired(command=turn.reply)
         return
     reconcile(turn, message.work)
     done: Reconciled = turn.reply
     outcome = "repair_dispatched" if done.changed else "repair_not_needed"
-    command = accept(turn, message, "repair", outcome)
+    command = accept(turn, message, outcome)
     turn.reply = Repaired(command=turn.reply, work=done)
     first = next((id for id in (*done.restored, *done.revived, *done.released) if id in turn.flow.tasks), None)
     turn.record_as(

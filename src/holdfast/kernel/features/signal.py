@@ -6,19 +6,27 @@ name: the worker pairs them in the order of history and says so. What nobody wai
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator
 
 from msgspec import Struct
 
 from holdfast.kernel import contract
 from holdfast.kernel.command import Command, StepCommand
-from holdfast.kernel.contract import Errors
 from holdfast.kernel.event import Context, Event, Recorded, StepEvent
 from holdfast.kernel.feature import CommandRule, Feature, Shape, nothing_to_check
 from holdfast.kernel.features import timer
 from holdfast.kernel.features.condition import check_timeout
-from holdfast.kernel.features.intake import Commanding, Rejection, accept, beyond, cause, misdirected, reject, repeated
+from holdfast.kernel.features.intake import (
+    Rejection,
+    Telling,
+    accept,
+    beyond,
+    cause,
+    judge,
+    misdirected,
+    reject,
+    repeated,
+)
 from holdfast.kernel.features.start import Identity
 from holdfast.kernel.limits import Breach, over_count
 from holdfast.kernel.message import Refused
@@ -28,16 +36,8 @@ from holdfast.kernel.turn import Turn
 from holdfast.kernel.values import CODEC, signal_id, signal_wait_id
 
 
-class Signal(Commanding, frozen=True, kw_only=True):
-    """`arguments` is the encoded list of `values` (None: nobody has looked); `errors` is what was wrong with them
-    before they could be listed."""
-
+class Signal(Telling, frozen=True, kw_only=True):
     command_type = "signal"
-
-    name: str
-    arguments: bytes | None = None
-    values: list[Any] | None = []
-    errors: Errors = {}
 
 
 class OpenSignalWait(StepCommand, frozen=True, kw_only=True, omit_defaults=True, tag="open_signal_wait"):
@@ -126,53 +126,25 @@ def _held(flow: Workflow) -> list[SignalReceived]:
 
 
 def signal(turn: Turn, message: Signal) -> None:
-    asked = intent(message)
-    if repeated(turn, message, "signal", asked):
+    if repeated(turn, message):
         return
     why = misdirected(turn, message) or invalid(turn, message)
     if why is not None:
-        reject(turn, message, "signal", why, target_name=message.name, payload=message.arguments, intent=asked)
+        reject(turn, message, why)
         return
-    receive(turn, message, asked)
-
-
-def intent(message: Signal) -> bytes:
-    return message.name.encode() + b"\0" + (message.arguments or b"")
+    receive(turn, message)
 
 
 def invalid(turn: Turn, message: Signal) -> Rejection | None:
     started = turn.run.part(Identity).started
     declared = None if started is None else started.declared_signals
     contracts = None if started is None else started.declared_signal_contracts
-    return judge(declared, contracts, message) or _too_many(turn) or too_large(turn, message)
+    return judge(message, declared, contracts) or _too_many(turn) or too_large(turn, message)
 
 
-def judge(
-    declared: Sequence[str] | None, contracts: Sequence[contract.Contract] | None, message: Signal
-) -> Rejection | None:
-    """Whether the definition the run was started with takes this signal. One that is not known takes anything."""
-    if declared is None:
-        return None
-    if message.name not in declared:
-        return Rejection("unknown_signal", "rejected_unknown_signal")
-    errors = message.errors
-    found = contract.find(contracts, message.name)
-    if not errors and found is not None and message.values is not None:
-        errors = contract.check(found, message.values)
-    return Rejection("invalid_signal_arguments", "rejected_invalid_arguments", errors) if errors else None
-
-
-def receive(turn: Turn, message: Signal, intent: bytes) -> None:
+def receive(turn: Turn, message: Signal) -> None:
     """Record an accepted signal."""
-    command = accept(
-        turn,
-        message,
-        "signal",
-        "signal_received",
-        target_name=message.name,
-        payload=message.arguments,
-        intent=intent,
-    )
+    command = accept(turn, message, "signal_received")
     turn.admit(
         SignalReceived(
             workflow_command_id=command.id,

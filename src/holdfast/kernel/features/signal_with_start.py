@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from holdfast.kernel.decision import CommandRecord
 from holdfast.kernel.feature import Feature
 from holdfast.kernel.features import signal as signals
-from holdfast.kernel.features.intake import Commanded, Rejection, reject, repeated
+from holdfast.kernel.features.intake import Commanded, Rejection, judge, reject, repeated
 from holdfast.kernel.features.signal import Signal
 from holdfast.kernel.features.start import Start, Started, check_start, start, start_now
 from holdfast.kernel.message import Message, Refused
@@ -39,8 +39,7 @@ class StartedAndSignalled(Struct, frozen=True, kw_only=True):
 
 def signal_with_start(turn: Turn, message: SignalWithStart) -> None:
     run = turn.flow.run
-    intent = signals.intent(message.signal)
-    if repeated(turn, message.signal, "signal", intent):
+    if repeated(turn, message.signal):
         turn.reply = StartedAndSignalled(started=None, signalled=turn.reply)
         return
     intake = {"intake": {"mode": "signal_with_start", "group_id": turn.ids.ulid()}}
@@ -54,25 +53,24 @@ def signal_with_start(turn: Turn, message: SignalWithStart) -> None:
     why = (
         signals.invalid(turn, signal)
         if active
-        else signals.judge(known and known.signals, known and known.signal_contracts, signal)
-        or signals.too_large(turn, signal)
+        else judge(signal, known and known.signals, known and known.signal_contracts) or signals.too_large(turn, signal)
     )
     if why is not None:
-        _turn_down(turn, signal, why, intent)
+        _turn_down(turn, signal, why)
         return
     if active:
         start(turn, start_it)
     else:
         start_now(turn, start_it)
     started: Started = turn.reply
-    signals.receive(turn, signal, intent)
+    signals.receive(turn, signal)
     turn.reply = StartedAndSignalled(started=started, signalled=turn.reply)
 
 
-def _turn_down(turn: Turn, signal: Signal, why: Rejection, intent: bytes) -> None:
+def _turn_down(turn: Turn, signal: Signal, why: Rejection) -> None:
     if not turn.flow.exists:  # there is no instance whose audit trail could keep it
         raise Refused(why.reason, f"signal {signal.name!r} is not valid, so nothing was started", **_said(why))
-    reject(turn, signal, "signal", why, target_name=signal.name, payload=signal.arguments, intent=intent)
+    reject(turn, signal, why)
     turn.reply = StartedAndSignalled(started=None, signalled=turn.reply)
 
 

@@ -11,14 +11,22 @@ from typing import Any
 
 from msgspec import Struct
 
-from holdfast.kernel import contract
 from holdfast.kernel.command import Command
-from holdfast.kernel.contract import Errors
 from holdfast.kernel.event import Context, Event, Recorded
 from holdfast.kernel.failure import Failure
 from holdfast.kernel.feature import CommandRule, Feature
 from holdfast.kernel.features import signal
-from holdfast.kernel.features.intake import Commanding, Rejection, accept, beyond, cause, misdirected, reject, repeated
+from holdfast.kernel.features.intake import (
+    Rejection,
+    Telling,
+    accept,
+    beyond,
+    cause,
+    judge,
+    misdirected,
+    reject,
+    repeated,
+)
 from holdfast.kernel.features.start import Identity
 from holdfast.kernel.limits import Breach, over_count
 from holdfast.kernel.message import Refused
@@ -28,15 +36,11 @@ from holdfast.kernel.turn import Turn
 from holdfast.kernel.values import CODEC, failure_id, update_id
 
 
-class Update(Commanding, frozen=True, kw_only=True):
+class Update(Telling, frozen=True, kw_only=True):
     """`available`: some live worker knows the definition. `objection`: why its validator turned it down."""
 
     command_type = "update"
 
-    name: str
-    arguments: bytes | None = None
-    values: list[Any] = []
-    errors: Errors = {}
     available: bool = True
     objection: str | None = None
 
@@ -117,13 +121,11 @@ def topic(id: str) -> str:
 
 
 def update(turn: Turn, message: Update) -> None:
-    intent = message.name.encode() + b"\0" + (message.arguments or b"")
-    if repeated(turn, message, "update", intent):
+    if repeated(turn, message):
         return
     why = misdirected(turn, message) or _invalid(turn, message)
-    named: dict[str, Any] = {"target_name": message.name, "payload": message.arguments, "intent": intent}
     if why is not None:
-        command = reject(turn, message, "update", why, **named)
+        command = reject(turn, message, why)
         if turn.flow.run is not None and turn.run.open:
             turn.admit(
                 UpdateRejected(
@@ -138,7 +140,7 @@ def update(turn: Turn, message: Update) -> None:
                 cause(command),
             )
         return
-    command = accept(turn, message, "update", None, **named)
+    command = accept(turn, message, None)
     turn.admit(
         UpdateAccepted(
             workflow_command_id=command.id,
@@ -153,16 +155,9 @@ def update(turn: Turn, message: Update) -> None:
 
 def _invalid(turn: Turn, message: Update) -> Rejection | None:
     started = turn.run.part(Identity).started
-    declared = None if started is None else started.declared_updates
-    if started is not None and declared is not None:
-        if message.name not in declared:
-            return Rejection("unknown_update", "rejected_unknown_update")
-        errors = message.errors
-        found = contract.find(started.declared_update_contracts, message.name)
-        if not errors and found is not None:
-            errors = contract.check(found, message.values)
-        if errors:
-            return Rejection("invalid_update_arguments", "rejected_invalid_arguments", errors)
+    why = None if started is None else judge(message, started.declared_updates, started.declared_update_contracts)
+    if why is not None:
+        return why
     if not message.available:
         return Rejection("workflow_definition_unavailable", "rejected_workflow_definition_unavailable")
     if signal.pending(turn.flow):

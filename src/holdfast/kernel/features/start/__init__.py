@@ -6,7 +6,6 @@ An accepted start writes its command, `StartAccepted`, `WorkflowStarted` and the
 
 from __future__ import annotations
 
-from hashlib import sha256
 from typing import Any, Literal, get_args
 
 from msgspec import Struct
@@ -16,6 +15,7 @@ from holdfast.kernel.decision import CommandRecord
 from holdfast.kernel.event import Recorded
 from holdfast.kernel.feature import Deadline, Feature
 from holdfast.kernel.features import memo, search
+from holdfast.kernel.features.intake import fingerprint, refuse_another
 from holdfast.kernel.features.start.records import (
     Definition,
     Identity,
@@ -300,14 +300,7 @@ def _already_started(turn: Turn, message: Start) -> None:
 
 def _again(turn: Turn, message: Start, before: CommandRecord) -> Started:
     """A start that was asked for before gets the answer it got then."""
-    if before.fingerprint != _fingerprint(message):
-        raise Refused(
-            "request_id_conflict",
-            f"request id {message.request_id!r} was used for another start of this workflow",
-            field="request_id",
-            retained_command_type=before.command_type,
-            retained_command_id=before.id,
-        )
+    refuse_another(before, message.request_id, _fingerprint(message))
     return Started(
         workflow_id=turn.flow.workflow_id,
         run_id=before.resolved_run_id or turn.run.run_id,
@@ -319,11 +312,7 @@ def _again(turn: Turn, message: Start, before: CommandRecord) -> Started:
 
 
 def _fingerprint(message: Start) -> str | None:
-    """What was asked, so that one request id cannot mean two things."""
-    if message.request_id is None:
-        return None
-    asked = b"\0".join((b"start", message.workflow_type.encode(), message.arguments or b""))
-    return f"sha256:{sha256(asked).hexdigest()}"
+    return fingerprint(message.request_id, b"start", message.workflow_type.encode(), message.arguments or b"")
 
 
 def _check_options(message: Start) -> None:
