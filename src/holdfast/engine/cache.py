@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast.kernel.event import Recorded
 from holdfast.kernel.message import Message
 from holdfast.kernel.state import Workflow
+
+if TYPE_CHECKING:
+    from holdfast.engine.batch import Item
 
 Reply = Callable[[Any, BaseException | None], None]
 
@@ -22,11 +25,12 @@ _PER_TASK = 1536
 class Entry:
     """A workflow in memory. `fresh` are the events its live code has not seen; None: that record has a gap."""
 
-    __slots__ = ("answers", "cost", "dead", "flow", "fresh", "held", "inflight")
+    __slots__ = ("answers", "cost", "dead", "flow", "fresh", "held", "inflight", "open")
 
     def __init__(self, flow: Workflow, fresh: list[Recorded] | None) -> None:
         self.flow = flow
         self.fresh = fresh
+        self.open: Item | None = None  # the turn that takes its messages until the next commit
         self.inflight = 0
         # Answers that need no write of their own and wait for the commits they are based on.
         self.answers: list[tuple[Message, Reply, Any, BaseException | None]] = []

@@ -1,8 +1,8 @@
 """The engine: messages in, decisions out, one group commit after another. Nobody is answered before their own commit.
 
-`submit` is a plain function on the one thread that owns all state: decide, fold, add to the open batch. `flush` runs the
-workflow code that is due in this process, seals the batch and hands it to the store; what it caused is delivered when the
-store says so. While a batch is on its way, later messages are decided on top of it (speculation). If a decision does not
+`submit` is a plain function on the one thread that owns all state: decide, fold, add to the open batch. All messages of an
+instance until the next commit share one turn, and so become one decision. `flush` runs the workflow code that is due in this
+process, seals the turns and hands the batch to the store; what it caused is delivered when the store says so. While a batch is on its way, later messages are decided on top of it (speculation). If a decision does not
 commit as itself, the state and code that grew on it are thrown away and its messages are decided again, in order.
 """
 
@@ -10,16 +10,16 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 from weakref import WeakSet
 
-from msgspec import Struct
-
+from holdfast.engine.batch import Item
 from holdfast.engine.cache import Cache, Entry, Reply
 from holdfast.engine.inline import InlineCode
 from holdfast.engine.leases import Leases, Queue
 from holdfast.engine.loading import Loading
+from holdfast.engine.losses import Losses
 from holdfast.engine.matching import Executor, Lane, Matching, Waiter
 from holdfast.engine.sending import Sending
 from holdfast.engine.waking import Waking
@@ -29,10 +29,11 @@ from holdfast.kernel.decision import CommandRecord, Decision
 from holdfast.kernel.event import Recorded
 from holdfast.kernel.features.deadline import Due
 from holdfast.kernel.features.lease import Offer, Release
-from holdfast.kernel.machine import Machine, nobody
+from holdfast.kernel.machine import Machine
 from holdfast.kernel.message import Message, Refused
 from holdfast.kernel.state import Workflow
 from holdfast.kernel.task import Task
+from holdfast.kernel.turn import Turn
 from holdfast.store import Applied, ForkedEngine, Now, Store, Unavailable
 
 log = logging.getLogger("holdfast.engine")
@@ -51,17 +52,6 @@ os.register_at_fork(after_in_child=_after_fork)
 BATCH = 1024  # decisions in one commit
 
 
-class Item(Struct, eq=False):
-    """A decision in a batch, and what to do when it is on disk."""
-
-    entry: Entry
-    decision: Decision
-    message: Message
-    reply: Reply | None
-    again: bool
-    assignments: Sequence[Any] = ()
-
-
 class Engine:
     def __init__(self, world: World, store: Store, machine: Machine, *, cache_bytes: int = 48 << 20) -> None:
         self.world = world
@@ -69,7 +59,7 @@ class Engine:
         self.machine = machine
         self.matching = Matching()
         self.leases = Leases()
-        self.cache = Cache(cache_bytes, self._forget_code)
+        self.cache = Cache(cache_bytes, self.forget_code)
         self.waking = Waking(world, store, self._wake)
         self.incarnation = world.ids.ulid()
         self.holder = False
@@ -79,13 +69,13 @@ class Engine:
         self.loading = Loading(self)
         self.sending = Sending(self)
         self.inline = InlineCode(self)
+        self.losses = Losses(self)
         self._forked = False
         _engines.add(self)
-        self._open: list[Item] = []
         self._writing = False
         self._flushing = False
-        self._batch: list[Item] = []  # on its way to disk
-        self._deferred: list[tuple[int, Message, Reply | None]] = []
+        self.open: list[Item] = []
+        self.batch: list[Item] = []  # on its way to disk
 
     def forked(self) -> None:
         """This is a child process now: the engine belongs to its parent."""
@@ -98,7 +88,7 @@ class Engine:
         if self._forked:
             raise ForkedEngine
         if self.down is not None:
-            self._refuse_down(key, message, reply, again)
+            self.losses.refuse_down(key, message, reply, again)
             return
         entry = self.cache.get(key)
         if entry is None:
@@ -144,37 +134,76 @@ class Engine:
             self.decide(Entry(flow, []), message, reply, True)
 
     def decide(self, entry: Entry, message: Message, reply: Reply | None, again: bool) -> None:
-        flow = entry.flow
-        offer = self.matching.offer if self.holder else nobody
+        item = entry.open
+        turn = self._turn(entry.flow) if item is None else item.turn
         try:
-            decision = self.machine.decide(flow, message, self.world.now(), self.world.ids, offer)
+            value = self.machine.take(turn, message, self.world.now())
         except Refused as refusal:
             self._answer(entry, message, reply, None, refusal)
             return
         except Exception as error:
             # A bug: the state may be half folded. It is thrown away; nothing of it was written.
-            log.exception("deciding %s for workflow %s failed", type(message).__name__, flow.workflow_id)
+            log.exception("deciding %s for workflow %s failed", type(message).__name__, entry.flow.workflow_id)
             self.discard(entry)
             if reply is not None:
                 reply(None, error)
             return
-        if decision.idle:
-            self._answer(entry, message, reply, decision.reply, None)
-            return
-        if decision.after == 0:
+        if item is None:
+            if self.machine.idle(turn):
+                self._line_up(entry, turn)
+                self._answer(entry, message, reply, value, None)
+                return
+            item = self._begin(entry, turn)
+        item.asked.append((message, reply, value, again))
+        self._follow(item)
+        if turn.closed or entry.flow.key in self.losses.careful:
+            self._seal(item)  # an end is told once; and who failed in company is tried alone
+
+    def _turn(self, flow: Workflow) -> Turn:
+        if self.holder:
+            return self.machine.open(flow, self.world.ids, self.matching.offer, self.matching.here)
+        return self.machine.open(flow, self.world.ids)
+
+    def _begin(self, entry: Entry, turn: Turn) -> Item:
+        if turn.after == 0:
             self.cache.add(entry)
-        item = Item(entry, decision, message, reply, again)
+        item = entry.open = Item(entry, turn)
         entry.inflight += 1
-        if entry.fresh is not None:
-            entry.fresh += decision.events
-        if decision.leased:
-            item.assignments = [self.machine.assign(flow, task) for task in decision.leased]
-        for task in decision.born:
-            self._ready(entry, task)
-        if decision.wake_moved and self.holder:
-            self.waking.set(flow.key, flow.next_wake)
-        self._open.append(item)
+        self.open.append(item)
         self._schedule_flush()
+        return item
+
+    def _follow(self, item: Item) -> None:
+        """What the turn came to since the last look: events for live code, leases to deliver, tasks, code that is due."""
+        entry = item.entry
+        turn = item.turn
+        events = turn.events
+        if item.shown < len(events):
+            if entry.fresh is not None:
+                entry.fresh += events[item.shown :]
+            item.shown = len(events)
+        if len(item.assignments) < len(turn.granted):
+            for task in turn.granted[len(item.assignments) :]:
+                item.assignments.append(self.machine.assign(entry.flow, task))
+        if turn.born:
+            self._line_up(entry, turn)
+        if turn.due is not None and turn.due != item.queued:
+            item.queued = turn.due
+            self.inline.add(entry, turn.due, turn.runner)
+
+    def _line_up(self, entry: Entry, turn: Turn) -> None:
+        born, turn.born = turn.born, []
+        for task in born:
+            self._ready(entry, task)
+
+    def _seal(self, item: Item) -> None:
+        """No more messages for this turn: it becomes a decision."""
+        entry = item.entry
+        entry.open = None
+        decision = item.decision = self.machine.seal(item.turn)
+        self._follow(item)
+        if decision.wake_moved and self.holder:
+            self.waking.set(entry.flow.key, entry.flow.next_wake)
 
     def _answer(
         self, entry: Entry, message: Message, reply: Reply | None, value: Any, error: BaseException | None
@@ -194,6 +223,7 @@ class Engine:
         executor = self.matching.took_inline(task)
         if executor is not None:
             self.inline.add(entry, task.id, executor)
+            self._schedule_flush()
         else:
             self.matching.enqueue(task)
 
@@ -206,7 +236,7 @@ class Engine:
 
     def keep_flushing(self) -> None:
         """More code is due than one commit should wait for: come back for it, even if there is nothing to write now."""
-        if not self._open:
+        if not self.open:
             self._schedule_flush()
 
     async def key_of(self, namespace: str, workflow_id: str) -> int | None:
@@ -221,36 +251,41 @@ class Engine:
     def _coming_command(self, key: int, command_type: str, request_id: str) -> CommandRecord | None:
         entry = self.cache.get(key)
         if entry is not None and entry.inflight:
-            for item in (*self._batch, *self._open):
-                for command in item.decision.commands if item.entry is entry else ():
+            for item in (*self.batch, *self.open):
+                for command in item.turn.commands if item.entry is entry else ():
                     if command.request_id == request_id and command.command_type == command_type:
                         return command
         return None
 
     def coming(self, entry: Entry) -> list[Recorded]:
         """Events of this instance that are decided and not yet known to be on disk."""
-        return [e for item in (*self._batch, *self._open) if item.entry is entry for e in item.decision.events]
+        return [e for item in (*self.batch, *self.open) if item.entry is entry for e in item.turn.events]
 
     def _flush(self) -> None:
         self._flushing = False
         if self._writing:
             return
         self.inline.run()
-        if not self._open:
+        if not self.open:
             return
-        batch = self._batch = self._open[:BATCH]
-        self._open = self._open[BATCH:]
+        batch = self.batch = self.open[:BATCH]
+        self.open = self.open[BATCH:]
         self._writing = True
-        self.store.apply([item.decision for item in batch], lambda applied: self._written(batch, applied))
+        decisions: list[Decision] = []
+        for item in batch:
+            if item.decision is None:
+                self._seal(item)
+            decisions.append(item.decision)  # type: ignore[arg-type]
+        self.store.apply(decisions, lambda applied: self._written(batch, applied))
 
     def _written(self, batch: list[Item], applied: Applied) -> None:
         self._writing = False
-        self._batch = []
+        self.batch = []
         if applied.down is not None:
-            self._go_down(batch, applied.down)
+            self.losses.go_down(batch, applied.down)
             return
         if applied.stale or applied.failed:
-            batch = self._take_apart(batch, applied)
+            batch = self.losses.take_apart(batch, applied)
         for item in batch:
             try:
                 self._finish(item)
@@ -258,12 +293,13 @@ class Engine:
                 # It is on disk whatever its caller makes of the answer; the others have nothing to do with it.
                 log.exception("answering for workflow %s failed", item.entry.flow.workflow_id)
         self.cache.trim()
-        if self._open or self.inline:
+        if self.open or self.inline:
             self._schedule_flush()
 
     def _finish(self, item: Item) -> None:
         entry = item.entry
         decision = item.decision
+        assert decision is not None, "what is on disk was sealed"
         entry.inflight -= 1
         freed = self.leases.committed(decision.tasks)
         for assignment in item.assignments:
@@ -271,8 +307,9 @@ class Engine:
         for queue in freed:
             if self.matching.admission is not None:
                 self.serve_parked(queue)
-        if item.reply is not None:
-            item.reply(decision.reply, None)
+        for _, reply, value, _ in item.asked:
+            if reply is not None:
+                reply(value, None)
         for send in decision.sends:
             self.sending.dispatch(send)
         for topic, news in decision.told:
@@ -280,6 +317,7 @@ class Engine:
         if decision.closed:
             self._closed(entry, decision)
         if entry.inflight == 0:
+            self.losses.careful.discard(entry.flow.key)
             if entry.answers:
                 answers, entry.answers = entry.answers, []
                 for _, reply, value, error in answers:
@@ -293,7 +331,7 @@ class Engine:
         run = entry.flow.run
         if not self.holder or (run is not None and not run.open):
             self.cache.drop(entry)
-            self._forget_code(entry)
+            self.forget_code(entry)
         else:
             self.cache.used(entry, self._code_size(entry))
 
@@ -357,95 +395,14 @@ class Engine:
 
     # -- when a decision does not become fact
 
-    def _take_apart(self, batch: list[Item], applied: Applied) -> list[Item]:
-        """Keep what was committed; for the rest drop state and code, and decide their messages again, in order."""
-        committed: list[Item] = []
-        lost: dict[int, list[Item]] = {}
-        doomed: dict[int, Entry] = {}
-        for position, item in enumerate(batch):
-            error = applied.failed.get(position)
-            if error is not None:
-                log.error("a decision for workflow %s could not be written: %r", item.entry.flow.workflow_id, error)
-                doomed[id(item.entry)] = item.entry
-                self._undo(item)
-                item.again = False
-                if item.reply is not None:
-                    item.reply(None, error)
-            elif position in applied.stale:
-                doomed[id(item.entry)] = item.entry
-                lost.setdefault(id(item.entry), []).append(item)
-            else:
-                committed.append(item)
-        for id_, entry in doomed.items():
-            self.discard(entry, lost.get(id_, []))
-        return committed
-
-    def discard(self, entry: Entry, lost: Sequence[Item] = ()) -> None:
+    def discard(self, entry: Entry) -> None:
         """Forget an entry and everything decided on top of it that is not yet on disk."""
-        mine = [item for item in self._open if item.entry is entry]
-        if mine:
-            self._open = [item for item in self._open if item.entry is not entry]
-        self.cache.drop(entry)
-        self._forget_code(entry)
-        for item in [*lost, *mine]:
-            self._undo(item)
-        flow = entry.flow
-        answers, entry.answers = entry.answers, []
-        for message, reply, _, _ in answers:
-            self._submit_again(flow.key, message, reply)
-        for item in [*lost, *mine]:
-            if not item.again:
-                continue
-            if item.decision.after == 0 and item.reply is not None:
-                # It was to create the instance, and somebody else has.
-                self.world.spawn(self._address_again(flow, item.message, item.reply), "holdfast-again")
-            else:
-                self._submit_again(flow.key, item.message, item.reply)
-        self.world.soon(lambda: self.look_at(flow.key))
-
-    async def _address_again(self, flow: Workflow, message: Message, reply: Reply) -> None:
-        try:
-            key = await self.key_of(flow.namespace, flow.workflow_id)
-            if key is None:
-                self.address(flow.namespace, flow.workflow_id, message, reply)
-            else:
-                self._submit_again(key, message, reply)
-        except Exception as error:
-            reply(None, error)
-
-    def _submit_again(self, key: int, message: Message, reply: Reply | None) -> None:
-        """Decide a message anew. What came in between may have been an earlier try of it, elsewhere."""
-        asked = message.repeats()
-        if asked is None:
-            self.submit(key, message, reply)
-        else:
-            self.world.spawn(self._recall(key, message, reply, *asked), "holdfast-recall")
-
-    async def _recall(
-        self, key: int, message: Message, reply: Reply | None, kinds: tuple[str, ...], request_id: str
-    ) -> None:
-        try:
-            records = [await self.retained(key, kind, request_id) for kind in kinds]
-            self.submit(key, message.recalling(next(filter(None, records), None)), reply)
-        except Exception as error:
-            if reply is not None:
-                reply(None, error)
-
-    def _undo(self, item: Item) -> None:
-        """Give back what a decision had promised outside its rows."""
-        for assignment in item.assignments:
-            task: Task = assignment.task
-            executor = self.matching.executor_of(task.owner or "")
-            if executor is not None:
-                executor.give_back(task)
-            waiter = self.matching.promised(task.id)
-            if waiter is not None and not waiter.future.done():
-                self.matching.park(waiter)
+        self.losses.discard(entry)
 
     def discard_cached(self, entry: Entry) -> None:
         """Another process has changed this instance: fold it again when it is next needed."""
         self.cache.drop(entry)
-        self._forget_code(entry)
+        self.forget_code(entry)
 
     def retry(self, key: int, message: Message) -> None:
         """Submit a message again after a while. Hook of recovery."""
@@ -453,40 +410,14 @@ class Engine:
     def look_at(self, key: int) -> None:
         """Load an instance and bring its tasks before the workers again. Hook of recovery; a no-op for guests."""
 
-    def _go_down(self, batch: list[Item], error: Unavailable) -> None:
-        """The database cannot commit. Everything not on disk is undone; callers are told, our own reports wait."""
-        log.error("the database is unavailable: %s", error)
-        self.down = error
-        items = [*batch, *self._open]
-        self._open = []
-        self.inline.clear()
-        for item in items:
-            self.cache.drop(item.entry)
-            self._forget_code(item.entry)
-            self._undo(item)
-            answers, item.entry.answers = item.entry.answers, []
-            for _, reply, _, _ in answers:
-                reply(None, error)
-        for item in items:
-            self._refuse_down(item.entry.flow.key, item.message, item.reply, item.again)
-        self.on_down()
-
-    def _refuse_down(self, key: int, message: Message, reply: Reply | None, again: bool) -> None:
-        if reply is not None:
-            reply(None, self.down)
-        elif again:
-            self._deferred.append((key, message, reply))
-
     def up(self) -> None:
         """The database works again: reports that waited are decided now."""
         self.down = None
-        deferred, self._deferred = self._deferred, []
-        for key, message, reply in deferred:
-            self.submit(key, message, reply)
+        self.losses.decide_deferred()
 
     async def drain(self) -> None:
         """Let every decision that was made reach the disk."""
-        while (self._open or self._writing) and self.down is None:
+        while (self.open or self._writing) and self.down is None:
             settled = self.world.future()
             self.world.soon(lambda: settled.set_result(None))  # noqa: B023 - called before the next round
             await settled
@@ -496,7 +427,7 @@ class Engine:
     def _wake(self, key: int) -> None:
         self.submit(key, Due())
 
-    def _forget_code(self, entry: Entry) -> None:
+    def forget_code(self, entry: Entry) -> None:
         run = entry.flow.run
         if run is not None:
             for executor in self.matching.executors:

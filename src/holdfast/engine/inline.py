@@ -16,7 +16,7 @@ from holdfast.engine.cache import Entry
 from holdfast.engine.matching import COLD, Executor, Held
 from holdfast.kernel.event import HistoryDamaged, Recorded
 from holdfast.kernel.features.lease import Claim, Offer
-from holdfast.kernel.features.workflow_task import FailWorkflowTask, WorkflowAssignment, shown_to
+from holdfast.kernel.features.workflow_task import FailWorkflowTask, WorkflowAssignment, shown_to, unborn
 from holdfast.kernel.message import Refused
 from holdfast.kernel.state import Run
 from holdfast.kernel.task import Block, Lease, Task
@@ -68,14 +68,19 @@ class InlineCode:
     def _activate(self, entry: Entry, task_id: str, executor: Executor) -> None:
         flow = entry.flow
         task = flow.tasks.get(task_id)
+        item = entry.open
+        if item is not None and item.queued == task_id:
+            item.queued = None
+            task = task or unborn(item.turn, task_id)
         if entry.dead:
             # Evicted or thrown away before its turn came: whatever is due there is found from its rows.
             self._engine.look_at(flow.key)
             return
         if entry.held or task is None or task.state != "ready":
             return
-        if not executor.inline(task):  # its type has moved to a thread of its own meanwhile
-            self._engine.submit(flow.key, Offer(task_id=task_id))
+        if not executor.inline(task.kind, task.type):  # its type has moved to a thread of its own meanwhile
+            if task_id in flow.tasks:
+                self._engine.submit(flow.key, Offer(task_id=task_id))
             return
         run = flow.current
         assignment = self._engine.machine.assign(flow, task)
@@ -85,6 +90,8 @@ class InlineCode:
         if result is COLD:
             history = self._engine.store.history(run.key)
             if not isinstance(history, Now):
+                if task_id not in flow.tasks:
+                    return  # it is born with this commit, and comes again
                 self._engine.world.spawn(self._activate_later(entry, task_id, executor), "holdfast-history")
                 return
             result = self._replay(entry, run, assignment, history.value, executor)
@@ -134,23 +141,18 @@ class InlineCode:
         return committed + [e for e in coming if e.run == run.key and e.sequence > last]
 
     def _activated(self, entry: Entry, task: Task, owner: str, result: Any) -> None:
+        future = self._executing.pop(task.id, None)
         if result is COLD:
             # Its history on disk is not the one its state was folded from: another process has moved it meanwhile.
             self._engine.discard(entry)
+            if future is not None:
+                future.set_exception(Refused("task_not_claimable", f"workflow {entry.flow.workflow_id!r} has changed"))
             return
         if isinstance(result, Held):
             entry.held = True
             start = result.start
             lease = Lease(owner=owner, call="held")
             self._engine.decide(entry, Claim(task_id=task.id, lease=lease), lambda _v, e: start(e), False)
-            return
-        future = self._executing.pop(task.id, None)
-        if result is COLD:
-            # Even its whole history does not fit what is cached of it: another process has committed meanwhile.
-            self._engine.discard(entry)
-            self._engine.look_at(entry.flow.key)
-            if future is not None:
-                future.set_exception(Refused("task_not_claimable", f"workflow {entry.flow.workflow_id!r} has changed"))
             return
         self._engine.decide(entry, result, partial(self._acknowledged, entry, task, owner, future), False)
 

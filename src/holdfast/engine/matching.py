@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Protocol
 from holdfast.engine.leases import Queue, queue_of
 from holdfast.kernel.event import Recorded
 from holdfast.kernel.features.lease import Claimant
+from holdfast.kernel.state import Run
 from holdfast.kernel.task import Lease, Task
 from holdfast.kernel.values import Micros, Routing
 from holdfast.protocol.commands import Inquiry
@@ -47,8 +48,8 @@ class Executor(Protocol):
         """Whether it could take one more such task from a lane right now."""
         ...
 
-    def inline(self, task: Task) -> bool:
-        """Whether it runs this one on the engine's own thread, without a lease of its own."""
+    def inline(self, kind: str, type: str) -> bool:
+        """Whether it runs these on the engine's own thread, without a lease of its own."""
         ...
 
     def take(self, task: Task) -> bool:
@@ -171,11 +172,20 @@ class Matching:
         self._promised: dict[str, Waiter] = {}
         self._inline: dict[str, Executor] = {}
 
+    def here(self, run: Run) -> Executor | None:
+        """Who runs the code of this run on the engine's own thread, before the next commit."""
+        routing = run.routing
+        for executor in self.executors:
+            kind = run.workflow_type
+            if executor.runs("workflow", kind, routing.namespace, routing.queue, routing.compatibility):
+                return executor if executor.inline("workflow", kind) else None
+        return None
+
     def offer(self, task: Task) -> Lease | None:
         """A lease for a task that is being born, if somebody can take it right away."""
         for executor in self.executors:
             if executor.serves(task):
-                if executor.inline(task):
+                if executor.inline(task.kind, task.type):
                     self._inline[task.id] = executor
                     return None
                 if executor.take(task):

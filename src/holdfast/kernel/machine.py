@@ -7,13 +7,13 @@ repair, the operator and the tests alike.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from heapq import heapify, heappop
 from typing import Any, NamedTuple
 
 from holdfast.kernel.command import Command
 from holdfast.kernel.decision import Decision, Ended, RunRow, TaskChange, WorkflowRow
-from holdfast.kernel.event import Context, Event, Recorded, StepEvent
+from holdfast.kernel.event import NO_CONTEXT, Context, Event, Recorded, StepEvent
 from holdfast.kernel.feature import CommandRule, Deadline, Feature, Outcome, Shape
 from holdfast.kernel.features import (
     activity,
@@ -87,9 +87,9 @@ class Expected(NamedTuple):
     next_wake: Micros | None
 
 
-def nobody(task: Task) -> Lease | None:
+def nobody(what: Task | Run) -> None:
     """An offer that finds no waiting worker."""
-    return None
+    return
 
 
 class Machine:
@@ -137,11 +137,97 @@ class Machine:
         ids: Ids,
         offer: Callable[[Task], Lease | None] = nobody,
     ) -> Decision:
-        """What this message changes. The state is folded forward as far as the decision goes."""
-        after = flow.last
-        turn = Turn(self, flow, flow.run, now, ids, offer)  # type: ignore[arg-type]
+        """What one message changes. The state is folded forward as far as the decision goes."""
+        turn = self.open(flow, ids, offer)
+        self.take(turn, message, now)
+        return self.seal(turn)
+
+    def open(
+        self,
+        flow: Workflow,
+        ids: Ids,
+        offer: Callable[[Task], Lease | None] = nobody,
+        here: Callable[[Run], Any] = nobody,
+    ) -> Turn:
+        return Turn(self, flow, flow.run, 0, ids, offer, here, flow.last)  # type: ignore[arg-type]
+
+    def take(self, turn: Turn, message: Message, now: Micros) -> Any:
+        """Decide one more message, and return the reply. One that is refused leaves the turn as it was."""
+        flow = turn.flow
+        turn.run = flow.run  # type: ignore[assignment]
+        turn.now = now
+        turn.reply = None
+        turn.context = NO_CONTEXT
+        turn.context_body = b""
         self._decide[type(message)](turn, message)
-        return self._settle(turn, after)
+        self._follow(turn)
+        flow.exists = True
+        return turn.reply
+
+    def idle(self, turn: Turn) -> bool:
+        """Whether a turn has nothing to write so far."""
+        return not (
+            turn.events
+            or turn.touched
+            or turn.commands
+            or turn.reindex
+            or turn.indexed
+            or turn.sends
+            or turn.took
+            or turn.after == 0
+        ) and _may_stay(turn, self.next_wake(turn.flow))
+
+    def seal(self, turn: Turn) -> Decision:
+        """All effects of the messages that the turn has taken, as one decision."""
+        flow = turn.flow
+        if turn.due is not None:
+            turn.here = nobody  # the code has not run: its task is born after all
+            self.bear(turn)
+            self._follow(turn)
+        if self.idle(turn):
+            return Decision(
+                self._row(flow),
+                turn.after,
+                (),
+                (),
+                (),
+                (),
+                turn.reply,
+                turn.born,
+                (),
+                (),
+                None,
+                (),
+                (),
+                (),
+                False,
+                True,
+            )
+        if turn.reindex:
+            turn.index_now()
+        before = flow.next_wake
+        run = flow.run
+        flow.next_wake = self.next_wake(flow) if run is not None and run.agenda else None
+        flow.last = turn.ids.serial()
+        tasks = flow.tasks
+        return Decision(
+            self._row(flow),
+            turn.after,
+            turn.events,
+            [TaskChange(id, tasks.get(id), stored) for id, stored in turn.touched.items()] if turn.touched else (),
+            turn.indexed,
+            turn.commands,
+            turn.reply,
+            turn.born,
+            turn.granted,
+            turn.closed,
+            _ended(turn) if turn.closed else None,
+            turn.sends,
+            turn.took,
+            turn.told,
+            flow.next_wake != before,
+            False,
+        )
 
     def evolve(self, flow: Workflow, run: Run, entry: Recorded) -> None:
         """Fold one recorded event into the run."""
@@ -297,52 +383,27 @@ class Machine:
             run.part(archive.Archived).at if archive.Archived in run.parts else None,
         )
 
-    def _settle(self, turn: Turn, after: int) -> Decision:
-        """Everything that follows from what was recorded: tasks, leases, the next wake; then the decision."""
+    def bear(self, turn: Turn) -> None:
+        """Put the workflow task whose code was to run within this turn: somebody asks for it, or it did not run."""
+        if turn.due is not None:
+            turn.due = None
+            workflow_task.put_due(turn)
+
+    def _follow(self, turn: Turn) -> None:
+        """What follows from what was recorded: tasks, and who takes them."""
         flow = turn.flow
         run = flow.run
         if run is not None:
             if run.closed_reason is not None:
+                turn.due = None
                 for task_id in list(flow.tasks):
                     turn.drop(task_id)
             if flow.held and flow.busy is None:
                 self._let_in(turn)
             if run.waking or run.apart:
                 workflow_task.ensure(turn)
-        touched = turn.touched
-        born, leased = self._match(turn) if touched and flow.tasks else ((), ())
-        if turn.reindex:
-            turn.index_now()
-        before = flow.next_wake
-        wake = self.next_wake(flow) if run is not None and run.agenda else None
-        if not (
-            turn.events or touched or turn.commands or turn.indexed or turn.sends or turn.took
-        ) and _need_not_be_written(turn, wake):
-            return Decision(
-                self._row(flow), after, (), (), (), (), turn.reply, born, leased, (), None, (), (), (), False, True
-            )
-        flow.next_wake = wake
-        flow.last = turn.ids.serial()
-        flow.exists = True
-        tasks = flow.tasks
-        return Decision(
-            self._row(flow),
-            after,
-            turn.events,
-            [TaskChange(id, tasks.get(id), stored) for id, stored in touched.items()] if touched else (),
-            turn.indexed,
-            turn.commands,
-            turn.reply,
-            born,
-            leased,
-            turn.closed,
-            _ended(turn) if turn.closed else None,
-            turn.sends,
-            turn.took,
-            turn.told,
-            wake != before,
-            False,
-        )
+        while turn.stirred:
+            self._match(turn)
 
     def _row(self, flow: Workflow) -> WorkflowRow:
         run = flow.run
@@ -387,34 +448,30 @@ class Machine:
             for event, context in held:
                 turn.record_as(event, context)
 
-    def _match(self, turn: Turn) -> tuple[Sequence[Task], Sequence[Task]]:
+    def _match(self, turn: Turn) -> None:
         """Offer what is ready to whoever waits: such a task is born leased and never enters a queue."""
+        stirred, turn.stirred = turn.stirred, []
         if not pause.allows(turn.run):
-            return (), ()
+            return
         tasks = turn.flow.tasks
-        born: list[Task] = []
-        for id in list(turn.touched):
+        for id in stirred:
             task = tasks.get(id)
             if task is not None and task.state == "ready" and task.due(turn.now):
                 offered = turn.offer(task)
                 if offered is None:
-                    born.append(task)
+                    turn.born.append(task)
                 else:
                     lease.grant(turn, task, offered)
-        return born, turn.granted
 
 
-def _need_not_be_written(turn: Turn, wake: Micros | None) -> bool:
+def _may_stay(turn: Turn, wake: Micros | None) -> bool:
     """A wake that only moved later need not be written: it may be early, never late."""
-    flow = turn.flow
-    if not flow.exists:
-        return False
-    before = flow.next_wake
+    before = turn.flow.next_wake
     return wake == before or (wake is not None and before is not None and turn.now < before < wake)
 
 
 def _ended(turn: Turn) -> Ended | None:
-    run = turn.run
+    run = turn.flow.current
     if run.closed_reason is None:
         return None  # continued: the chain goes on
     last = next(entry for entry in reversed(turn.events) if entry.event is run.ended_by)

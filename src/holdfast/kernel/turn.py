@@ -1,6 +1,6 @@
-"""One message being decided. A turn folds each event as it is recorded, so that the next command sees it.
+"""Messages of one instance being decided. A turn folds each event as it is recorded, so that the next command sees it.
 
-Folding while deciding keeps features simple (record a fact and read the state that follows from it). The price is the
+It takes one message after another, until it is sealed into a decision. Folding while deciding keeps features simple (record a fact and read the state that follows from it). The price is the
 rule of the shell: a turn that is not committed takes the state down with it, and the state is folded again.
 Features therefore check everything they can refuse before they record anything.
 """
@@ -42,10 +42,16 @@ class Turn(Struct, eq=False):
     now: Micros
     ids: Ids
     offer: Callable[[Task], Lease | None]
+    here: Callable[[Run], Any]  # who runs the code of this run before the turn is sealed, if anybody does
+    after: int  # the decision this turn is made on top of
     context: Context = NO_CONTEXT
     context_body: bytes | None = b""  # encoded when the first event needs it
     events: list[Recorded] = []
     touched: dict[str, bool] = {}  # task id -> a row existed before this turn
+    stirred: list[str] = []  # tasks to be put before the workers
+    born: list[Task] = []  # those that nobody took
+    due: str | None = None  # the workflow task that is not born because its code runs before the turn is sealed
+    runner: Any = None  # by whom
     # Most turns have none of these; a shared empty tuple costs nothing.
     asked: Sequence[Command] = ()  # by the completion that is being checked
     commands: Sequence[CommandRecord] = ()
@@ -105,6 +111,8 @@ class Turn(Struct, eq=False):
             pause = task.available_at - task.created_at
             task = replace(task, created_at=self.now, available_at=self.now + pause)
         flow.keep(task)
+        if task.state == "ready":
+            self.stirred.append(task.id)
         if task.until is not None or task.repair_available_at is not None:
             watch(self.run, task)
         return task
@@ -209,6 +217,7 @@ class Turn(Struct, eq=False):
         if self.flow.run is not None:
             run.last_at = self.run.last_at
         self.flow.run = self.run = run
+        self.due = None
         self.flow.command_sequence = 0
         self.flow.cursor = 0
         self.runs_started = (*self.runs_started, run.key)

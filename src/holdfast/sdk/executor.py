@@ -122,8 +122,8 @@ class EmbeddedExecutor:
             and (compatibility is None or compatibility == self.compatibility)
         )
 
-    def inline(self, task: Task) -> bool:
-        return task.kind == "workflow" and task.type not in self._slow
+    def inline(self, kind: str, type: str) -> bool:
+        return kind == "workflow" and type not in self._slow
 
     def has_room(self, kind: str, type: str) -> bool:
         if kind == "workflow":

@@ -76,6 +76,8 @@ class Release(Message, frozen=True, kw_only=True):
 
 
 def claim(turn: Turn, message: Claim) -> None:
+    if message.task_id == turn.due:
+        turn.machine.bear(turn)
     refusal = claim_status(turn.flow, message.task_id, message.kind, turn.now, message.by)
     if refusal is not None:
         raise Refused(refusal, f"task {message.task_id} cannot be claimed: {refusal}", task_id=message.task_id)
@@ -105,7 +107,7 @@ def claim_status(flow: Workflow, task_id: str, kind: str | None, now: Micros, by
 
 def offer(turn: Turn, message: Offer) -> None:
     if message.task_id in turn.flow.tasks and not message.quiet:
-        turn.touched.setdefault(message.task_id, True)
+        turn.stirred.append(message.task_id)
 
 
 def release(turn: Turn, message: Release) -> None:

@@ -59,7 +59,7 @@ def unpause(turn: Turn, message: Unpause) -> None:
     if paused:
         turn.record_as(WorkflowUnpaused(workflow_command_id=command.id, reason=message.reason), cause(command))
         for task_id in turn.flow.tasks:
-            turn.touched.setdefault(task_id, True)  # offer what was withheld
+            turn.stirred.append(task_id)
 
 
 def _paused(run: Run, event: WorkflowPaused, entry: Recorded) -> None:

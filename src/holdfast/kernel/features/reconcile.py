@@ -49,6 +49,7 @@ class Reconciled(Struct, frozen=True, kw_only=True):
 
 def reconcile(turn: Turn, message: Reconcile) -> None:
     flow = turn.flow
+    turn.machine.bear(turn)
     expected = turn.machine.expect(flow).tasks
     result = Reconciled(restored=[], released=[], dropped=[], revived=[])
     for id, task in list(flow.tasks.items()):
@@ -66,7 +67,7 @@ def reconcile(turn: Turn, message: Reconcile) -> None:
         elif task.state == "ready" and task.created_at > turn.now:
             turn.put(task)  # the clock went back: it waits from now
         elif task.state == "ready" and task.due(turn.now):
-            turn.touched.setdefault(id, True)  # offer it again
+            turn.stirred.append(id)
     for id, task in expected.items():
         if id in flow.tasks:
             continue

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from holdfast.kernel.command import Command, StepCommand, TerminalCommand
 from holdfast.kernel.event import NO_CONTEXT, Recorded
 from holdfast.kernel.feature import Deadline, Feature
-from holdfast.kernel.features import close, deadline, failures, lease
+from holdfast.kernel.features import close, deadline, failures, lease, pause
 from holdfast.kernel.features.start import Identity, WorkflowStarted
 from holdfast.kernel.features.timer import TimerFired
 from holdfast.kernel.limits import Breach, over_count
@@ -136,7 +136,10 @@ def sees(run: Run, task: Task) -> int:
 
 
 def ensure(turn: Turn) -> None:
-    """Put the workflow task that is due, if its row does not exist. There is one at a time, a leased one goes first."""
+    """See that the workflow task that is due exists. There is one at a time, a leased one goes first.
+
+    If its code runs before the turn is sealed, the task is due and not born: it would be gone again with the same commit.
+    """
     flow = turn.flow
     run = turn.run
     waking = run.waking
@@ -147,13 +150,32 @@ def ensure(turn: Turn) -> None:
     if flow.busy is not None or not (run.apart or waking):
         return
     if run.apart:
+        turn.due = None
         if update_task_id(run.run_id, run.apart[0][0]) in flow.tasks:
             return
         if waking:
             turn.drop(workflow_task_id(run.run_id, waking[0][0]))  # it comes again, behind the one apart
-    elif workflow_task_id(run.run_id, waking[0][0]) in flow.tasks:
+    elif turn.due is not None:
         return
-    turn.put(_task(flow, run))
+    else:
+        id = workflow_task_id(run.run_id, waking[0][0])
+        if id in flow.tasks:
+            return
+        if run.not_before <= turn.now and pause.allows(run):
+            turn.runner = turn.here(run)
+            if turn.runner is not None:
+                turn.due = id
+                return
+    put_due(turn)
+
+
+def put_due(turn: Turn) -> None:
+    turn.put(_task(turn.flow, turn.run))
+
+
+def unborn(turn: Turn, task_id: str) -> Task | None:
+    """The workflow task that is due in this turn and has no row."""
+    return _task(turn.flow, turn.run) if task_id == turn.due else None
 
 
 def complete(turn: Turn, message: CompleteWorkflowTask) -> None:
@@ -213,7 +235,8 @@ def fail(turn: Turn, message: FailWorkflowTask) -> None:
         turn.act_for(NO_CONTEXT)
         _close(turn, task)
     else:
-        pause = _pause(task.repair_count)
+        backoff = _pause(task.repair_count)
+        turn.due = None
         turn.put(
             replace(
                 task,
@@ -225,7 +248,7 @@ def fail(turn: Turn, message: FailWorkflowTask) -> None:
                 seen=None,
                 block=block,
                 repair_count=task.repair_count + 1,
-                repair_available_at=None if block.replay_blocked else turn.now + pause,
+                repair_available_at=None if block.replay_blocked else turn.now + backoff,
             )
         )
     run = turn.run
@@ -312,7 +335,7 @@ def _apply(turn: Turn, commands: list[Command]) -> None:
 def _held(turn: Turn, message: CompleteWorkflowTask | FailWorkflowTask) -> Task:
     if message.lease is not None:
         # Claimed and spent in one decision: the lease is never a row, only the context of what it causes.
-        task = turn.flow.tasks.get(message.task_id)
+        task = turn.flow.tasks.get(message.task_id) or unborn(turn, message.task_id)
         if task is None:
             raise Refused("task_not_found", f"task {message.task_id} does not exist or is already closed")
         if task.state != "ready":
@@ -355,6 +378,7 @@ def _refuse_closed(turn: Turn, task_id: str) -> None:
 
 def _close(turn: Turn, task: Task) -> None:
     """A task is done. If it was an ordinary one, everything it had seen is behind the cursor now."""
+    turn.due = None
     turn.drop(task.id)
     assert task.seen is not None, "a leased workflow task knows what it has seen"
     if task.upto is None:

@@ -406,7 +406,7 @@ def _offer_first_task(turn: Turn, _: object) -> None:
         if task.state == "ready" and task.available_at > turn.now:
             turn.put(replace(task, available_at=turn.now))
         else:
-            turn.touched.setdefault(task.id, True)
+            turn.stirred.append(task.id)
 
 
 def _pause(flow: Workflow, _: object) -> Micros:

@@ -1,0 +1,157 @@
+"""When a decision does not become fact: another process was first, it could not be written, or the database is gone.
+
+State and code that grew on it are thrown away; its messages are decided again, in order, or their callers are told.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from holdfast.engine.batch import Item
+from holdfast.engine.cache import Entry, Reply
+from holdfast.kernel.message import Message
+from holdfast.kernel.state import Workflow
+from holdfast.kernel.task import Task
+from holdfast.store import Applied, Unavailable
+
+if TYPE_CHECKING:
+    from holdfast.engine.engine import Engine
+
+log = logging.getLogger("holdfast.engine")
+
+
+class Losses:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._deferred: list[tuple[int, Message]] = []
+        self.careful: set[int] = set()  # instances of which a decision could not be written: one message at a time
+
+    def take_apart(self, batch: list[Item], applied: Applied) -> list[Item]:
+        """Keep what was committed; for the rest drop state and code, and decide their messages again, in order."""
+        committed: list[Item] = []
+        lost: dict[int, list[Item]] = {}
+        doomed: dict[int, Entry] = {}
+        for position, item in enumerate(batch):
+            error = applied.failed.get(position)
+            if error is None and position not in applied.stale:
+                committed.append(item)
+                continue
+            doomed[id(item.entry)] = item.entry
+            if error is not None and len(item.asked) == 1:
+                self._fail(item, error)
+            else:
+                if error is not None:
+                    self.careful.add(item.entry.flow.key)
+                lost.setdefault(id(item.entry), []).append(item)
+        for id_, entry in doomed.items():
+            self.discard(entry, lost.get(id_, []))
+        return committed
+
+    def _fail(self, item: Item, error: Exception) -> None:
+        log.error("a decision for workflow %s could not be written: %r", item.entry.flow.workflow_id, error)
+        self._undo(item)
+        for _, reply, _, _ in item.asked:
+            if reply is not None:
+                reply(None, error)
+
+    def discard(self, entry: Entry, lost: Sequence[Item] = ()) -> None:
+        """Forget an entry and everything decided on top of it that is not yet on disk."""
+        engine = self._engine
+        items = [*lost, *(item for item in engine.open if item.entry is entry)]
+        engine.open = [item for item in engine.open if item.entry is not entry]
+        entry.open = None
+        engine.cache.drop(entry)
+        engine.forget_code(entry)
+        for item in items:
+            self._undo(item)
+        flow = entry.flow
+        answers, entry.answers = entry.answers, []
+        for message, reply, _, _ in answers:
+            self._submit_again(flow.key, message, reply)
+        for item in items:
+            for message, reply, _, again in item.asked:
+                if not again:
+                    continue
+                if item.turn.after == 0 and reply is not None:
+                    # It was to create the instance, and somebody else has.
+                    engine.world.spawn(self._address_again(flow, message, reply), "holdfast-again")
+                else:
+                    self._submit_again(flow.key, message, reply)
+        engine.world.soon(lambda: engine.look_at(flow.key))
+
+    async def _address_again(self, flow: Workflow, message: Message, reply: Reply) -> None:
+        try:
+            key = await self._engine.key_of(flow.namespace, flow.workflow_id)
+            if key is None:
+                self._engine.address(flow.namespace, flow.workflow_id, message, reply)
+            else:
+                self._submit_again(key, message, reply)
+        except Exception as error:
+            reply(None, error)
+
+    def _submit_again(self, key: int, message: Message, reply: Reply | None) -> None:
+        """Decide a message anew. What came in between may have been an earlier try of it, elsewhere."""
+        asked = message.repeats()
+        if asked is None:
+            self._engine.submit(key, message, reply)
+        else:
+            self._engine.world.spawn(self._recall(key, message, reply, *asked), "holdfast-recall")
+
+    async def _recall(
+        self, key: int, message: Message, reply: Reply | None, kinds: tuple[str, ...], request_id: str
+    ) -> None:
+        try:
+            records = [await self._engine.retained(key, kind, request_id) for kind in kinds]
+            self._engine.submit(key, message.recalling(next(filter(None, records), None)), reply)
+        except Exception as error:
+            if reply is not None:
+                reply(None, error)
+
+    def _undo(self, item: Item) -> None:
+        """Give back what a decision had promised outside its rows."""
+        matching = self._engine.matching
+        for assignment in item.assignments:
+            task: Task = assignment.task
+            executor = matching.executor_of(task.owner or "")
+            if executor is not None:
+                executor.give_back(task)
+            waiter = matching.promised(task.id)
+            if waiter is not None and not waiter.future.done():
+                matching.park(waiter)
+
+    # -- when the database is gone
+
+    def go_down(self, batch: list[Item], error: Unavailable) -> None:
+        """The database cannot commit. Everything not on disk is undone; callers are told, our own reports wait."""
+        log.error("the database is unavailable: %s", error)
+        engine = self._engine
+        engine.down = error
+        items = [*batch, *engine.open]
+        engine.open = []
+        engine.inline.clear()
+        for item in items:
+            entry = item.entry
+            entry.open = None
+            engine.cache.drop(entry)
+            engine.forget_code(entry)
+            self._undo(item)
+            answers, entry.answers = entry.answers, []
+            for _, reply, _, _ in answers:
+                reply(None, error)
+        for item in items:
+            for message, reply, _, again in item.asked:
+                self.refuse_down(item.entry.flow.key, message, reply, again)
+        engine.on_down()
+
+    def refuse_down(self, key: int, message: Message, reply: Reply | None, again: bool) -> None:
+        if reply is not None:
+            reply(None, self._engine.down)
+        elif again:
+            self._deferred.append((key, message))
+
+    def decide_deferred(self) -> None:
+        deferred, self._deferred = self._deferred, []
+        for key, message in deferred:
+            self._engine.submit(key, message)
