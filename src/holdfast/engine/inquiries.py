@@ -14,6 +14,7 @@ from holdfast.kernel.features.start import WorkflowStarted
 from holdfast.kernel.message import Refused
 from holdfast.kernel.state import Workflow
 from holdfast.protocol import commands as tell
+from holdfast.protocol import rejections
 
 Listed = Callable[[WorkflowStarted, str, tell.QueryWorkflow], Any]
 
@@ -123,8 +124,9 @@ class Inquiries:
         if declared is None:
             return
         if name not in declared:
-            known = ", ".join(declared) or "none"
-            raise Refused("query_not_found", f"there is no query {name!r}; declared are: {known}", query_name=name)
+            raise Refused(
+                "query_not_found", f"there is no query {name!r}; {rejections.declared(name, declared)}", query_name=name
+            )
         found = contract.find(started.declared_query_contracts, name)
         errors = given.errors or (contract.check(found, given.values) if found is not None else {})
         if errors:
