@@ -124,17 +124,21 @@ def test_mistakes_are_said_in_one_line(office: Place) -> None:
     office.ask("start", "office.py:Expense", "e-1")
     for arguments, code, says in [
         (["signal", "nobody", "approve", '"x"'], 1, "nobody"),
-        (["signal", "e-1", "aprove", '"x"'], 2, "the workflow does not declare it"),
+        (["signal", "e-1", "aprove", '"x"'], 2, "declared are: approve; did you mean 'approve'?"),
         (["signal", "e-1", "approve", "bob"], 2, "argument 1 is not JSON: 'bob'; text needs quotes"),
         (["signal", "e-1", "approve", "3"], 2, "by must be string, not int"),
         (["signal", "e-1", "approve"], 2, "by is missing"),
         (["signal", "e-1", "approve", "--force"], 2, "dw signal has no option --force"),
         (["update", "e-1", "amend", '"x"'], 2, "cents must be int, not string"),
         (["query", "e-1", "status"], 2, "a query is answered by the workflow's code; name its file with --app FILE"),
-        (["query", "e-1", "stat", "--app", "office.py"], 2, "there is no query 'stat'; declared are: status"),
+        (
+            ["query", "e-1", "stat", "--app", "office.py"],
+            2,
+            "no query 'stat'; declared are: status; did you mean 'status'?",
+        ),
         (["query", "e-1", "status", "--app", "shop.py"], 2, "Expense"),
         (["query", "e-1", "status", "--app", "nothing.py"], 2, "there is no file nothing.py"),
-        (["archive", "e-1"], 2, "rejected"),
+        (["archive", "e-1"], 2, "is still open; cancel or terminate it first"),
         (["cancel", "nobody"], 1, "nobody"),
         (["pause", "e-1", "--db", "other.db"], 2, "there is no database other.db"),
     ]:

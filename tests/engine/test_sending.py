@@ -11,10 +11,13 @@ from typing import Any
 import pytest
 
 from holdfast import AsyncHoldfast, child, gather, signal, sleep, wait, workflow
+from holdfast.engine.engine import Engine
 from holdfast.engine.sending import Sending
+from holdfast.kernel.features.delivery import Deliver
 from holdfast.kernel.send import Send
+from holdfast.store import Unavailable
 
-from ..sdk.kit import eventually, names
+from ..sdk.kit import StillWorld, eventually, names
 
 
 @workflow(type="leaf")
@@ -180,6 +183,30 @@ def test_a_lookup_that_fails_gives_its_sends_back(tmp_path: Path, monkeypatch: p
             await app.engine.sending.pick_up()
             assert await handle.result(timeout=10) == [0, 1, 2]
 
+    asyncio.run(story())
+
+
+def test_an_engine_that_has_ended_tries_nothing_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[str] = []
+    address = Engine.address
+
+    def fails(engine: Engine, namespace: str, workflow_id: str, message: Any, reply: Any) -> None:
+        if isinstance(message, Deliver):
+            tried.append(workflow_id)
+            raise Unavailable("the disk is gone")
+        address(engine, namespace, workflow_id, message, reply)
+
+    async def story() -> None:
+        async with AsyncHoldfast(":memory:", ALL, world=StillWorld) as app:
+            world: Any = app.engine.world
+            await app.start(fan, "fan", 2)
+            await eventually(lambda: len(tried) == 2, "both sends have failed")
+            await world.advance(2)
+            assert len(tried) == 4
+        await world.advance(2)
+        assert len(tried) == 4
+
+    monkeypatch.setattr(Engine, "address", fails)
     asyncio.run(story())
 
 

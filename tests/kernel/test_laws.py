@@ -45,6 +45,7 @@ from holdfast.kernel.features.condition import (
 from holdfast.kernel.features.continue_as_new import ContinueAsNew
 from holdfast.kernel.features.deadline import Due
 from holdfast.kernel.features.failures import Failures
+from holdfast.kernel.features.intake import update_of
 from holdfast.kernel.features.lease import Claim, Offer, Release
 from holdfast.kernel.features.local_activity import LocalAttempt, RecordLocalActivity
 from holdfast.kernel.features.memo import UpsertMemo
@@ -78,7 +79,7 @@ from holdfast.kernel.limits import Limits
 from holdfast.kernel.machine import Machine
 from holdfast.kernel.message import Message, Refused
 from holdfast.kernel.task import Block, Lease, Task
-from holdfast.kernel.values import LEASE, SECOND, run_of
+from holdfast.kernel.values import LEASE, SECOND, run_of, signal_id
 
 from .given import TALKING, Flow, refold, reread, snapshot, started
 
@@ -600,9 +601,10 @@ def nothing_that_code_was_told_stands_before_what_it_decided_without_it(story: S
 
 def accepted(story: Story, command_type: str) -> list[tuple[str, int]]:
     """The id and the run of every accepted signal or update."""
-    letter = command_type[0]
     commands = [c for c in story.flow.commands if (c.command_type, c.status) == (command_type, "accepted")]
-    return [(f"{c.resolved_run_id}-{letter}{c.sequence}", c.run or 0) for c in commands]
+    if command_type == "update":
+        return [(update_of(c), c.run or 0) for c in commands]
+    return [(signal_id(c.resolved_run_id or "", c.sequence or 0), c.run or 0) for c in commands]
 
 
 def facts(story: Story, kind: str, field: str) -> list[tuple[int, str]]:

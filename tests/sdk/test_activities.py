@@ -244,6 +244,12 @@ def test_what_is_no_plain_function_is_refused() -> None:
             activity(wrong)  # type: ignore[call-overload]
 
 
+@pytest.mark.parametrize("retries", [None, -1, 2.5, "always"])
+def test_retries_are_a_number_or_forever(retries: Any) -> None:
+    with pytest.raises(DefinitionError, match="a positive whole number or 'forever', not "):
+        activity(retries=retries)(lambda: None)
+
+
 def test_an_unknown_option_is_refused_with_the_known_ones() -> None:
     with pytest.raises(DefinitionError, match=r"'retry'; known are .*retries"):
         activity(retry=3)(lambda: None)  # type: ignore[call-overload]
@@ -302,7 +308,6 @@ def test_a_duration_that_is_none_is_refused(wrong: Any) -> None:
     [
         {"timeout": "10s", "heartbeat": "20s"},
         {"timeout": "2h", "schedule_timeout": "1h"},
-        {"retries": -1},
         {"timeout": 0},
     ],
 )

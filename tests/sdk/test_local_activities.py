@@ -10,7 +10,7 @@ import pytest
 
 from holdfast import ActivityTimedOut, AsyncHoldfast, WorkflowFailed, activity, attempt, sleep, spawn, workflow
 
-from .kit import events, evicting, memory, names
+from .kit import StillWorld, events, eventually, evicting, memory, names, settle
 
 calls: list[Any] = []
 
@@ -277,3 +277,23 @@ async def test_a_caught_failure_is_recorded_as_handled_by_live_code_too() -> Non
     async with memory(run, flaky) as app:
         assert await app.execute(run, "r") == "went on"
         assert len(events(await app.history("r"), "FailureHandled")) == 1
+
+
+async def test_nothing_is_tried_again_once_the_app_is_closed() -> None:
+    @activity(type="never", local=True, retries=9, backoff=60)
+    def never() -> None:
+        calls.append(1)
+        raise LookupError("still nothing")
+
+    @workflow(type="run")
+    def run() -> None:
+        never()
+
+    async with memory(run, never, world=StillWorld) as app:
+        world: Any = app.engine.world
+        await app.start(run, "r")
+        await eventually(lambda: calls, "the first try")
+        await settle()
+    for _ in range(3):
+        await world.advance(3600)
+    assert len(calls) == 1

@@ -96,6 +96,24 @@ async def test_closed_runs_are_archived_any_of_a_chain() -> None:
         assert await run.result() == "b"
 
 
+async def test_archiving_an_earlier_run_leaves_the_code_of_the_current_one_alone() -> None:
+    @workflow(type="legs", unchecked=True)
+    def legs(left: int) -> str:
+        got = wait(letters)
+        if left:
+            continue_as_new(legs, left - 1)
+        return got
+
+    async with memory(legs) as app:
+        run = await app.start(legs, "l", 1)
+        await run.signal(letters, "a")
+        await settle()
+        assert names(await run.history())[-1] == "SignalWaitOpened"
+        await run.archive(run_id=run.run_id)
+        await run.signal(letters, "b")
+        assert await run.result(timeout=10) == "b"
+
+
 @pytest.mark.contract("REC-01", "REC-03")
 async def test_every_command_is_on_record_in_one_numbered_row() -> None:
     async with memory(flow, echo) as app:

@@ -351,8 +351,7 @@ class Drive:
             result=None if failed else dumps(step),
         )
         if failed:
-            fiber.local_failures[f"local:{step}"] = step
-            fiber.settle_local(step, record, Thrown(LOST, f"local:{step}", "activity"))
+            fiber.settle_local(step, record, Thrown(LOST, fiber.given.add_local(step), "activity"))
         else:
             fiber.settle_local(step, record, Value(dumps(step)))
 

@@ -406,6 +406,52 @@ async def test_an_accepted_update_goes_on_with_the_next_run() -> None:
         assert len(applied) == len(set(applied)) == 4
 
 
+async def test_an_update_is_found_in_whichever_run_it_has_ended() -> None:
+    entered = [asyncio.Event() for _ in range(5)]
+    go_on = [asyncio.Event() for _ in range(5)]
+
+    @activity(type="hold", local=True)
+    async def hold(leg: int) -> None:
+        entered[leg].set()
+        await go_on[leg].wait()
+
+    @workflow(type="legs")
+    class Legs:
+        @update
+        def say(self, text: str) -> str:
+            return f"heard {text}"
+
+        def handle(self, leg: int) -> None:
+            hold.step(leg).run()
+            if leg < 3:
+                continue_as_new(Legs, leg + 1)
+            wait(approved)
+            if leg == 3:
+                continue_as_new(Legs, 4)
+
+    async with memory(Legs, hold) as app:
+        run = await app.start(Legs, "l", 1)
+        await entered[1].wait()
+        submitted = await run.submit(Legs.say, "hello")
+        with pytest.raises(TimeoutError, match="'say' has not ended yet"):
+            await submitted.result(timeout=0)  # accepted in the middle of a task, whose end makes it history
+        for leg in (1, 2, 3):
+            await entered[leg].wait()
+            go_on[leg].set()
+        assert await submitted.result(timeout=10) == "heard hello"
+        await run.signal(approved, "on")
+        await entered[4].wait()
+        assert len(await app.list(workflow_id="l")) == 4
+        assert await run.submitted(Legs.say, submitted.id).result(timeout=10) == "heard hello"
+        go_on[4].set()
+        await run.signal(approved, "enough")
+        await run.result()
+        assert await run.submitted(Legs.say, submitted.id).result(timeout=10) == "heard hello"
+        await app.start(Legs, "other", 4)
+        with pytest.raises(RequestRefused, match="'other' has no update"):
+            await app.handle(Legs, "other").submitted(Legs.say, submitted.id).result()
+
+
 @pytest.mark.parametrize("definition", ["def", "async def"])
 async def test_code_on_its_own_thread_is_talked_to_like_any_other(definition: str) -> None:
     class Base:

@@ -73,7 +73,7 @@ async def test_a_signal_wakes_the_run_and_says_so() -> None:
 @pytest.mark.parametrize(
     ("path", "body", "status", "reason"),
     [
-        ("signal/nothing", {}, 404, "unknown_signal"),
+        ("signal/pai", {}, 404, "unknown_signal"),
         ("signal/pay", {}, 422, "invalid_signal_arguments"),
         ("signal/pay", {"input": ["five"]}, 422, "invalid_signal_arguments"),
         ("signal/pay", {"input": [1, 2]}, 422, "invalid_signal_arguments"),
@@ -96,7 +96,10 @@ async def test_what_the_contract_does_not_take_is_refused(path: str, body: Any, 
         await running(api)
         answer = await post(api, path, body)
         assert (answer.status_code, answer.json()["reason"]) == (status, reason), answer.text
-        assert answer.json()["message"]
+        said = answer.json()["message"]
+        assert said
+        assert ("did you mean 'pay'?" in said) == (path == "signal/pai"), said
+        assert ("cancel or terminate it first" in said) == (path == "archive"), said
         assert await api.poll() is None, "nothing woke the run"
 
 

@@ -15,6 +15,7 @@ from holdfast.engine.access import Access, resolver, start_message
 from holdfast.engine.engine import Engine
 from holdfast.engine.inquiries import Inquiries
 from holdfast.engine.recovery import Recovery
+from holdfast.engine.updates import find_update
 from holdfast.engine.waiting import Waiting
 from holdfast.kernel import contract
 from holdfast.kernel.event import Recorded
@@ -25,7 +26,7 @@ from holdfast.kernel.features.repair import Repair, Repaired
 from holdfast.kernel.features.signal import Signal
 from holdfast.kernel.features.signal_with_start import SignalWithStart, StartedAndSignalled
 from holdfast.kernel.features.start import Identity, WorkflowStarted
-from holdfast.kernel.features.update import Update, UpdateAccepted, UpdateCompleted, topic
+from holdfast.kernel.features.update import Update, topic
 from holdfast.kernel.message import Message, Refused
 from holdfast.kernel.values import run_of
 from holdfast.kernel.views.liveness import liveness, wait_of
@@ -168,23 +169,22 @@ class Commands:
 
     async def get_update(self, request: tell.GetUpdate) -> tell.UpdateStatus:
         key = await self._access.key(request.namespace, request.workflow_id)
-        accepted, completed = await self._find_update(key, request.update_id)
-        if accepted is None and completed is None:
+        found = await find_update(self._engine, self._access, key, request.update_id)
+        if found is None:
             raise Refused(
                 "update_not_found",
                 f"workflow {request.workflow_id!r} has no update {request.update_id!r}",
                 update_id=request.update_id,
             )
-        event = (completed or accepted).event  # type: ignore[union-attr] - one of them was found
         status = tell.UpdateStatus(
             workflow_id=request.workflow_id,
             run_id=run_of(request.update_id),
             update_id=request.update_id,
-            update_name=event.update_name,  # type: ignore[attr-defined]
+            update_name=found.name,
             update_status="accepted",
         )
-        if completed is not None:
-            return _ended(status, completed)
+        if found.completed is not None:
+            return _ended(status, found.completed)
         if request.wait_seconds == 0:
             return status
         return replace(await self._follow(key, status, request.update_id, request.wait_seconds), wait_for="status")
@@ -201,24 +201,8 @@ class Commands:
         return _stands(status, completed, seconds)
 
     async def _look_for(self, key: int, update_id: str) -> Recorded | None:
-        return (await self._find_update(key, update_id))[1]
-
-    async def _find_update(self, key: int, update_id: str) -> tuple[Recorded | None, Recorded | None]:
-        """(accepted, completed) of an update, in the run it was accepted by or in the current one it went on with."""
-        accepted: Recorded | None = None
-        located = await self._engine.store.locate(run_of(update_id))
-        loaded = await self._engine.store.load(key)
-        current = None if loaded is None else loaded.row.run
-        histories = [] if loaded is None else [loaded.history]
-        if located is not None and located[1] != current:
-            histories.insert(0, await self._engine.store.history(located[1]))
-        for history in histories:
-            for entry in history:
-                if isinstance(entry.event, UpdateAccepted) and entry.event.update_id == update_id:
-                    accepted = entry
-                elif isinstance(entry.event, UpdateCompleted) and entry.event.update_id == update_id:
-                    return accepted, entry
-        return accepted, None
+        found = await find_update(self._engine, self._access, key, update_id)
+        return None if found is None else found.completed
 
     # -- queries
 

@@ -123,8 +123,8 @@ class InlineCode:
 
     def _show(self, entry: Entry, assignment: WorkflowAssignment, executor: Executor) -> Any:
         """Give live code what it has not met and this task may see; the rest stays fresh for a later one."""
-        fresh = entry.fresh or []
-        mine = fresh if not fresh or fresh[0].run == assignment.run_key else _of(assignment, fresh)
+        # A run that has just continued, or an earlier one that was archived, has left events of its own among them.
+        mine = [e for e in entry.fresh or () if e.run == assignment.run_key]
         shown = shown_to(assignment, mine)
         result = executor.activate(assignment, shown, entry.flow.current.length - len(mine))
         if result is not COLD:
@@ -213,8 +213,3 @@ class InlineCode:
         entry = self._engine.cache.get(entry_key)
         if entry is not None:
             entry.held = False
-
-
-def _of(assignment: WorkflowAssignment, events: list[Recorded]) -> list[Recorded]:
-    """Those of the current run: the last events of one that has just continued are of no use to the next."""
-    return [entry for entry in events if entry.run == assignment.run_key]

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 from holdfast.engine.access import Access
 from holdfast.engine.engine import Engine
 from holdfast.engine.matching import Executor, Inquirer
 from holdfast.kernel import contract
+from holdfast.kernel.decision import RunRow
 from holdfast.kernel.event import Recorded
 from holdfast.kernel.features.start import WorkflowStarted
 from holdfast.kernel.message import Refused
 from holdfast.kernel.state import Workflow
 from holdfast.protocol import commands as tell
+from holdfast.protocol import rejections
 
 Listed = Callable[[WorkflowStarted, str, tell.QueryWorkflow], Any]
 
@@ -43,21 +45,7 @@ class Inquiries:
         self._judge(started, request.query_name, given)
         executor = self._who_answers(started.workflow_type, run.namespace, run.queue, run.compatibility)
         result = await executor.inquire(
-            tell.Inquiry(
-                kind="query",
-                namespace=run.namespace,
-                workflow_id=run.workflow_id,
-                run_id=run.run_id,
-                run_key=run.key,
-                run_number=run.number,
-                workflow_type=run.workflow_type,
-                cursor=cursor,
-                name=request.query_name,
-                arguments=given.blob,
-                at=self._engine.world.now(),
-            ),
-            history,
-            self._at_rest(key, history),
+            self._inquiry("query", run, cursor, request.query_name, given.blob), history, self._at_rest(key, history)
         )
         return tell.QueryResult(
             workflow_id=request.workflow_id, run_id=run.run_id, query_name=request.query_name, result=result
@@ -83,23 +71,28 @@ class Inquiries:
             return True, None
         run = loaded.run
         objection = await executor.inquire(
-            tell.Inquiry(
-                kind="validate",
-                namespace=run.namespace,
-                workflow_id=run.workflow_id,
-                run_id=run.run_id,
-                run_key=run.key,
-                run_number=run.number,
-                workflow_type=run.workflow_type,
-                cursor=loaded.row.cursor,
-                name=name,
-                arguments=arguments,
-                at=self._engine.world.now(),
-            ),
+            self._inquiry("validate", run, loaded.row.cursor, name, arguments),
             loaded.history,
             self._at_rest(key, loaded.history),
         )
         return True, objection
+
+    def _inquiry(
+        self, kind: Literal["query", "validate"], run: RunRow, cursor: int, name: str, arguments: bytes | None
+    ) -> tell.Inquiry:
+        return tell.Inquiry(
+            kind=kind,
+            namespace=run.namespace,
+            workflow_id=run.workflow_id,
+            run_id=run.run_id,
+            run_key=run.key,
+            run_number=run.number,
+            workflow_type=run.workflow_type,
+            cursor=cursor,
+            name=name,
+            arguments=arguments,
+            at=self._engine.world.now(),
+        )
 
     def _who_answers(self, type: str, namespace: str, queue: str, compatibility: str | None) -> Executor | Inquirer:
         matching = self._engine.matching
@@ -123,8 +116,9 @@ class Inquiries:
         if declared is None:
             return
         if name not in declared:
-            known = ", ".join(declared) or "none"
-            raise Refused("query_not_found", f"there is no query {name!r}; declared are: {known}", query_name=name)
+            raise Refused(
+                "query_not_found", f"there is no query {name!r}; {rejections.declared(name, declared)}", query_name=name
+            )
         found = contract.find(started.declared_query_contracts, name)
         errors = given.errors or (contract.check(found, given.values) if found is not None else {})
         if errors:

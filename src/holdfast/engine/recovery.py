@@ -60,6 +60,7 @@ class Recovery:
 
     def stop(self) -> None:
         self._stopped = True
+        self._engine.sending.stop()
         for alarm in self._alarms.values():
             alarm.cancel()
         for turn in self._turns.values():

@@ -10,7 +10,10 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from holdfast.engine.recalling import recalled
+from holdfast.engine.world import Alarm
 from holdfast.kernel.features.delivery import Deliver
+from holdfast.kernel.message import Message
 from holdfast.kernel.send import Send, unpack
 from holdfast.kernel.values import SECOND
 from holdfast.store import StoreError
@@ -22,6 +25,9 @@ log = logging.getLogger("holdfast.engine")
 
 PAGE = 500
 
+Pair = tuple[int, str, str]
+"""Who sends, and to whom: sender, namespace, workflow id."""
+
 
 class Sending:
     """What one instance sends to another arrives in order: the next leaves when the one before has been taken."""
@@ -29,11 +35,13 @@ class Sending:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._under_way: set[int] = set()
-        self._queues: dict[tuple[int, str, str], deque[Send]] = {}
+        self._queues: dict[Pair, deque[Send]] = {}
+        self._again: dict[Pair, Alarm] = {}  # what has failed and is tried again
+        self._stopped = False
 
     def dispatch(self, send: Send) -> None:
         """Bring a send whose commit is on disk to its receiver."""
-        if send.key in self._under_way or not self._engine.holder:
+        if send.key in self._under_way or self._stopped or not self._engine.holder:
             return
         self._under_way.add(send.key)
         pair = (send.sender, send.namespace, send.workflow_id)
@@ -42,30 +50,35 @@ class Sending:
         if len(queue) == 1:
             self._next(pair)
 
-    def _next(self, pair: tuple[int, str, str]) -> None:
-        send = self._queues[pair][0]
-        request_id: str | None = getattr(send.parcel, "request_id", None)
-        if request_id is None:
-            self._deliver(pair, Deliver(send=send))
-        else:
-            self._engine.world.spawn(self._deliver_command(pair, send, request_id), "holdfast-send")
+    def stop(self) -> None:
+        """The engine ends. What was not taken stays on disk for the next one."""
+        self._stopped = True
+        for alarm in self._again.values():
+            alarm.cancel()
 
-    async def _deliver_command(self, pair: tuple[int, str, str], send: Send, request_id: str) -> None:
+    def _next(self, pair: Pair) -> None:
+        if self._stopped:
+            return
+        message = Deliver(send=self._queues[pair][0])
+        if message.repeats() is None:
+            self._deliver(pair, message)
+        else:
+            self._engine.world.spawn(self._recall(pair, message), "holdfast-send")
+
+    async def _recall(self, pair: Pair, message: Deliver) -> None:
         """A parcel that causes a command: its record shows whether it came through before."""
-        engine = self._engine
-        retained = None
         try:
-            key = await engine.key_of(send.namespace, send.workflow_id)
-            if key is not None:
-                for kind in ("signal", "cancel", "terminate"):
-                    retained = retained or await engine.retained(key, kind, request_id)
+            key = await self._engine.key_of(message.send.namespace, message.send.workflow_id)
+            known = message if key is None else await recalled(self._engine, key, message)
         except Exception as error:
             self._failed(pair, error)
             return
-        self._deliver(pair, Deliver(send=send, retained=retained))
+        if not self._stopped:
+            self._deliver(pair, known)
 
-    def _deliver(self, pair: tuple[int, str, str], message: Deliver) -> None:
-        send = message.send
+    def _deliver(self, pair: Pair, message: Message) -> None:
+        queue = self._queues[pair]
+        send = queue[0]
 
         def taken(value: Any, error: BaseException | None) -> None:
             if isinstance(error, StoreError):
@@ -74,23 +87,25 @@ class Sending:
             if error is not None:
                 log.warning("a send to workflow %s was not taken: %s", send.workflow_id, error)
             self._under_way.discard(send.key)
-            queue = self._queues[pair]
             queue.popleft()
             if queue:
                 self._next(pair)
             else:
                 del self._queues[pair]
+                self._again.pop(pair, None)
 
         try:
             self._engine.address(send.namespace, send.workflow_id, message, taken)
         except StoreError as error:
             self._failed(pair, error)
 
-    def _failed(self, pair: tuple[int, str, str], error: BaseException) -> None:
+    def _failed(self, pair: Pair, error: BaseException) -> None:
         """Not now; a send stays until it is taken, and those behind it wait."""
+        if self._stopped:
+            return
         world = self._engine.world
         log.warning("a send to workflow %s is tried again: %s", pair[2], error)
-        world.at(world.now() + SECOND, lambda: self._next(pair))
+        self._again[pair] = world.at(world.now() + SECOND, lambda: self._next(pair))
 
     async def pick_up(self) -> None:
         """Deliver what is on disk and not under way: after a start, or when another process has written it."""

@@ -88,6 +88,7 @@ class CommandRecord(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     validation_errors: dict[str, list[str]] = {}
     context: dict[str, Any] = {}
     payload: bytes | None = None
+    behind: int | None = None  # how long the run's history was, if what the command caused is looked for by its id
 
 
 class TaskChange(Struct, frozen=True, gc=False):

@@ -98,8 +98,15 @@ def signal_wait_id(run_id: str, step: int) -> str:
     return f"{run_id}-q{step}"
 
 
-def update_id(run_id: str, command_sequence: int) -> str:
-    return f"{run_id}-u{command_sequence}"
+def update_id(run_id: str, command_sequence: int, behind: int | None = None) -> str:
+    """`behind`: how long the run's history was when the update was accepted. Who looks for it begins there."""
+    return f"{run_id}-u{command_sequence}" if behind is None else f"{run_id}-u{command_sequence}.{behind}"
+
+
+def accepted_behind(update_id: str) -> int:
+    """The history sequence behind which an update was accepted, as far as its id tells."""
+    behind = update_id.rpartition(".")[2]
+    return int(behind) if behind.isdecimal() and behind.isascii() else 0
 
 
 def update_task_id(run_id: str, sequence: int) -> str:

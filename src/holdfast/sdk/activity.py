@@ -211,7 +211,9 @@ def in_async_code() -> bool:
 
 
 def policy_of(options: ActivityOptions) -> RetryPolicy:
-    retries = options.get("retries", 0)
+    retries: Any = options.get("retries", 0)
+    if retries != "forever" and not (isinstance(retries, int) and retries >= 0):
+        raise DefinitionError(f"retries must be 0, a positive whole number or 'forever', not {retries!r}")
     backoff = options.get("backoff")
     if backoff is None:
         pauses = _DOUBLING if retries else []

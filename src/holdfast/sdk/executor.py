@@ -9,35 +9,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable
 from contextlib import AbstractContextManager
 from time import perf_counter, thread_time
-from typing import Any, Protocol
+from typing import Any
 
-from msgspec.structs import replace
-
-from holdfast.codec.values import dumps
 from holdfast.kernel.event import Recorded
-from holdfast.kernel.failure import Failure
-from holdfast.kernel.features.activity import (
-    ActivityAssignment,
-    CompleteActivity,
-    FailActivity,
-    HeartbeatActivity,
-    HeartbeatReply,
-    Progress,
-)
+from holdfast.kernel.features.activity import ActivityAssignment
 from holdfast.kernel.features.update import FailUpdate
 from holdfast.kernel.features.workflow_task import CompleteWorkflowTask, FailWorkflowTask, WorkflowAssignment
 from holdfast.kernel.machine import Machine
 from holdfast.kernel.message import Message
 from holdfast.kernel.task import Block, Lease, Task
 from holdfast.protocol.commands import Inquiry
-from holdfast.sdk.activity import error_type
-from holdfast.sdk.attempt import Attempt, set_current
-from holdfast.sdk.errors import ActivityCancelled
+from holdfast.sdk.activities import Activities
 from holdfast.sdk.fiber import Fiber
 from holdfast.sdk.guard import guard_of
+from holdfast.sdk.host import Host
 from holdfast.sdk.inquiry import answer_from, answer_on
 from holdfast.sdk.local import LocalRunner
 from holdfast.sdk.registry import Registry
@@ -49,24 +37,6 @@ log = logging.getLogger("holdfast.worker")
 SLOW = 0.005  # seconds of CPU on the engine's thread
 LONG = 200  # events in one activation
 FIBER_BYTES = 9_000
-
-
-class Host(Protocol):
-    """What the executor needs of the engine it lives in."""
-
-    cold: object
-
-    def held(self, start: Callable[[BaseException | None], None]) -> object: ...
-    def report(self, key: int, message: Message, reply: Callable[[Any, BaseException | None], None] | None) -> None: ...
-    def room(self) -> None: ...
-    def events(self, run: int, after: int, assignment: WorkflowAssignment) -> list[Recorded]: ...
-    def done_holding(self, key: int) -> None: ...
-    def look_at(self, key: int) -> None: ...
-    def thread(self, call: Callable[[], Any], done: Callable[[Any], None]) -> None: ...
-    def workflow_thread(self, call: Callable[[], Any], done: Callable[[Any], None]) -> None: ...
-    def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]: ...
-    def post(self, call: Callable[[], None]) -> None: ...
-    def later(self, seconds: float, call: Callable[[], None]) -> None: ...
 
 
 class Suspect:
@@ -99,11 +69,10 @@ class EmbeddedExecutor:
         self.queues = queues
         self.compatibility = compatibility
         self.holding: set[str] = set()
-        self._free = {False: threads, True: tasks}  # by: is the activity async
+        self.activities = Activities(host, registry, owner, self.holding, threads=threads, tasks=tasks)
         self._fibers: dict[int, Fiber] = {}
         self._slow: set[str] = set()
         self._suspects: dict[str, Suspect] = {}
-        self._attempts: dict[str, tuple[Attempt, asyncio.Task[Any] | None]] = {}
         self._lease = Lease(owner=owner)
         self._locals = LocalRunner(self)
 
@@ -126,27 +95,19 @@ class EmbeddedExecutor:
         return kind == "workflow" and type not in self._slow
 
     def has_room(self, kind: str, type: str) -> bool:
-        if kind == "workflow":
-            return type in self._slow
-        return self._free[self.registry.activities[type].is_async] > 0
+        return type in self._slow if kind == "workflow" else self.activities.has_room(type)
 
     def take(self, task: Task) -> bool:
-        if task.kind == "workflow":
-            return True
-        lane = self.registry.activities[task.type].is_async
-        if self._free[lane] <= 0:
-            return False
-        self._free[lane] -= 1
-        return True
+        return task.kind == "workflow" or self.activities.take(task.type)
 
     def give_back(self, task: Task) -> None:
         if task.kind == "activity":
-            self._free[self.registry.activities[task.type].is_async] += 1
+            self.activities.give_back(task.type)
 
     def deliver(self, assignment: Any) -> None:
         self.holding.add(assignment.task.id)
         if isinstance(assignment, ActivityAssignment):
-            self._run_activity(assignment)
+            self.activities.run(assignment)
         elif assignment.task.call != "held":
             self._run_on_thread(assignment)
 
@@ -160,19 +121,13 @@ class EmbeddedExecutor:
 
     def closed(self, run_id: str) -> None:
         """The run is over: attempts that still run for it are told to stop."""
-        for attempt, task in list(self._attempts.values()):
-            if attempt.run_id == run_id:
-                attempt.cancel()
-                if task is not None:
-                    task.cancel()
+        self.activities.cancel(run_id)
 
     def stop(self) -> None:
         """Give up all live code and stop the async activities; their leases end with this process's engine."""
         for run in list(self._fibers):
             self.forget(run)
-        for _, task in list(self._attempts.values()):
-            if task is not None:
-                task.cancel()
+        self.activities.stop()
 
     # -- workflow code
 
@@ -353,112 +308,10 @@ class EmbeddedExecutor:
 
         self.host.report(key, message, reported)
 
-    # -- activities
-
-    def _run_activity(self, assignment: ActivityAssignment) -> None:
-        definition = self.registry.activities[assignment.activity_type]
-        attempt = Attempt(assignment, self._beat)
-        if definition.is_async:
-            task = self.host.spawn(self._async_attempt(assignment, attempt), f"activity-{assignment.activity_type}")
-            self._attempts[assignment.activity_attempt_id] = (attempt, task)
-        else:
-            self._attempts[assignment.activity_attempt_id] = (attempt, None)
-            self.host.thread(lambda: self._attempt(assignment, attempt), self._ended)
-
-    def _attempt(self, assignment: ActivityAssignment, attempt: Attempt) -> tuple[ActivityAssignment, Message]:
-        """One try of a sync activity, on a pool thread: decode, run, encode."""
-        set_current(attempt)
-        try:
-            fn, args, kwargs = self.call_of(assignment.activity_type, assignment.arguments)
-            result = dumps(fn(*args, **kwargs))
-        except BaseException as error:
-            return assignment, self._failed(assignment, error)
-        finally:
-            set_current(None)
-        return assignment, _completed(assignment, self.owner, result)
-
-    async def _async_attempt(self, assignment: ActivityAssignment, attempt: Attempt) -> None:
-        set_current(attempt)
-        message: Message
-        try:
-            fn, args, kwargs = self.call_of(assignment.activity_type, assignment.arguments)
-            message = _completed(assignment, self.owner, dumps(await fn(*args, **kwargs)))
-        except GeneratorExit:
-            raise  # its loop is gone, and whom it could tell with it
-        except BaseException as error:
-            if isinstance(error, asyncio.CancelledError) and not attempt.cancelled and _being_cancelled():
-                raise  # the process is stopping: the lease ends with it and the activity is delivered again
-            message = self._failed(assignment, error)
-        self._ended((assignment, message))
-
-    def call_of(self, type: str, arguments: bytes | None) -> tuple[Callable[..., Any], list[Any], dict[str, Any]]:
-        definition = self.registry.activities[type]
-        args, kwargs = definition.signature.unpack(arguments) if arguments is not None else ([], {})
-        instance = self.registry.instances.get(type)
-        return (definition.fn if instance is None else definition.fn.__get__(instance)), args, kwargs
-
-    def _ended(self, outcome: tuple[ActivityAssignment, Message]) -> None:
-        assignment, message = outcome
-        self._attempts.pop(assignment.activity_attempt_id, None)
-        self.holding.discard(assignment.task.id)
-        self._free[self.registry.activities[assignment.activity_type].is_async] += 1
-        self.host.report(assignment.task.workflow, message, None)
-        self.host.room()
-
-    def _failed(self, assignment: ActivityAssignment, error: BaseException) -> Message:
-        return FailActivity(
-            step=assignment.step,
-            attempt=assignment.attempt_number,
-            owner=self.owner,
-            run_id=assignment.run_id,
-            failure=self.failure_of(error, assignment.retry_policy.non_retryable_error_types),
-        )
-
-    def failure_of(self, error: BaseException, fatal: Sequence[str]) -> Failure:
-        if isinstance(error, ActivityCancelled):
-            return Failure(message=str(error), exception_type="ActivityCancelled", non_retryable=True)
-        failure = self.registry.exceptions.failure(error)
-        if fatal and any(error_type(kind) in fatal for kind in type(error).__mro__):
-            return replace(failure, non_retryable=True)  # as with `except`, a subclass counts
-        return failure
-
-    def _beat(self, attempt: Attempt, progress: Progress | None) -> None:
-        """Called on the activity's own thread: hand the heartbeat over and go on."""
-        assignment = attempt._assignment  # pyright: ignore[reportPrivateUsage]
-        message = HeartbeatActivity(
-            step=assignment.step,
-            attempt=assignment.attempt_number,
-            owner=self.owner,
-            run_id=assignment.run_id,
-            progress=progress,
-        )
-
-        def heard(reply: HeartbeatReply | None, error: BaseException | None) -> None:
-            if reply is not None and not reply.can_continue:
-                attempt.cancel()
-
-        self.host.post(lambda: self.host.report(assignment.task.workflow, message, heard))
-
 
 def _goes_on(fiber: Fiber) -> bool:
     """Whether local activities belong to this task. Behind an update they wait for the ordinary task that records them."""
     return bool(fiber.locals) and fiber.block is None and not fiber.answer
-
-
-def _being_cancelled() -> bool:
-    """Whether this task was told to stop, or its code raised a cancellation of its own."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
-
-
-def _completed(assignment: ActivityAssignment, owner: str, result: bytes) -> Message:
-    return CompleteActivity(
-        step=assignment.step,
-        attempt=assignment.attempt_number,
-        owner=owner,
-        run_id=assignment.run_id,
-        result=result,
-    )
 
 
 def _explain(assignment: WorkflowAssignment, block: Block) -> None:

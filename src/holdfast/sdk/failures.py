@@ -24,7 +24,7 @@ def throw(fiber: Fiber, outcome: Thrown) -> NoReturn:
 def remember(fiber: Fiber, outcome: Thrown, exception: E) -> E:
     """This exception stands for that failure: if the code goes on, it was handled."""
     if outcome.failure_id is not None:
-        fiber.thrown[outcome.failure_id] = exception
+        fiber.given.add(outcome.failure_id, exception)
     return exception
 
 

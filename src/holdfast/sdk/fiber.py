@@ -14,13 +14,10 @@ from collections.abc import Callable, Iterator, Mapping
 from copy import copy
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from msgspec.structs import replace
-
 from holdfast.codec.exceptions import Exceptions
 from holdfast.kernel.command import Command
 from holdfast.kernel.event import Event, Recorded, StepEvent
-from holdfast.kernel.feature import Outcome, Shape, Thrown
-from holdfast.kernel.features.local_activity import RecordLocalActivity
+from holdfast.kernel.feature import Outcome
 from holdfast.kernel.features.start import WorkflowStarted
 from holdfast.kernel.features.timer import TimerFired
 from holdfast.kernel.features.workflow_task import WorkflowAssignment, place_of
@@ -29,11 +26,11 @@ from holdfast.kernel.task import Block
 from holdfast.kernel.values import Micros
 from holdfast.sdk import strand as strands
 from holdfast.sdk.errors import DurableCallRefused, Evicted
+from holdfast.sdk.handled import Given
+from holdfast.sdk.known import Known, KnownSteps
 from holdfast.sdk.strand import Strand, current_strand
 
 P = TypeVar("P")
-
-TOPOLOGY = "parallel all barrier matching current topology"
 
 CANCEL = object()
 """Woken with this, a strand meets a cancellation where it waits."""
@@ -59,15 +56,6 @@ class Rules(NamedTuple):
 
     reactions: Mapping[type[Event], Callable[[Fiber, Recorded], None]]
     settle: Callable[[Fiber], None]
-
-
-class _Known(NamedTuple):
-    """A step that history has and the code has not reached yet."""
-
-    shape: Shape
-    event: StepEvent
-    types: list[str]
-    outcome: Outcome | None
 
 
 class Fiber:
@@ -101,8 +89,7 @@ class Fiber:
         self.length = 0  # the history as long as the code has seen it
         self.step = 0  # the last step number the code has asked for
         self.commands: list[Any] = []
-        self.local_failures: dict[str, int | str] = {}  # provisional failure id -> step, or true id once recorded
-        self.thrown: dict[str, BaseException] = {}  # failures given to the code since its last completion
+        self.given = Given()
         self.locals: dict[int, Any] = {}
         self.block: Block | None = None
         self.abandoned = False
@@ -118,11 +105,10 @@ class Fiber:
         self.branches: dict[Any, None] = {}  # not joined yet, oldest first
         self.markers: dict[str, int] = {}
         self._main = main
-        self._known: dict[int, _Known] = {}
+        self._known = KnownSteps(machine, fingerprint)
         self._waiting: dict[int, Strand | Callable[[Outcome], None]] = {}
         self._runnable: deque[tuple[Strand | None, Any]] = deque()
         self._suspended: set[Strand] = set()
-        self._asked: list[tuple[int, str]] = []  # what a replay asked for, to be shown beside its history
         self._random: random.Random | None = None
         self.parts: dict[type[Any], Any] = {}
         self._ahead: Iterator[Recorded] = iter(())  # the events behind the one being applied
@@ -159,8 +145,7 @@ class Fiber:
                     continue  # the run is over; only what its last task ran beside itself still reaches the code
                 waiter = self._waiting.pop(event.sequence, None)  # type: ignore[attr-defined]
                 if waiter is None:
-                    if self.local_failures:
-                        self._learn_id(event.sequence, outcome)  # type: ignore[attr-defined]
+                    self.given.recorded(event.sequence, outcome)  # type: ignore[attr-defined]
                     continue
                 self._meet(entry, cursor)
                 self._resolve(waiter, outcome)
@@ -176,7 +161,7 @@ class Fiber:
                 self.ended_at = entry.sequence
         self.replaying = False
         if self._known and self.block is None:
-            self._block_unreached()
+            self.block = self._known.unreached(self.closing is not None)
         self._settle()
 
     def _settle(self) -> None:
@@ -209,29 +194,7 @@ class Fiber:
         commands, self.commands = self.commands, []
         if self.closing is not None:
             commands.append(self.closing)
-        if not self.thrown:
-            return commands, []
-        # Whatever was thrown into the code and is not what the run fails with was caught.
-        handled = [id for id, exception in self.thrown.items() if exception is not self.fatal]
-        self.thrown = {}
-        if self.local_failures:
-            handled = self._mark_handled(commands, handled)
-        return commands, handled
-
-    def _mark_handled(self, commands: list[Any], handled: list[str]) -> list[str]:
-        """The failure of a local activity has no id before it is recorded: its own record says that it was caught."""
-        found = [self.local_failures.pop(id, id) for id in handled]
-        steps = {step for step in found if isinstance(step, int)}
-        for position, command in enumerate(commands):
-            if isinstance(command, RecordLocalActivity) and command.sequence in steps:
-                commands[position] = replace(command, handled=True)
-        return [id for id in found if isinstance(id, str)]
-
-    def _learn_id(self, step: int, outcome: Outcome | None) -> None:
-        """A local failure was recorded before the code got to see it: from now on it has an id of its own."""
-        provisional = f"local:{step}"
-        if provisional in self.local_failures and isinstance(outcome, Thrown) and outcome.failure_id is not None:
-            self.local_failures[provisional] = outcome.failure_id
+        return commands, self.given.handled(self.fatal, commands)
 
     def abandon(self) -> None:
         """Give the live code up. It is unwound with every durable call, log and side effect inert."""
@@ -423,7 +386,7 @@ class Fiber:
         self._check()
         self.step = step = self.step + 1
         if self._known:
-            self._asked = [*self._asked[-7:], (step, operation.describe())]
+            self._known.asked(step, operation)
         return step
 
     def _ask(self, operation: Operation) -> int:
@@ -437,29 +400,10 @@ class Fiber:
             self._guard(step, operation, known)
         return step
 
-    def _guard(self, step: int, operation: Operation, known: _Known) -> None:
-        shape = known.shape
-        detail = None if shape.detail is None else shape.detail(known.event)
-        if shape.name == operation.shape and (detail is None or operation.detail is None or detail == operation.detail):
-            changed = operation.differs(known.event)
-            if changed is None:
-                return
-            self.park(self._drifted(step, changed, known, operation))
-        self._known[step] = known
-        self.park(self._mismatch(step, operation.describe(), operation.shape))
-
-    def _drifted(self, step: int, changed: str, known: _Known, operation: Operation) -> Block:
-        waits = operation.shape == "condition wait"
-        return Block(
-            message=f"step {step} is not the one in history: {changed}",
-            type="ConditionWaitDefinitionMismatch" if waits else "NonDeterministicReplayError",
-            replay_blocked=True,
-            reason="condition_wait_definition_mismatch" if waits else "history_shape_mismatch",
-            workflow_sequence=step,
-            expected_history_shape=known.shape.name if waits else TOPOLOGY,
-            recorded_event_types=known.types,
-            fingerprint=self.fingerprint,
-        )
+    def _guard(self, step: int, operation: Operation, known: Known) -> None:
+        block = self._known.compare(step, operation, known)
+        if block is not None:
+            self.park(block)
 
     def _begin(self, started: WorkflowStarted) -> None:
         self.main = strands.run(self, lambda: self._main(self, started))
@@ -485,7 +429,7 @@ class Fiber:
         for entry in events:
             event = entry.event
             if type(event) in steps and event.sequence > self.step:  # type: ignore[attr-defined]
-                self._note(entry, event)  # type: ignore[arg-type]
+                self._known.note(entry, event)  # type: ignore[arg-type]
             place = entry.context.decided_after
             if place is None or type(event) is TimerFired:
                 place = entry.sequence
@@ -494,59 +438,9 @@ class Fiber:
             last = place
         return events if ordered else sorted(events, key=place_of)
 
-    def _note(self, entry: Recorded, event: StepEvent) -> None:
-        shape = self.machine.shape(event)
-        if shape is None:
-            return
-        known = self._known.get(event.sequence)
-        outcome = self.machine.outcome(event)
-        if known is None:
-            self._known[event.sequence] = _Known(shape, event, [entry.type], outcome)
-            return
-        known.types.append(entry.type)
-        if outcome is not None and known.outcome is None:
-            self._known[event.sequence] = known._replace(outcome=outcome)
-
-    def _block_unreached(self) -> None:
-        """History has steps that the code no longer asks for."""
-        step = min(self._known)
-        if self.closing is not None and self._known[step].shape.name == "continue as new":
-            return
-        asked = "the end of the workflow" if self.closing is not None else "nothing (it waits)"
-        self._asked.append((step, asked))
-        self.block = self._mismatch(step, asked, "no step")
-
-    def _mismatch(self, step: int, asked: str, shape: str) -> Block:
-        recorded = self._known[step]
-        rows: dict[int, tuple[str, str]] = {number: ("", text) for number, text in self._asked}
-        for number, text in list(rows.items()):
-            known = self._known.get(number)
-            rows[number] = (_described(known) if known is not None else text[1], text[1])
-        rows[step] = (_described(recorded), asked)
-        for number in range(step + 1, step + 3):
-            known = self._known.get(number)
-            if known is not None:
-                rows.setdefault(number, (_described(known), ""))
-        return Block(
-            message=f"replay diverged at step {step}: history has {_described(recorded)}, the code asked for {asked}",
-            type="NonDeterministicReplayError",
-            replay_blocked=True,
-            reason="history_shape_mismatch",
-            workflow_sequence=step,
-            expected_history_shape=shape,
-            recorded_event_types=recorded.types,
-            difference=[(f"{number}: {left}", right) for number, (left, right) in sorted(rows.items())],
-            fingerprint=self.fingerprint,
-        )
-
 
 _NO_REACTIONS: Mapping[type[Event], Callable[[Fiber, Recorded], None]] = {}
 
 
 def local_activity(event: Any) -> bool:
     return getattr(event, "local_activity", False)
-
-
-def _described(known: _Known) -> str:
-    detail = known.shape.detail
-    return known.shape.name if detail is None else f"{known.shape.name} {detail(known.event)}"

@@ -6,7 +6,6 @@ when all have succeeded or one has failed. Work of several steps per member is f
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from typing import Any, TypeVar, cast, overload
@@ -14,10 +13,11 @@ from typing import Any, TypeVar, cast, overload
 from holdfast.kernel.feature import Outcome, Thrown
 from holdfast.kernel.groups import GroupEntry
 from holdfast.sdk import strand as strands
+from holdfast.sdk.composite import Composite
 from holdfast.sdk.errors import DurableCallRefused
 from holdfast.sdk.fiber import Fiber
 from holdfast.sdk.step import Call, Step
-from holdfast.sdk.strand import Strand, current_fiber, current_strand
+from holdfast.sdk.strand import Strand, current_strand
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -226,53 +226,20 @@ class Run:
                 leaf.call.cancel(self._fiber, leaf.step)
 
 
-class GroupStep(Step[Any]):
+class GroupStep(Composite):
     """A described group: a member of another, or awaited in `async def` code."""
-
-    composite = True
 
     __slots__ = ("plan",)
 
     def __init__(self, plan: Plan) -> None:
-        super().__init__(cast(Any, None))
+        super().__init__()
         self.plan = plan
 
-    def run(self) -> Any:
-        fiber = current_fiber()
-        if fiber is None:
-            return self.plan.outside()
-        strand = current_strand()
-        assert strand is not None
-        waiting = False
+    def begin(self, fiber: Fiber, done: Callable[[], None]) -> Run:
+        return Run(fiber, self.plan, done)
 
-        def done() -> None:
-            if waiting:
-                fiber.wake(strand, None)
-
-        group = Run(fiber, self.plan, done)
-        if not group.over:
-            waiting = True
-            try:
-                fiber.suspend(strand)
-            except asyncio.CancelledError:
-                group.cancel()
-                raise
-        return group.value()
-
-    async def _awaited(self) -> Any:
-        fiber = current_fiber()
-        if fiber is None:
-            return self.plan.outside()
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        group = Run(fiber, self.plan, lambda: None if future.done() else future.set_result(None))
-        if not group.over:
-            try:
-                await future
-            except asyncio.CancelledError:
-                if not fiber.abandoned:
-                    group.cancel()
-                raise
-        return group.value()
+    def outside(self) -> Any:
+        return self.plan.outside()
 
     def __repr__(self) -> str:
         return f"<step gather of {len(self.plan.members)}>"

@@ -11,6 +11,7 @@ from holdfast.kernel.event import Recorded
 from holdfast.kernel.features.intake import Commanded
 from holdfast.kernel.features.reconcile import Reconciled
 from holdfast.protocol import commands as tell
+from holdfast.protocol import rejections
 from holdfast.protocol import requests as ask
 from holdfast.sdk import errors
 from holdfast.sdk.durations import Duration, to_seconds
@@ -42,32 +43,15 @@ def accept(command: Commanded) -> Commanded:
     """An accepted command, or the error its durable rejection stands for."""
     if command.accepted:
         return command
-    what = f"{command.command_type} {command.target_name!r}" if command.target_name else command.command_type
-    wrong = "; ".join(f"{name} {', '.join(said)}" for name, said in command.validation_errors.items())
     raise error_of(
         command.rejection_reason or "rejected",
-        f"{what} of workflow {command.workflow_id!r} was rejected: {wrong or _why(command)}",
+        rejections.sentence(command),
         outcome=command.outcome,
         command_id=command.command_id,
         run_id=command.run_id,
         validation_errors=command.validation_errors,
+        declared=command.declared,
     )
-
-
-def _why(command: Commanded) -> str:
-    match command.rejection_reason:
-        case "run_not_active":
-            return f"its run {command.run_id} has ended"
-        case "selected_run_not_current":
-            return f"run {command.requested_run_id} is not the current one; that is {command.run_id}"
-        case "earlier_signal_pending":
-            return "a signal sent earlier has not been applied yet; try again"
-        case "unknown_signal" | "unknown_update":
-            return "the workflow does not declare it"
-        case "workflow_definition_unavailable":
-            return "no live worker knows the workflow's code"
-        case reason:
-            return str(reason)
 
 
 def packed(

@@ -8,14 +8,13 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from holdfast.codec.values import dumps
 from holdfast.kernel.failure import Failure
 from holdfast.kernel.feature import Outcome, Thrown, Value
 from holdfast.kernel.features.activity import ActivityAssignment
 from holdfast.kernel.features.local_activity import LocalAttempt, RecordLocalActivity
 from holdfast.kernel.features.workflow_task import WorkflowAssignment
 from holdfast.kernel.values import attempt_id, execution_id
-from holdfast.sdk.attempt import Attempt, set_current
+from holdfast.sdk.attempt import Attempt
 from holdfast.sdk.fiber import Fiber
 
 if TYPE_CHECKING:
@@ -57,57 +56,31 @@ class _Round:
 
     def _try(self, step: int, call: ActivityCall[Any]) -> None:
         executor = self.executor
-        definition = call.definition
-        arguments = call.packed()
         number = len(self.attempts[step]) + 1
-        current = self._attempt(step, call, number)
-        timeout = definition.policy.start_to_close_timeout
+        timeout = call.definition.policy.start_to_close_timeout
         if timeout is not None:
             executor.host.later(timeout, lambda: self._expire(step, call, number))
+        assignment = self._assignment(step, call, number)
+        # Its heartbeats need no engine: the task is held.
+        attempt = Attempt(assignment, lambda attempt, progress: None)
+        task = executor.activities.start(assignment, attempt, lambda result: self._tried(step, call, number, result))
+        if task is not None:
+            self.tasks[step] = task
 
-        def attempt() -> bytes | Failure:
-            set_current(current)
-            try:
-                fn, args, kwargs = executor.call_of(definition.type, arguments)
-                return dumps(fn(*args, **kwargs))
-            except BaseException as error:
-                return executor.failure_of(error, definition.policy.non_retryable_error_types)
-
-        async def attempt_async() -> None:
-            set_current(current)
-            try:
-                fn, args, kwargs = executor.call_of(definition.type, arguments)
-                result: bytes | Failure = dumps(await fn(*args, **kwargs))
-            except BaseException as error:
-                task = asyncio.current_task()
-                if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
-                    raise  # the process is stopping; nothing was recorded and a replay runs it again
-                result = executor.failure_of(error, definition.policy.non_retryable_error_types)
-            self._tried(step, call, number, result)
-
-        if definition.is_async:
-            self.tasks[step] = executor.host.spawn(attempt_async(), f"local-{definition.type}")
-        else:
-            executor.host.thread(attempt, lambda result: self._tried(step, call, number, result))
-
-    def _attempt(self, step: int, call: ActivityCall[Any], number: int) -> Attempt:
-        """What the code of a local activity can know of itself. Its heartbeats need no engine: the task is held."""
+    def _assignment(self, step: int, call: ActivityCall[Any], number: int) -> ActivityAssignment:
         task = self.assignment
-        return Attempt(
-            ActivityAssignment(
-                task=task.task,
-                namespace=task.namespace,
-                workflow_id=task.workflow_id,
-                run_id=task.run_id,
-                step=step,
-                activity_execution_id=execution_id(task.run_id, step),
-                activity_attempt_id=attempt_id(task.run_id, step, number),
-                attempt_number=number,
-                activity_type=call.definition.type,
-                arguments=None,
-                retry_policy=call.definition.policy,
-            ),
-            lambda attempt, progress: None,
+        return ActivityAssignment(
+            task=task.task,
+            namespace=task.namespace,
+            workflow_id=task.workflow_id,
+            run_id=task.run_id,
+            step=step,
+            activity_execution_id=execution_id(task.run_id, step),
+            activity_attempt_id=attempt_id(task.run_id, step, number),
+            attempt_number=number,
+            activity_type=call.definition.type,
+            arguments=call.packed(),
+            retry_policy=call.definition.policy,
         )
 
     def _expire(self, step: int, call: ActivityCall[Any], number: int) -> None:
@@ -181,7 +154,7 @@ class _Round:
             retry_policy=definition.policy,
         )
         if isinstance(result, Failure):
-            provisional = f"local:{step}"
-            self.fiber.local_failures[provisional] = step
-            return record, Thrown(result, provisional, "timeout" if timeout_kind else "activity", timeout_kind)
+            return record, Thrown(
+                result, self.fiber.given.add_local(step), "timeout" if timeout_kind else "activity", timeout_kind
+            )
         return record, Value(result)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, TypeVar, cast, overload
 
 from holdfast.kernel.feature import Outcome
+from holdfast.sdk.composite import Composite
 from holdfast.sdk.errors import NotInWorkflow
 from holdfast.sdk.fiber import Fiber
 from holdfast.sdk.step import Call, Step
-from holdfast.sdk.strand import current_fiber, current_strand
 
 T = TypeVar("T")
 A = TypeVar("A")
@@ -37,10 +36,15 @@ class Contest:
         if self.winner is None:
             self.winner = place
             self.outcome = outcome
-            self.give_up_losers()
+            self.cancel()
             self._done()
 
-    def give_up_losers(self) -> None:
+    @property
+    def over(self) -> bool:
+        return self.winner is not None
+
+    def cancel(self) -> None:
+        """Nobody waits any more for those that have not won."""
         for place, step in list(self._steps.items()):
             if place != self.winner:
                 del self._steps[place]
@@ -53,51 +57,20 @@ class Contest:
         return self.winner, self._calls[self.winner].finish(self._fiber, self.outcome)
 
 
-class RaceStep(Step[Any]):
-    composite = True
+class RaceStep(Composite):
     __slots__ = ("_calls",)
 
     def __init__(self, steps: Sequence[Any]) -> None:
-        super().__init__(cast(Any, None))
+        super().__init__()
         self._calls = [_contender(step) for step in steps]
         if not self._calls:
             raise TypeError("race() needs at least one step")
 
-    def run(self) -> Any:
-        fiber = current_fiber()
-        strand = current_strand()
-        if fiber is None or strand is None:
-            raise NotInWorkflow("race()")
-        waiting = False
+    def begin(self, fiber: Fiber, done: Callable[[], None]) -> Contest:
+        return Contest(fiber, self._calls, done)
 
-        def done() -> None:
-            if waiting:
-                fiber.wake(strand, None)
-
-        contest = Contest(fiber, self._calls, done)
-        if contest.winner is None:
-            waiting = True
-            try:
-                fiber.suspend(strand)
-            except asyncio.CancelledError:
-                contest.give_up_losers()
-                raise
-        return contest.value()
-
-    async def _awaited(self) -> Any:
-        fiber = current_fiber()
-        if fiber is None:
-            raise NotInWorkflow("race()")
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        contest = Contest(fiber, self._calls, lambda: None if future.done() else future.set_result(None))
-        if contest.winner is None:
-            try:
-                await future
-            except asyncio.CancelledError:
-                if not fiber.abandoned:
-                    contest.give_up_losers()
-                raise
-        return contest.value()
+    def outside(self) -> Any:
+        raise NotInWorkflow("race()")
 
     def __repr__(self) -> str:
         return f"<step race of {len(self._calls)}>"

@@ -81,8 +81,8 @@ def test_a_wait_may_come_to_hold_further_on_in_the_same_task() -> None:
 def test_an_update_that_makes_it_hold_cancels_the_timeout() -> None:
     flow = talking(TIMED)
     flow.update("add", at=1)
-    assert flow.workflow_task.resume.workflow_update_id == "RUN1-u2"
-    flow.complete(CompleteUpdate(update_id="RUN1-u2"))
+    assert flow.workflow_task.resume.workflow_update_id == "RUN1-u2.4"
+    flow.complete(CompleteUpdate(update_id="RUN1-u2.4"))
     assert flow.workflow_task.state == "ready"
     decision = flow.complete(SatisfyConditionWait(step=1), at=2)
     assert names(flow.history[2:]) == [
@@ -272,7 +272,7 @@ def test_nothing_is_inferred_from_a_worker_that_numbers_its_steps() -> None:
 def test_nothing_is_inferred_from_the_task_of_an_update() -> None:
     flow = talking(WAIT)
     flow.update("add")
-    decision = flow.complete(CompleteUpdate(update_id="RUN1-u2"), numbered=False)
+    decision = flow.complete(CompleteUpdate(update_id="RUN1-u2.3"), numbered=False)
     assert names(decision.events) == ["UpdateApplied", "UpdateCompleted"]
     assert list(flow.run.part(Conditions).open) == [1]
 

@@ -58,7 +58,7 @@ def test_it_is_recorded_right_behind_what_the_task_decides_in_the_order_of_the_c
     assert [entry.context.command_sequence for entry in held] == [2, 3, 4]
     assert [entry.context.decided_after for entry in held] == [None] * 3
     assert decision.workflow.held == ()
-    assert flow.workflow_task.resume.workflow_update_id == "RUN1-u2"
+    assert flow.workflow_task.resume.workflow_update_id == "RUN1-u2.4"
 
 
 def test_facts_that_are_no_message_are_recorded_at_once() -> None:
@@ -162,9 +162,9 @@ def test_when_the_run_closes_instead_its_updates_fail_and_nobody_is_left_to_be_t
     decision = close(flow)
     assert names(decision.events)[-1] == "UpdateCompleted"
     update = only(decision, UpdateCompleted)
-    assert (update.update_id, update.outcome, update.non_retryable) == ("RUN1-u2", "update_failed", True)
+    assert (update.update_id, update.outcome, update.non_retryable) == ("RUN1-u2.2", "update_failed", True)
     assert update.terminal_reason == flow.run.closed_reason
-    assert [topic for topic, _ in decision.told] == ["update:RUN1-u2"]
+    assert [topic for topic, _ in decision.told] == ["update:RUN1-u2.2"]
     assert flow.state.held == []
     assert decision.workflow.held == ()
     assert flow.rows == {}
@@ -188,11 +188,11 @@ def test_a_run_that_continues_as_new_hands_them_on() -> None:
         *("WorkflowContinuedAsNew", "StartAccepted", "WorkflowStarted"),
         *("UpdateAccepted", "SignalReceived", "SignalReceived"),
     ]
-    assert list(flow.run.part(Updates).pending) == ["RUN1-u2"]
+    assert list(flow.run.part(Updates).pending) == ["RUN1-u2.2"]
     assert list(flow.run.part(Signals).received) == ["RUN1-s3", "RUN1-s4"]
     assert flow.state.held == []
     assert flow.workflow_task.id == "RUN2-v3"
-    assert names(flow.complete(CompleteUpdate(update_id="RUN1-u2")).events) == ["UpdateApplied", "UpdateCompleted"]
+    assert names(flow.complete(CompleteUpdate(update_id="RUN1-u2.2")).events) == ["UpdateApplied", "UpdateCompleted"]
     assert flow.workflow_task.id == "RUN2-w2"
 
 

@@ -29,11 +29,12 @@ from holdfast.kernel.features.update import (
 from holdfast.kernel.features.workflow_task import WAITING_FOR_HISTORY, shown_to
 from holdfast.kernel.limits import Limits
 from holdfast.kernel.task import Block
+from holdfast.kernel.values import accepted_behind
 
 from ..given import TALKING, Flow, given, names, only, parameter, refold, snapshot, vars_of
 
 LATER = StartTimer(delay_seconds=600)
-DONE = CompleteUpdate(update_id="RUN1-u2", result=b"r")
+DONE = CompleteUpdate(update_id="RUN1-u2.3", result=b"r")
 
 
 def talking(*commands: Command, **options: Any) -> Flow:
@@ -54,12 +55,12 @@ def test_an_accepted_update_is_a_command_and_a_fact() -> None:
     assert vars_of(decision.reply, ("accepted", "outcome", "update_id", "command_id", "command_sequence")) == {
         "accepted": True,
         "outcome": None,
-        "update_id": "RUN1-u2",
+        "update_id": "RUN1-u2.3",
         "command_id": "RUN1-c2",
         "command_sequence": 2,
     }
     assert [entry.event for entry in decision.events] == [
-        UpdateAccepted(workflow_command_id="RUN1-c2", update_id="RUN1-u2", update_name="add", arguments=b"args")
+        UpdateAccepted(workflow_command_id="RUN1-c2", update_id="RUN1-u2.3", update_name="add", arguments=b"args")
     ]
 
 
@@ -69,10 +70,23 @@ def test_it_gets_a_task_of_its_own() -> None:
     flow.update("add")
     task = flow.workflow_task
     assert (task.id, task.upto, task.state) == ("RUN1-v4", 4, "ready")
-    resume = {"workflow_wait_kind": "update", "open_wait_id": "update:RUN1-u2", "workflow_update_id": "RUN1-u2"}
-    resume |= {"resume_source_kind": "workflow_update", "resume_source_id": "RUN1-u2"}
+    resume = {"workflow_wait_kind": "update", "open_wait_id": "update:RUN1-u2.3", "workflow_update_id": "RUN1-u2.3"}
+    resume |= {"resume_source_kind": "workflow_update", "resume_source_id": "RUN1-u2.3"}
     assert vars_of(task.resume, resume) == resume
     assert task.resume.workflow_command_id == "RUN1-c2"
+
+
+def test_the_id_of_an_update_says_where_to_look_for_it() -> None:
+    flow = given(definition=TALKING)
+    flow.lease()
+    ids = [flow.update("add").reply.update_id for _ in range(2)]
+    length = flow.run.length
+    flow.complete(LATER)
+    assert [accepted_behind(id) for id in ids] == [length, length]
+    found = {entry.event.update_id: entry.sequence for entry in flow.history if isinstance(entry.event, UpdateAccepted)}
+    assert list(found) == ids
+    assert all(place > length for place in found.values())
+    assert [accepted_behind(id) for id in ("RUN1-u2", "another", "", "x.y", "x.٣")] == [0] * 5
 
 
 # -- rejected
@@ -246,12 +260,14 @@ def test_a_handler_that_returns_applies_and_completes_the_update() -> None:
     decision = flow.complete(DONE)
     assert [entry.event for entry in decision.events] == [
         UpdateApplied(
-            workflow_command_id="RUN1-c2", update_id="RUN1-u2", update_name="add", arguments=b"args", sequence=1
+            workflow_command_id="RUN1-c2", update_id="RUN1-u2.3", update_name="add", arguments=b"args", sequence=1
         ),
-        UpdateCompleted(workflow_command_id="RUN1-c2", update_id="RUN1-u2", update_name="add", sequence=1, result=b"r"),
+        UpdateCompleted(
+            workflow_command_id="RUN1-c2", update_id="RUN1-u2.3", update_name="add", sequence=1, result=b"r"
+        ),
     ]
     assert {entry.context.decided_after for entry in decision.events} == {4}
-    assert decision.told == [("update:RUN1-u2", decision.events[1])]
+    assert decision.told == [("update:RUN1-u2.3", decision.events[1])]
     assert flow.run.part(Updates).pending == {}
 
 
@@ -261,7 +277,7 @@ def test_a_handler_that_raises_fails_the_update_and_not_the_run() -> None:
     flow.update("add")
     failure = Failure(message="no", exception_type="Refusal")
     decision = flow.complete(
-        FailUpdate(update_id="RUN1-u2", message="no", exception_type="Refusal", exception=failure, non_retryable=True)
+        FailUpdate(update_id="RUN1-u2.3", message="no", exception_type="Refusal", exception=failure, non_retryable=True)
     )
     assert names(decision.events) == ["UpdateCompleted"]
     event = only(decision, UpdateCompleted)
@@ -275,7 +291,7 @@ def test_a_handler_that_raises_fails_the_update_and_not_the_run() -> None:
     }
     assert flow.run.open
     assert flow.rows == {}  # nothing has changed, so there is nothing to look at
-    assert [topic for topic, _ in decision.told] == ["update:RUN1-u2"]
+    assert [topic for topic, _ in decision.told] == ["update:RUN1-u2.3"]
 
 
 def test_an_ordinary_task_follows_so_that_the_code_sees_what_the_update_changed() -> None:
@@ -312,7 +328,7 @@ def test_the_task_of_an_update_goes_ahead_of_the_ordinary_one() -> None:
     assert flow.workflow_task.id == "RUN1-w2"
     decision = flow.update("add")
     assert {change.task_id: change.task is not None for change in decision.tasks} == {"RUN1-v3": True, "RUN1-w2": False}
-    flow.complete(DONE)
+    flow.complete(CompleteUpdate(update_id=decision.reply.update_id))
     assert flow.workflow_task.id == "RUN1-w2"
 
 
@@ -338,7 +354,7 @@ def test_an_update_accepted_in_the_middle_of_the_task_of_another_comes_behind_it
     decision = flow.complete(DONE)
     assert names(decision.events) == ["UpdateApplied", "UpdateCompleted", "UpdateAccepted"]
     assert flow.workflow_task.id == "RUN1-v7"
-    flow.complete(CompleteUpdate(update_id="RUN1-u3"))
+    flow.complete(CompleteUpdate(update_id="RUN1-u3.4"))
     assert flow.workflow_task.id == "RUN1-w5"
 
 
@@ -383,10 +399,10 @@ def test_a_lost_task_of_an_update_is_restored_as_it_was() -> None:
         ([LATER, DONE], "commands[0]"),
         ([DONE, CompleteWorkflow()], "commands[1]"),
         ([DONE, DONE], "commands"),
-        ([DONE, FailUpdate(update_id="RUN1-u2", message="x")], "commands"),
-        ([CompleteUpdate(update_id="RUN1-u3")], "update_id"),  # not the next one
+        ([DONE, FailUpdate(update_id="RUN1-u2.3", message="x")], "commands"),
+        ([CompleteUpdate(update_id="RUN1-u3.4")], "update_id"),  # not the next one
         ([CompleteUpdate(update_id="RUN1-u9")], "update_id"),
-        ([FailUpdate(update_id="RUN1-u3", message="x")], "update_id"),
+        ([FailUpdate(update_id="RUN1-u3.4", message="x")], "update_id"),
     ],
 )
 def test_the_task_of_an_update_ends_that_update_and_nothing_else(commands: list[Command], field: str) -> None:
@@ -398,7 +414,7 @@ def test_the_task_of_an_update_ends_that_update_and_nothing_else(commands: list[
     assert names(flow.complete(DONE).events) == ["UpdateApplied", "UpdateCompleted"]
 
 
-@pytest.mark.parametrize("command", [DONE, FailUpdate(update_id="RUN1-u2", message="x")])
+@pytest.mark.parametrize("command", [DONE, FailUpdate(update_id="RUN1-u2.3", message="x")])
 def test_an_ordinary_task_cannot_end_an_update(command: Command) -> None:
     flow = given(definition=TALKING)
     flow.lease()
@@ -423,15 +439,15 @@ def test_updates_that_a_run_did_not_get_to_fail_with_it(end: Command, closed_rea
     assert names(decision.events)[1:] == ["UpdateCompleted", "UpdateCompleted"]
     for position, entry in enumerate(decision.events[1:]):
         event: Any = entry.event
-        assert (event.update_id, event.workflow_command_id) == (f"RUN1-u{position + 2}", f"RUN1-c{position + 2}")
+        assert (event.update_id, event.workflow_command_id) == (f"RUN1-u{position + 2}.2", f"RUN1-c{position + 2}")
         assert (event.outcome, event.terminal_reason, event.non_retryable) == ("update_failed", closed_reason, True)
         assert event.failure_id == f"RUN1-f{entry.sequence}"
-    assert [topic for topic, _ in decision.told] == ["update:RUN1-u2", "update:RUN1-u3"]
+    assert [topic for topic, _ in decision.told] == ["update:RUN1-u2.2", "update:RUN1-u3.2"]
     assert snapshot(flow, refold(flow)) == snapshot(flow)
 
 
 def test_a_result_beyond_the_limit_fails_the_run_and_the_update_with_it() -> None:
     flow = talking(limits=Limits(payload_size=3))
     flow.update("add")
-    decision = flow.complete(CompleteUpdate(update_id="RUN1-u2", result=b"1234"))
+    decision = flow.complete(CompleteUpdate(update_id="RUN1-u2.3", result=b"1234"))
     assert names(decision.events) == ["WorkflowFailed", "UpdateCompleted"]

@@ -165,18 +165,18 @@ def test_a_signal_that_is_held_is_received() -> None:
 @pytest.mark.contract("UPD-11", "UPD-22")
 def test_every_update_has_a_record() -> None:
     flow = updating()
-    flow.complete(CompleteUpdate(update_id="RUN1-u2", result=b"r"))
+    flow.complete(CompleteUpdate(update_id="RUN1-u2.3", result=b"r"))
     flow.complete()
     flow.when(Update(name="nope"))
-    flow.when(Update(name="add"))
-    flow.complete(FailUpdate(update_id="RUN1-u4", message="no"))
-    flow.when(Update(name="add"))
+    second = flow.when(Update(name="add")).reply.update_id
+    flow.complete(FailUpdate(update_id=second, message="no"))
+    third = flow.when(Update(name="add")).reply.update_id
     seen = updates(flow.history)
     assert [(view.update_id, view.status) for view in seen] == [
-        ("RUN1-u2", "completed"),
+        ("RUN1-u2.3", "completed"),
         ("RUN1-u3", "rejected"),
-        ("RUN1-u4", "failed"),
-        ("RUN1-u5", "accepted"),
+        (second, "failed"),
+        (third, "accepted"),
     ]
     assert (seen[0].result, seen[2].failure_message, seen[1].rejection_reason) == (b"r", "no", "unknown_update")
     assert updates([entry for entry in flow.history if entry.type != "UpdateAccepted"])[1].status == "failed"

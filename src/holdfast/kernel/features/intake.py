@@ -200,6 +200,11 @@ def cause(command: CommandRecord) -> Context:
     return Context(command_id=command.id, command_sequence=command.sequence, source=command.source)
 
 
+def update_of(command: CommandRecord) -> str:
+    """The id of the update that a command asked for."""
+    return update_id(command.resolved_run_id or "", command.sequence or 0, command.behind)
+
+
 def _record(
     turn: Turn,
     message: Commanding,
@@ -208,6 +213,7 @@ def _record(
     status: str,
     why: Rejection | None,
     resolved: Run | None = None,
+    behind: int | None = None,
 ) -> CommandRecord:
     run = resolved or turn.flow.run
     told = message if isinstance(message, Telling) else None
@@ -226,6 +232,7 @@ def _record(
         validation_errors={} if why is None else why.errors,
         context=message.context,
         payload=None if told is None else told.arguments,
+        behind=behind,
     )
     turn.reply = _reply(turn, command)
     return command
@@ -248,6 +255,6 @@ def _reply(turn: Turn, command: CommandRecord, *, repeated: bool = False) -> Com
         target_name=command.target_name,
         requested_run_id=command.requested_run_id,
         signal_id=signal_id(run_id or "", command.sequence or 0) if numbered and kind == "signal" else None,
-        update_id=update_id(run_id or "", command.sequence or 0) if numbered and kind == "update" else None,
+        update_id=update_of(command) if numbered and kind == "update" else None,
         repeated=repeated,
     )

@@ -26,6 +26,7 @@ from holdfast.kernel.features.intake import (
     misdirected,
     reject,
     repeated,
+    update_of,
 )
 from holdfast.kernel.features.start import Identity
 from holdfast.kernel.limits import Breach, over_count
@@ -33,7 +34,7 @@ from holdfast.kernel.message import Refused
 from holdfast.kernel.state import Run
 from holdfast.kernel.task import Resume
 from holdfast.kernel.turn import Turn
-from holdfast.kernel.values import CODEC, failure_id, update_id
+from holdfast.kernel.values import CODEC, failure_id
 
 
 class Update(Telling, frozen=True, kw_only=True):
@@ -130,7 +131,7 @@ def update(turn: Turn, message: Update) -> None:
             turn.admit(
                 UpdateRejected(
                     workflow_command_id=command.id,
-                    update_id=update_id(turn.run.run_id, command.sequence or 0),
+                    update_id=update_of(command),
                     update_name=message.name,
                     rejection_reason=why.reason,
                     outcome=why.outcome,
@@ -140,11 +141,11 @@ def update(turn: Turn, message: Update) -> None:
                 cause(command),
             )
         return
-    command = accept(turn, message, None)
+    command = accept(turn, message, None, behind=turn.run.length)
     turn.admit(
         UpdateAccepted(
             workflow_command_id=command.id,
-            update_id=update_id(turn.run.run_id, command.sequence or 0),
+            update_id=update_of(command),
             update_name=message.name,
             arguments=message.arguments,
             target_scope=command.target_scope,

@@ -25,6 +25,7 @@ class EngineHost:
         self._world = world
         self._pool = world.pool(threads, "holdfast-activity")
         self._workflows = world.pool(1, "holdfast-workflow")
+        self._closed = False
         self.executor: EmbeddedExecutor | None = None
 
     def held(self, start: Callable[[BaseException | None], None]) -> object:
@@ -62,8 +63,9 @@ class EngineHost:
         self._world.post(call)
 
     def later(self, seconds: float, call: Callable[[], None]) -> None:
-        self._world.at(self._world.now() + round(seconds * SECOND), call)
+        self._world.at(self._world.now() + round(seconds * SECOND), lambda: None if self._closed else call())
 
     def close(self) -> None:
+        self._closed = True
         self._pool.close()
         self._workflows.close()

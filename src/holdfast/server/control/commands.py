@@ -14,6 +14,7 @@ from msgspec import Meta, Struct
 from holdfast.kernel.features.intake import Commanded
 from holdfast.kernel.features.update import UpdateCompleted
 from holdfast.protocol import commands as tell
+from holdfast.protocol import rejections
 from holdfast.protocol.payloads import arguments, decoded, envelope
 from holdfast.protocol.tasks import optional_iso
 from holdfast.server.auth import OPERATOR
@@ -236,23 +237,12 @@ def accepted(call: Call, done: Commanded, request_id: str | None, operation: str
         return receipt
     why = done.rejection_reason or "rejected"
     status, reason = _REJECTIONS.get(why, (409, "update_rejected" if operation == "update" else why))
-    named = "" if done.target_name is None else f" {done.target_name!r}"
     receipt |= {"rejection_reason": why}
     if operation == "update":
         receipt |= {"update_id": done.update_id, "update_status": "rejected", "update_name": done.target_name}
     if done.validation_errors:
         receipt |= {"errors": done.validation_errors, "validation_errors": done.validation_errors, "field": "input"}
-    raise Problem(
-        status,
-        reason,
-        f"{done.command_type}{named} of workflow {done.workflow_id!r} was rejected: {_said(done)}",
-        **receipt,
-    )
-
-
-def _said(done: Commanded) -> str:
-    errors = [f"{name} {', '.join(what)}" for name, what in done.validation_errors.items()]
-    return "; ".join(errors) if errors else (done.rejection_reason or "rejected").replace("_", " ")
+    raise Problem(status, reason, rejections.sentence(done), **receipt)
 
 
 _VERBS = {

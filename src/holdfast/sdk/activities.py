@@ -1,0 +1,169 @@
+"""Activities in a worker's process: sync ones on a pool of threads, async ones as tasks of its loop.
+
+An attempt decodes, runs and encodes in one place (`start`), whoever asked for it: the engine (`run`, which counts room and
+reports the outcome) or a workflow task that holds local activities.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from msgspec.structs import replace
+
+from holdfast.codec.values import dumps
+from holdfast.kernel.failure import Failure
+from holdfast.kernel.features.activity import (
+    ActivityAssignment,
+    CompleteActivity,
+    FailActivity,
+    HeartbeatActivity,
+    HeartbeatReply,
+    Progress,
+)
+from holdfast.kernel.message import Message
+from holdfast.sdk.activity import error_type
+from holdfast.sdk.attempt import Attempt, set_current
+from holdfast.sdk.errors import ActivityCancelled
+from holdfast.sdk.host import Host
+from holdfast.sdk.registry import Registry
+
+
+class Activities:
+    def __init__(
+        self, host: Host, registry: Registry, owner: str, holding: set[str], *, threads: int, tasks: int
+    ) -> None:
+        self._host = host
+        self._registry = registry
+        self._owner = owner
+        self._holding = holding
+        self._free = {False: threads, True: tasks}  # by: is the activity async
+        self._running: dict[str, tuple[Attempt, asyncio.Task[Any] | None]] = {}
+
+    # -- room
+
+    def has_room(self, type: str) -> bool:
+        return self._free[self._registry.activities[type].is_async] > 0
+
+    def take(self, type: str) -> bool:
+        lane = self._registry.activities[type].is_async
+        if self._free[lane] <= 0:
+            return False
+        self._free[lane] -= 1
+        return True
+
+    def give_back(self, type: str) -> None:
+        self._free[self._registry.activities[type].is_async] += 1
+
+    # -- attempts
+
+    def run(self, assignment: ActivityAssignment) -> None:
+        """The attempt that the engine has handed out, room taken."""
+        attempt = Attempt(assignment, lambda attempt, progress: self._beat(assignment, attempt, progress))
+        id = assignment.activity_attempt_id
+        self._running[id] = attempt, None
+        task = self.start(assignment, attempt, lambda result: self._ended(assignment, result))
+        if task is not None:
+            self._running[id] = attempt, task
+
+    def start(
+        self, assignment: ActivityAssignment, attempt: Attempt, done: Callable[[bytes | Failure], None]
+    ) -> asyncio.Task[Any] | None:
+        """One try. `done` is told on the engine's thread, unless the process stops first."""
+        type = assignment.activity_type
+        if not self._registry.activities[type].is_async:
+            self._host.thread(lambda: self._attempt(assignment, attempt), done)
+            return None
+
+        async def work() -> None:
+            done(await self._async_attempt(assignment, attempt))
+
+        return self._host.spawn(work(), f"activity-{type}")
+
+    def cancel(self, run_id: str) -> None:
+        """Nobody waits for the attempts of this run any more."""
+        for attempt, task in list(self._running.values()):
+            if attempt.run_id == run_id:
+                attempt.cancel()
+                if task is not None:
+                    task.cancel()
+
+    def stop(self) -> None:
+        """Stop the async ones; what runs on a thread cannot be stopped from outside."""
+        for _, task in list(self._running.values()):
+            if task is not None:
+                task.cancel()
+
+    def _attempt(self, assignment: ActivityAssignment, attempt: Attempt) -> bytes | Failure:
+        set_current(attempt)
+        try:
+            fn, args, kwargs = self._call(assignment)
+            return dumps(fn(*args, **kwargs))
+        except BaseException as error:
+            return self._failure(assignment, error)
+        finally:
+            set_current(None)
+
+    async def _async_attempt(self, assignment: ActivityAssignment, attempt: Attempt) -> bytes | Failure:
+        set_current(attempt)
+        try:
+            fn, args, kwargs = self._call(assignment)
+            return dumps(await fn(*args, **kwargs))
+        except GeneratorExit:
+            raise  # its loop is gone, and whom it could tell with it
+        except BaseException as error:
+            if isinstance(error, asyncio.CancelledError) and not attempt.cancelled and _being_cancelled():
+                raise  # the process is stopping: the lease ends with it and the activity is delivered again
+            return self._failure(assignment, error)
+
+    def _call(self, assignment: ActivityAssignment) -> tuple[Callable[..., Any], list[Any], dict[str, Any]]:
+        definition = self._registry.activities[assignment.activity_type]
+        arguments = assignment.arguments
+        args, kwargs = definition.signature.unpack(arguments) if arguments is not None else ([], {})
+        instance = self._registry.instances.get(assignment.activity_type)
+        return (definition.fn if instance is None else definition.fn.__get__(instance)), args, kwargs
+
+    def _failure(self, assignment: ActivityAssignment, error: BaseException) -> Failure:
+        if isinstance(error, ActivityCancelled):
+            return Failure(message=str(error), exception_type="ActivityCancelled", non_retryable=True)
+        failure = self._registry.exceptions.failure(error)
+        fatal = assignment.retry_policy.non_retryable_error_types
+        if fatal and any(error_type(kind) in fatal for kind in type(error).__mro__):
+            return replace(failure, non_retryable=True)  # as with `except`, a subclass counts
+        return failure
+
+    def _ended(self, assignment: ActivityAssignment, result: bytes | Failure) -> None:
+        self._running.pop(assignment.activity_attempt_id, None)
+        self._holding.discard(assignment.task.id)
+        self.give_back(assignment.activity_type)
+        self._host.report(assignment.task.workflow, self._outcome(assignment, result), None)
+        self._host.room()
+
+    def _outcome(self, assignment: ActivityAssignment, result: bytes | Failure) -> Message:
+        step, number, run_id = assignment.step, assignment.attempt_number, assignment.run_id
+        if isinstance(result, Failure):
+            return FailActivity(step=step, attempt=number, owner=self._owner, run_id=run_id, failure=result)
+        return CompleteActivity(step=step, attempt=number, owner=self._owner, run_id=run_id, result=result)
+
+    def _beat(self, assignment: ActivityAssignment, attempt: Attempt, progress: Progress | None) -> None:
+        """Called on the activity's own thread: hand the heartbeat over and go on."""
+        message = HeartbeatActivity(
+            step=assignment.step,
+            attempt=assignment.attempt_number,
+            owner=self._owner,
+            run_id=assignment.run_id,
+            progress=progress,
+        )
+
+        def heard(reply: HeartbeatReply | None, error: BaseException | None) -> None:
+            if reply is not None and not reply.can_continue:
+                attempt.cancel()
+
+        self._host.post(lambda: self._host.report(assignment.task.workflow, message, heard))
+
+
+def _being_cancelled() -> bool:
+    """Whether this task was told to stop, or its code raised a cancellation of its own."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
