@@ -187,9 +187,9 @@ class Engine:
                 item.assignments.append(self.machine.assign(entry.flow, task))
         if turn.born:
             self._line_up(entry, turn)
-        if turn.due is not None and turn.due != item.queued:
-            item.queued = turn.due
-            self.inline.add(entry, turn.due, turn.runner)
+        if turn.due is not None and turn.due.id != item.queued:
+            item.queued = turn.due.id
+            self.inline.add(entry, turn.due.id, turn.runner)
 
     def _line_up(self, entry: Entry, turn: Turn) -> None:
         born, turn.born = turn.born, []
@@ -200,8 +200,10 @@ class Engine:
         """No more messages for this turn: it becomes a decision."""
         entry = item.entry
         entry.open = None
+        unborn = item.turn.due is not None
         decision = item.decision = self.machine.seal(item.turn)
-        self._follow(item)
+        if unborn:
+            self._follow(item)
         if decision.wake_moved and self.holder:
             self.waking.set(entry.flow.key, entry.flow.next_wake)
 

@@ -16,7 +16,7 @@ from holdfast.engine.cache import Entry
 from holdfast.engine.matching import COLD, Executor, Held
 from holdfast.kernel.event import HistoryDamaged, Recorded
 from holdfast.kernel.features.lease import Claim, Offer
-from holdfast.kernel.features.workflow_task import FailWorkflowTask, WorkflowAssignment, shown_to, unborn
+from holdfast.kernel.features.workflow_task import FailWorkflowTask, WorkflowAssignment, shown_to
 from holdfast.kernel.message import Refused
 from holdfast.kernel.state import Run
 from holdfast.kernel.task import Block, Lease, Task
@@ -67,11 +67,13 @@ class InlineCode:
 
     def _activate(self, entry: Entry, task_id: str, executor: Executor) -> None:
         flow = entry.flow
-        task = flow.tasks.get(task_id)
         item = entry.open
-        if item is not None and item.queued == task_id:
-            item.queued = None
-            task = task or unborn(item.turn, task_id)
+        if item is None:
+            task = flow.tasks.get(task_id)
+        else:
+            task = item.turn.task(task_id)
+            if item.queued == task_id:
+                item.queued = None
         if entry.dead:
             # Evicted or thrown away before its turn came: whatever is due there is found from its rows.
             self._engine.look_at(flow.key)

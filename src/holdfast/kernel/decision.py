@@ -1,4 +1,4 @@
-"""A Decision: all effects of one message on one workflow instance, applied entirely or not at all.
+"""A Decision: all effects of the messages of one turn on one instance, applied entirely or not at all.
 
 The set of effects is closed: append events, put or close tasks, set the next wake, record a command, write index rows,
 send, reply. The store persists exactly these shapes and knows no feature.
@@ -111,17 +111,17 @@ class Ended(Struct, frozen=True, gc=False):
 class Decision(Struct, gc=False):
     workflow: WorkflowRow
     after: int  # the decision this one was made on top of; 0 creates the instance
-    events: Sequence[Recorded]
-    tasks: Sequence[TaskChange]
-    runs: Sequence[tuple[bool, RunRow]]  # (is new, row)
-    commands: Sequence[CommandRecord]
-    reply: Any
-    born: Sequence[Task]  # tasks that came out ready and unmatched, for the engine's queues
-    leased: Sequence[Task]  # tasks that came out leased, to be delivered after the commit
-    closed: Sequence[str]  # runs that closed in this decision
-    ended: Ended | None  # the chain of runs ended in this decision
-    sends: Sequence[Send]
-    took: Sequence[int]  # sends that were taken with this decision
-    told: Sequence[tuple[str, Any]]  # (topic, value) for whoever waits for that topic of this instance
-    wake_moved: bool  # `next_wake` differs from before
-    idle: bool  # nothing to write; only the reply counts
+    events: Sequence[Recorded] = ()
+    tasks: Sequence[TaskChange] = ()
+    runs: Sequence[tuple[bool, RunRow]] = ()  # (is new, row)
+    commands: Sequence[CommandRecord] = ()
+    reply: Any = None  # to the last message
+    born: Sequence[Task] = ()  # tasks that came out ready and unmatched, for the engine's queues
+    leased: Sequence[Task] = ()  # tasks that came out leased, to be delivered after the commit
+    closed: Sequence[str] = ()  # runs that closed in this decision
+    ended: Ended | None = None  # the chain of runs ended in this decision
+    sends: Sequence[Send] = ()
+    took: Sequence[int] = ()  # sends that were taken with this decision
+    told: Sequence[tuple[str, Any]] = ()  # (topic, value) for whoever waits for that topic of this instance
+    wake_moved: bool = False  # `next_wake` differs from before
+    idle: bool = False  # nothing to write; only the reply counts

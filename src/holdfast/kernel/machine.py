@@ -139,7 +139,9 @@ class Machine:
     ) -> Decision:
         """What one message changes. The state is folded forward as far as the decision goes."""
         turn = self.open(flow, ids, offer)
-        self.take(turn, message, now)
+        reply = self.take(turn, message, now)
+        if self.idle(turn):
+            return Decision(self._row(flow), turn.after, reply=reply, born=turn.born, idle=True)
         return self.seal(turn)
 
     def open(
@@ -181,28 +183,8 @@ class Machine:
         """All effects of the messages that the turn has taken, as one decision."""
         flow = turn.flow
         if turn.due is not None:
-            turn.here = nobody  # the code has not run: its task is born after all
-            self.bear(turn)
+            self.bear(turn)  # the code has not run: its task is born after all
             self._follow(turn)
-        if self.idle(turn):
-            return Decision(
-                self._row(flow),
-                turn.after,
-                (),
-                (),
-                (),
-                (),
-                turn.reply,
-                turn.born,
-                (),
-                (),
-                None,
-                (),
-                (),
-                (),
-                False,
-                True,
-            )
         if turn.reindex:
             turn.index_now()
         before = flow.next_wake
@@ -226,7 +208,6 @@ class Machine:
             turn.took,
             turn.told,
             flow.next_wake != before,
-            False,
         )
 
     def evolve(self, flow: Workflow, run: Run, entry: Recorded) -> None:
@@ -386,8 +367,8 @@ class Machine:
     def bear(self, turn: Turn) -> None:
         """Put the workflow task whose code was to run within this turn: somebody asks for it, or it did not run."""
         if turn.due is not None:
-            turn.due = None
-            workflow_task.put_due(turn)
+            task, turn.due = turn.due, None
+            turn.put(task)
 
     def _follow(self, turn: Turn) -> None:
         """What follows from what was recorded: tasks, and who takes them."""

@@ -7,7 +7,7 @@ run and is the only one to touch it. `Workflow` adds what lives beside history: 
 from __future__ import annotations
 
 from heapq import heappush
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from holdfast.kernel.event import Context, Event
 from holdfast.kernel.task import Resume, Task
@@ -19,6 +19,20 @@ Moment = tuple[Micros, str, int | str]
 """A deadline on an agenda: when, which kind, of what."""
 
 OPEN = ("pending", "waiting")
+
+
+class Parts(dict[type[Any], Any]):
+    """The features' own state of a run, each made on first use."""
+
+    __slots__ = ()
+
+    def __missing__(self, kind: type[P]) -> P:
+        part = self[kind] = kind()
+        return part
+
+
+class PartOf(Protocol):
+    def __call__(self, kind: type[P], /) -> P: ...
 
 
 class Run:
@@ -38,6 +52,7 @@ class Run:
         "length",
         "not_before",
         "number",
+        "part",
         "parts",
         "rearmed",
         "routing",
@@ -70,14 +85,8 @@ class Run:
         self.apart: list[tuple[int, Resume]] = []  # events that get a task of their own, ahead of the waking ones
         self.agenda: list[Moment] = []  # heap of (at, kind, id); entries may be stale
         self.rearmed: dict[Moment, Micros] = {}  # deadlines that a clock since set back put too far away
-        self.parts: dict[type[Any], Any] = {}
-
-    def part(self, kind: type[P]) -> P:
-        """This feature's own state of the run, made on first use."""
-        found = self.parts.get(kind)
-        if found is None:
-            found = self.parts[kind] = kind()
-        return found
+        self.parts = Parts()
+        self.part: PartOf = self.parts.__getitem__  # asked for many times a step, so without a call of Python
 
     @property
     def open(self) -> bool:

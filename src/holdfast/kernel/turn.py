@@ -50,7 +50,7 @@ class Turn(Struct, eq=False):
     touched: dict[str, bool] = {}  # task id -> a row existed before this turn
     stirred: list[str] = []  # tasks to be put before the workers
     born: list[Task] = []  # those that nobody took
-    due: str | None = None  # the workflow task that is not born because its code runs before the turn is sealed
+    due: Task | None = None  # the workflow task that is not born because its code runs before the turn is sealed
     runner: Any = None  # by whom
     # Most turns have none of these; a shared empty tuple costs nothing.
     asked: Sequence[Command] = ()  # by the completion that is being checked
@@ -103,6 +103,11 @@ class Turn(Struct, eq=False):
                 if reached == step:
                     return command
         return None
+
+    def task(self, id: str) -> Task | None:
+        """A task of this instance, born or not."""
+        found = self.flow.tasks.get(id)
+        return self.due if found is None and self.due is not None and self.due.id == id else found
 
     def put(self, task: Task) -> Task:
         flow = self.flow

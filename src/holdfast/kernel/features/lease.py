@@ -76,7 +76,7 @@ class Release(Message, frozen=True, kw_only=True):
 
 
 def claim(turn: Turn, message: Claim) -> None:
-    if message.task_id == turn.due:
+    if turn.due is not None and turn.due.id == message.task_id:
         turn.machine.bear(turn)
     refusal = claim_status(turn.flow, message.task_id, message.kind, turn.now, message.by)
     if refusal is not None:

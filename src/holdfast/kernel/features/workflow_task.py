@@ -155,27 +155,15 @@ def ensure(turn: Turn) -> None:
             return
         if waking:
             turn.drop(workflow_task_id(run.run_id, waking[0][0]))  # it comes again, behind the one apart
-    elif turn.due is not None:
+    elif turn.due is not None or workflow_task_id(run.run_id, waking[0][0]) in flow.tasks:
         return
-    else:
-        id = workflow_task_id(run.run_id, waking[0][0])
-        if id in flow.tasks:
+    task = _task(flow, run)
+    if task.upto is None and run.not_before <= turn.now and pause.allows(run):
+        turn.runner = turn.here(run)
+        if turn.runner is not None:
+            turn.due = task
             return
-        if run.not_before <= turn.now and pause.allows(run):
-            turn.runner = turn.here(run)
-            if turn.runner is not None:
-                turn.due = id
-                return
-    put_due(turn)
-
-
-def put_due(turn: Turn) -> None:
-    turn.put(_task(turn.flow, turn.run))
-
-
-def unborn(turn: Turn, task_id: str) -> Task | None:
-    """The workflow task that is due in this turn and has no row."""
-    return _task(turn.flow, turn.run) if task_id == turn.due else None
+    turn.put(task)
 
 
 def complete(turn: Turn, message: CompleteWorkflowTask) -> None:
@@ -335,7 +323,7 @@ def _apply(turn: Turn, commands: list[Command]) -> None:
 def _held(turn: Turn, message: CompleteWorkflowTask | FailWorkflowTask) -> Task:
     if message.lease is not None:
         # Claimed and spent in one decision: the lease is never a row, only the context of what it causes.
-        task = turn.flow.tasks.get(message.task_id) or unborn(turn, message.task_id)
+        task = turn.task(message.task_id)
         if task is None:
             raise Refused("task_not_found", f"task {message.task_id} does not exist or is already closed")
         if task.state != "ready":
