@@ -91,6 +91,7 @@ ALLOWED = {
     "ChildRunTerminated": f"{CHILD} {CHILD_CLOSED} {EXC} failure_id failure_category",
     "ChildSignalSent": "sequence child_call_id signal_name arguments",
     "ChildSignalSentByUpdate": "update_id number child_call_id signal_name arguments",
+    "CarriedChildClosed": "child_call_id child_workflow_instance_id child_workflow_run_id child_status closed_reason",
     "ParentClosePolicyApplied": POLICY,
     "ParentClosePolicyFailed": f"{POLICY} error",
     "SignalReceived": "workflow_command_id signal_id workflow_instance_id workflow_run_id signal_name signal_wait_id"

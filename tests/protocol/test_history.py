@@ -39,6 +39,7 @@ from holdfast.kernel.features.cancel import (
     WorkflowTerminated,
 )
 from holdfast.kernel.features.child import (
+    CarriedChildClosed,
     ChildRunCancelled,
     ChildRunCompleted,
     ChildRunFailed,
@@ -255,6 +256,16 @@ CASES: list[tuple[Event, dict[str, Any]]] = [
     (
         ChildSignalSentByUpdate(update_id="R-u4", number=0, child_call_id="R-h2", signal_name="go"),
         {"update_id": "R-u4", "number": 0},
+    ),
+    (
+        CarriedChildClosed(
+            child_call_id="Q-h2",
+            child_workflow_instance_id="I",
+            child_workflow_run_id="C",
+            child_status="failed",
+            closed_reason="failed",
+        ),
+        {"child_call_id": "Q-h2", "child_status": "failed"},
     ),
     (ParentClosePolicyApplied(**POLICY), {"policy": "terminate"}),
     (ParentClosePolicyFailed(**POLICY, error="no"), {"error": "no"}),

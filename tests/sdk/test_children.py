@@ -16,6 +16,7 @@ from holdfast import (
     ChildStopped,
     DefinitionError,
     NotInWorkflow,
+    Signal,
     WorkflowFailed,
     activity,
     aio,
@@ -625,3 +626,39 @@ async def test_a_reference_that_names_something_else_is_refused() -> None:
 
     with pytest.raises(DefinitionError, match="another process"):
         background.step(disguised, 1)
+
+
+async def test_an_endless_chain_carries_no_more_children_than_are_open() -> None:
+    go, done = Signal[str]("go"), Signal[str]("done")
+
+    @workflow(type="leaf", unchecked=True)
+    def leaf() -> None:
+        wait(done)
+
+    @workflow(type="chain", unchecked=True)
+    def chain(left: int) -> None:
+        child.options(parent_close="terminate").start(leaf)
+        wait(go)
+        if left:
+            continue_as_new(chain, left - 1)
+
+    async with memory(chain, leaf) as app:
+        run = await app.start(chain, "c", 4)
+
+        async def found(type: str, count: int) -> Any:
+            rows = await app.list(type=type)
+            return rows[0] if len(rows) == count else None
+
+        async def told() -> bool:
+            return "CarriedChildClosed" in names(await run.history())
+
+        for leg in range(1, 5):
+            newest = await eventually(lambda: found("leaf", leg), "the child of this leg")  # noqa: B023
+            await run.signal(go, "on")
+            await eventually(lambda: found("chain", leg + 1), "the next leg")  # noqa: B023
+            await app.handle(leaf, newest.workflow_id).signal(done, "enough")
+            await eventually(told, "the chain is told")
+            (began,) = events(await run.history(), "WorkflowStarted")
+            assert [carried.child_workflow_instance_id for carried in began.open_children] == [newest.workflow_id]
+        await run.signal(go, "end")
+        await run.result(timeout=10)

@@ -17,6 +17,7 @@ from holdfast import (
     activity,
     aio,
     continue_as_new,
+    info,
     logger,
     query,
     side_effect,
@@ -26,8 +27,6 @@ from holdfast import (
     wait,
     workflow,
 )
-from holdfast.codec.values import loads
-from holdfast.protocol import commands as tell
 
 from .kit import eventually, evicting, memory, names
 
@@ -247,13 +246,47 @@ async def test_every_run_of_a_chain_answers_for_itself(kind: str) -> None:
             await run.signal(letters, letter)
         await run.result()
         runs = sorted(await app.list(workflow_id="l"), key=lambda row: row.number)
-        answers = [
-            await app.call(tell.QueryWorkflow(workflow_id="l", run_id=row.run_id, query_name="look")) for row in runs
-        ]
-        assert [loads(answer.result) for answer in answers] == ["a", "b", "c"]
+        assert [await run.of_run(row.run_id).query(definition.look) for row in runs] == ["a", "b", "c"]
         assert await run.query(definition.look) == "c"
-        with pytest.raises(WorkflowNotFound):
-            await app.call(tell.QueryWorkflow(workflow_id="l", run_id="another", query_name="look"))
+        with pytest.raises(WorkflowNotFound, match="'l' has no run 'another'"):
+            await run.of_run("another").query(definition.look)
+
+
+async def test_a_handle_of_one_run_is_about_that_run_alone() -> None:
+    @workflow(type="legs")
+    class Legs:
+        @query
+        def look(self) -> str:
+            return info().run_id
+
+        @update
+        def say(self) -> str:
+            return info().run_id
+
+        def handle(self, left: int) -> str:
+            wait(letters)
+            if left:
+                continue_as_new(Legs, left - 1)
+            return "done"
+
+    async with memory(Legs) as app:
+        whole = await app.start(Legs, "l", 1)
+        assert whole.run_id is not None
+        first = whole.of_run(whole.run_id)
+        assert await first.update(Legs.say) == first.run_id
+        await first.signal(letters, "a")
+        second = whole.of_run((await app.list(workflow_id="l"))[0].run_id)
+        assert await second.query(Legs.look) == second.run_id != first.run_id
+        assert await first.query(Legs.look) == first.run_id
+        assert names(await first.history())[-1] == "WorkflowContinuedAsNew"
+        for refused in (first.signal(letters, "b"), first.update(Legs.say), first.cancel(), first.terminate()):
+            with pytest.raises(
+                RequestRefused, match=f"{first.run_id} is not the current one, which is {second.run_id}"
+            ):
+                await refused
+        assert await first.archive() == "archived"
+        await second.signal(letters, "b")
+        assert await first.result() == "done"
 
 
 async def test_before_its_first_task_a_run_is_as_it_was_made(tmp_path: Path) -> None:

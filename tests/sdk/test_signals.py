@@ -21,6 +21,7 @@ from holdfast import (
     activity,
     aio,
     continue_as_new,
+    race,
     signal,
     sleep,
     spawn,
@@ -539,6 +540,68 @@ async def test_a_raising_handler_fails_the_task_not_the_run_and_a_deploy_helps(
         run = app.handle(better, "s")
         await run.repair()
         assert await run.result() == ["a", "x", "b"]
+
+
+@dataclass
+class Parcel:
+    grams: int
+
+    def __post_init__(self) -> None:
+        if self.grams < 0:
+            raise ValueError("lighter than air")
+
+
+def sorter(kind: str, takes: Any) -> Any:
+    """A workflow that reads one channel, and thinks it can deal with anything that might go wrong there."""
+    channel = Signal[takes]("parcels")
+
+    @workflow(type="sorter", signals=[channel], unchecked=True)
+    def in_plain_code() -> Any:
+        try:
+            return wait(channel)
+        except Exception as error:
+            return f"caught {error!r}"
+
+    @workflow(type="sorter", signals=[channel], unchecked=True)
+    async def in_async_code() -> Any:
+        try:
+            return await aio.wait(channel)
+        except Exception as error:
+            return f"caught {error!r}"
+
+    @workflow(type="sorter", signals=[channel], unchecked=True)
+    def in_a_race() -> Any:
+        try:
+            return race(wait.step(channel), sleep.step("1h"))[1]
+        except Exception as error:
+            return f"caught {error!r}"
+
+    return {"def": in_plain_code, "async def": in_async_code, "race": in_a_race}[kind]
+
+
+@pytest.mark.parametrize("kind", ["def", "async def", "race"])
+@pytest.mark.parametrize("sent", [{"grams": "many"}, {"grams": -1}], ids=["another type", "refused by its class"])
+async def test_a_value_that_cannot_be_read_fails_the_task_not_the_run_and_a_deploy_helps(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, kind: str, sent: dict[str, Any]
+) -> None:
+    strict, lenient = sorter(kind, Parcel), sorter(kind, dict[str, Any])
+    async with AsyncHoldfast(tmp_path / "app.db", [strict]) as app:
+        run = await app.start(strict, "s")
+        with caplog.at_level(logging.WARNING, "holdfast.worker"):
+            await run.signal("parcels", sent)
+            await eventually(lambda: any("cannot be read" in r.getMessage() for r in caplog.records))
+        found = await run.describe()
+        assert found.status == "waiting"
+        (task,) = found.tasks
+        assert task.transport_state == "repair_backoff"
+        assert task.task.block is not None
+        assert task.task.block.reason == "signal_value_unreadable"
+        assert task.task.block.message.startswith("the value of signal 'parcels' cannot be read as Parcel: ")
+        assert "SignalApplied" not in names(await run.history())
+    async with AsyncHoldfast(tmp_path / "app.db", [lenient]) as app:
+        run = app.handle(lenient, "s")
+        await run.repair()
+        assert await run.result(timeout=10) == sent
 
 
 @pytest.mark.parametrize("what", ["activity", "sleep", "wait", "spawn"])

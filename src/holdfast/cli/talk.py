@@ -179,11 +179,7 @@ def query(
     given = parsed(args, "dw query")
     if app is None:
         raise Problem("a query is answered by the workflow's code; name its file with --app FILE")
-    from holdfast.codec.values import dumps, loads
-    from holdfast.protocol.commands import QueryWorkflow
-
     with opened(path, namespace, app) as holdfast:
-        asked = QueryWorkflow(
-            workflow_id=id, namespace=namespace, run_id=run_id, query_name=name, arguments=dumps(given)
-        )
-        click.echo(_shown(loads(holdfast.call(asked).result)))
+        handle = holdfast.handle(None, id)
+        asked = handle if run_id is None else handle.of_run(run_id)
+        click.echo(_shown(asked.query(name, *given)))

@@ -26,6 +26,7 @@ from holdfast.kernel.features.activity import (
 from holdfast.kernel.features.archive import ArchiveRequested, WorkflowArchived
 from holdfast.kernel.features.cancel import CancelRequested, TerminateRequested, WorkflowCancelled, WorkflowTerminated
 from holdfast.kernel.features.child import (
+    CarriedChildClosed,
     ChildRunCompleted,
     ChildRunStarted,
     ChildSignalSent,
@@ -194,6 +195,8 @@ class Timeline:
                 return "✗", BAD, f"{name} {event.closed_reason.replace('_', ' ')}: {why}"
             case ChildSignalSent() | ChildSignalSentByUpdate():
                 return "✉", PLAIN, f"signal {event.signal_name}({words.arguments(event.arguments)}) sent to a child"
+            case CarriedChildClosed():
+                return "■", QUIET, f"child {event.child_workflow_instance_id} of an earlier run {event.child_status}"
             case ParentClosePolicyApplied():
                 return "■", QUIET, f"child {event.child_instance_id} told: {event.policy.replace('_', ' ')}"
             case ParentClosePolicyFailed():

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.engine.batch import Item
 from holdfast.engine.cache import Entry, Reply
+from holdfast.engine.recalling import recalled
 from holdfast.kernel.message import Message
 from holdfast.kernel.state import Workflow
 from holdfast.kernel.task import Task
@@ -93,18 +94,14 @@ class Losses:
 
     def _submit_again(self, key: int, message: Message, reply: Reply | None) -> None:
         """Decide a message anew. What came in between may have been an earlier try of it, elsewhere."""
-        asked = message.repeats()
-        if asked is None:
+        if message.repeats() is None:
             self._engine.submit(key, message, reply)
         else:
-            self._engine.world.spawn(self._recall(key, message, reply, *asked), "holdfast-recall")
+            self._engine.world.spawn(self._recall(key, message, reply), "holdfast-recall")
 
-    async def _recall(
-        self, key: int, message: Message, reply: Reply | None, kinds: tuple[str, ...], request_id: str
-    ) -> None:
+    async def _recall(self, key: int, message: Message, reply: Reply | None) -> None:
         try:
-            records = [await self._engine.retained(key, kind, request_id) for kind in kinds]
-            self._engine.submit(key, message.recalling(next(filter(None, records), None)), reply)
+            self._engine.submit(key, await recalled(self._engine, key, message), reply)
         except Exception as error:
             if reply is not None:
                 reply(None, error)

@@ -121,8 +121,16 @@ class AsyncHandle(Generic[R]):
     def __init__(self, client: AsyncClient, id: str, run_id: str | None, definition: WorkflowDefinition | None) -> None:
         self._client = client
         self._definition = definition
+        self._only: str | None = None  # the one run this is about
         self.id = id
         self.run_id = run_id
+
+    def of_run(self, run_id: str) -> AsyncHandle[R]:
+        """The same workflow, but this run of it: queries and history are of that run, also when it has ended, and a command
+        is rejected if it is not the current one. The result is still that of the workflow."""
+        chosen = AsyncHandle[R](self._client, self.id, run_id, self._definition)
+        chosen._only = run_id
+        return chosen
 
     async def result(self, timeout: Duration | None = None) -> R:
         """Wait for the end and return the result. Runs that continue as new are followed."""
@@ -160,6 +168,7 @@ class AsyncHandle(Generic[R]):
             tell.QueryWorkflow(
                 workflow_id=self.id,
                 namespace=self._client.namespace,
+                run_id=self._only,
                 query_name=name,
                 arguments=arguments,
                 named=named,
@@ -214,8 +223,8 @@ class AsyncHandle(Generic[R]):
 
     async def archive(self, reason: str | None = None, *, run_id: str | None = None) -> str:
         """Mark a closed run as dealt with; its history stays."""
-        request = tell.ArchiveWorkflow(**self._to(), run_id=run_id, reason=reason)
-        return accept(await self._client.call(request)).outcome or ""
+        of = self if run_id is None else self.of_run(run_id)
+        return accept(await self._client.call(tell.ArchiveWorkflow(**of._to(), reason=reason))).outcome or ""
 
     async def repair(self) -> Reconciled:
         """Restore missing tasks from history, and try blocked or failed ones again. Says what that was."""
@@ -227,7 +236,7 @@ class AsyncHandle(Generic[R]):
         return await self._client.describe(self.id)
 
     async def history(self, run_id: str | None = None) -> list[Recorded]:
-        return await self._client.history(self.id, run_id)
+        return await self._client.history(self.id, run_id or self._only)
 
     async def _update(
         self, update: Any, args: Sequence[Any], kwargs: Mapping[str, Any], wait_for: tell.WaitFor
@@ -249,7 +258,12 @@ class AsyncHandle(Generic[R]):
         return status
 
     def _to(self) -> dict[str, Any]:
-        return {"workflow_id": self.id, "namespace": self._client.namespace, "request_id": self._client.request_id}
+        return {
+            "workflow_id": self.id,
+            "namespace": self._client.namespace,
+            "run_id": self._only,
+            "request_id": self._client.request_id,
+        }
 
     def _own(self, member: Any) -> None:
         """A member of another workflow is a mistake that need not go over the wire."""

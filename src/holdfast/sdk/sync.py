@@ -82,6 +82,11 @@ class Handle(Generic[R]):
     def run_id(self) -> str | None:
         return self._handle.run_id
 
+    def of_run(self, run_id: str) -> Handle[R]:
+        """The same workflow, but this run of it: queries and history are of that run, also when it has ended, and a command
+        is rejected if it is not the current one. The result is still that of the workflow."""
+        return Handle(self._bridge, self._handle.of_run(run_id))
+
     def result(self, timeout: Duration | None = None) -> R:
         """Wait for the end and return the result. Runs that continue as new are followed."""
         return self._bridge.run(self._handle.result(timeout))

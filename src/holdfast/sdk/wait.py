@@ -13,6 +13,7 @@ from holdfast.kernel.command import Command
 from holdfast.kernel.feature import Outcome, Plain
 from holdfast.kernel.features.condition import CancelConditionWait, OpenConditionWait, valid_key
 from holdfast.kernel.features.signal import CancelSignalWait, OpenSignalWait
+from holdfast.kernel.task import Block
 from holdfast.sdk.durations import Duration, to_seconds
 from holdfast.sdk.errors import DefinitionError
 from holdfast.sdk.fiber import Fiber
@@ -108,7 +109,18 @@ class SignalCall(Call[Any]):
 
     def finish(self, fiber: Fiber, outcome: Outcome) -> Any:
         assert isinstance(outcome, Plain)
-        return typed(outcome.value, self.signal.type)
+        try:
+            return typed(outcome.value, self.signal.type)
+        except Exception as error:
+            # As with a handler: the run is not to blame for what it was told, and its code could only guess.
+            type_ = getattr(self.signal.type, "__qualname__", self.signal.type)
+            block = Block(
+                message=f"the value of signal {self.signal.name!r} cannot be read as {type_}: {error}",
+                type=type(error).__name__,
+                reason="signal_value_unreadable",
+            )
+        fiber.park(block)
+        raise AssertionError("a parked strand never continues")
 
     def cancel(self, fiber: Fiber, step: int) -> None:
         mailbox = fiber.part(Mailbox)

@@ -208,6 +208,7 @@ def talk(app: Holdfast) -> None:
     run.signal("by-name", 1, 2)
     assert_type(run.query(Approval.status), Order)
     assert_type(run.query(Approval.status, short=False), Order)
+    assert_type(run.of_run("01J8").query(Approval.status), Order)
     assert_type(run.update(Approval.rename, "bob"), int)
     assert_type(run.update(Approval.rename_later, "bob"), bytes)
     assert_type(run.submit(Approval.rename, "bob").result("5s"), int)

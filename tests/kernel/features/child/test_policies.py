@@ -8,11 +8,17 @@ from typing import Any
 
 import pytest
 
+from holdfast.kernel.command import Command
 from holdfast.kernel.features.activity import ScheduleActivity
 from holdfast.kernel.features.archive import Archive
 from holdfast.kernel.features.cancel import Cancel, CancelRequested, CancelWorkflow, Terminate
-from holdfast.kernel.features.child import CancelChild, ParentClosePolicyApplied, ParentClosePolicyFailed
-from holdfast.kernel.features.child.parcels import PolicyAnswer, StopFromParent
+from holdfast.kernel.features.child import (
+    CancelChild,
+    CarriedChildClosed,
+    ParentClosePolicyApplied,
+    ParentClosePolicyFailed,
+)
+from holdfast.kernel.features.child.parcels import ChildReport, PolicyAnswer, StopFromParent
 from holdfast.kernel.features.close import CompleteWorkflow, FailWorkflow
 from holdfast.kernel.features.continue_as_new import ContinueAsNew
 from holdfast.kernel.features.reconcile import Reconcile
@@ -197,6 +203,46 @@ def test_continuing_leaves_the_children_alone_and_takes_them_along() -> None:
     world.settle()
     assert child.run.closed_reason == "terminated", "the chain is over"
     assert names(parent.history)[-1] == "ParentClosePolicyApplied"
+
+
+@pytest.mark.parametrize(("end", "status"), [(CompleteWorkflow(), "completed"), (FailWorkflow(message="no"), "failed")])
+def test_what_has_closed_is_carried_no_further(end: Command, status: str) -> None:
+    world, parent, child = with_child("terminate")
+    parent.complete(ContinueAsNew())
+    length, waiting = len(parent.history), parent.workflow_task.id
+    child.complete(end)
+    report = world.one(ChildReport)
+    decision = world.deliver(report)
+    (closed,) = [entry.event for entry in decision.events]
+    assert isinstance(closed, CarriedChildClosed)
+    assert (closed.child_workflow_instance_id, closed.child_status) == (child.state.workflow_id, status)
+    assert (len(parent.history), parent.workflow_task.id) == (length + 1, waiting), "its code has nothing to do with it"
+    assert snapshot(parent, refold(parent)) == snapshot(parent)
+    assert world.deliver(report).events == [], "told before"
+    parent.complete(ContinueAsNew())
+    began = parent.run.part(Identity).started
+    assert began is not None
+    assert began.open_children == []
+    decision = parent.complete(CompleteWorkflow())
+    assert decision.sends == []
+
+
+def test_a_chain_carries_no_more_than_is_open() -> None:
+    world, parent, child = with_child("terminate")
+    for leg in range(20):
+        parent.complete(ContinueAsNew())
+        child.complete(CompleteWorkflow())
+        world.settle()
+        parent.complete(call(parent_close_policy="terminate"), StartTimer(delay_seconds=1))
+        world.settle()
+        child = world.child_of(parent)
+        parent.due(at=leg + 2)
+        began = parent.run.part(Identity).started
+        assert began is not None
+        assert len(began.open_children) <= 1
+    parent.complete(CompleteWorkflow())
+    world.settle()
+    assert child.run.closed_reason == "terminated"
 
 
 def test_an_abandoned_child_is_not_carried() -> None:

@@ -12,6 +12,7 @@ from holdfast.kernel.feature import CommandRule, Feature, Outcome, Plain, Shape,
 from holdfast.kernel.features.child import offspring, parcels, parent, records
 from holdfast.kernel.features.child.records import (
     CancelChild,
+    CarriedChildClosed,
     Child,
     ChildEvent,
     Children,
@@ -37,6 +38,7 @@ from holdfast.kernel.task import Resume
 __all__ = [
     "FEATURE",
     "CancelChild",
+    "CarriedChildClosed",
     "Child",
     "ChildEvent",
     "ChildRunCancelled",
@@ -118,6 +120,7 @@ FEATURE = Feature(
         **dict.fromkeys(_UNSUCCESSFUL, records.closed),
         ChildSignalSent: records.signal_sent,
         ChildSignalSentByUpdate: records.signal_sent,
+        CarriedChildClosed: records.carried_closed,
         ParentClosePolicyApplied: records.answered,
         ParentClosePolicyFailed: records.answered,
     },

@@ -17,6 +17,7 @@ from holdfast.kernel.features.child.parcels import (
 from holdfast.kernel.features.child.records import (
     POLICIES,
     CancelChild,
+    CarriedChildClosed,
     Child,
     Children,
     ChildRunCancelled,
@@ -199,8 +200,11 @@ def reported(turn: Turn, message: Deliver) -> None:
     report = message.send.parcel
     assert isinstance(report, ChildReport)
     run = turn.flow.run
-    if run is None or not run.open or run.run_id != report.parent_run_id:
-        return  # the run that asked is over; what its children do is their own business now
+    if run is None or not run.open:
+        return  # what its children do is their own business now
+    if run.run_id != report.parent_run_id:
+        _carried(turn, report)
+        return
     child = child_of(run, report.child_call_id)
     if child is None:
         return  # told before
@@ -217,6 +221,24 @@ def reported(turn: Turn, message: Deliver) -> None:
         )
     if report.close is not None:
         _close(turn, child, report, report.close)
+
+
+def _carried(turn: Turn, report: ChildReport) -> None:
+    """The run that asked has continued. Its outcome is of no use to the next, but nobody need go on carrying the child."""
+    close = report.close
+    if close is None:
+        return
+    for child in _inherited(turn.run):
+        if child.child_call_id == report.child_call_id:
+            turn.record(
+                CarriedChildClosed(
+                    child_call_id=report.child_call_id,
+                    child_workflow_instance_id=child.child_workflow_instance_id,
+                    child_workflow_run_id=report.run_id,
+                    child_status=close.status,
+                    closed_reason=close.closed_reason,
+                )
+            )
 
 
 def _close(turn: Turn, child: Child, report: ChildReport, close: Close) -> None:
@@ -327,8 +349,7 @@ def _enforce(turn: Turn, child: OpenChild) -> None:
 
 def still_open(run: Run) -> list[OpenChild]:
     """The children with a policy that closing for good would have to enforce, those of earlier runs included."""
-    started = run.part(Identity).started
-    inherited = [] if started is None else started.open_children
+    inherited = _inherited(run)
     if Children not in run.parts:
         return inherited
     own = [
@@ -342,6 +363,14 @@ def still_open(run: Run) -> list[OpenChild]:
         if child.scheduled.parent_close_policy != "abandon" and not groups.held_back(run, step)
     ]
     return [*inherited, *own]
+
+
+def _inherited(run: Run) -> list[OpenChild]:
+    """What earlier runs of the chain left open and is not over yet."""
+    started = run.part(Identity).started
+    left = [] if started is None else started.open_children
+    part = run.parts.get(Children) if left else None
+    return left if part is None else [child for child in left if child.child_call_id not in part.gone]
 
 
 def _stop(turn: Turn, call: str, instance: str, policy: str, reason: str, *, answer: bool) -> None:

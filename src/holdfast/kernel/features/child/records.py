@@ -139,6 +139,16 @@ class ChildSignalSentByUpdate(Event, frozen=True, kw_only=True, omit_defaults=Tr
     arguments: bytes | None = None
 
 
+class CarriedChildClosed(Event, frozen=True, kw_only=True, omit_defaults=True):
+    """A child that an earlier run of the chain left open is over: its policy has nothing to enforce any more."""
+
+    child_call_id: str
+    child_workflow_instance_id: str
+    child_workflow_run_id: str
+    child_status: str
+    closed_reason: str
+
+
 class ParentClosePolicy(Event, frozen=True, kw_only=True, omit_defaults=True):
     child_call_id: str
     child_instance_id: str
@@ -171,12 +181,13 @@ class Child:
 
 
 class Children:
-    __slots__ = ("answered", "open", "steps")
+    __slots__ = ("answered", "gone", "open", "steps")
 
     def __init__(self) -> None:
         self.open: dict[int, Child] = {}
         self.steps: dict[str, int] = {}  # by call
         self.answered: set[str] = set()  # calls whose children have said what they made of the parent's close
+        self.gone: set[str] = set()  # calls of earlier runs of the chain whose children are over
 
 
 def identity(child: Child) -> dict[str, Any]:
@@ -239,6 +250,10 @@ def child_of(run: Run, call: str) -> Child | None:
     children = run.part(Children)
     step = children.steps.get(call)
     return None if step is None else children.open.get(step)
+
+
+def carried_closed(run: Run, event: CarriedChildClosed, entry: Recorded) -> None:
+    run.part(Children).gone.add(event.child_call_id)
 
 
 def answered(run: Run, event: ParentClosePolicyApplied | ParentClosePolicyFailed, entry: Recorded) -> None:
