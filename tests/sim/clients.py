@@ -94,12 +94,11 @@ class Told:
 
 
 class Client:
-    def __init__(self, sim: Simulation, number: int, operations: int) -> None:
+    def __init__(self, sim: Simulation, number: int) -> None:
         self.sim = sim
         self.name = f"c{number}"
         self.random = Random(f"{sim.seed}:client {number}")
         self.wire = Wire(sim, self.random)
-        self.left = operations
         self._serial = 0
 
     def client(self, request_id: str | None = None) -> AsyncClient:
@@ -107,8 +106,7 @@ class Client:
         return client if request_id is None else client.options(request_id=request_id)
 
     async def live(self) -> None:
-        while self.left > 0:
-            self.left -= 1
+        while self.sim.operations < self.sim.target:
             await asyncio.sleep(self.random.choice([0, 0.001, 0.05, 0.5, 2, 15, 100]))
             await self.act()
 

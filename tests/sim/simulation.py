@@ -36,6 +36,9 @@ from .workers import Worker
 HARMLESS = {"conflict", "slow commit", "evicted", "stall", "late report", "request late", "request twice", "poison"}
 """Faults that cost no answer."""
 
+OPERATIONS = 200
+"""How much happens before calm comes, unless more is asked for."""
+
 BOUND = 6 * 3600
 """Virtual seconds within which everything must have ended once faults have stopped."""
 
@@ -52,8 +55,8 @@ class Simulation:
         seed: int,
         *,
         faults: Iterable[str] | None = None,
-        operations: int = 40,
-        instances: int = 6,
+        operations: int = OPERATIONS,
+        instances: int | None = None,
         clients: int = 3,
         places: int = 3,
         store: str = "memory",
@@ -62,7 +65,8 @@ class Simulation:
         self.random = Random(f"{seed}:sim")
         self.loop = VirtualLoop()
         self.faults = Faults(seed, faults)
-        self.instances = instances
+        self.target = operations
+        self.instances = max(2, operations // 30) if instances is None else instances
         self.places = self.random.randint(1, places)
         self.lines: list[str] = []
         self.operations = 0
@@ -77,11 +81,12 @@ class Simulation:
         self.told: list[Told] = []
         self.sabotaged: set[int] = set()
         self.damaged: set[int] = set()
+        self.unreadable: dict[int, tuple[Told, int]] = {}  # run -> whose it is, how long it was when it was damaged
         self.violations: list[Violation] = []
         self._failed: asyncio.Future[None] = self.loop.create_future()
         self._generation = 0
         self._checked = 0
-        self._clients = [Client(self, n, operations // clients) for n in range(clients)]
+        self._clients = [Client(self, n) for n in range(clients)]
         self._over = False
         self._workers: list[asyncio.Task[None]] = []
         self.loop_time = 0.0
@@ -234,7 +239,8 @@ class Simulation:
         dice = self.faults.dice("history damaged")
         told = dice.choice(started)
         key = self.disk.names["default", told.id]
-        rows = self.disk.events[self.disk.workflows[key].run or 0]
+        run = self.disk.workflows[key].run or 0
+        rows = self.disk.events[run]
         place = dice.randrange(len(rows))
         sequence, type, at, body, context, checksum = rows[place]
         bit = dice.randrange(len(body) * 8)
@@ -244,21 +250,21 @@ class Simulation:
         self.log(f"bit {bit} of event {sequence} of {told.id} is another")
         told.damaged = True
         self.damaged.add(key)
+        self.unreadable[run] = (told, len(rows))
 
     async def _detected(self) -> None:
-        """What is damaged is found out by whoever reads it, and nothing is built on it."""
-        lengths = {key: len(self.disk.events[self.disk.workflows[key].run or 0]) for key in self.damaged}
-        for told in self.told:
-            if told.damaged:
-                for _ in range(20):
-                    try:
-                        await self._clients[0].client().describe(told.id)
-                        self.violation("damage is detected", told.id)
-                    except HistoryDamaged:
-                        break
-                    except (Lost, StoreError):
-                        await asyncio.sleep(1)
-        after = {key: len(self.disk.events[self.disk.workflows[key].run or 0]) for key in self.damaged}
+        """What is damaged is found out by whoever reads it, and nothing is built on it from then on."""
+        lengths = {run: len(self.disk.events[run]) for run in self.unreadable}
+        for run, (told, _) in self.unreadable.items():
+            for _ in range(20):
+                try:
+                    await self._clients[0].client().history(told.id, self.disk.runs[run].run_id)
+                    self.violation("damage is detected", told.id)
+                except HistoryDamaged:
+                    break
+                except (Lost, StoreError):
+                    await asyncio.sleep(1)
+        after = {run: len(self.disk.events[run]) for run in self.unreadable}
         self.auditor.must(lengths == after, "nothing is built on damaged history", (lengths, after))
 
     # -- the story
@@ -403,7 +409,7 @@ def _world(sim: Simulation) -> Iterator[None]:
     logger.handlers, logger.propagate = [listener], False
     logger.setLevel(logging.WARNING)
     kept = recovery.NOTICE, recovery.TAKE_OVER, executor.SLOW, programs.ledger.__dict__
-    recovery.NOTICE, recovery.TAKE_OVER = SECOND, SECOND  # type: ignore[misc]
+    recovery.NOTICE, recovery.TAKE_OVER = 3 * SECOND, 2 * SECOND  # type: ignore[misc]
     executor.SLOW = math.inf
     programs.ledger.__init__()  # type: ignore[misc]
     faults = sim.faults
