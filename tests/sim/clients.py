@@ -12,7 +12,7 @@ from holdfast.sdk.client import AsyncClient
 from holdfast.sdk.errors import RequestRefused, UpdateFailed, WorkflowAlreadyStarted
 from holdfast.store import StoreError
 
-from .programs import BUILDS, Grammar, Program
+from .programs import AWAY, BUILDS, Grammar, Program
 
 if TYPE_CHECKING:
     from .nodes import Node
@@ -91,6 +91,7 @@ class Told:
         self.added: dict[int, Any] = {}  # what acknowledged updates answered
         self.paused = False
         self.damaged = False
+        self.away = False  # its code runs in workers elsewhere
 
 
 class Client:
@@ -138,6 +139,7 @@ class Client:
         program = grammar.program(is_async=place == 1, careful=place == 2)
         id = f"w{len(sim.told)}"
         told = Told(id, definition, program, (program, []))
+        told.away = pick.random() < 0.3
         grammar_used = sorted(grammar.used)
         sim.told.append(told)
         sim.log(f"{self.name} starts {id}: {program}")
@@ -145,6 +147,8 @@ class Client:
         for attempt in range(60):
             try:
                 client = self.client(f"start-{id}")
+                if told.away:
+                    client = client.options(queue=AWAY)
                 if first is None:
                     await client.start(definition, id, *told.arguments)
                 else:

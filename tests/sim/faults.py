@@ -42,6 +42,7 @@ CHANCES: dict[str, float] = {
     "worker dies": 0.05,  # one of another process, with a task it was given
     "worker fails": 0.1,
     "lease runs out": 0.1,  # and its holder goes on and reports late
+    "drain": 0.5,  # a worker elsewhere takes no more tasks, and the next of its name begins beside it
     "moved to thread": 0.01,  # a workflow type proves slow
     "evicted": 0.02,  # live code is given up
     "poison": 0.02,  # an activity returns what no codec can write

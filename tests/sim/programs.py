@@ -145,7 +145,10 @@ def near_bad(token: str) -> str:
 
 
 FAR = "far"
-"""The queue of workers in other processes."""
+"""The queue of workers in other processes that run activities one at a time, by hand."""
+
+AWAY = "away"
+"""The queue of workers in other processes that run everything."""
 
 
 @activity(type="far", queue="far", retries="forever", backoff=1)

@@ -21,6 +21,7 @@ SEEDS = Path(__file__).parent / "seeds"
 VERBS = (
     *("start", "signal with start", "note", "letter", "add", "query", "result", "describe", "list"),
     *("pause", "unpause", "cancel", "terminate", "repair", "archive", "far activity"),
+    *("task elsewhere", "activity elsewhere"),
 )
 FEATURES = (
     *("act good", "act flaky", "act beating", "act near", "act far", "risk bad", "risk near_bad", "risk hasty"),

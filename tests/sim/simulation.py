@@ -25,6 +25,7 @@ from holdfast.store import Store, StoreError
 
 from . import programs
 from .auditor import Auditor
+from .away import AwayWorker
 from .clients import Client, Lost, Told
 from .disk import Disk, MemoryStore, Seam
 from .faults import Faults
@@ -89,6 +90,7 @@ class Simulation:
         self._clients = [Client(self, n) for n in range(clients)]
         self._over = False
         self._workers: list[asyncio.Task[None]] = []
+        self.away: list[AwayWorker] = []
         self.loop_time = 0.0
         self.calm_at: int | None = None
 
@@ -136,6 +138,21 @@ class Simulation:
         self.loop.call_soon(node.bury)
         pause = 0.1 if self.faults.calm else self.random.choice([0.01, 0.5, 5, 30])
         self.loop.call_later(pause, lambda: self._open(node.place))
+
+    def worker_died(self, worker: AwayWorker) -> None:
+        if self._over:
+            return
+        self.away.remove(worker)
+        self.loop.call_soon(worker.bury)
+        if not worker.draining:
+            pause = 0.1 if self.faults.calm else self.random.choice([0.01, 5, 30, 400])
+            self.loop.call_later(pause, lambda: self._hire(worker.number))
+
+    def _hire(self, number: int) -> None:
+        if not self._over:
+            self._generation += 1
+            build = "B" if self.faults.calm or self.faults.fires("other build") else "A"
+            self.away.append(AwayWorker(self, number, self._generation, build))
 
     # -- the world
 
@@ -188,6 +205,10 @@ class Simulation:
             if node.serving and self.random.random() < 0.01 and self.faults.fires("restart"):
                 self.log(f"{node.name} is stopped")
                 node.stop()
+        for worker in list(self.away):
+            if not worker.draining and self.random.random() < 0.02 and self.faults.fires("drain"):
+                worker.drain()
+                self._hire(worker.number)
         if self.files is None:
             self._sabotage()
 
@@ -297,12 +318,16 @@ class Simulation:
             task = self.loop.create_task(Worker(self, number).live())
             task.add_done_callback(lambda done: None if done.cancelled() else self._worker_broke(done.exception()))
             self._workers.append(task)
+        for number in range(2):
+            self._hire(number)
         await asyncio.gather(*(client.live() for client in self._clients))
         self.log("calm")
         self.faults.calm = True
         self.calm_at = EPOCH + round(self.loop.time() * SECOND)
         for node in list(self.nodes):
             node.life.die("replaced")
+        for worker in list(self.away):
+            worker.life.die("replaced")
         await asyncio.sleep(0.05)
         await self._detected()
         await self._all_end()
@@ -377,6 +402,9 @@ class Simulation:
         for node in list(self.nodes):
             node.life.alive = False
             node.bury()
+        for worker in self.away:
+            worker.life.alive = False
+            worker.bury()
         for task in asyncio.all_tasks(self.loop):
             task._log_destroy_pending = False  # type: ignore[attr-defined]
             with suppress(BaseException):
