@@ -18,6 +18,7 @@ CHANCES: dict[str, float] = {
     "kill in recovery": 0.04,
     "recovery error": 0.1,  # reading fails while a guest takes over, or after an outage
     "restart": 0.15,  # an orderly stop instead of a kill, when somebody is stopped at all
+    "rolling restart": 0.5,  # one node after the other, each with the newer build, while the rest goes on
     "other build": 0.5,  # a node comes back with the other build
     "clock": 0.3,  # a node comes back with another clock
     # the store
@@ -30,6 +31,7 @@ CHANCES: dict[str, float] = {
     "conflict": 0.02,  # somebody else's commit came first
     "read error": 0.003,
     "power cut": 0.004,  # on files only: all die at once, and of the last commit a part is on disk
+    "deaf": 0.1,  # nobody ever notices another node's commits, to the end
     "missed notice": 0.1,  # another node's commit goes unnoticed this time
     # the seam to clients
     "request lost": 0.05,
@@ -53,6 +55,8 @@ CHANCES: dict[str, float] = {
     "wake lost": 0.004,
     "wake early": 0.01,
     "count falsified": 0.004,
+    "send lost": 0.02,  # of those that are asked for again
+    "index falsified": 0.004,  # the list says another state than history
     "history damaged": 0.002,  # a bit of it is another: the run is unreadable, and nothing else
 }
 

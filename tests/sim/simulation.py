@@ -14,8 +14,6 @@ from hashlib import sha256
 from random import Random
 from typing import Any
 
-from msgspec.structs import replace
-
 from holdfast.engine import recovery
 from holdfast.kernel.event import HistoryDamaged
 from holdfast.kernel.machine import Machine
@@ -31,6 +29,7 @@ from .disk import Disk, MemoryStore, Seam
 from .faults import Faults
 from .files import Files, FileStore
 from .nodes import Node
+from .rows import Rows
 from .virtual import EPOCH, VirtualLoop
 from .workers import Worker
 
@@ -81,6 +80,7 @@ class Simulation:
         self.nodes: list[Node] = []
         self.told: list[Told] = []
         self.sabotaged: set[int] = set()
+        self.falsified: set[int] = set()  # runs whose index row was forged
         self.damaged: set[int] = set()
         self.unreadable: dict[int, tuple[Told, int]] = {}  # run -> whose it is, how long it was when it was damaged
         self.violations: list[Violation] = []
@@ -91,6 +91,9 @@ class Simulation:
         self._over = False
         self._workers: list[asyncio.Task[None]] = []
         self.away: list[AwayWorker] = []
+        self.rows = Rows(self)
+        self.rolled: set[int] = set()  # places that have had their rolling restart
+        self.deaf = self.faults.fires("deaf")
         self.loop_time = 0.0
         self.calm_at: int | None = None
 
@@ -178,21 +181,17 @@ class Simulation:
             return
         self._generation += 1
         build = "A"
-        if self.faults.calm or self.faults.fires("other build"):
+        if self.faults.calm or place in self.rolled or self.faults.fires("other build"):
             build = "B"
         node = Node(self, place, self._generation, build)
         self.nodes.append(node)
         node.open()
 
-    # -- sabotage of rows
+    # -- trouble from outside
 
     def touch(self, key: int) -> None:
         """Somebody else has committed something for this instance, under an id that no engine here gives."""
-        row = self.disk.workflows.get(key)
-        if row is not None and (self.files is None or self.files.touch(key)):
-            self.disk.workflows[key] = replace(row, last=-abs(row.last) - 1)
-            self.disk.notices.append(key)
-            self.disk.version += 1
+        self.rows.touch(key)
 
     def _disturb(self) -> None:
         if self._over:
@@ -209,69 +208,19 @@ class Simulation:
             if not worker.draining and self.random.random() < 0.02 and self.faults.fires("drain"):
                 worker.drain()
                 self._hire(worker.number)
-        if self.files is None:
-            self._sabotage()
+        if self.random.random() < 0.01 and self.faults.fires("rolling restart"):
+            self._roll(list(range(self.places)))
+        self.rows.disturb()
 
-    def _sabotage(self) -> None:
-        faults, disk = self.faults, self.disk
-        tasks = list(disk.all_tasks())
-        rows = [row for key, row in sorted(disk.workflows.items())]
-        if tasks and faults.fires("task lost"):
-            task = faults.dice("task lost").choice(tasks)
-            self.log(f"the row of task {task.id} is lost")
-            del disk.tasks[task.workflow][task.id]
-            self.sabotaged.add(task.workflow)
-        if tasks and faults.fires("task falsified"):
-            task = faults.dice("task falsified").choice(tasks)
-            if task.id in disk.tasks[task.workflow]:
-                forged = faults.dice("task falsified").choice(
-                    [
-                        replace(task, state="leased", owner="nobody/worker", until=None),
-                        replace(task, state="ready", owner=None, until=None),
-                        replace(task, id=task.id + "9"),
-                    ]
-                )
-                self.log(f"the row of task {task.id} is falsified: {forged.state} {forged.id}")
-                disk.put_task(forged)
-                self.sabotaged.add(task.workflow)
-        self._damage()
-        waking = [row for row in rows if row.next_wake is not None]
-        if waking and faults.fires("wake early"):
-            row = faults.dice("wake early").choice(waking)
-            self.log(f"the wake of {row.workflow_id} is too early")
-            disk.workflows[row.key] = replace(row, next_wake=1)
-        if waking and faults.fires("wake lost"):
-            row = faults.dice("wake lost").choice(waking)
-            if row.expects == 0:
-                self.log(f"the wake of {row.workflow_id} is lost")
-                disk.workflows[row.key] = replace(row, next_wake=None)
-                self.sabotaged.add(row.key)
-        if rows and faults.fires("count falsified"):
-            row = faults.dice("count falsified").choice(rows)
-            self.log(f"the count of {row.workflow_id} is falsified")
-            disk.workflows[row.key] = replace(row, expects=row.expects + 1)
-            self.sabotaged.add(row.key)
-
-    def _damage(self) -> None:
-        """A bit of one event of a run is another. From now on nobody who reads it may believe it."""
-        started = [told for told in self.told if told.started and not told.damaged]
-        if not started or not self.faults.fires("history damaged"):
-            return
-        dice = self.faults.dice("history damaged")
-        told = dice.choice(started)
-        key = self.disk.names["default", told.id]
-        run = self.disk.workflows[key].run or 0
-        rows = self.disk.events[run]
-        place = dice.randrange(len(rows))
-        sequence, type, at, body, context, checksum = rows[place]
-        bit = dice.randrange(len(body) * 8)
-        changed = bytearray(body)
-        changed[bit // 8] ^= 1 << (bit % 8)
-        rows[place] = (sequence, type, at, bytes(changed), context, checksum)
-        self.log(f"bit {bit} of event {sequence} of {told.id} is another")
-        told.damaged = True
-        self.damaged.add(key)
-        self.unreadable[run] = (told, len(rows))
+    def _roll(self, places: list[int]) -> None:
+        """One node after the other is stopped in good order and comes back with the newer build, while the rest goes on."""
+        node = next((n for n in self.nodes if places and n.place == places[0] and n.serving), None)
+        if node is not None:
+            self.log(f"{node.name} is replaced")
+            self.rolled.add(node.place)
+            node.stop()
+        if places[1:]:
+            self.loop.call_later(self.random.choice([0.1, 3, 20]), lambda: self._roll(places[1:]))
 
     async def _detected(self) -> None:
         """What is damaged is found out by whoever reads it, and nothing is built on it from then on."""
@@ -334,7 +283,7 @@ class Simulation:
         self.log("over")
         self._over = True
         self.auditor.finish()
-        self.log(f"digest of the rows {self.rows()}")
+        self.log(f"digest of the rows {self.history_digest()}")
 
     def _worker_broke(self, error: BaseException | None) -> None:
         if not self._over:
@@ -348,13 +297,13 @@ class Simulation:
         while self.loop.time() < began + BOUND:
             await asyncio.sleep(5 if round < 10 else 60)
             round += 1
-            open = [r for r in self.disk.runs.values() if r.closed_at is None and r.workflow not in self.damaged]
+            open = self._open_runs()
             if not open and not self.undelivered():
                 return
             for told in self.told:
                 if told.started and any(run.workflow_id == told.id for run in open):
                     await self._encourage(client, told, round)
-        left = [r for r in self.disk.runs.values() if r.closed_at is None and r.workflow not in self.damaged]
+        left = self._open_runs()
         stuck = [(r.workflow_id, r.status) for r in left]
         if stuck:
             key = left[0].workflow
@@ -362,6 +311,11 @@ class Simulation:
             why = [(t.id, t.state, t.owner, t.block and t.block.message) for t in self.disk.tasks_of(key)]
             last = self.disk.events[row.run or 0][-1]
             self.violation("I8 every run ends once faults stop", (stuck, why, row, last[:4]))
+
+    def _open_runs(self) -> list[Any]:
+        """What history says, not what the index does."""
+        runs = self.auditor.runs
+        return [r for r in self.disk.runs.values() if runs[r.key].closed is None and r.workflow not in self.damaged]
 
     def undelivered(self) -> list[Any]:
         """Sends between instances that are both readable."""
@@ -383,7 +337,7 @@ class Simulation:
         except Exception as error:
             self.log(f"{told.id} would not hear: {error}")
 
-    def rows(self) -> str:
+    def history_digest(self) -> str:
         digest = sha256()
         for run in sorted(self.disk.events):
             for row in self.disk.events[run]:
