@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from holdfast.codec.values import loads
-from holdfast.kernel.decision import Decision
+from holdfast.kernel.decision import Decision, WorkflowRow
 from holdfast.kernel.event import HistoryDamaged, Recorded
 from holdfast.kernel.features.activity import Activities
 from holdfast.kernel.machine import Machine
@@ -96,7 +96,7 @@ class Auditor:
 
     def committed(self, decision: Decision) -> None:
         for entry in decision.events:
-            self.event(entry, decision.workflow.workflow_id)
+            self.event(entry, decision.workflow)
         row = decision.workflow
         self.touched.add(row.key)
         self.sim.falsified.difference_update(run.key for _, run in decision.runs)
@@ -109,9 +109,9 @@ class Auditor:
         self.taken.update(decision.took)
         self.sim.operated(1)
 
-    def event(self, entry: Recorded, id: str) -> None:
+    def event(self, entry: Recorded, row: WorkflowRow) -> None:
         run = self.runs.setdefault(entry.run, Watched())
-        about = f"{id} {entry.sequence} {entry.type}"
+        about = f"{row.workflow_id} {entry.sequence} {entry.type}"
         self.must(entry.sequence == run.length + 1, "I1 history is dense", about)
         self.must(entry.at >= run.at, "I1 recorded time does not go back", about)
         run.length, run.at = entry.sequence, entry.at
@@ -138,7 +138,7 @@ class Auditor:
         if entry.type in OUTCOMES and step in run.attempts and "-a" in (entry.context.task_id or ""):
             mine = (entry.context.attempt, entry.context.owner)
             self.must(mine == run.attempts[step], "I4 only the current attempt writes", (about, mine))
-        if entry.type == "TimerFired" and self.sim.calm_at is not None:
+        if entry.type == "TimerFired" and self.sim.calm_at is not None and row.key not in self.sim.sabotaged:
             late = event.fired_at - max(event.fire_at, self.sim.calm_at + 60 * SECOND)
             self.must(late < 10 * SECOND, "I8 what is due comes in time", (about, late / SECOND))
         if entry.type in ("UpdateAccepted", "UpdateCompleted"):

@@ -73,7 +73,10 @@ class Disk:
             ):
                 self.twice(row.workflow_id, command.request_id)
                 raise StoreError(f"request id {command.request_id!r} has a record already")
-        self.workflows[row.key] = replace(row, held=tuple(row.held))
+        kept = replace(row, held=tuple(row.held))
+        if stored is not None and not decision.wake_moved and not any(is_new for is_new, _ in decision.runs):
+            kept = replace(kept, next_wake=stored.next_wake)  # as files do: a wake that did not move is not written
+        self.workflows[row.key] = kept
         for is_new, run in decision.runs:
             if is_new:
                 self.run_ids[run.run_id] = run.key

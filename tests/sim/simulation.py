@@ -30,7 +30,7 @@ from .faults import Faults
 from .files import Files, FileStore
 from .nodes import Node
 from .rows import Rows
-from .virtual import EPOCH, VirtualLoop
+from .virtual import EPOCH, Standstill, VirtualLoop
 from .workers import Worker
 
 HARMLESS = {"conflict", "slow commit", "evicted", "stall", "late report", "request late", "request twice", "poison"}
@@ -243,6 +243,8 @@ class Simulation:
         with _world(self):
             try:
                 self.loop.run_until_complete(self._tell())
+            except Standstill as standstill:
+                self.violation("time goes on", standstill)
             finally:
                 self._over = True
                 self.loop_time = self.loop.time()
