@@ -20,12 +20,14 @@ from holdfast.kernel.state import Run, Workflow
 from holdfast.kernel.task import Task
 from holdfast.kernel.turn import watch
 from holdfast.kernel.values import SECOND
+from holdfast.protocol.export import bundle, canonical
 from holdfast.sdk.background import run_in_background
 from holdfast.sdk.fiber import Fiber
 from holdfast.sdk.registry import Registry
 from holdfast.sdk.rules import RULES
 from holdfast.store import Loaded
 
+from . import exports
 from .clients import Told
 from .programs import ACTIVITIES, BUILDS, HELPERS, disagreement, ledger
 
@@ -270,6 +272,20 @@ class Auditor:
         finally:
             fiber.abandon()
 
+    def export(self, loaded: Loaded) -> None:
+        """What is exported, read back from the file alone, is the same history and replays to the same end."""
+        run = loaded.run
+        assert run is not None
+        about = loaded.row.workflow_id
+        commands = self.sim.disk.commands.get(run.workflow, [])
+        text = canonical(bundle(run, loaded.history, commands, loaded.tasks, loaded.history[-1].at))
+        read = exports.read(text, self.machine.kinds)
+        events = [(e.sequence, e.at, e.event, replace(e.context, ahead=None)) for e in loaded.history]
+        back = [(e.sequence, e.at, e.event, e.context) for e in read]
+        different = next((pair for pair in zip(events, back, strict=False) if pair[0] != pair[1]), None)
+        self.must(different is None and len(events) == len(back), "I15 an export reads back the same", (about, different))
+        self.replay(Loaded(loaded.row, run, read, loaded.tasks))
+
     def replay_some(self, count: int) -> None:
         keys = sorted(self.sim.disk.workflows)
         dice = self.sim.random
@@ -310,6 +326,8 @@ class Auditor:
             self.must(ended, "I8 every run ends once faults stop", row.workflow_id)
             self.must(not loaded.tasks, "I9 nothing is left of what is over", (row.workflow_id, loaded.tasks))
             self.replay(loaded)
+            if not self.checks["I15 an export reads back the same"] or row.workflow_id == sim.told[-1].id:
+                self.export(loaded)
         left = sim.undelivered()
         self.must(not left, "I9 every send is taken", left[:2])
         self.chains()
