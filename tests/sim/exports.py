@@ -31,7 +31,9 @@ def read(text: bytes, kinds: dict[str, type[Event]]) -> list[Recorded]:
     checksum = 0
     for wire in bundle["history_events"]:
         event, context = _event(wire, kinds[wire["type"]]), _context(wire)
-        entry = record(0, wire["sequence"], micros(wire["recorded_at"]), event, context, encode_context(context), checksum)
+        entry = record(
+            0, wire["sequence"], micros(wire["recorded_at"]), event, context, encode_context(context), checksum
+        )
         checksum = entry.checksum
         found.append(entry)
     return found

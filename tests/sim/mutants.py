@@ -223,7 +223,7 @@ def hunt(mutant: Mutant, seeds: int, first: int) -> tuple[Mutant, str]:
         environment = {**os.environ, "PYTHONPATH": f"{place}/src{os.pathsep}{ROOT}", "PYTHONDONTWRITEBYTECODE": "1"}
         try:
             done = subprocess.run(
-                [sys.executable, "-c", script], env=environment, cwd=ROOT, capture_output=True, text=True, timeout=240
+                [sys.executable, "-c", script], env=environment, cwd=ROOT, capture_output=True, text=True, timeout=600
             )
         except subprocess.TimeoutExpired:
             return mutant, "caught: it never ends"

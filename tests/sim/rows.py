@@ -146,7 +146,7 @@ class Rows:
         changed = bytearray(body)
         changed[bit // 8] ^= 1 << (bit % 8)
         if self._also(("update event set body = ? where run = ? and sequence = ?", (bytes(changed), run, sequence))):
-            rows[place] = (sequence, type, at, bytes(changed), context, checksum)
+            sim.disk.damage(run, place, (sequence, type, at, bytes(changed), context, checksum))
             sim.log(f"bit {bit} of event {sequence} of {told.id} is another")
             told.damaged = True
             sim.damaged.add(key)
