@@ -123,6 +123,7 @@ class AwayWorker:
         self._polls = 0
         self._done: asyncio.Future[None] | None = None
         self._busy = 0
+        self._reported: dict[int, str] = {}  # run -> the task of it that this worker had last
         sim.log(f"{self.label} begins")
         for poller in (self._code(), self._activities(), self._activities()):
             self.world.spawn(poller, "poll")
@@ -200,11 +201,25 @@ class AwayWorker:
             return
         if self.sim.faults.fires("lease runs out"):
             await asyncio.sleep(self.random.choice([301, 700]))
+        self._forget_what_others_moved(task, history)
         self.host.shown = history
         self._busy += 1
         self._done = self.sim.loop.create_future()
         self.executor.deliver(task)
         await self._done
+
+    def _forget_what_others_moved(self, task: WorkflowAssignment, history: list[Recorded]) -> None:
+        """Live code goes on only from where it stands: what code elsewhere has decided meanwhile it did not decide itself."""
+        fiber = self.executor._fibers.get(task.run_key)
+        mine = self._reported.pop(task.run_key, None)
+        if fiber is not None and any(
+            entry.sequence > fiber.position
+            and entry.context.decided_after is not None
+            and entry.context.task_id != mine
+            for entry in history
+        ):
+            self.executor.forget(task.run_key)
+        self._reported[task.run_key] = task.task.id
 
     async def _history(self, task: WorkflowAssignment) -> list[Recorded] | None:
         """Page by page, under the lease."""
