@@ -98,7 +98,6 @@ def test_noise_under_a_right_checksum_is_an_event_or_a_refusal(type_name: str, b
     row = (1, type_name, 7, body, context, chain(0, 1, type_name, 7, body, context))
     try:
         entry = restore(KINDS, 1, row, (0, 0))
-    except HistoryDamaged as damage:
-        assert damage.sequence == 1
+    except HistoryDamaged:
         return
     assert entry.type == type_name
