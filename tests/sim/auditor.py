@@ -14,7 +14,9 @@ from msgspec.structs import replace
 from holdfast.codec.values import loads
 from holdfast.kernel.decision import Decision, WorkflowRow
 from holdfast.kernel.event import HistoryDamaged, Recorded
+from holdfast.kernel.features import pause
 from holdfast.kernel.features.activity import Activities
+from holdfast.kernel.groups import Groups
 from holdfast.kernel.machine import Machine
 from holdfast.kernel.state import Run, Workflow
 from holdfast.kernel.task import Task
@@ -29,7 +31,9 @@ from holdfast.store import Loaded
 
 from . import exports
 from .clients import Told
+from .faults import GENTLE
 from .programs import ACTIVITIES, BUILDS, HELPERS, disagreement, ledger
+from .virtual import EPOCH
 
 if TYPE_CHECKING:
     from .simulation import Simulation
@@ -144,6 +148,9 @@ class Auditor:
         if entry.type == "TimerFired" and self.sim.calm_at is not None and punctual:
             late = event.fired_at - max(event.fire_at, self.sim.calm_at + 60 * SECOND)
             self.must(late < 10 * SECOND, "I8 what is due comes in time", (about, late / SECOND))
+        until = entry.context.lease_expires_at
+        if until is not None:
+            self.must(entry.clock < until, "I4 nothing is written under a lease that is over", about)
         if entry.type in ("UpdateAccepted", "UpdateCompleted"):
             update = event.update_id
             if entry.type == "UpdateAccepted":
@@ -209,9 +216,33 @@ class Auditor:
         self.must(forged or index == run, "I6 the index is the fold", (id, index, run))
         self.must(row.length == flow.run.length, "I6 the instance ends where its history does", id)
         self.must(flow.run.open or not expected.tasks, "I2 nothing is expected of what is over", id)
+        self.bounds(flow, rows)
         if flow.run.open and row.key not in self.sim.sabotaged:
             moved = bool(expected.tasks) or expected.next_wake is not None or self.machine.waits_outside(flow.run)
             self.must(moved, "I8 every open run has something that moves it", id)
+
+    def bounds(self, flow: Workflow, rows: dict[str, Task]) -> None:
+        """A bounded group has no more leaves in flight than it may."""
+        groups = flow.current.parts.get(Groups)
+        for id, group in groups.groups.items() if groups is not None else ():
+            if group.limit is not None:
+                given = [step for step in group.open if any(task.step == step for task in rows.values())]
+                about = (flow.workflow_id, id, group.limit, given)
+                self.must(len(given) <= group.limit, "I12 a bounded group keeps its bound", about)
+
+    def nothing_waits(self, patience: int, kind: str) -> None:
+        """In calm, no task of the nodes' own queue stands ready for long."""
+        sim = self.sim
+        now = EPOCH + round(sim.loop.time() * SECOND)
+        for task in sim.disk.all_tasks():
+            if task.kind != kind or task.state != "ready" or task.routing.queue != "default" or sim.deaf:
+                continue
+            if task.available_at > now - patience * SECOND or task.workflow in sim.damaged | sim.sabotaged:
+                continue
+            loaded = sim.disk.load(self.machine.kinds, task.workflow)
+            assert loaded is not None
+            withheld = not pause.allows(self.fold(loaded).current)
+            self.must(withheld, "I8 what is ready is begun", (loaded.row.workflow_id, task))
 
     def wake(self, flow: Workflow, due: int | None, id: str) -> None:
         stored = flow.next_wake
@@ -307,6 +338,19 @@ class Auditor:
         there = any(record.request_id == request_id for record in records)
         self.must(there, "nobody is answered before the commit", (told.id, verb, request_id))
 
+    def thanked(self, attempt_id: str, worker: str) -> None:
+        """A worker that was told its attempt counts finds its end in history."""
+        run = self.sim.disk.run_ids[attempt_id.partition("-")[0]]
+        if self.sim.disk.runs[run].workflow in self.sim.damaged:
+            return
+        ends = [
+            entry.type
+            for entry in self.sim.disk.history(self.machine.kinds, run)
+            if getattr(entry.event, "activity_attempt_id", None) == attempt_id
+        ]
+        counted = set(ends) - {"ActivityStarted", "ActivityHeartbeatRecorded"}
+        self.must(bool(counted), "I4 whose attempt counts is in history", (attempt_id, worker, ends))
+
     def outcome_seen(self, told: Told, value: Any) -> None:
         before = self.seen.setdefault(told.id, value)
         self.must(before == value, "an outcome does not change", (told.id, before, value))
@@ -331,6 +375,7 @@ class Auditor:
             self.replay(loaded)
             if not self.checks["I15 an export reads back the same"] or row.workflow_id == sim.told[-1].id:
                 self.export(loaded)
+        self.done_once()
         left = sim.undelivered()
         self.must(not left, "I9 every send is taken", left[:2])
         self.chains()
@@ -338,6 +383,23 @@ class Auditor:
         for told in sim.told:
             if told.started and not told.damaged:
                 self.told(told)
+
+    def done_once(self) -> None:
+        """As long as nobody dies and nothing is falsified, an attempt is followed by another only if it has failed."""
+        if set(self.sim.faults.fired) - GENTLE:
+            return
+        for run in self.sim.disk.runs.values():
+            if run.queue != "default":
+                continue
+            begun: Counter[int] = Counter()
+            for entry in self.sim.disk.history(self.machine.kinds, run.key):
+                event: Any = entry.event
+                if entry.type == "ActivityStarted" and entry.context.owner and "/" in entry.context.owner:
+                    begun[event.sequence] += 1
+                elif entry.type == "ActivityRetryScheduled":
+                    begun[event.sequence] -= 1
+            again = [step for step, count in begun.items() if count > 1]
+            self.must(not again, "I4 nothing is done again without a reason", (run.workflow_id, again))
 
     def history_of(self, id: str) -> list[Recorded]:
         """All runs of an instance, one behind the other."""
@@ -380,6 +442,11 @@ class Auditor:
         history = self.history_of(told.id)
         key = disk.names["default", told.id]
         reason = self.runs[disk.workflows[key].run or 0].closed
+        updates: list[Any] = [e for e in history if e.type in ("UpdateAccepted", "UpdateCompleted")]
+        open = {e.event.update_id for e in updates} - {
+            e.event.update_id for e in updates if e.type == "UpdateCompleted"
+        }
+        self.must(not open, "I7 every accepted update ends", (told.id, open))
         accepted = [c for c in disk.commands[key] if c.status == "accepted"]
         order = [(c.run, c.sequence) for c in accepted if c.sequence is not None]
         self.must(len(set(order)) == len(order), "I7 command numbers are given once", told.id)

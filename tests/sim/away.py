@@ -34,6 +34,7 @@ from holdfast.store import StoreError
 
 from .clients import Lost, Wire
 from .programs import ACTIVITIES, AWAY, BUILDS, HELPERS
+from .workers import left
 from .world import Life, NodeWorld
 
 if TYPE_CHECKING:
@@ -200,7 +201,7 @@ class AwayWorker:
         if history is None:
             return
         if self.sim.faults.fires("lease runs out"):
-            await asyncio.sleep(self.random.choice([301, 700]))
+            await asyncio.sleep(self.random.choice([left(self.sim, task.task), 301, 700]))
         self._forget_what_others_moved(task, history)
         self.host.shown = history
         self._busy += 1
@@ -266,6 +267,8 @@ class AwayWorker:
                 break
         if error is None and not heartbeat:
             self.sim.done("task elsewhere" if isinstance(request, ask.CompleteTask) else "activity elsewhere")
+            if isinstance(request, ask.CompleteActivityTask | ask.FailActivityTask):
+                self.sim.auditor.thanked(request.activity_attempt_id, self.name)
         reply(value, None if heartbeat else error)
         if not heartbeat:
             self._busy -= 1

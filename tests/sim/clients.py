@@ -46,7 +46,7 @@ class Wire:
         answer: asyncio.Future[Any] = sim.loop.create_future()
         self._ask(self._random.choice(nodes), request, answer)
         if faults.fires("request twice"):
-            self._ask(self._random.choice(nodes), request, sim.loop.create_future())
+            self._ask(self._random.choice(nodes), request, answer)  # whoever answers first is believed
         try:
             return await asyncio.wait_for(answer, self.patience)
         except TimeoutError:

@@ -62,10 +62,17 @@ CHANCES: dict[str, float] = {
 
 CLASSES = tuple(CHANCES)
 
+HARMLESS = {"conflict", "slow commit", "evicted", "stall", "late report", "request late", "request twice", "poison"}
+"""Faults that cost no answer."""
+
+GENTLE = HARMLESS | {"store down", "disk full", "busy", "request lost", "reply lost", "missed notice"}
+"""Faults after which nothing has to be done again."""
+
 
 class Faults:
     def __init__(self, seed: int, only: Iterable[str] | None = None) -> None:
-        self.on = frozenset(CLASSES if only is None else only)
+        profile = Random(f"{seed}:profile").random()
+        self.on = frozenset((GENTLE if profile < 0.15 else CLASSES) if only is None else only)
         unknown = self.on - set(CLASSES)
         if unknown:
             raise ValueError(f"no such fault: {', '.join(sorted(unknown))}; there are {', '.join(CLASSES)}")

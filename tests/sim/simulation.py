@@ -26,15 +26,12 @@ from .auditor import Auditor
 from .away import AwayWorker
 from .clients import Client, Lost, Told
 from .disk import Disk, MemoryStore, Seam
-from .faults import Faults
+from .faults import HARMLESS, Faults
 from .files import Files, FileStore
 from .nodes import Node
 from .rows import Rows
 from .virtual import EPOCH, Standstill, VirtualLoop
 from .workers import Worker
-
-HARMLESS = {"conflict", "slow commit", "evicted", "stall", "late report", "request late", "request twice", "poison"}
-"""Faults that cost no answer."""
 
 OPERATIONS = 200
 """How much happens before calm comes, unless more is asked for."""
@@ -94,6 +91,10 @@ class Simulation:
         self.rows = Rows(self)
         self.rolled: set[int] = set()  # places that have had their rolling restart
         self.deaf = self.faults.fires("deaf")
+        # When calm comes, everybody may go on as they are for a while before they are replaced; with clocks that agree.
+        self.stays = Random(f"{seed}:stays").random() < 0.4
+        if self.stays:
+            self.faults.chances["clock"] = 0
         self.loop_time = 0.0
         self.calm_at: int | None = None
 
@@ -275,17 +276,37 @@ class Simulation:
         self.log("calm")
         self.faults.calm = True
         self.calm_at = EPOCH + round(self.loop.time() * SECOND)
+        if self.stays:
+            await self._stay()
         for node in list(self.nodes):
             node.life.die("replaced")
         for worker in list(self.away):
             worker.life.die("replaced")
         await asyncio.sleep(0.05)
         await self._detected()
+        if not self.stays:
+            await self._deliver()
         await self._all_end()
         self.log("over")
         self._over = True
         self.auditor.finish()
         self.log(f"digest of the rows {self.history_digest()}")
+
+    async def _stay(self) -> None:
+        """Nobody is replaced yet: whoever came through the faults half-broken shows it now."""
+        await self._deliver()
+        for _ in range(12):
+            await asyncio.sleep(100)
+            self.auditor.nothing_waits(patience=50, kind="workflow")
+        self.auditor.nothing_waits(patience=300, kind="activity")
+
+    async def _deliver(self) -> None:
+        """What is to be delivered when faults stop is delivered soon."""
+        await asyncio.sleep(60)
+        before = {send.key for send in self.undelivered()}
+        await asyncio.sleep(30)
+        late = [send for send in self.undelivered() if send.key in before]
+        self.auditor.must(self.deaf or not late, "I8 what is sent arrives in time", late[:2])
 
     def _worker_broke(self, error: BaseException | None) -> None:
         if not self._over:
