@@ -247,7 +247,9 @@ class Auditor:
     def wake(self, flow: Workflow, due: int | None, id: str) -> None:
         stored = flow.next_wake
         if due is not None and due <= self.sim.latest():
-            return  # it was delivered; what is due in a paused run stays due
+            return  # it was delivered
+        if due is not None and due <= self.sim.farthest and not pause.allows(flow.current):
+            return  # delivered by a node that is gone, in whose time it was due; whoever ends the pause sets it again
         if flow.current.last_at > self.sim.latest():
             return  # the clock went back: what was set by the old one begins again from now
         # A heartbeat that is not worth recording is remembered by the live engine alone.
@@ -312,7 +314,7 @@ class Auditor:
         commands = self.sim.disk.commands.get(run.workflow, [])
         text = canonical(bundle(run, loaded.history, commands, loaded.tasks, loaded.history[-1].at))
         read = exports.read(text, self.machine.kinds)
-        events = [(e.sequence, e.at, e.event, replace(e.context, ahead=None)) for e in loaded.history]
+        events = [(e.sequence, e.at, e.event, exports.said(e.context)) for e in loaded.history]
         back = [(e.sequence, e.at, e.event, e.context) for e in read]
         different = next((pair for pair in zip(events, back, strict=False) if pair[0] != pair[1]), None)
         self.must(
@@ -394,6 +396,8 @@ class Auditor:
             begun: Counter[int] = Counter()
             for entry in self.sim.disk.history(self.machine.kinds, run.key):
                 event: Any = entry.event
+                if entry.at >= (self.sim.calm_at or 0):
+                    break  # from here on everybody is replaced
                 if entry.type == "ActivityStarted" and entry.context.owner and "/" in entry.context.owner:
                     begun[event.sequence] += 1
                 elif entry.type == "ActivityRetryScheduled":

@@ -8,6 +8,7 @@ from hashlib import sha256
 from typing import Any, get_args, get_type_hints
 
 import msgspec
+from msgspec.structs import replace
 
 from holdfast.codec import avro
 from holdfast.kernel.event import Context, Event, Recorded, encode_context, record
@@ -37,6 +38,12 @@ def read(text: bytes, kinds: dict[str, type[Event]]) -> list[Recorded]:
         checksum = entry.checksum
         found.append(entry)
     return found
+
+
+def said(context: Context) -> Context:
+    """What of a context an export says: nothing of a clock that went back, and nothing of a task whose row was gone."""
+    told = replace(context, ahead=None)
+    return told if told.task_id is not None else replace(told, attempt=None, owner=None)
 
 
 def micros(text: str) -> Micros:
