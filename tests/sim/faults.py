@@ -17,7 +17,7 @@ CHANCES: dict[str, float] = {
     "kill in activity": 0.02,  # it has acted, and its result is lost
     "kill in recovery": 0.04,
     "recovery error": 0.1,  # reading fails while a guest takes over, or after an outage
-    "restart": 0.15,  # an orderly stop instead of a kill, when somebody is stopped at all
+    "restart": 0.5,  # an orderly stop instead of a kill, when somebody is stopped at all
     "rolling restart": 0.5,  # one node after the other, each with the newer build, while the rest goes on
     "other build": 0.5,  # a node comes back with the other build
     "clock": 0.3,  # a node comes back with another clock
@@ -28,7 +28,7 @@ CHANCES: dict[str, float] = {
     "busy": 0.006,
     "ambiguous error": 0.004,  # the commit reports an error and is on disk
     "statement error": 0.003,  # one decision of a batch cannot be written
-    "conflict": 0.02,  # somebody else's commit came first
+    "conflict": 0.04,  # somebody else's commit came first
     "read error": 0.003,
     "power cut": 0.004,  # on files only: all die at once, and of the last commit a part is on disk
     "deaf": 0.1,  # nobody ever notices another node's commits, to the end
@@ -46,12 +46,12 @@ CHANCES: dict[str, float] = {
     "lease runs out": 0.1,  # and its holder goes on and reports late
     "drain": 0.5,  # a worker elsewhere takes no more tasks, and the next of its name begins beside it
     "moved to thread": 0.01,  # a workflow type proves slow
-    "evicted": 0.02,  # live code is given up
+    "evicted": 0.05,  # live code is given up
     "poison": 0.02,  # an activity returns what no codec can write
     "unresolvable": 0.02,  # an activity raises what no other process can restore
     # rows
     "task lost": 0.01,
-    "task falsified": 0.01,
+    "task falsified": 0.03,
     "wake lost": 0.004,
     "wake early": 0.01,
     "count falsified": 0.004,

@@ -257,10 +257,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=60)
     parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--only", default="")
+    parser.add_argument("--only", default="", help="parts of names, separated by commas")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     given = parser.parse_args()
-    chosen = [mutant for mutant in MUTANTS if given.only in mutant.name]
+    chosen = [mutant for mutant in MUTANTS if any(part in mutant.name for part in given.only.split(","))]
     began = time.perf_counter()
     survived = 0
     with ThreadPoolExecutor(given.processes) as pool:

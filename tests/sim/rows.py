@@ -30,7 +30,8 @@ class Rows:
         rows = [row for _, row in sorted(disk.workflows.items())]
         waking = [row for row in rows if row.next_wake is not None]
         self._hit("task lost", tasks, self._lose_task)
-        self._hit("task falsified", tasks, self._falsify_task)
+        held = [task for task in tasks if task.kind == "workflow" and task.state == "leased"]
+        self._hit("task falsified", held or tasks, self._falsify_task)
         self._damage()
         self._hit("wake early", waking, lambda row: self._set(row, next_wake=1))
         self._hit("wake lost", [row for row in waking if row.expects == 0], self._lose_wake)

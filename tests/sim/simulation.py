@@ -206,7 +206,7 @@ class Simulation:
             return
         for node in list(self.nodes):
             node.disturb()
-            if node.serving and self.random.random() < 0.01 and self.faults.fires("restart"):
+            if node.serving and self.random.random() < 0.02 and self.faults.fires("restart"):
                 self.log(f"{node.name} is stopped")
                 node.stop()
         for worker in list(self.away):
