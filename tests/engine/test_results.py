@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
+from pathlib import Path
 
 import pytest
 
-from holdfast import ActivityTimedOut, AsyncHoldfast, RequestRefused, activity, attempt, continue_as_new, workflow
+from holdfast import ActivityTimedOut, AsyncHoldfast, RequestRefused, activity, attempt, continue_as_new, wait, workflow
 from holdfast.kernel.features.memo import UpsertMemo
 from holdfast.kernel.features.start import Start
 from holdfast.sdk.primitives import _MEMO
@@ -121,3 +123,32 @@ def test_an_unknown_duplicate_policy_is_refused_by_name():
             return caught.value.reason
 
     assert asyncio.run(story()) == "invalid_duplicate_policy"
+
+
+@workflow(signals=["go"])
+def patient() -> str:
+    return wait("go")
+
+
+@pytest.mark.parametrize("row", ["'completed', 'completed', 1", "'pending', null, null"])
+def test_an_end_is_what_history_says_and_not_what_the_index_says(tmp_path: Path, row: str):
+    """Asked through another process, which has nothing but the file."""
+    path = tmp_path / "app.db"
+
+    def forge() -> None:
+        with sqlite3.connect(path) as connection:
+            connection.execute(f"update run set (status, closed_reason, closed_at) = ({row})")
+        connection.close()
+
+    async def story() -> None:
+        async with AsyncHoldfast(path, [patient]) as app, AsyncHoldfast(path, [patient]) as guest:
+            handle = await app.start(patient, "p")
+            forge()
+            with pytest.raises(TimeoutError):
+                await guest.handle(patient, "p").result(timeout=0.2)
+            await handle.signal("go", "gone")
+            assert await handle.result(timeout=20) == "gone"
+            forge()
+            assert await guest.handle(patient, "p").result(timeout=20) == "gone"
+
+    asyncio.run(story())

@@ -297,3 +297,28 @@ async def test_nothing_is_tried_again_once_the_app_is_closed() -> None:
     for _ in range(3):
         await world.advance(3600)
     assert len(calls) == 1
+
+
+async def test_code_that_was_given_up_while_its_local_activity_ran_reports_nothing() -> None:
+    """Another process got in between: the task is run again, and what half of the code had done is not its outcome."""
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    @activity(type="slow tax", local=True)
+    async def slow_tax(cents: int) -> int:
+        calls.append(cents)
+        begun.set()
+        await go_on.wait()
+        return cents // 5
+
+    @workflow(type="run")
+    def run() -> list[int]:
+        return [slow_tax.step(500).run(), tax(100)]
+
+    async with memory(run, tax, slow_tax) as app:
+        handle = await app.start(run, "r")
+        await asyncio.wait_for(begun.wait(), 10)
+        (entry,) = app.engine.cache
+        app.engine.discard(entry)
+        go_on.set()
+        assert await asyncio.wait_for(handle.result(), 10) == [100, 20]
+        assert calls[:2] == [500, 500]

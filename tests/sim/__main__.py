@@ -19,7 +19,7 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--seed", type=int, help="only this one, with its whole log")
     parser.add_argument("--faults", help=f"only these, separated by commas, or none; there are: {', '.join(CLASSES)}")
-    parser.add_argument("--operations", type=int)
+    parser.add_argument("--operations", type=int, default=500)
     parser.add_argument("--instances", type=int)
     parser.add_argument("--places", type=int)
     parser.add_argument("--store", choices=["memory", "sqlite"])

@@ -12,29 +12,39 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from holdfast.codec.values import loads
-from holdfast.kernel.decision import Decision
+from holdfast.kernel.decision import Decision, WorkflowRow
 from holdfast.kernel.event import HistoryDamaged, Recorded
+from holdfast.kernel.features import pause
 from holdfast.kernel.features.activity import Activities
+from holdfast.kernel.groups import Groups
 from holdfast.kernel.machine import Machine
 from holdfast.kernel.state import Run, Workflow
 from holdfast.kernel.task import Task
 from holdfast.kernel.turn import watch
 from holdfast.kernel.values import SECOND
+from holdfast.protocol.export import bundle, canonical
 from holdfast.sdk.background import run_in_background
 from holdfast.sdk.fiber import Fiber
 from holdfast.sdk.registry import Registry
 from holdfast.sdk.rules import RULES
 from holdfast.store import Loaded
 
+from . import exports
 from .clients import Told
+from .faults import GENTLE
 from .programs import ACTIVITIES, BUILDS, HELPERS, disagreement, ledger
+from .virtual import EPOCH
 
 if TYPE_CHECKING:
     from .simulation import Simulation
 
 CLOSES = {
-    *("WorkflowCompleted", "WorkflowFailed", "WorkflowTimedOut", "WorkflowContinuedAsNew"),
-    *("WorkflowCancelled", "WorkflowTerminated"),
+    "WorkflowCompleted": "completed",
+    "WorkflowFailed": "failed",
+    "WorkflowTimedOut": "timed_out",
+    "WorkflowContinuedAsNew": "continued",
+    "WorkflowCancelled": "cancelled",
+    "WorkflowTerminated": "terminated",
 }
 AFTERWARDS = {
     *("UpdateCompleted", "ActivityCancelled", "ParentClosePolicyApplied", "ParentClosePolicyFailed"),
@@ -62,7 +72,7 @@ class Watched:
     def __init__(self) -> None:
         self.length = 0
         self.at = 0
-        self.closed = False
+        self.closed: str | None = None
         self.opened: set[int] = set()
         self.ended: set[int] = set()
         self.attempts: dict[int, tuple[int, str | None]] = {}
@@ -81,6 +91,7 @@ class Auditor:
         self.taken: set[int] = set()
         self.seen: dict[str, Any] = {}
         self.checks: Counter[str] = Counter()
+        self.touched: set[int] = set()
 
     def must(self, holds: bool, law: str, about: object) -> None:
         self.checks[law] += 1
@@ -91,8 +102,10 @@ class Auditor:
 
     def committed(self, decision: Decision) -> None:
         for entry in decision.events:
-            self.event(entry, decision.workflow.workflow_id)
+            self.event(entry, decision.workflow)
         row = decision.workflow
+        self.touched.add(row.key)
+        self.sim.falsified.difference_update(run.key for _, run in decision.runs)
         if row.key not in self.sim.sabotaged:
             rows = len(self.sim.disk.tasks.get(row.key, ()))
             self.must(rows == row.expects, "I9 tasks are conserved", (row.workflow_id, rows, row.expects))
@@ -102,17 +115,17 @@ class Auditor:
         self.taken.update(decision.took)
         self.sim.operated(1)
 
-    def event(self, entry: Recorded, id: str) -> None:
+    def event(self, entry: Recorded, row: WorkflowRow) -> None:
         run = self.runs.setdefault(entry.run, Watched())
-        about = f"{id} {entry.sequence} {entry.type}"
+        about = f"{row.workflow_id} {entry.sequence} {entry.type}"
         self.must(entry.sequence == run.length + 1, "I1 history is dense", about)
         self.must(entry.at >= run.at, "I1 recorded time does not go back", about)
         run.length, run.at = entry.sequence, entry.at
         if run.closed:
             self.must(entry.type in AFTERWARDS, "I2 the end is the end", about)
         if entry.type in CLOSES:
-            self.must(not run.closed, "I2 one end per run", about)
-            run.closed = True
+            self.must(run.closed is None, "I2 one end per run", about)
+            run.closed = CLOSES[entry.type]
         event: Any = entry.event
         step = getattr(event, "sequence", None)
         if getattr(event, "timer_kind", None) is not None:
@@ -131,9 +144,13 @@ class Auditor:
         if entry.type in OUTCOMES and step in run.attempts and "-a" in (entry.context.task_id or ""):
             mine = (entry.context.attempt, entry.context.owner)
             self.must(mine == run.attempts[step], "I4 only the current attempt writes", (about, mine))
-        if entry.type == "TimerFired" and self.sim.calm_at is not None:
+        punctual = not self.sim.deaf and row.key not in self.sim.sabotaged
+        if entry.type == "TimerFired" and self.sim.calm_at is not None and punctual:
             late = event.fired_at - max(event.fire_at, self.sim.calm_at + 60 * SECOND)
             self.must(late < 10 * SECOND, "I8 what is due comes in time", (about, late / SECOND))
+        until = entry.context.lease_expires_at
+        if until is not None:
+            self.must(entry.clock < until, "I4 nothing is written under a lease that is over", about)
         if entry.type in ("UpdateAccepted", "UpdateCompleted"):
             update = event.update_id
             if entry.type == "UpdateAccepted":
@@ -165,7 +182,8 @@ class Auditor:
     def checkpoint(self) -> None:
         sim = self.sim
         self.must(not ledger.twice, "I4 no attempt runs twice", ledger.twice)
-        for key in sorted(sim.disk.workflows):
+        touched, self.touched = sorted(self.touched), set()  # of what has not moved, nothing new is to be learned
+        for key in touched:
             if key in sim.damaged:
                 continue
             try:
@@ -194,17 +212,44 @@ class Auditor:
         index = self.machine.index(flow, flow.run)
         if flow.run.open:
             index = replace(index, length=run.length)  # how long it is, the index says when it is over
-        self.must(index == run, "I6 the index is the fold", (id, index, run))
+        forged = run.key in self.sim.falsified
+        self.must(forged or index == run, "I6 the index is the fold", (id, index, run))
         self.must(row.length == flow.run.length, "I6 the instance ends where its history does", id)
         self.must(flow.run.open or not expected.tasks, "I2 nothing is expected of what is over", id)
+        self.bounds(flow, rows)
         if flow.run.open and row.key not in self.sim.sabotaged:
             moved = bool(expected.tasks) or expected.next_wake is not None or self.machine.waits_outside(flow.run)
             self.must(moved, "I8 every open run has something that moves it", id)
 
+    def bounds(self, flow: Workflow, rows: dict[str, Task]) -> None:
+        """A bounded group has no more leaves in flight than it may."""
+        groups = flow.current.parts.get(Groups)
+        for id, group in groups.groups.items() if groups is not None else ():
+            if group.limit is not None:
+                given = [step for step in group.open if any(task.step == step for task in rows.values())]
+                about = (flow.workflow_id, id, group.limit, given)
+                self.must(len(given) <= group.limit, "I12 a bounded group keeps its bound", about)
+
+    def nothing_waits(self, patience: int, kind: str) -> None:
+        """In calm, no task of the nodes' own queue stands ready for long."""
+        sim = self.sim
+        now = EPOCH + round(sim.loop.time() * SECOND)
+        for task in sim.disk.all_tasks():
+            if task.kind != kind or task.state != "ready" or task.routing.queue != "default" or sim.deaf:
+                continue
+            if task.available_at > now - patience * SECOND or task.workflow in sim.damaged | sim.sabotaged:
+                continue
+            loaded = sim.disk.load(self.machine.kinds, task.workflow)
+            assert loaded is not None
+            withheld = not pause.allows(self.fold(loaded).current)
+            self.must(withheld, "I8 what is ready is begun", (loaded.row.workflow_id, task))
+
     def wake(self, flow: Workflow, due: int | None, id: str) -> None:
         stored = flow.next_wake
         if due is not None and due <= self.sim.latest():
-            return  # it was delivered; what is due in a paused run stays due
+            return  # it was delivered
+        if due is not None and due <= self.sim.farthest and not pause.allows(flow.current):
+            return  # delivered by a node that is gone, in whose time it was due; whoever ends the pause sets it again
         if flow.current.last_at > self.sim.latest():
             return  # the clock went back: what was set by the old one begins again from now
         # A heartbeat that is not worth recording is remembered by the live engine alone.
@@ -261,6 +306,22 @@ class Auditor:
         finally:
             fiber.abandon()
 
+    def export(self, loaded: Loaded) -> None:
+        """What is exported, read back from the file alone, is the same history and replays to the same end."""
+        run = loaded.run
+        assert run is not None
+        about = loaded.row.workflow_id
+        commands = self.sim.disk.commands.get(run.workflow, [])
+        text = canonical(bundle(run, loaded.history, commands, loaded.tasks, loaded.history[-1].at))
+        read = exports.read(text, self.machine.kinds)
+        events = [(e.sequence, e.at, e.event, exports.said(e.context)) for e in loaded.history]
+        back = [(e.sequence, e.at, e.event, e.context) for e in read]
+        different = next((pair for pair in zip(events, back, strict=False) if pair[0] != pair[1]), None)
+        self.must(
+            different is None and len(events) == len(back), "I15 an export reads back the same", (about, different)
+        )
+        self.replay(Loaded(loaded.row, run, read, loaded.tasks))
+
     def replay_some(self, count: int) -> None:
         keys = sorted(self.sim.disk.workflows)
         dice = self.sim.random
@@ -278,6 +339,19 @@ class Auditor:
         records = [] if key is None else self.sim.disk.commands.get(key, [])
         there = any(record.request_id == request_id for record in records)
         self.must(there, "nobody is answered before the commit", (told.id, verb, request_id))
+
+    def thanked(self, attempt_id: str, worker: str) -> None:
+        """A worker that was told its attempt counts finds its end in history."""
+        run = self.sim.disk.run_ids[attempt_id.partition("-")[0]]
+        if self.sim.disk.runs[run].workflow in self.sim.damaged:
+            return
+        ends = [
+            entry.type
+            for entry in self.sim.disk.history(self.machine.kinds, run)
+            if getattr(entry.event, "activity_attempt_id", None) == attempt_id
+        ]
+        counted = set(ends) - {"ActivityStarted", "ActivityHeartbeatRecorded"}
+        self.must(bool(counted), "I4 whose attempt counts is in history", (attempt_id, worker, ends))
 
     def outcome_seen(self, told: Told, value: Any) -> None:
         before = self.seen.setdefault(told.id, value)
@@ -297,9 +371,13 @@ class Auditor:
             assert loaded is not None
             if loaded.run is None:
                 continue
-            self.must(loaded.run.closed_reason is not None, "I8 every run ends once faults stop", row.workflow_id)
+            ended = self.runs[loaded.run.key].closed is not None
+            self.must(ended, "I8 every run ends once faults stop", row.workflow_id)
             self.must(not loaded.tasks, "I9 nothing is left of what is over", (row.workflow_id, loaded.tasks))
             self.replay(loaded)
+            if not self.checks["I15 an export reads back the same"] or row.workflow_id == sim.told[-1].id:
+                self.export(loaded)
+        self.done_once()
         left = sim.undelivered()
         self.must(not left, "I9 every send is taken", left[:2])
         self.chains()
@@ -307,6 +385,25 @@ class Auditor:
         for told in sim.told:
             if told.started and not told.damaged:
                 self.told(told)
+
+    def done_once(self) -> None:
+        """As long as nobody dies and nothing is falsified, an attempt is followed by another only if it has failed."""
+        if set(self.sim.faults.fired) - GENTLE:
+            return
+        for run in self.sim.disk.runs.values():
+            if run.queue != "default":
+                continue
+            begun: Counter[int] = Counter()
+            for entry in self.sim.disk.history(self.machine.kinds, run.key):
+                event: Any = entry.event
+                if entry.at >= (self.sim.calm_at or 0):
+                    break  # from here on everybody is replaced
+                if entry.type == "ActivityStarted" and entry.context.owner and "/" in entry.context.owner:
+                    begun[event.sequence] += 1
+                elif entry.type == "ActivityRetryScheduled":
+                    begun[event.sequence] -= 1
+            again = [step for step, count in begun.items() if count > 1]
+            self.must(not again, "I4 nothing is done again without a reason", (run.workflow_id, again))
 
     def history_of(self, id: str) -> list[Recorded]:
         """All runs of an instance, one behind the other."""
@@ -323,7 +420,9 @@ class Auditor:
             numbers = [run.number for run in runs]
             self.must(numbers == list(range(1, len(runs) + 1)), "I10 a chain has no fork", (key, numbers))
             self.must(
-                all(run.closed_reason == "continued" for run in runs[:-1]), "I10 a chain has one end", (key, numbers)
+                all(self.runs[run.key].closed == "continued" for run in runs[:-1]),
+                "I10 a chain has one end",
+                (key, numbers),
             )
 
     def families(self) -> None:
@@ -346,7 +445,12 @@ class Auditor:
         disk = self.sim.disk
         history = self.history_of(told.id)
         key = disk.names["default", told.id]
-        last = disk.runs[disk.workflows[key].run or 0]
+        reason = self.runs[disk.workflows[key].run or 0].closed
+        updates: list[Any] = [e for e in history if e.type in ("UpdateAccepted", "UpdateCompleted")]
+        open = {e.event.update_id for e in updates} - {
+            e.event.update_id for e in updates if e.type == "UpdateCompleted"
+        }
+        self.must(not open, "I7 every accepted update ends", (told.id, open))
         accepted = [c for c in disk.commands[key] if c.status == "accepted"]
         order = [(c.run, c.sequence) for c in accepted if c.sequence is not None]
         self.must(len(set(order)) == len(order), "I7 command numbers are given once", told.id)
@@ -363,12 +467,10 @@ class Auditor:
             allowed.add("cancelled")
         if "terminate" in told.stops:
             allowed.add("terminated")
-        self.must(
-            last.closed_reason in allowed, "every program ends as it must", (told.id, last.closed_reason, history[-1])
-        )
+        self.must(reason in allowed, "every program ends as it must", (told.id, reason, history[-1]))
         if told.stopped in ("cancelled", "terminated"):
-            self.must(last.closed_reason == told.stopped, "what was stopped is stopped", (told.id, told.stopped))
-        if last.closed_reason != "completed":
+            self.must(reason == told.stopped, "what was stopped is stopped", (told.id, told.stopped))
+        if reason != "completed":
             return
         end: Any = next(e.event for e in reversed(history) if e.type == "WorkflowCompleted")
         result = loads(end.output, Any)

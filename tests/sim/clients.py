@@ -12,7 +12,7 @@ from holdfast.sdk.client import AsyncClient
 from holdfast.sdk.errors import RequestRefused, UpdateFailed, WorkflowAlreadyStarted
 from holdfast.store import StoreError
 
-from .programs import BUILDS, Grammar, Program
+from .programs import AWAY, BUILDS, Grammar, Program
 
 if TYPE_CHECKING:
     from .nodes import Node
@@ -46,7 +46,7 @@ class Wire:
         answer: asyncio.Future[Any] = sim.loop.create_future()
         self._ask(self._random.choice(nodes), request, answer)
         if faults.fires("request twice"):
-            self._ask(self._random.choice(nodes), request, sim.loop.create_future())
+            self._ask(self._random.choice(nodes), request, answer)  # whoever answers first is believed
         try:
             return await asyncio.wait_for(answer, self.patience)
         except TimeoutError:
@@ -91,15 +91,15 @@ class Told:
         self.added: dict[int, Any] = {}  # what acknowledged updates answered
         self.paused = False
         self.damaged = False
+        self.away = False  # its code runs in workers elsewhere
 
 
 class Client:
-    def __init__(self, sim: Simulation, number: int, operations: int) -> None:
+    def __init__(self, sim: Simulation, number: int) -> None:
         self.sim = sim
         self.name = f"c{number}"
         self.random = Random(f"{sim.seed}:client {number}")
         self.wire = Wire(sim, self.random)
-        self.left = operations
         self._serial = 0
 
     def client(self, request_id: str | None = None) -> AsyncClient:
@@ -107,8 +107,7 @@ class Client:
         return client if request_id is None else client.options(request_id=request_id)
 
     async def live(self) -> None:
-        while self.left > 0:
-            self.left -= 1
+        while self.sim.operations < self.sim.target:
             await asyncio.sleep(self.random.choice([0, 0.001, 0.05, 0.5, 2, 15, 100]))
             await self.act()
 
@@ -140,6 +139,7 @@ class Client:
         program = grammar.program(is_async=place == 1, careful=place == 2)
         id = f"w{len(sim.told)}"
         told = Told(id, definition, program, (program, []))
+        told.away = pick.random() < 0.3
         grammar_used = sorted(grammar.used)
         sim.told.append(told)
         sim.log(f"{self.name} starts {id}: {program}")
@@ -147,6 +147,8 @@ class Client:
         for attempt in range(60):
             try:
                 client = self.client(f"start-{id}")
+                if told.away:
+                    client = client.options(queue=AWAY)
                 if first is None:
                     await client.start(definition, id, *told.arguments)
                 else:

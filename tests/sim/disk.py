@@ -50,6 +50,7 @@ class Disk:
         self.sends: dict[int, StoredSend] = {}
         self.notices: list[int] = []
         self.registry: dict[tuple[str, str, str], Entry] = {}
+        self._verified: dict[int, list[Recorded]] = {}  # history only grows: what was read once need not be read again
         self.version = 0
         self.holder: object | None = None
         self.witness: Callable[[Decision], None] = lambda decision: None
@@ -73,7 +74,10 @@ class Disk:
             ):
                 self.twice(row.workflow_id, command.request_id)
                 raise StoreError(f"request id {command.request_id!r} has a record already")
-        self.workflows[row.key] = replace(row, held=tuple(row.held))
+        kept = replace(row, held=tuple(row.held))
+        if stored is not None and not decision.wake_moved and not any(is_new for is_new, _ in decision.runs):
+            kept = replace(kept, next_wake=stored.next_wake)  # as files do: a wake that did not move is not written
+        self.workflows[row.key] = kept
         for is_new, run in decision.runs:
             if is_new:
                 self.run_ids[run.run_id] = run.key
@@ -111,13 +115,18 @@ class Disk:
         self.tasks[task.workflow][task.id] = _encode(task)
 
     def history(self, kinds: dict[str, type[Event]], run: int) -> list[Recorded]:
-        events: list[Recorded] = []
-        previous = (0, 0)
-        for row in self.events.get(run, []):
+        rows = self.events.get(run, [])
+        events = self._verified.setdefault(run, [])
+        previous = (events[-1].sequence, events[-1].checksum) if events else (0, 0)
+        for row in rows[len(events) :]:
             entry = restore(kinds, run, row, previous)
             events.append(entry)
             previous = (entry.sequence, entry.checksum)
-        return events
+        return list(events)
+
+    def damage(self, run: int, place: int, row: EventRow) -> None:
+        self.events[run][place] = row
+        self._verified.pop(run, None)
 
     def load(self, kinds: dict[str, type[Event]], key: int) -> Loaded | None:
         row = self.workflows.get(key)

@@ -17,7 +17,8 @@ CHANCES: dict[str, float] = {
     "kill in activity": 0.02,  # it has acted, and its result is lost
     "kill in recovery": 0.04,
     "recovery error": 0.1,  # reading fails while a guest takes over, or after an outage
-    "restart": 0.15,  # an orderly stop instead of a kill, when somebody is stopped at all
+    "restart": 0.5,  # an orderly stop instead of a kill, when somebody is stopped at all
+    "rolling restart": 0.5,  # one node after the other, each with the newer build, while the rest goes on
     "other build": 0.5,  # a node comes back with the other build
     "clock": 0.3,  # a node comes back with another clock
     # the store
@@ -27,9 +28,10 @@ CHANCES: dict[str, float] = {
     "busy": 0.006,
     "ambiguous error": 0.004,  # the commit reports an error and is on disk
     "statement error": 0.003,  # one decision of a batch cannot be written
-    "conflict": 0.02,  # somebody else's commit came first
+    "conflict": 0.04,  # somebody else's commit came first
     "read error": 0.003,
     "power cut": 0.004,  # on files only: all die at once, and of the last commit a part is on disk
+    "deaf": 0.1,  # nobody ever notices another node's commits, to the end
     "missed notice": 0.1,  # another node's commit goes unnoticed this time
     # the seam to clients
     "request lost": 0.05,
@@ -42,25 +44,35 @@ CHANCES: dict[str, float] = {
     "worker dies": 0.05,  # one of another process, with a task it was given
     "worker fails": 0.1,
     "lease runs out": 0.1,  # and its holder goes on and reports late
+    "drain": 0.5,  # a worker elsewhere takes no more tasks, and the next of its name begins beside it
     "moved to thread": 0.01,  # a workflow type proves slow
-    "evicted": 0.02,  # live code is given up
+    "evicted": 0.05,  # live code is given up
     "poison": 0.02,  # an activity returns what no codec can write
     "unresolvable": 0.02,  # an activity raises what no other process can restore
     # rows
     "task lost": 0.01,
-    "task falsified": 0.01,
+    "task falsified": 0.03,
     "wake lost": 0.004,
     "wake early": 0.01,
     "count falsified": 0.004,
+    "send lost": 0.02,  # of those that are asked for again
+    "index falsified": 0.004,  # the list says another state than history
     "history damaged": 0.002,  # a bit of it is another: the run is unreadable, and nothing else
 }
 
 CLASSES = tuple(CHANCES)
 
+HARMLESS = {"conflict", "slow commit", "evicted", "stall", "late report", "request late", "request twice", "poison"}
+"""Faults that cost no answer."""
+
+GENTLE = HARMLESS | {"store down", "disk full", "busy", "request lost", "reply lost", "missed notice"}
+"""Faults after which nothing has to be done again."""
+
 
 class Faults:
     def __init__(self, seed: int, only: Iterable[str] | None = None) -> None:
-        self.on = frozenset(CLASSES if only is None else only)
+        profile = Random(f"{seed}:profile").random()
+        self.on = frozenset((GENTLE if profile < 0.15 else CLASSES) if only is None else only)
         unknown = self.on - set(CLASSES)
         if unknown:
             raise ValueError(f"no such fault: {', '.join(sorted(unknown))}; there are {', '.join(CLASSES)}")

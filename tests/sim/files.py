@@ -48,13 +48,13 @@ class Files:
         except FileNotFoundError:
             return b""
 
-    def touch(self, key: int) -> bool:
-        """Somebody else has committed something for this instance."""
+    def change(self, *statements: tuple[str, tuple[Any, ...]]) -> bool:
+        """Rows are changed by somebody who is no engine; False if that cannot be done now."""
         connection = sqlite3.connect(self.path, isolation_level=None, timeout=0)
         try:
             connection.execute("begin immediate")
-            connection.execute("update workflow set last = -abs(last) - 1 where key = ?", (key,))
-            connection.execute("insert into notice (workflow) values (?)", (key,))
+            for statement, values in statements:
+                connection.execute(statement, values)
             connection.execute("commit")
         except sqlite3.OperationalError:
             return False  # somebody else is writing

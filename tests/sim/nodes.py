@@ -63,7 +63,9 @@ class Troubled(Seam):
             broken = frozenset([faults.dice("statement error").randrange(len(decisions))])
         if faults.fires("conflict"):
             self._node.sim.touch(faults.dice("conflict").choice(decisions).workflow.key)
-        return store.write(decisions, broken)
+        applied = store.write(decisions, broken)
+        self._node.sim.rows.written()
+        return applied
 
     def _written(self, applied: Applied, done: Callable[[Applied], None]) -> None:
         if self._node.life.survives("kill after commit"):
@@ -88,7 +90,7 @@ class Troubled(Seam):
             raise Unavailable("the disk reports an error on reading")
 
     def misses(self) -> bool:
-        return self._faults.fires("missed notice")
+        return self._node.sim.deaf or self._faults.fires("missed notice")
 
 
 class SimHoldfast(AsyncHoldfast):

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from .faults import CLASSES
-from .simulation import Simulation, simulate
+from .simulation import OPERATIONS, Simulation, simulate
 
 SEEDS = Path(__file__).parent / "seeds"
 """Seeds that have found a bug once, each with what it takes. They are run for ever."""
@@ -21,6 +21,7 @@ SEEDS = Path(__file__).parent / "seeds"
 VERBS = (
     *("start", "signal with start", "note", "letter", "add", "query", "result", "describe", "list"),
     *("pause", "unpause", "cancel", "terminate", "repair", "archive", "far activity"),
+    *("task elsewhere", "activity elsewhere"),
 )
 FEATURES = (
     *("act good", "act flaky", "act beating", "act near", "act far", "risk bad", "risk near_bad", "risk hasty"),
@@ -118,7 +119,8 @@ SELDOM = frozenset({"power cut"})
 
 def shrink(seed: int, options: dict[str, Any], law: str) -> dict[str, Any]:
     """Fewer faults, fewer operations, fewer instances, fewer nodes: as long as the same law is broken."""
-    best = {"operations": 40, "instances": 6, "clients": 3, "places": 3, **options}
+    best = {"operations": OPERATIONS, "clients": 3, "places": 3, **options}
+    best.setdefault("instances", max(2, best["operations"] // 30))
     if best.get("faults") is None:
         best["faults"] = list(CLASSES)
 

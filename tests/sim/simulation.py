@@ -14,8 +14,6 @@ from hashlib import sha256
 from random import Random
 from typing import Any
 
-from msgspec.structs import replace
-
 from holdfast.engine import recovery
 from holdfast.kernel.event import HistoryDamaged
 from holdfast.kernel.machine import Machine
@@ -25,16 +23,18 @@ from holdfast.store import Store, StoreError
 
 from . import programs
 from .auditor import Auditor
+from .away import AwayWorker
 from .clients import Client, Lost, Told
 from .disk import Disk, MemoryStore, Seam
-from .faults import Faults
+from .faults import HARMLESS, Faults
 from .files import Files, FileStore
 from .nodes import Node
-from .virtual import EPOCH, VirtualLoop
+from .rows import Rows
+from .virtual import EPOCH, Standstill, VirtualLoop
 from .workers import Worker
 
-HARMLESS = {"conflict", "slow commit", "evicted", "stall", "late report", "request late", "request twice", "poison"}
-"""Faults that cost no answer."""
+OPERATIONS = 200
+"""How much happens before calm comes, unless more is asked for."""
 
 BOUND = 6 * 3600
 """Virtual seconds within which everything must have ended once faults have stopped."""
@@ -52,8 +52,8 @@ class Simulation:
         seed: int,
         *,
         faults: Iterable[str] | None = None,
-        operations: int = 40,
-        instances: int = 6,
+        operations: int = OPERATIONS,
+        instances: int | None = None,
         clients: int = 3,
         places: int = 3,
         store: str = "memory",
@@ -62,7 +62,8 @@ class Simulation:
         self.random = Random(f"{seed}:sim")
         self.loop = VirtualLoop()
         self.faults = Faults(seed, faults)
-        self.instances = instances
+        self.target = operations
+        self.instances = max(2, operations // 30) if instances is None else instances
         self.places = self.random.randint(1, places)
         self.lines: list[str] = []
         self.operations = 0
@@ -76,15 +77,26 @@ class Simulation:
         self.nodes: list[Node] = []
         self.told: list[Told] = []
         self.sabotaged: set[int] = set()
+        self.falsified: set[int] = set()  # runs whose index row was forged
         self.damaged: set[int] = set()
+        self.unreadable: dict[int, tuple[Told, int]] = {}  # run -> whose it is, how long it was when it was damaged
         self.violations: list[Violation] = []
         self._failed: asyncio.Future[None] = self.loop.create_future()
         self._generation = 0
         self._checked = 0
-        self._clients = [Client(self, n, operations // clients) for n in range(clients)]
+        self._clients = [Client(self, n) for n in range(clients)]
         self._over = False
         self._workers: list[asyncio.Task[None]] = []
+        self.away: list[AwayWorker] = []
+        self.rows = Rows(self)
+        self.rolled: set[int] = set()  # places that have had their rolling restart
+        self.deaf = self.faults.fires("deaf")
+        # When calm comes, everybody may go on as they are for a while before they are replaced; with clocks that agree.
+        self.stays = Random(f"{seed}:stays").random() < 0.4
+        if self.stays:
+            self.faults.chances["clock"] = 0
         self.loop_time = 0.0
+        self.farthest = 0  # what any clock has ever said
         self.calm_at: int | None = None
 
     # -- what others report
@@ -122,6 +134,7 @@ class Simulation:
             self._failed.set_result(None)
 
     def died(self, node: Node) -> None:
+        self.farthest = max(self.farthest, node.world.now())
         store: Any = getattr(node.app, "store", None)
         if store is not None:
             store.close()
@@ -132,6 +145,21 @@ class Simulation:
         pause = 0.1 if self.faults.calm else self.random.choice([0.01, 0.5, 5, 30])
         self.loop.call_later(pause, lambda: self._open(node.place))
 
+    def worker_died(self, worker: AwayWorker) -> None:
+        if self._over:
+            return
+        self.away.remove(worker)
+        self.loop.call_soon(worker.bury)
+        if not worker.draining:
+            pause = 0.1 if self.faults.calm else self.random.choice([0.01, 5, 30, 400])
+            self.loop.call_later(pause, lambda: self._hire(worker.number))
+
+    def _hire(self, number: int) -> None:
+        if not self._over:
+            self._generation += 1
+            build = "B" if self.faults.calm or self.faults.fires("other build") else "A"
+            self.away.append(AwayWorker(self, number, self._generation, build))
+
     # -- the world
 
     def newest_build(self) -> str:
@@ -139,7 +167,9 @@ class Simulation:
 
     def latest(self) -> int:
         """What the clock says that is farthest ahead."""
-        return max((node.world.now() for node in self.nodes), default=1 << 60)
+        now = [node.world.now() for node in self.nodes]
+        self.farthest = max([self.farthest, *now])
+        return max(now, default=1 << 60)
 
     def connect(self, machine: Machine, seam: Seam) -> Store:
         if self.files is not None:
@@ -156,21 +186,17 @@ class Simulation:
             return
         self._generation += 1
         build = "A"
-        if self.faults.calm or self.faults.fires("other build"):
+        if self.faults.calm or place in self.rolled or self.faults.fires("other build"):
             build = "B"
         node = Node(self, place, self._generation, build)
         self.nodes.append(node)
         node.open()
 
-    # -- sabotage of rows
+    # -- trouble from outside
 
     def touch(self, key: int) -> None:
         """Somebody else has committed something for this instance, under an id that no engine here gives."""
-        row = self.disk.workflows.get(key)
-        if row is not None and (self.files is None or self.files.touch(key)):
-            self.disk.workflows[key] = replace(row, last=-abs(row.last) - 1)
-            self.disk.notices.append(key)
-            self.disk.version += 1
+        self.rows.touch(key)
 
     def _disturb(self) -> None:
         if self._over:
@@ -180,85 +206,40 @@ class Simulation:
             return
         for node in list(self.nodes):
             node.disturb()
-            if node.serving and self.random.random() < 0.01 and self.faults.fires("restart"):
+            if node.serving and self.random.random() < 0.02 and self.faults.fires("restart"):
                 self.log(f"{node.name} is stopped")
                 node.stop()
-        if self.files is None:
-            self._sabotage()
+        for worker in list(self.away):
+            if not worker.draining and self.random.random() < 0.02 and self.faults.fires("drain"):
+                worker.drain()
+                self._hire(worker.number)
+        if self.random.random() < 0.01 and self.faults.fires("rolling restart"):
+            self._roll(list(range(self.places)))
+        self.rows.disturb()
 
-    def _sabotage(self) -> None:
-        faults, disk = self.faults, self.disk
-        tasks = list(disk.all_tasks())
-        rows = [row for key, row in sorted(disk.workflows.items())]
-        if tasks and faults.fires("task lost"):
-            task = faults.dice("task lost").choice(tasks)
-            self.log(f"the row of task {task.id} is lost")
-            del disk.tasks[task.workflow][task.id]
-            self.sabotaged.add(task.workflow)
-        if tasks and faults.fires("task falsified"):
-            task = faults.dice("task falsified").choice(tasks)
-            if task.id in disk.tasks[task.workflow]:
-                forged = faults.dice("task falsified").choice(
-                    [
-                        replace(task, state="leased", owner="nobody/worker", until=None),
-                        replace(task, state="ready", owner=None, until=None),
-                        replace(task, id=task.id + "9"),
-                    ]
-                )
-                self.log(f"the row of task {task.id} is falsified: {forged.state} {forged.id}")
-                disk.put_task(forged)
-                self.sabotaged.add(task.workflow)
-        self._damage()
-        waking = [row for row in rows if row.next_wake is not None]
-        if waking and faults.fires("wake early"):
-            row = faults.dice("wake early").choice(waking)
-            self.log(f"the wake of {row.workflow_id} is too early")
-            disk.workflows[row.key] = replace(row, next_wake=1)
-        if waking and faults.fires("wake lost"):
-            row = faults.dice("wake lost").choice(waking)
-            if row.expects == 0:
-                self.log(f"the wake of {row.workflow_id} is lost")
-                disk.workflows[row.key] = replace(row, next_wake=None)
-                self.sabotaged.add(row.key)
-        if rows and faults.fires("count falsified"):
-            row = faults.dice("count falsified").choice(rows)
-            self.log(f"the count of {row.workflow_id} is falsified")
-            disk.workflows[row.key] = replace(row, expects=row.expects + 1)
-            self.sabotaged.add(row.key)
-
-    def _damage(self) -> None:
-        """A bit of one event of a run is another. From now on nobody who reads it may believe it."""
-        started = [told for told in self.told if told.started and not told.damaged]
-        if not started or not self.faults.fires("history damaged"):
-            return
-        dice = self.faults.dice("history damaged")
-        told = dice.choice(started)
-        key = self.disk.names["default", told.id]
-        rows = self.disk.events[self.disk.workflows[key].run or 0]
-        place = dice.randrange(len(rows))
-        sequence, type, at, body, context, checksum = rows[place]
-        bit = dice.randrange(len(body) * 8)
-        changed = bytearray(body)
-        changed[bit // 8] ^= 1 << (bit % 8)
-        rows[place] = (sequence, type, at, bytes(changed), context, checksum)
-        self.log(f"bit {bit} of event {sequence} of {told.id} is another")
-        told.damaged = True
-        self.damaged.add(key)
+    def _roll(self, places: list[int]) -> None:
+        """One node after the other is stopped in good order and comes back with the newer build, while the rest goes on."""
+        node = next((n for n in self.nodes if places and n.place == places[0] and n.serving), None)
+        if node is not None:
+            self.log(f"{node.name} is replaced")
+            self.rolled.add(node.place)
+            node.stop()
+        if places[1:]:
+            self.loop.call_later(self.random.choice([0.1, 3, 20]), lambda: self._roll(places[1:]))
 
     async def _detected(self) -> None:
-        """What is damaged is found out by whoever reads it, and nothing is built on it."""
-        lengths = {key: len(self.disk.events[self.disk.workflows[key].run or 0]) for key in self.damaged}
-        for told in self.told:
-            if told.damaged:
-                for _ in range(20):
-                    try:
-                        await self._clients[0].client().describe(told.id)
-                        self.violation("damage is detected", told.id)
-                    except HistoryDamaged:
-                        break
-                    except (Lost, StoreError):
-                        await asyncio.sleep(1)
-        after = {key: len(self.disk.events[self.disk.workflows[key].run or 0]) for key in self.damaged}
+        """What is damaged is found out by whoever reads it, and nothing is built on it from then on."""
+        lengths = {run: len(self.disk.events[run]) for run in self.unreadable}
+        for run, (told, _) in self.unreadable.items():
+            for _ in range(20):
+                try:
+                    await self._clients[0].client().history(told.id, self.disk.runs[run].run_id)
+                    self.violation("damage is detected", told.id)
+                except HistoryDamaged:
+                    break
+                except (Lost, StoreError):
+                    await asyncio.sleep(1)
+        after = {run: len(self.disk.events[run]) for run in self.unreadable}
         self.auditor.must(lengths == after, "nothing is built on damaged history", (lengths, after))
 
     # -- the story
@@ -267,6 +248,8 @@ class Simulation:
         with _world(self):
             try:
                 self.loop.run_until_complete(self._tell())
+            except Standstill as standstill:
+                self.violation("time goes on", standstill)
             finally:
                 self._over = True
                 self.loop_time = self.loop.time()
@@ -291,19 +274,43 @@ class Simulation:
             task = self.loop.create_task(Worker(self, number).live())
             task.add_done_callback(lambda done: None if done.cancelled() else self._worker_broke(done.exception()))
             self._workers.append(task)
+        for number in range(2):
+            self._hire(number)
         await asyncio.gather(*(client.live() for client in self._clients))
         self.log("calm")
         self.faults.calm = True
         self.calm_at = EPOCH + round(self.loop.time() * SECOND)
+        if self.stays:
+            await self._stay()
         for node in list(self.nodes):
             node.life.die("replaced")
+        for worker in list(self.away):
+            worker.life.die("replaced")
         await asyncio.sleep(0.05)
         await self._detected()
+        if not self.stays:
+            await self._deliver()
         await self._all_end()
         self.log("over")
         self._over = True
         self.auditor.finish()
-        self.log(f"digest of the rows {self.rows()}")
+        self.log(f"digest of the rows {self.history_digest()}")
+
+    async def _stay(self) -> None:
+        """Nobody is replaced yet: whoever came through the faults half-broken shows it now."""
+        await self._deliver()
+        for _ in range(12):
+            await asyncio.sleep(100)
+            self.auditor.nothing_waits(patience=50, kind="workflow")
+        self.auditor.nothing_waits(patience=300, kind="activity")
+
+    async def _deliver(self) -> None:
+        """What is to be delivered when faults stop is delivered soon."""
+        await asyncio.sleep(60)
+        before = {send.key for send in self.undelivered()}
+        await asyncio.sleep(30)
+        late = [send for send in self.undelivered() if send.key in before]
+        self.auditor.must(self.deaf or not late, "I8 what is sent arrives in time", late[:2])
 
     def _worker_broke(self, error: BaseException | None) -> None:
         if not self._over:
@@ -317,13 +324,13 @@ class Simulation:
         while self.loop.time() < began + BOUND:
             await asyncio.sleep(5 if round < 10 else 60)
             round += 1
-            open = [r for r in self.disk.runs.values() if r.closed_at is None and r.workflow not in self.damaged]
+            open = self._open_runs()
             if not open and not self.undelivered():
                 return
             for told in self.told:
                 if told.started and any(run.workflow_id == told.id for run in open):
                     await self._encourage(client, told, round)
-        left = [r for r in self.disk.runs.values() if r.closed_at is None and r.workflow not in self.damaged]
+        left = self._open_runs()
         stuck = [(r.workflow_id, r.status) for r in left]
         if stuck:
             key = left[0].workflow
@@ -331,6 +338,11 @@ class Simulation:
             why = [(t.id, t.state, t.owner, t.block and t.block.message) for t in self.disk.tasks_of(key)]
             last = self.disk.events[row.run or 0][-1]
             self.violation("I8 every run ends once faults stop", (stuck, why, row, last[:4]))
+
+    def _open_runs(self) -> list[Any]:
+        """What history says, not what the index does."""
+        runs = self.auditor.runs
+        return [r for r in self.disk.runs.values() if runs[r.key].closed is None and r.workflow not in self.damaged]
 
     def undelivered(self) -> list[Any]:
         """Sends between instances that are both readable."""
@@ -352,7 +364,7 @@ class Simulation:
         except Exception as error:
             self.log(f"{told.id} would not hear: {error}")
 
-    def rows(self) -> str:
+    def history_digest(self) -> str:
         digest = sha256()
         for run in sorted(self.disk.events):
             for row in self.disk.events[run]:
@@ -371,6 +383,9 @@ class Simulation:
         for node in list(self.nodes):
             node.life.alive = False
             node.bury()
+        for worker in self.away:
+            worker.life.alive = False
+            worker.bury()
         for task in asyncio.all_tasks(self.loop):
             task._log_destroy_pending = False  # type: ignore[attr-defined]
             with suppress(BaseException):
@@ -403,7 +418,7 @@ def _world(sim: Simulation) -> Iterator[None]:
     logger.handlers, logger.propagate = [listener], False
     logger.setLevel(logging.WARNING)
     kept = recovery.NOTICE, recovery.TAKE_OVER, executor.SLOW, programs.ledger.__dict__
-    recovery.NOTICE, recovery.TAKE_OVER = SECOND, SECOND  # type: ignore[misc]
+    recovery.NOTICE, recovery.TAKE_OVER = 3 * SECOND, 2 * SECOND  # type: ignore[misc]
     executor.SLOW = math.inf
     programs.ledger.__init__()  # type: ignore[misc]
     faults = sim.faults

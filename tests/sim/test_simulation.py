@@ -15,14 +15,15 @@ pytestmark = [
 
 BATCHES = 20
 BATCH = 10
+OPTIONS = {"operations": 100}
 
 
 @pytest.mark.parametrize("batch", range(BATCHES))
 def test_nothing_is_lost_doubled_or_stranded(batch: int) -> None:
     tally = Tally()
     for seed in range(batch * BATCH, (batch + 1) * BATCH):
-        tally.add(report(seed, {}))
-    assert not tally.failures, "\n".join(f"{f.why[:1000]}\n{command(f.seed, {})}" for f in tally.failures)
+        tally.add(report(seed, OPTIONS))
+    assert not tally.failures, "\n".join(f"{f.why[:1000]}\n{command(f.seed, OPTIONS)}" for f in tally.failures)
     assert sum(tally.fired.values()) > 100, "a day without trouble proves nothing"
 
 

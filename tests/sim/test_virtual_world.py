@@ -5,12 +5,17 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any, cast
 
 import pytest
 
 from holdfast import AsyncHoldfast, activity, attempt, now, rng, side_effect, sleep, spawn, uuid4, workflow
-from tests.sim.virtual import VirtualWorld, run
+from holdfast.kernel.decision import Decision
+from holdfast.kernel.machine import Machine
+from holdfast.store import Applied, Store
+from tests.sim.disk import Disk, MemoryStore, Seam
+from tests.sim.virtual import VirtualLoop, VirtualWorld, run
 
 
 @activity(retries=3, backoff=["1h", "1d"])
@@ -83,3 +88,30 @@ def test_a_month_takes_no_time_and_is_slept_exactly():
     assert fired
     scheduled = {body[: body.index(b",")]: at for _, _, type, at, body, _ in log if type == "TimerScheduled"}
     assert len(scheduled) >= 3
+
+
+class SlowDisk(MemoryStore):
+    """Each commit takes three seconds."""
+
+    loop: VirtualLoop
+
+    def apply(self, decisions: Sequence[Decision], done: Callable[[Applied], None]) -> None:
+        applied = self.write(decisions)
+        self.loop.call_later(3, lambda: done(applied))
+
+
+def test_an_engine_that_stops_waits_for_its_commit_and_does_not_spin():
+    class Slow(AsyncHoldfast):
+        def _open_store(self, machine: Machine, offload: Any) -> Store:
+            store = SlowDisk(Disk(), machine.kinds, Seam())
+            store.loop = cast(VirtualLoop, asyncio.get_running_loop())
+            return store
+
+    async def story(world: Callable[[], VirtualWorld]) -> float:
+        async with Slow(":memory:", [months, fragile], guard="off", world=world) as app:
+            started = asyncio.ensure_future(app.start(months, "m", 1))
+            await asyncio.sleep(0.1)
+        assert (await started).id == "m"
+        return asyncio.get_running_loop().time()
+
+    assert run(1, story) >= 3

@@ -18,17 +18,30 @@ T = TypeVar("T")
 EPOCH = 1_800_000_000 * SECOND
 
 
+TURNS = 100_000
+"""So many rounds of the loop at one and the same moment are a circle."""
+
+
+class Standstill(RuntimeError):
+    """Nothing will ever happen again, or the same thing for ever."""
+
+
 class _Jump(selectors.DefaultSelector):
     """Never waits: when nothing is ready, the time of the loop moves to its next timer."""
 
     loop: VirtualLoop
+    turns = 0
 
     def select(self, timeout: float | None = None) -> list[Any]:
         ready = super().select(0)
         if not ready and timeout is None:
-            raise RuntimeError("everything waits and no timer is set: this world has come to a stop")
+            raise Standstill("everything waits and no timer is set: this world has come to a stop")
+        self.turns += 1
         if not ready and timeout:
             self.loop.skip(timeout)
+            self.turns = 0
+        elif self.turns > TURNS:
+            raise Standstill("the same moment goes on and on: something waits by asking again and again")
         return ready
 
 

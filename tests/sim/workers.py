@@ -14,16 +14,24 @@ from holdfast.kernel.event import HistoryDamaged
 from holdfast.kernel.failure import Failure
 from holdfast.kernel.features.activity import ActivityAssignment
 from holdfast.kernel.message import Refused
+from holdfast.kernel.task import Task
+from holdfast.kernel.values import SECOND
 from holdfast.protocol import requests as ask
 from holdfast.store import StoreError
 
 from .clients import Lost, Wire
 from .programs import FAR, ledger
+from .virtual import EPOCH
 
 if TYPE_CHECKING:
     from .simulation import Simulation
 
 NOT_NOW = (Lost, StoreError, Refused, HistoryDamaged)
+
+
+def left(sim: Simulation, task: Task) -> float:
+    """Seconds until the lease is over, to the microsecond."""
+    return max(0.0, ((task.until or 0) - EPOCH) / SECOND - sim.loop.time())
 
 
 class Worker:
@@ -80,12 +88,13 @@ class Worker:
             if not await self._beat(task):
                 return
         if sim.faults.fires("lease runs out"):
-            await asyncio.sleep(self.random.choice([301, 700]))
+            await asyncio.sleep(self.random.choice([left(self.sim, task.task), 301, 700]))
         failed = sim.faults.fires("worker fails")
         for attempt in range(4):
             try:
                 await self._report(task, token, failed)
                 sim.done("far activity")
+                sim.auditor.thanked(task.activity_attempt_id, self.name)
                 return
             except Refused as refusal:
                 sim.log(f"{self.name} is told that {task.activity_attempt_id[-8:]} is over: {refusal.reason}")

@@ -142,6 +142,7 @@ class Bridge:
             commands=request.commands,
             handled_failures=request.handled_failures,
             numbered=request.numbered,
+            met=request.met,
         )
         try:
             return await self._access.submit(place.workflow, message)

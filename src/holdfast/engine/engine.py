@@ -8,6 +8,7 @@ commit as itself, the state and code that grew on it are thrown away and its mes
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 from collections.abc import Callable
@@ -76,6 +77,7 @@ class Engine:
         self._flushing = False
         self.open: list[Item] = []
         self.batch: list[Item] = []  # on its way to disk
+        self._draining: list[asyncio.Future[None]] = []  # told when a batch has ended, one way or the other
 
     def forked(self) -> None:
         """This is a child process now: the engine belongs to its parent."""
@@ -269,6 +271,7 @@ class Engine:
             return
         self.inline.run()
         if not self.open:
+            self._batch_ended()
             return
         batch = self.batch = self.open[:BATCH]
         self.open = self.open[BATCH:]
@@ -283,6 +286,7 @@ class Engine:
     def _written(self, batch: list[Item], applied: Applied) -> None:
         self._writing = False
         self.batch = []
+        self._batch_ended()
         if applied.down is not None:
             self.losses.go_down(batch, applied.down)
             return
@@ -420,9 +424,15 @@ class Engine:
     async def drain(self) -> None:
         """Let every decision that was made reach the disk."""
         while (self.open or self._writing) and self.down is None:
-            settled = self.world.future()
-            self.world.soon(lambda: settled.set_result(None))  # noqa: B023 - called before the next round
-            await settled
+            ended: asyncio.Future[None] = self.world.future()
+            self._draining.append(ended)
+            await ended
+
+    def _batch_ended(self) -> None:
+        draining, self._draining = self._draining, []
+        for waiting in draining:
+            if not waiting.done():
+                waiting.set_result(None)
 
     # -- small things
 

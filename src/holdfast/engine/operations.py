@@ -184,18 +184,19 @@ class Operations:
     # -- inside
 
     async def _ended(self, key: int, workflow_id: str) -> ask.Result | None:
-        """The outcome of an instance whose current run is closed on disk."""
+        """The outcome of an instance whose current run has ended. History says so, never the index."""
         loaded = await self._engine.store.load(key)
-        run = None if loaded is None else loaded.run
-        if loaded is None or run is None or run.closed_reason is None:
+        if loaded is None or loaded.run is None:
             return None
-        ended_by = self._engine.loading.restore(loaded).current.ended_by
+        run = self._engine.loading.restore(loaded).current
+        if run.open:
+            return None
         return ask.Result(
             workflow_id=workflow_id,
             run_id=run.run_id,
             status=run.status,
             closed_reason=run.closed_reason,
-            event=next(entry for entry in loaded.history if entry.event is ended_by),
+            event=next(entry for entry in loaded.history if entry.event is run.ended_by),
         )
 
 

@@ -22,6 +22,7 @@ from holdfast.kernel.values import SECOND, Micros
 log = logging.getLogger("holdfast.engine")
 
 NOTICE = SECOND // 50  # how often to look for commits of other processes
+LOOK_ANYWAY = 15 * SECOND
 TAKE_OVER = SECOND // 5
 SWEEP = 5 * SECOND
 SWEEP_IDLE = 300 * SECOND
@@ -57,6 +58,7 @@ class Recovery:
             self._every("take over", TAKE_OVER, self._try_to_take_over)
         if self._engine.store.shared:
             self._every("notice", NOTICE, self._notice)
+            self._every("look anyway", LOOK_ANYWAY, self._look_anyway)
 
     def stop(self) -> None:
         self._stopped = True
@@ -213,10 +215,17 @@ class Recovery:
                     engine.discard_cached(entry)
                 self.look_at(key)
 
+    async def _look_anyway(self) -> None:
+        """Being told of other processes' commits saves time and no more: who waits for news looks for it anyway."""
+        if self._engine.down is None:
+            for callback in self.on_foreign:
+                callback()
+
     async def _sweep(self) -> None:
         engine = self._engine
         if engine.down is not None:
             return
+        await engine.waking.look_again()
         suspects, after = await engine.store.suspects(self._sweep_from, PAGE)
         self._sweep_from = after or 0
         held = self._held()

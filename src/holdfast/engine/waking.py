@@ -35,6 +35,11 @@ class Waking:
         self._stopped = False
         await self._look_ahead()
 
+    async def look_again(self) -> None:
+        """Another process may have set a deadline that nobody told us of."""
+        if not self._stopped:
+            await self._look_ahead()
+
     def stop(self) -> None:
         self._stopped = True
         if self._alarm is not None:

@@ -152,9 +152,9 @@ def restore(
     decoder = _decoders.get(kind)
     if decoder is None:
         decoder = _decoders[kind] = msgspec.json.Decoder(kind)
-    context = _context_decoder.decode(context_body) if context_body else NO_CONTEXT
     try:
+        context = _context_decoder.decode(context_body) if context_body else NO_CONTEXT
         event = decoder.decode(body)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise HistoryDamaged(run, sequence, f"its payload cannot be read ({error})") from error
     return Recorded(run, sequence, at, event, context, body, context_body, checksum)

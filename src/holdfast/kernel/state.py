@@ -138,7 +138,10 @@ class Workflow:
         """Take a task row in, new or changed."""
         self.tasks[task.id] = task
         if task.kind == "workflow":
-            self.busy = task.id if task.state == "leased" else None
+            if task.state == "leased":
+                self.busy = task.id
+            elif self.busy == task.id:
+                self.busy = None
 
     @property
     def current(self) -> Run:

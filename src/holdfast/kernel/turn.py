@@ -128,7 +128,9 @@ class Turn(Struct, eq=False):
             self.touched.setdefault(task_id, True)
             del flow.tasks[task_id]
             if flow.busy == task_id:
-                flow.busy = None
+                flow.busy = next(
+                    (t.id for t in flow.tasks.values() if t.kind == "workflow" and t.state == "leased"), None
+                )
 
     def hold(self, task_id: str, owner: str, attempt: int) -> Task:
         """The leased task that this call speaks for, or a refusal."""

@@ -229,6 +229,7 @@ class CompleteTask(WorkerVerb[TaskOutcome], frozen=True, kw_only=True):
     commands: list[Command]
     handled_failures: list[str] = []
     numbered: bool = True
+    met: int | None = None  # code that has ended got no further in the history it was shown
 
 
 class FailTask(WorkerVerb[TaskOutcome], frozen=True, kw_only=True):

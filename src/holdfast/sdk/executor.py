@@ -288,17 +288,20 @@ class EmbeddedExecutor:
         )
 
     def _ran_on_thread(self, fiber: Fiber, assignment: WorkflowAssignment) -> None:
-        if _goes_on(fiber):
+        if _goes_on(fiber) and not fiber.abandoned:
             self._locals.start(fiber, assignment, None)
             return
         self.finish_held(fiber, assignment)
 
     def finish_held(self, fiber: Fiber, assignment: WorkflowAssignment) -> None:
         """Report a task that was held under a lease of its own."""
-        message = self.report(fiber, assignment, None)
         key = assignment.task.workflow
         self.holding.discard(assignment.task.id)
         self.host.done_holding(key)
+        if fiber.abandoned:
+            self.host.look_at(key)  # it was given up half-way: nobody holds the task any more, and it is offered again
+            return
+        message = self.report(fiber, assignment, None)
 
         def reported(value: Any, error: BaseException | None) -> None:
             if error is not None:

@@ -120,7 +120,7 @@ class _Round:
     def _settle(self) -> None:
         """Give ended activities to the code, lowest step first; it may ask for more of them on the way."""
         fiber = self.fiber
-        while fiber.locals and fiber.block is None:
+        while fiber.locals and fiber.block is None and not fiber.abandoned:
             step = min(fiber.locals)
             if step not in self.ended:
                 self.begin()

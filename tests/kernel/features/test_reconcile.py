@@ -9,11 +9,13 @@ from msgspec.structs import replace
 
 from holdfast.kernel.features.activity import RetryPolicy, ScheduleActivity
 from holdfast.kernel.features.close import CompleteWorkflow
+from holdfast.kernel.features.lease import Claim
 from holdfast.kernel.features.reconcile import Reconcile
 from holdfast.kernel.features.timer import StartTimer
-from holdfast.kernel.task import Block, Task
+from holdfast.kernel.features.workflow_task import CompleteWorkflowTask
+from holdfast.kernel.task import Block, Lease, Task
 
-from ..given import Flow, given, instant, names, running, snapshot, to
+from ..given import WORKER, Flow, given, instant, names, running, snapshot, to
 
 ACTIVITY = ScheduleActivity(activity_type="charge", arguments=b"args", queue="gpu")
 
@@ -270,3 +272,49 @@ def test_reconciling_twice_changes_nothing_more() -> None:
     rows = dict(flow.rows)
     assert not flow.when(reconcile()).reply.changed
     assert flow.rows == rows
+
+
+def forged(flow: Flow, task: Task) -> Task:
+    """A row that nobody in their right mind has written: the task of no event."""
+    row = replace(task, id=task.id + "9")
+    flow.rows[row.id] = row
+    flow.reopen()
+    return row
+
+
+@pytest.mark.parametrize("mine_first", [True, False])
+def test_a_second_leased_workflow_task_is_not_believed(mine_first: bool) -> None:
+    flow = given()
+    real = flow.claim(flow.workflow_task.id, "engine-2/worker", until=None)
+    row = forged(flow, real)
+    if not mine_first:
+        flow.rows = {row.id: row, real.id: real}
+        flow.reopen()
+    decision = flow.when(reconcile(holding=frozenset([real.id])))
+    assert decision.reply.dropped == [row.id]
+    assert list(flow.rows) == [real.id]
+    assert names(flow.signal().events) == [], "code is in the middle of its task: the signal is held"
+
+
+def test_one_that_nobody_holds_is_offered_again_alone() -> None:
+    flow = given()
+    real = flow.claim(flow.workflow_task.id, "engine-1/worker", until=None)
+    forged(flow, real)
+    decision = flow.when(reconcile(), offer=to("engine-2/worker"))
+    assert [task.id for task in decision.leased] == [real.id]
+    assert list(flow.rows) == [real.id]
+
+
+@pytest.mark.parametrize("lease", [None, Lease(owner=WORKER)])
+def test_a_forged_workflow_task_is_closed_at_its_claim(lease: Lease | None) -> None:
+    flow = given()
+    row = forged(flow, flow.workflow_task)
+    if lease is None:
+        refusal = flow.refused(Claim(task_id=row.id, lease=Lease(owner=WORKER), kind="workflow"))
+    else:
+        refusal = flow.refused(
+            CompleteWorkflowTask(
+                task_id=row.id, owner=WORKER, attempt=1, commands=[StartTimer(delay_seconds=5)], lease=lease
+            )
+        )
+    assert refusal.reason == "task_not_found"

@@ -81,7 +81,8 @@ def claim(turn: Turn, message: Claim) -> None:
     refusal = claim_status(turn.flow, message.task_id, message.kind, turn.now, message.by)
     if refusal is not None:
         raise Refused(refusal, f"task {message.task_id} cannot be claimed: {refusal}", task_id=message.task_id)
-    granted = grant(turn, turn.flow.tasks[message.task_id], message.lease)
+    task = turn.flow.tasks[message.task_id]
+    granted = grant(turn, task, message.lease) if turn.machine.expects(turn.flow, task) else None
     if granted is None:
         raise Refused("task_not_found", f"nothing waits for task {message.task_id}", task_id=message.task_id)
     turn.reply = granted

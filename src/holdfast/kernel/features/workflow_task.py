@@ -329,6 +329,8 @@ def _held(turn: Turn, message: CompleteWorkflowTask | FailWorkflowTask) -> Task:
         if task.state != "ready":
             raise Refused("task_not_claimable", f"task {message.task_id} is {task.state}", task_status=task.state)
         _refuse_other(task)
+        if not serves(turn.flow, task):
+            raise Refused("task_not_found", f"nothing waits for task {message.task_id}", task_id=message.task_id)
         return replace(
             task,
             state="leased",
@@ -397,9 +399,24 @@ def _task(flow: Workflow, run: Run) -> Task:
     )
 
 
+def due_id(flow: Workflow) -> str | None:
+    """The one workflow task that history has use for, leased or not. A row of another name is nobody's."""
+    run = flow.current
+    if run.apart:
+        return update_task_id(run.run_id, run.apart[0][0])
+    for sequence, _ in run.waking:
+        if sequence > flow.cursor:
+            return workflow_task_id(run.run_id, sequence)
+    return None
+
+
+def serves(flow: Workflow, task: Task) -> bool:
+    return task.id == due_id(flow)
+
+
 def expect(flow: Workflow) -> Iterable[Task]:
     run = flow.current
-    if flow.busy is not None:
+    if flow.busy is not None and flow.busy == due_id(flow):
         yield flow.tasks[flow.busy]
     elif run.apart or run.waking:
         yield _task(flow, run)
@@ -432,5 +449,6 @@ FEATURE = Feature(
     decide={CompleteWorkflowTask: complete, FailWorkflowTask: fail, HeartbeatWorkflowTask: heartbeat},
     deadlines={"repair": Deadline(_repair_armed, _revive, _repair_length)},
     assign={"workflow": assign},
+    serves={"workflow": serves},
     expect=expect,
 )
