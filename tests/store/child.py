@@ -55,7 +55,7 @@ def refused(path: str) -> None:
 def hold(path: str) -> None:
     """Be the engine until killed."""
     store = opened(path)
-    say(store.acquire())
+    say(store.acquire().value)
     sys.stdin.readline()
     store.close()
 

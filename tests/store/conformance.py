@@ -55,6 +55,12 @@ def instances(number: int, **options: Any) -> list[Instance]:
     return found
 
 
+async def keep(store: Store, entry: Entry) -> Unavailable | None:
+    done: asyncio.Future[Unavailable | None] = asyncio.get_running_loop().create_future()
+    store.keep(entry, done.set_result)
+    return await done
+
+
 def stale(*positions: int) -> Applied:
     return Applied(stale=frozenset(positions))
 
@@ -66,7 +72,6 @@ class Alone:
 
     async def test_an_entry_of_the_registry_is_kept_replaced_and_removed(self, database: Database) -> None:
         store = await database.open()
-        told: list[object] = []
         for entry in (
             Entry("worker", "default", "w2", b"{}"),
             Entry("worker", "default", "w1", b"old"),
@@ -76,8 +81,7 @@ class Alone:
             Entry("worker", "default", "w2", None),
             Entry("worker", "default", "never there", None),
         ):
-            store.keep(entry, told.append)
-        assert told == [None] * 7
+            assert await keep(store, entry) is None
         assert await store.kept("worker") == [
             Entry("worker", "default", "w1", b"new"),
             Entry("worker", "other", "w1", b"{}"),
@@ -383,7 +387,7 @@ class Alone:
             stuck = {i.key for i in crowd if i.run.open and not i.state.tasks and i.state.next_wake is None}
             suspects, _ = await store.suspects(0, 10_000)
             assert {i.key for i in crowd} & set(suspects) == stuck
-            store.close()
+            await store.close()
 
         runner.run(check())
 
@@ -688,8 +692,8 @@ class Alone:
     async def test_a_closed_store_takes_nothing_and_says_so(self, database: Database) -> None:
         store = await database.open()
         (instance,) = instances(1)
-        store.close()
-        store.close()
+        await store.close()
+        await store.close()
         result = await apply(store, *instance.written)
         assert isinstance(result.down, Unavailable)
         with pytest.raises(Unavailable):
@@ -711,7 +715,7 @@ class Shared:
             walk(instance, steps)
         await applied(store, *crowd)
         before = (await store.due(1 << 60, 10), await store.ready(10), await store.leased(), await store.failed())
-        store.close()
+        await store.close()
         store = await database.open()
         for instance in crowd:
             assert await stored(store, instance) == expected(instance)
@@ -912,30 +916,30 @@ class Shared:
 
     async def test_only_one_handle_is_the_engine_until_it_closes(self, database: Database) -> None:
         one, other = await database.open(), await database.open()
-        assert one.acquire()
-        assert one.acquire()
-        assert not other.acquire()
-        one.close()
-        assert other.acquire()
+        assert await one.acquire()
+        assert await one.acquire()
+        assert not await other.acquire()
+        await one.close()
+        assert await other.acquire()
 
     async def test_an_engine_notices_what_others_commit_and_is_told_once(self, database: Database) -> None:
         engine, guest = await database.open(), await database.open()
-        assert engine.acquire()
-        engine.changed()
+        assert await engine.acquire()
+        await engine.changed()
         first, second = instances(2)
         await applied(guest, first, second)
         assert await apply(guest, *first.step(ACTIVITY)) == ALL
-        assert engine.changed()
-        assert not engine.changed()
+        assert await engine.changed()
+        assert not await engine.changed()
         assert sorted(await engine.notices()) == sorted([first.key, second.key])
         assert await engine.notices() == []
         assert await apply(guest, *second.step(ACTIVITY)) == ALL
-        assert engine.changed()
+        assert await engine.changed()
         assert await engine.notices() == [second.key]
 
     async def test_a_skipped_decision_of_a_guest_leaves_no_notice_of_its_own(self, database: Database) -> None:
         engine, guest = await database.open(), await database.open()
-        assert engine.acquire()
+        assert await engine.acquire()
         torn, whole = instances(2)
         await applied(engine, torn, whole)
         late = torn.twin()
@@ -945,13 +949,13 @@ class Shared:
 
     async def test_commits_of_the_engine_itself_are_no_news_to_it(self, database: Database) -> None:
         engine, guest = await database.open(), await database.open()
-        assert engine.acquire()
-        engine.changed()
-        guest.changed()
+        assert await engine.acquire()
+        await engine.changed()
+        await guest.changed()
         await applied(engine, *instances(1))
-        assert not engine.changed()
-        assert guest.changed()
-        assert not guest.changed()
+        assert not await engine.changed()
+        assert await guest.changed()
+        assert not await guest.changed()
         assert await engine.notices() == []
 
     async def test_a_long_absence_is_told_in_one_go(self, database: Database) -> None:
@@ -959,13 +963,13 @@ class Shared:
         many = instances(1100)
         await applied(guest, *many)
         engine = await database.open()
-        assert engine.acquire()
+        assert await engine.acquire()
         assert await engine.notices() == [instance.key for instance in many]
         assert await engine.notices() == []
 
     async def test_who_becomes_the_engine_stops_leaving_notices(self, database: Database) -> None:
         store = await database.open()
-        assert store.acquire()
+        assert await store.acquire()
         await applied(store, *instances(1))
         assert await store.notices() == []
 

@@ -258,7 +258,7 @@ async def test_a_store_keeps_to_its_file_when_the_process_changes_directory(
         await applied(store, instance)
         monkeypatch.chdir(there)
         assert await store.probe() is None
-        assert store.acquire()
+        assert store.acquire().value
         assert await stored(store, instance) == expected(instance)
     assert list(there.iterdir()) == []
     assert (here / "holdfast.db-engine").exists()
@@ -338,12 +338,12 @@ async def test_a_locked_file_is_unavailable_and_works_again_when_it_is_free(file
         assert "another program holds its write lock" in str(result.down)
         assert isinstance(await store.probe(), Unavailable)
         assert await store.load(instance.key) is None
-        assert not store.changed()
+        assert not store.changed().value
         other.execute("insert into notice (workflow) values (7)")
         other.execute("commit")
     assert await store.load(instance.key) is None
     assert await store.probe() is None
-    assert store.changed(), "what others did meanwhile is not missed"
+    assert store.changed().value, "what others did meanwhile is not missed"
     await applied(store, instance)
     assert await stored(store, instance) == expected(instance)
 
@@ -373,7 +373,7 @@ async def test_a_batch_that_waits_for_another_writer_does_not_hold_up_the_engine
         store.apply(instance.written, result.set_result)
         waiting.wait()
         began = perf_counter()
-        assert not store.changed()
+        assert not store.changed().value
         assert await store.notices() == []
         assert await store.load(instance.key) is None
         assert perf_counter() - began < 1
@@ -381,14 +381,14 @@ async def test_a_batch_that_waits_for_another_writer_does_not_hold_up_the_engine
         other.execute("insert into notice (workflow) values (7)")
         other.execute("commit")
     assert await result == ALL
-    assert store.changed(), "what the other writer did meanwhile is not missed"
-    assert not store.changed()
+    assert store.changed().value, "what the other writer did meanwhile is not missed"
+    assert not store.changed().value
     assert await stored(store, instance) == expected(instance)
 
 
 async def test_notices_are_told_once_even_while_they_cannot_be_deleted(file: Handles) -> None:
     engine, guest = file.opened(), file.opened()
-    assert engine.acquire()
+    assert engine.acquire().value
     first, second = _started(), _started()
     await applied(guest, first)
     with writing(file.path):
@@ -497,27 +497,27 @@ def test_the_engine_lock_of_a_killed_process_is_free(file: Handles) -> None:
     with child("hold", file.path) as holder:
         assert hear(holder) is True
         store = file.opened()
-        assert not store.acquire()
+        assert not store.acquire().value
         kill(holder)
-        assert store.acquire()
+        assert store.acquire().value
 
 
 def test_a_forked_child_does_not_keep_the_engine_lock_of_its_dead_parent(file: Handles) -> None:
     with child("hold_and_fork", file.path) as holder:
         assert hear(holder) == "forked"
         store = file.opened()
-        assert not store.acquire()
+        assert not store.acquire().value
         kill(holder)
-        assert store.acquire()
+        assert store.acquire().value
         go(holder)  # the forked process reads the same pipe, and ends
 
 
 def test_another_name_for_the_same_file_does_not_give_a_second_engine(file: Handles, tmp_path: Path) -> None:
-    assert file.opened().acquire()
+    assert file.opened().acquire().value
     alias = tmp_path / "alias.db"
     alias.symlink_to(file.path)
     with closing(SqliteStore(str(alias), MACHINE.kinds)) as store:
-        assert not store.acquire()
+        assert not store.acquire().value
 
 
 # -- dying

@@ -38,7 +38,7 @@ class Reader:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.store.close()
+        self.get(self.store.close())
         self._loop.close()
 
     def ask(self, request: Request[R]) -> R:
@@ -56,5 +56,4 @@ class Reader:
 
     def changed(self) -> bool:
         """Whether anything was committed since this was last asked."""
-        with told():
-            return self.store.changed()
+        return self.get(self.store.changed())

@@ -50,7 +50,7 @@ class Recovery:
         engine.on_down = self._went_down
 
     async def start(self) -> None:
-        if self._engine.store.acquire():
+        if await self._engine.store.acquire():
             await self._take_over()
         else:
             log.info("another process runs the engine of this file; this one reads and submits beside it")
@@ -193,7 +193,7 @@ class Recovery:
             self.look_at(workflow)
 
     async def _try_to_take_over(self) -> None:
-        if not self._engine.holder and self._engine.store.acquire():
+        if not self._engine.holder and await self._engine.store.acquire():
             log.info("the process that ran the engine is gone; this one takes over")
             await self._take_over()
         elif self._engine.holder and not self._up and self._engine.down is None:
@@ -201,7 +201,7 @@ class Recovery:
 
     async def _notice(self) -> None:
         engine = self._engine
-        if not engine.store.changed():
+        if not await engine.store.changed():
             return
         for callback in self.on_foreign:
             callback()

@@ -66,19 +66,19 @@ class Server:
             await self.attributes.load()
             await self.recovery.start()
         except BaseException:
-            self._shut()
+            await self._shut()
             raise
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.engine.drain()
-        self._shut()
+        await self._shut()
 
-    def _shut(self) -> None:
+    async def _shut(self) -> None:
         self.recovery.stop()
         self.engine.waking.stop()
         self._commits.close()
-        self.store.close()
+        await self.store.close()
 
     @property
     def now(self) -> Micros:

@@ -134,7 +134,7 @@ class AsyncHoldfast(AsyncClient):
         try:
             await self.recovery.start()
         except BaseException:
-            self._shut()
+            await self._shut()
             raise
         return self
 
@@ -142,16 +142,16 @@ class AsyncHoldfast(AsyncClient):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.engine.drain()
-        self._shut()
+        await self._shut()
 
-    def _shut(self) -> None:
+    async def _shut(self) -> None:
         self.recovery.stop()
         self.engine.waking.stop()
         self.executor.stop()
         self._host.close()
         self._commits.close()
-        self.store.close()
         self._engine_room.operations = None
+        await self.store.close()
 
     def _open_store(self, machine: Machine, offload: Offload | None) -> Store:
         """Where a world of another kind brings its own."""

@@ -103,6 +103,7 @@ class SqliteStore:
 
     # -- one engine per file
 
+    @at_once
     def acquire(self) -> bool:
         """An OS lock, so that the kernel frees it when its process dies."""
         if self.path == ":memory:" or self._lock is not None:
@@ -124,6 +125,7 @@ class SqliteStore:
         self._writer.tell = False
         return True
 
+    @at_once
     def changed(self) -> bool:
         if self._writer.away or self._writer.connection is None:
             return False  # asked again soon
@@ -143,6 +145,7 @@ class SqliteStore:
         self._noticed = 0 if self._writer.forget_notices(last) else last
         return list(dict.fromkeys(workflow for _, workflow in found))
 
+    @at_once
     def close(self) -> None:
         self._writer.close()
         self._reader.close()
