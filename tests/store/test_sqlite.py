@@ -22,7 +22,7 @@ import pytest
 
 from holdfast.kernel.features.activity import ScheduleActivity
 from holdfast.store import ALL, Applied, IncompatibleStore, RunFilter, StoreError, Unavailable
-from holdfast.store.sql import migrations
+from holdfast.store.sql import Migration, migrations
 from holdfast.store.sqlite import SqliteStore
 from holdfast.store.sqlite.connection import APPLICATION_ID, migrate
 from holdfast.store.sqlite.writer import Offload
@@ -293,8 +293,8 @@ async def test_a_migration_goes_forward_and_keeps_what_is_there(file: Handles) -
     steps = migrations("holdfast.store.sqlite")
     newest = len(steps) + 1
     with closing(sqlite3.connect(file.path, isolation_level=None)) as connection:
-        migrate(connection, file.path, [*steps, (newest, "notes", "create table note (text text) strict;\n")])
-        migrate(connection, file.path, [*steps, (newest, "notes", "create table note (text text) strict;\n")])
+        migrate(connection, file.path, [*steps, Migration(newest, "notes", "create table note (text text) strict;\n")])
+        migrate(connection, file.path, [*steps, Migration(newest, "notes", "create table note (text text) strict;\n")])
         with pytest.raises(IncompatibleStore):
             migrate(connection, file.path, steps)
     assert file.ask("pragma user_version") == [(newest,)]
@@ -306,7 +306,9 @@ def test_a_migration_that_fails_changes_nothing(file: Handles) -> None:
     file.opened().close()
     before = file.ask("select name, sql from sqlite_master")
     steps = migrations("holdfast.store.sqlite")
-    broken = (len(steps) + 1, "broken", "create table note (text text) strict;\ncreate table note (again text);\n")
+    broken = Migration(
+        len(steps) + 1, "broken", "create table note (text text) strict;\ncreate table note (again text);\n"
+    )
     with closing(sqlite3.connect(file.path, isolation_level=None)) as connection:
         with pytest.raises(sqlite3.OperationalError):
             migrate(connection, file.path, [*steps, broken])
