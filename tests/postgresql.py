@@ -26,7 +26,6 @@ SETTINGS = {
     "listen_addresses": "",
     "shared_buffers": "16MB",
     "max_connections": "200",
-    "wal_level": "minimal",
     "max_wal_senders": "0",
     "autovacuum": "off",
     "log_min_messages": "fatal",

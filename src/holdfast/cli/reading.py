@@ -16,7 +16,7 @@ from holdfast.engine.recovery import Recovery
 from holdfast.engine.world import AsyncioWorld
 from holdfast.kernel.machine import Machine
 from holdfast.protocol.requests import Request
-from holdfast.store.sqlite import SqliteStore
+from holdfast.store.opening import open_store
 
 R = TypeVar("R")
 
@@ -24,12 +24,16 @@ R = TypeVar("R")
 class Reader:
     def __init__(self, path: str, *, create: bool = False) -> None:
         self.path = path if create else existing(path)
+        self._create = create
 
     def __enter__(self) -> Self:
         machine = Machine()
-        with told():
-            self.store = SqliteStore(self.path, machine.kinds)
         self._loop = asyncio.new_event_loop()
+        try:
+            self.store = self.get(open_store(self.path, machine.kinds, create=self._create))
+        except BaseException:
+            self._loop.close()
+            raise
         # An engine that is never started: it answers the reading verbs from disk.
         engine = Engine(AsyncioWorld(self._loop), self.store, machine)
         self._operations = Operations(engine, Recovery(engine), AvroPayloads())

@@ -412,6 +412,20 @@ class Engine:
     def look_at(self, key: int) -> None:
         """Load an instance and bring its tasks before the workers again. Hook of recovery; a no-op for guests."""
 
+    def lost(self, error: Unavailable) -> None:
+        """The database is out of reach, as somebody noticed who was not writing."""
+        if self.down is None and not self._writing:
+            self.losses.go_down([], error)
+
+    def step_down(self) -> None:
+        """Another process is the engine now: forget what is for the engine alone to know."""
+        self.holder = False
+        self.waking.forget()
+        self.matching.forget_tasks()
+        self.leases.forget()
+        for entry in self.cache:
+            self.discard_cached(entry)
+
     def up(self) -> None:
         """The database works again: reports that waited are decided now."""
         self.down = None

@@ -26,7 +26,7 @@ from holdfast.server.questions import Questions
 from holdfast.server.rollouts import Rollouts
 from holdfast.server.settings import Settings
 from holdfast.server.workers import Workers
-from holdfast.store.sqlite import SqliteStore
+from holdfast.store.opening import open_store
 
 
 class Server:
@@ -44,7 +44,7 @@ class Server:
         path = self.settings.database
         self._commits = world.pool(1, "holdfast-commit")
         offload = None if path == ":memory:" or self._world is not None else self._commits.submit
-        self.store = SqliteStore(path, machine.kinds, offload)
+        self.store = await open_store(path, machine.kinds, offload)
         self.engine = Engine(world, self.store, machine)
         self.admission = self.engine.matching.admission = Admission(self.engine, self.settings)
         self.recovery = Recovery(self.engine)

@@ -25,10 +25,6 @@ class Migration(NamedTuple):
     def checksum(self) -> str:
         return sha256(self.script.encode()).hexdigest()
 
-    @property
-    def statements(self) -> list[str]:
-        return [statement for statement in self.script.split(";\n") if statement.strip()]
-
 
 def queries(package: str, file: str) -> dict[str, str]:
     text = resources.files(package).joinpath(file).read_text(encoding="utf-8")

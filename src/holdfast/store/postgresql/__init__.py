@@ -42,11 +42,11 @@ class PostgresqlStore(Reading):
         self._under_way: set[asyncio.Task[None]] = set()
 
     @classmethod
-    async def open(cls, url: str, kinds: dict[str, type[Event]]) -> Self:
+    async def open(cls, url: str, kinds: dict[str, type[Event]], *, create: bool = True) -> Self:
         place = address(url)
         connection = await connect(place)
         try:
-            await prepare(connection, place)
+            await prepare(connection, place, create)
         except BaseException:
             connection.terminate()
             raise
@@ -93,6 +93,7 @@ class PostgresqlStore(Reading):
         return await self._writer.acquire()
 
     async def changed(self) -> bool:
+        await self._writer.check()
         before, self._others = self._others, await self._fetch("others", self._writer.id)
         return self._others != before
 

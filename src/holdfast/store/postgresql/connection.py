@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from holdfast.store import IncompatibleStore, StoreError, Unavailable
+from holdfast.store.opening import shown
 from holdfast.store.postgresql import forks
 from holdfast.store.postgresql.driver import Connection, asyncpg, unavailable
 from holdfast.store.sql import Migration, check_recorded, check_version, migrations
@@ -55,9 +56,7 @@ def address(url: str) -> Address:
         )
     rest = urlencode([(name, value) for name, value in options if name != "schema"])
     dsn = urlunsplit((parts.scheme, parts.netloc, parts.path, rest, ""))
-    user, at, host = parts.netloc.rpartition("@")
-    shown = urlunsplit(("postgresql", user.partition(":")[0] + at + host, parts.path, "", ""))
-    return Address(dsn, shown, schema)
+    return Address(dsn, shown(url), schema)
 
 
 async def connect(place: Address) -> Connection:
@@ -101,12 +100,18 @@ def check_server(where: str, version: tuple[int, ...]) -> None:
         )
 
 
-async def prepare(connection: Connection, place: Address) -> None:
+async def prepare(connection: Connection, place: Address, create: bool) -> None:
     """Make the schema ours if it is new, refuse it untouched if it is not ours. Nothing is written if it is up to date."""
     check_server(place.shown, connection.get_server_version())
     steps = migrations("holdfast.store.postgresql")
     try:
-        if await _version(connection, place, steps) < steps[-1].number:
+        version = await _version(connection, place, steps)
+        if version == 0 and not create:
+            raise StoreError(
+                f"{place.shown} has no schema {place.schema} of Holdfast; name another one with ?schema= in the URL, or"
+                " start a server or a program on it, which makes one"
+            )
+        if version < steps[-1].number:
             await migrate(connection, place, steps)
     except asyncpg.PostgresError as error:
         raise unavailable(place.shown, error) from error
@@ -124,8 +129,7 @@ async def migrate(connection: Connection, place: Address, steps: list[Migration]
         )
         for step in steps:
             if step.number > version:
-                for statement in step.statements:
-                    await connection.execute(statement)
+                await connection.execute(step.script)
                 await connection.execute(
                     "insert into migration values ($1, $2, $3)", step.number, step.name, step.checksum
                 )

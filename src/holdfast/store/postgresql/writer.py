@@ -254,6 +254,11 @@ class Writer:
 
         return await self.do(lock)
 
+    async def check(self) -> None:
+        """An engine whose session is gone has to know: it has the lock again when this returns, or this raises."""
+        if self.holder and not self._lock.locked() and (self._connection is None or self._connection.is_closed()):
+            await self.do(_nothing)
+
     async def notices(self) -> list[int]:
         """Told once; a second time if we do not learn that they are gone."""
 
@@ -290,3 +295,7 @@ class Writer:
         if self._connection is not None:
             self._connection.terminate()
             self._connection = None
+
+
+async def _nothing(_: Connection) -> None:
+    """What has to be done is done by asking for a session."""

@@ -177,8 +177,9 @@ def migrate(connection: sqlite3.Connection, path: str, steps: list[Migration]) -
         )
         for step in steps:
             if step.number > version:
-                for statement in step.statements:
-                    connection.execute(statement)
+                for statement in step.script.split(";\n"):
+                    if statement.strip():
+                        connection.execute(statement)
                 connection.execute("insert into migration values (?, ?, ?)", (step.number, step.name, step.checksum))
         connection.execute(f"pragma user_version = {steps[-1].number}")
         connection.execute(f"pragma application_id = {APPLICATION_ID}")
