@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 from weakref import WeakSet
 
@@ -112,11 +112,13 @@ class Engine:
         if isinstance(found, Now):
             self._address_found(namespace, workflow_id, message, reply, found.value)
         else:
-            self.world.spawn(self._address_later(namespace, workflow_id, message, reply), "holdfast-find")
+            self.world.spawn(self._address_later(namespace, workflow_id, message, reply, found), "holdfast-find")
 
-    async def _address_later(self, namespace: str, workflow_id: str, message: Message, reply: Reply) -> None:
+    async def _address_later(
+        self, namespace: str, workflow_id: str, message: Message, reply: Reply, found: Awaitable[int | None]
+    ) -> None:
         try:
-            key = await self.store.find(namespace, workflow_id)
+            key = await found
         except Exception as error:
             reply(None, error)
             return

@@ -127,6 +127,18 @@ class Now(Generic[T]):
         yield  # makes this a generator, as awaiting demands
 
 
+class Later(Generic[T]):
+    """An awaitable that begins when somebody awaits it; who finds that it is not `Now` may also let it be."""
+
+    __slots__ = ("_begin",)
+
+    def __init__(self, begin: Callable[[], Awaitable[T]]) -> None:
+        self._begin = begin
+
+    def __await__(self) -> Generator[Any, None, T]:
+        return self._begin().__await__()
+
+
 def at_once(verb: Callable[P, T]) -> Callable[P, Now[T]]:
     """Offer a plain method as an awaitable verb of the protocol."""
 

@@ -11,7 +11,7 @@ from typing import Any, Self, TypeVar
 
 from holdfast.kernel.decision import Decision, RunRow
 from holdfast.kernel.event import Event, HistoryDamaged
-from holdfast.store import Applied, Entry, Loaded, RunFilter, Unavailable
+from holdfast.store import Applied, Entry, Later, Loaded, RunFilter, Unavailable
 from holdfast.store.postgresql.connection import Address, address, connect, prepare
 from holdfast.store.postgresql.listing import select_runs
 from holdfast.store.postgresql.readers import Readers
@@ -106,7 +106,10 @@ class PostgresqlStore(Reading):
 
     # -- reading
 
-    async def _ask(self, query: str, parameters: Sequence[Any], shape: Callable[[Found], T]) -> T:
+    def _ask(self, query: str, parameters: Sequence[Any], shape: Callable[[Found], T]) -> Later[T]:
+        return Later(lambda: self._answer(query, parameters, shape))
+
+    async def _answer(self, query: str, parameters: Sequence[Any], shape: Callable[[Found], T]) -> T:
         found = await self._fetch(query, *parameters)
         try:
             return shape(found)
