@@ -122,7 +122,7 @@ def _start(place: Path) -> subprocess.Popen[bytes]:
         place,
     )
     hba = data / "pg_hba.conf"
-    hba.write_text("local all /^guarded_ scram-sha-256\nlocal all guarded scram-sha-256\n" + hba.read_text())
+    hba.write_text("local all guarded scram-sha-256\n" + hba.read_text())
     options = [part for name, value in SETTINGS.items() for part in ("-c", f"{name}={value}")]
     server = subprocess.Popen(
         [str(programs / "postgres"), "-D", str(data), "-k", str(place), *options], **_as_nobody(), cwd=place

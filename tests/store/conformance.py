@@ -7,6 +7,7 @@ A dialect's test module mixes these classes with a fixture `database` that answe
 from __future__ import annotations
 
 import asyncio
+from contextlib import ExitStack
 from itertools import pairwise
 from typing import Any, Protocol
 
@@ -33,12 +34,16 @@ from holdfast.kernel.values import SECOND
 from holdfast.store import ALL, Applied, Entry, RunFilter, Store, Unavailable
 
 from ..kernel.world import call
+from .children import child, go, hear, kill
 from .instances import STEPS, T0, Instance, applied, apply, expected, instant, stored, walk
 
 ACTIVITY = ScheduleActivity(activity_type="charge", arguments=b"\x00\xff")
 
 
 class Database(Protocol):
+    where: str
+    """Its path or URL, for another process to open."""
+
     async def open(self) -> Store:
         """One more handle, as a process of its own would hold it. The fixture closes what a test leaves open."""
         ...
@@ -983,6 +988,80 @@ class Shared:
             await store.load(instance.key)
         assert caught.value.sequence == 2
         assert "FromTheFuture" in str(caught.value)
+
+
+class Processes:
+    """What real processes do to one database, and what is left when they are killed."""
+
+    async def test_processes_that_open_a_new_database_together_all_get_it(self, database: Database) -> None:
+        with ExitStack() as stack:
+            together = [stack.enter_context(child("open_together", database.where)) for _ in range(4)]
+            assert [hear(process) for process in together] == ["ready"] * 4
+            for process in together:
+                go(process)
+            assert [hear(process) for process in together] == ["opened"] * 4
+
+    async def test_processes_that_change_one_instance_never_lose_or_double_a_change(self, database: Database) -> None:
+        store = await database.open()
+        instance = Instance("contended")
+        instance.start()
+        await applied(store, instance)
+        with child("contend", database.where) as a, child("contend", database.where) as b:
+            assert (hear(a), hear(b)) == ("ready", "ready")
+            go(a)
+            go(b)
+            tries = hear(a) + hear(b)
+        loaded = await store.load(instance.key)
+        assert loaded is not None
+        assert len(loaded.history) == 2 + 20
+        assert loaded.row.command_sequence == 1 + 20
+        assert len(await store.commands(instance.key)) == 1 + 20
+        assert tries >= 20
+
+    async def test_the_engine_lock_of_a_killed_process_is_free(self, database: Database) -> None:
+        with child("hold", database.where) as holder:
+            assert hear(holder) is True
+            store = await database.open()
+            assert not await store.acquire()
+            kill(holder)
+            await becomes_engine(store)
+
+    async def test_a_forked_child_does_not_keep_the_engine_lock_of_its_dead_parent(self, database: Database) -> None:
+        with child("hold_and_fork", database.where) as holder:
+            assert hear(holder) == "forked"
+            store = await database.open()
+            assert not await store.acquire()
+            kill(holder)
+            await becomes_engine(store)
+            go(holder)  # the forked process reads the same pipe, and ends
+
+    @pytest.mark.contract("START-04", "MATCH-01")
+    async def test_a_process_killed_while_starting_workflows_leaves_each_of_them_whole(
+        self, database: Database
+    ) -> None:
+        acknowledged: list[str] = []
+        with child("start_many", database.where) as process:
+            while len(acknowledged) < 400:
+                acknowledged += hear(process)
+            kill(process)
+        store = await database.open()
+        runs = await store.runs(RunFilter(limit=1_000_000))
+        assert {run.run_id for run in runs} >= set(acknowledged)
+        for run in runs:
+            loaded = await store.load(run.workflow)
+            assert loaded is not None
+            assert [entry.type for entry in loaded.history] == ["StartAccepted", "WorkflowStarted"]
+            assert [task.kind for task in loaded.tasks] == ["workflow"]
+            assert [command.outcome for command in await store.commands(run.workflow)] == ["started_new"]
+        assert len({run.run_id for run in runs}) == len(runs)
+        assert await store.suspects(0, 1_000_000) == ([], None)
+
+
+async def becomes_engine(store: Store) -> None:
+    """A server takes a moment to notice that a client has died."""
+    async with asyncio.timeout(30):
+        while not await store.acquire():
+            await asyncio.sleep(0.01)
 
 
 def _spoil(decision: Decision, fault: str) -> None:

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
-import signal
 import sqlite3
-import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import closing, contextmanager
 from hashlib import sha256
 from pathlib import Path
 from time import perf_counter
@@ -21,14 +17,15 @@ from typing import Any
 import pytest
 
 from holdfast.kernel.features.activity import ScheduleActivity
-from holdfast.store import ALL, Applied, IncompatibleStore, RunFilter, StoreError, Unavailable
+from holdfast.store import ALL, Applied, IncompatibleStore, StoreError, Unavailable
 from holdfast.store.sql import Migration, migrations
 from holdfast.store.sqlite import SqliteStore
 from holdfast.store.sqlite.connection import APPLICATION_ID, migrate
 from holdfast.store.sqlite.writer import Offload
 
 from ..kernel.given import MACHINE
-from .conformance import Alone, Shared
+from .children import child, hear
+from .conformance import Alone, Processes, Shared
 from .instances import Instance, applied, apply, expected, stored
 
 ROOT = Path(__file__).parents[2]
@@ -38,7 +35,7 @@ class Handles:
     """Every handle that a test opens on one database."""
 
     def __init__(self, path: str) -> None:
-        self.path = path
+        self.path = self.where = path
         self._stores: list[SqliteStore] = []
 
     async def open(self) -> SqliteStore:
@@ -69,7 +66,7 @@ def file(tmp_path: Path) -> Iterator[Handles]:
     handles.close()
 
 
-class TestFile(Alone, Shared):
+class TestFile(Alone, Shared, Processes):
     @pytest.fixture
     def database(self, file: Handles) -> Handles:
         return file
@@ -81,41 +78,6 @@ class TestMemory(Alone):
         handles = Handles(":memory:")
         yield handles
         handles.close()
-
-
-# -- processes
-
-
-@contextmanager
-def child(verb: str, path: str) -> Iterator[subprocess.Popen[str]]:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tests.store.child", verb, path],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])},
-    )
-    with process:
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
-def hear(process: subprocess.Popen[str]) -> Any:
-    assert process.stdout is not None
-    return json.loads(process.stdout.readline())
-
-
-def go(process: subprocess.Popen[str]) -> None:
-    assert process.stdin is not None
-    process.stdin.write("\n")
-    process.stdin.flush()
-
-
-def kill(process: subprocess.Popen[str]) -> None:
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
 
 
 @contextmanager
@@ -317,16 +279,6 @@ def test_a_migration_that_fails_changes_nothing(file: Handles) -> None:
     assert file.ask("pragma user_version") == [(len(steps),)]
 
 
-def test_processes_that_open_a_new_file_together_migrate_it_once(file: Handles) -> None:
-    with ExitStack() as stack:
-        together = [stack.enter_context(child("open_together", file.path)) for _ in range(4)]
-        assert [hear(process) for process in together] == ["ready"] * 4
-        for process in together:
-            go(process)
-        assert [hear(process) for process in together] == ["opened"] * 4
-    assert file.ask("select count(*) from migration") == [(len(migrations("holdfast.store.sqlite")),)]
-
-
 # -- a file that somebody else is writing
 
 
@@ -403,24 +355,6 @@ async def test_notices_are_told_once_even_while_they_cannot_be_deleted(file: Han
     assert await engine.notices() == [third.key]
 
 
-async def test_processes_that_change_one_instance_never_lose_or_double_a_change(file: Handles) -> None:
-    store = file.opened()
-    instance = Instance("contended")
-    instance.start()
-    await applied(store, instance)
-    with child("contend", file.path) as a, child("contend", file.path) as b:
-        assert (hear(a), hear(b)) == ("ready", "ready")
-        go(a)
-        go(b)
-        tries = hear(a) + hear(b)
-    loaded = await store.load(instance.key)
-    assert loaded is not None
-    assert len(loaded.history) == 2 + 20
-    assert loaded.row.command_sequence == 1 + 20
-    assert len(await store.commands(instance.key)) == 1 + 20
-    assert tries >= 20
-
-
 # -- a file that cannot grow
 
 
@@ -495,54 +429,12 @@ async def test_a_database_that_is_gone_does_not_come_back_empty(file: Handles) -
 # -- one engine per file
 
 
-def test_the_engine_lock_of_a_killed_process_is_free(file: Handles) -> None:
-    with child("hold", file.path) as holder:
-        assert hear(holder) is True
-        store = file.opened()
-        assert not store.acquire().value
-        kill(holder)
-        assert store.acquire().value
-
-
-def test_a_forked_child_does_not_keep_the_engine_lock_of_its_dead_parent(file: Handles) -> None:
-    with child("hold_and_fork", file.path) as holder:
-        assert hear(holder) == "forked"
-        store = file.opened()
-        assert not store.acquire().value
-        kill(holder)
-        assert store.acquire().value
-        go(holder)  # the forked process reads the same pipe, and ends
-
-
 def test_another_name_for_the_same_file_does_not_give_a_second_engine(file: Handles, tmp_path: Path) -> None:
     assert file.opened().acquire().value
     alias = tmp_path / "alias.db"
     alias.symlink_to(file.path)
     with closing(SqliteStore(str(alias), MACHINE.kinds)) as store:
         assert not store.acquire().value
-
-
-# -- dying
-
-
-@pytest.mark.contract("START-04", "MATCH-01")
-async def test_a_process_killed_while_starting_workflows_leaves_each_of_them_whole(file: Handles) -> None:
-    acknowledged: list[str] = []
-    with child("start_many", file.path) as process:
-        while len(acknowledged) < 400:
-            acknowledged += hear(process)
-        kill(process)
-    store = file.opened()
-    runs = await store.runs(RunFilter(limit=1_000_000))
-    assert {run.run_id for run in runs} >= set(acknowledged)
-    for run in runs:
-        loaded = await store.load(run.workflow)
-        assert loaded is not None
-        assert [entry.type for entry in loaded.history] == ["StartAccepted", "WorkflowStarted"]
-        assert [task.kind for task in loaded.tasks] == ["workflow"]
-        assert [command.outcome for command in await store.commands(run.workflow)] == ["started_new"]
-    assert len({run.run_id for run in runs}) == len(runs)
-    assert await store.suspects(0, 1_000_000) == ([], None)
 
 
 def _started(**options: Any) -> Instance:

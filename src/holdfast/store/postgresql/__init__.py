@@ -127,7 +127,13 @@ class PostgresqlStore(Reading):
 
     async def runs(self, where: RunFilter) -> list[RunRow]:
         statement, parameters = select_runs(self._sql["runs"], where)
-        return [run_row(row) for row in await self._readers.fetch(statement, *parameters)]
+        return [run_row(row) for row in await self._read(statement, *parameters)]
 
     def _fetch(self, name: str, *parameters: Any) -> Awaitable[Found]:
-        return self._readers.fetch(self._sql[name], *parameters)
+        return self._read(self._sql[name], *parameters)
+
+    async def _read(self, statement: str, *parameters: Any) -> Found:
+        # No text of a database has a zero byte in it, so nothing is found by one; the server would call it an error.
+        if any(isinstance(value, str) and "\0" in value for value in parameters):
+            return ()
+        return await self._readers.fetch(statement, *parameters)

@@ -147,6 +147,10 @@ async def _version(connection: Connection, place: Address, steps: list[Migration
     try:
         recorded: Any = await connection.fetch("select number, checksum from migration order by number")
     except (asyncpg.UndefinedTableError, asyncpg.UndefinedColumnError) as error:
+        if not (await connection.fetch("select has_schema_privilege($1, 'usage')", place.schema))[0][0]:
+            raise unavailable(
+                place.shown, asyncpg.InsufficientPrivilegeError(f"permission denied for schema {place.schema}")
+            ) from error
         raise IncompatibleStore(
             f"{where} belongs to another program; name one of Holdfast's own with ?schema= in the URL"
         ) from error
