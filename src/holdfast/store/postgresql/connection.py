@@ -42,6 +42,7 @@ class Address(NamedTuple):
     dsn: str
     shown: str
     schema: str
+    given: frozenset[str]  # settings that the URL itself makes
 
 
 def address(url: str) -> Address:
@@ -56,7 +57,7 @@ def address(url: str) -> Address:
         )
     rest = urlencode([(name, value) for name, value in options if name != "schema"])
     dsn = urlunsplit((parts.scheme, parts.netloc, parts.path, rest, ""))
-    return Address(dsn, shown(url), schema)
+    return Address(dsn, shown(url), schema, frozenset(name for name, _ in options))
 
 
 async def connect(place: Address) -> Connection:
@@ -66,7 +67,10 @@ async def connect(place: Address) -> Connection:
             place.dsn,
             timeout=PATIENCE,
             command_timeout=LONGEST,
-            server_settings={**_SETTINGS, "search_path": place.schema},
+            server_settings={
+                **{name: value for name, value in _SETTINGS.items() if name not in place.given},
+                "search_path": place.schema,
+            },
         )
     except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
         raise unavailable(place.shown, error) from error
