@@ -30,7 +30,9 @@ class Reader:
         machine = Machine()
         self._loop = asyncio.new_event_loop()
         try:
-            self.store = self.get(open_store(self.path, machine.kinds, create=self._create))
+            with told():  # a file is opened here and now, a server when its answer is waited for
+                opening = open_store(self.path, machine.kinds, create=self._create)
+            self.store = self.get(opening)
         except BaseException:
             self._loop.close()
             raise

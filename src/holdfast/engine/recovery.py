@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from holdfast.engine.engine import Engine
@@ -46,6 +46,9 @@ class Recovery:
         self._sweep_from = 0
         self._ask_from = 0
         self.fingerprints: dict[str, str | None] = {}
+        self.on_take_over: list[
+            Callable[[], Awaitable[None]]
+        ] = []  # awaited when this process becomes the engine later
         self.on_foreign: list[Callable[[], None]] = []  # called when another process has committed
         engine.look_at = self.look_at
         engine.retry = self._retry
@@ -197,6 +200,8 @@ class Recovery:
     async def _try_to_take_over(self) -> None:
         if not self._engine.holder and await self._engine.store.acquire():
             log.info("the process that ran the engine is gone; this one takes over")
+            for prepare in self.on_take_over:
+                await prepare()
             await self._take_over()
         elif self._engine.holder and not self._up and self._engine.down is None:
             await self._come_up()

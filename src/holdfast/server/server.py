@@ -59,16 +59,21 @@ class Server:
             self.settings.query_timeout_seconds,
             self.settings.query_task_max_pending_per_queue,
         )
+        self.recovery.on_take_over.append(self._read_registries)
         try:
-            await self.namespaces.open(world.now())
-            await self.workers.open()
-            await self.rollouts.open()
-            await self.attributes.load()
+            await self._read_registries()
             await self.recovery.start()
         except BaseException:
             await self._shut()
             raise
         return self
+
+    async def _read_registries(self) -> None:
+        """At the start, and when this server takes over: workers have registered with the one before."""
+        await self.namespaces.open(self.now)
+        await self.workers.open()
+        await self.rollouts.open()
+        await self.attributes.load()
 
     async def __aexit__(self, *_: object) -> None:
         await self.engine.drain()
