@@ -305,6 +305,11 @@ class Matching:
         entry = (task.routing.priority, task.available_at, task.id, task.workflow)
         heappush(self._lanes.setdefault(lane_of(task), []), entry)
 
+    def forget_tasks(self) -> None:
+        """Tasks are for another process to hand out now; who waits for one goes on waiting."""
+        self._lanes.clear()
+        self._known.clear()
+
     @property
     def has_tasks(self) -> bool:
         """Whether any task waits in a lane."""

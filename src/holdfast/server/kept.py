@@ -21,9 +21,8 @@ class Kept(Generic[T]):
         self._entries: dict[tuple[str, str], T] = {}
 
     async def load(self) -> None:
-        for entry in await self._store.kept(self._kind):
-            if entry.body is not None:
-                self._entries[entry.namespace, entry.name] = self._decode(entry.body)
+        found = await self._store.kept(self._kind)
+        self._entries = {(e.namespace, e.name): self._decode(e.body) for e in found if e.body is not None}
 
     def get(self, namespace: str, name: str) -> T | None:
         return self._entries.get((namespace, name))
