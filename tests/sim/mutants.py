@@ -137,7 +137,7 @@ MUTANTS = [
         "        await self._engine.sending.pick_up()\n        await self._engine.waking.start()",
         "        await self._engine.waking.start()",
     ),
-    Mutant("notices are not read", "engine/recovery.py", "for key in await engine.store.notices():", "for key in []:"),
+    Mutant("notices are not read", "engine/recovery.py", "keys = await engine.store.notices()", "keys = []"),
     Mutant("waking does not start", "engine/recovery.py", "        await self._engine.waking.start()", "        pass"),
     # fences and attempts
     Mutant(
@@ -236,17 +236,17 @@ def hunt(mutant: Mutant, seeds: int, first: int) -> tuple[Mutant, str]:
         script = (
             "import sys\nfrom tests.sim.runner import report\nfrom tests.sim.faults import HARMLESS\n"
             f"for seed in range({first}, {first + seeds}):\n"
-            "    try:\n        found = report(seed, {'operations': 300} if seed % 4 else {'faults': sorted(HARMLESS)})\n"
+            "    try:\n        found = report(seed, {} if seed % 4 else {'faults': sorted(HARMLESS)})\n"
             "    except BaseException as error:\n        print(seed, 'crashed', repr(error)[:80]); sys.exit()\n"
             "    if found.law:\n        print(seed, found.law); sys.exit()\n"
         )
         environment = {**os.environ, "PYTHONPATH": f"{place}/src{os.pathsep}{ROOT}", "PYTHONDONTWRITEBYTECODE": "1"}
         try:
             done = subprocess.run(
-                [sys.executable, "-c", script], env=environment, cwd=ROOT, capture_output=True, text=True, timeout=600
+                [sys.executable, "-c", script], env=environment, cwd=ROOT, capture_output=True, text=True, timeout=3600
             )
         except subprocess.TimeoutExpired:
-            return mutant, "caught: it never ends"
+            return mutant, "no verdict: out of time"
         found = done.stdout.strip()
         if done.returncode and not found:
             return mutant, f"caught: it does not even start ({done.stderr.strip().splitlines()[-1][:80]})"
