@@ -60,8 +60,8 @@ class Simulation:
     ) -> None:
         self.seed = seed
         self.random = Random(f"{seed}:sim")
-        self.loop = VirtualLoop()
         self.faults = Faults(seed, faults)
+        self.loop = VirtualLoop()
         self.target = operations
         self.instances = max(2, operations // 30) if instances is None else instances
         self.places = self.random.randint(1, places)
