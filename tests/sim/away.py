@@ -65,8 +65,10 @@ class Host:
     def room(self) -> None:
         pass
 
-    def events(self, run: int, after: int, assignment: WorkflowAssignment) -> list[Recorded]:
-        return shown_to(assignment, [entry for entry in self.shown if entry.sequence > after])
+    def events(
+        self, after: int, assignment: WorkflowAssignment, then: Callable[[list[Recorded] | Exception], None]
+    ) -> None:
+        then(shown_to(assignment, [entry for entry in self.shown if entry.sequence > after]))
 
     def done_holding(self, key: int) -> None:
         pass
