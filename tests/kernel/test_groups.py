@@ -309,3 +309,16 @@ def test_timers_of_a_bounded_group_run_from_the_start() -> None:
     decision = flow.due(at=5)
     assert names(decision.events).count("TimerFired") == 3
     assert flow.workflow_task
+
+
+@pytest.mark.parametrize("bounds", [(None, 2), (2, None), (3, 2)])
+def test_a_group_that_is_all_of_another_shares_its_name_and_keeps_its_bound(
+    bounds: tuple[int | None, int | None],
+) -> None:
+    """[[1, 2, 3]]: both groups begin at the same step and have the same leaves, so they are called the same."""
+    members = [activity([group(1, 3, index, name="same", limit=limit) for limit in bounds], None) for index in range(3)]
+    flow = given(*members)
+    assert {task.step for task in flow.tasks.values()} == {1, 2}
+    assert closed(flow, 1) is False
+    assert {task.step for task in flow.tasks.values()} == {2, 3}
+    assert [closed(flow, step) for step in (3, 2)] == [False, True]

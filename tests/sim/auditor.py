@@ -109,11 +109,24 @@ class Auditor:
         if row.key not in self.sim.sabotaged:
             rows = len(self.sim.disk.tasks.get(row.key, ()))
             self.must(rows == row.expects, "I9 tasks are conserved", (row.workflow_id, rows, row.expects))
+        self.handed_out(decision)
         for send in decision.sends:
             self.must(send.key not in self.sent, "I9 a send is made once", send.key)
             self.sent.add(send.key)
         self.taken.update(decision.took)
         self.sim.operated(1)
+
+    def handed_out(self, decision: Decision) -> None:
+        """Of the leaves of a bounded group that are scheduled together, no more get a task than it allows."""
+        members: dict[tuple[str, int], set[int]] = {}
+        for entry in decision.events:
+            for group in getattr(entry.event, "parallel_group_path", ()) if entry.type == "ActivityScheduled" else ():
+                if group.parallel_group_limit is not None:
+                    where = (group.parallel_group_id, group.parallel_group_limit)
+                    members.setdefault(where, set()).add(entry.event.sequence)  # type: ignore[attr-defined]
+        for (id, limit), steps in members.items():
+            given = [c.task.step for c in decision.tasks if c.task is not None and c.task.step in steps]
+            self.must(len(given) <= limit, "I12 a bounded group keeps its bound", (id, limit, given))
 
     def event(self, entry: Recorded, row: WorkflowRow) -> None:
         run = self.runs.setdefault(entry.run, Watched())
@@ -220,6 +233,16 @@ class Auditor:
         if flow.run.open and row.key not in self.sim.sabotaged:
             moved = bool(expected.tasks) or expected.next_wake is not None or self.machine.waits_outside(flow.run)
             self.must(moved, "I8 every open run has something that moves it", id)
+
+    def mended(self) -> None:
+        """Long after faults have stopped, the rows are what history expects, whatever was done to them."""
+        sim = self.sim
+        for key in sorted(sim.disk.workflows):
+            loaded = None if key in sim.damaged else sim.disk.load(self.machine.kinds, key)
+            if loaded is not None and loaded.run is not None:
+                expected = set(self.machine.expect(self.fold(loaded)).tasks)
+                rows = {task.id for task in loaded.tasks}
+                self.must(rows == expected, "I8 what was lost or forged is mended", (key, rows ^ expected))
 
     def bounds(self, flow: Workflow, rows: dict[str, Task]) -> None:
         """A bounded group has no more leaves in flight than it may."""

@@ -65,8 +65,10 @@ class Host:
     def room(self) -> None:
         pass
 
-    def events(self, run: int, after: int, assignment: WorkflowAssignment) -> list[Recorded]:
-        return shown_to(assignment, [entry for entry in self.shown if entry.sequence > after])
+    def events(
+        self, after: int, assignment: WorkflowAssignment, then: Callable[[list[Recorded] | Exception], None]
+    ) -> None:
+        then(shown_to(assignment, [entry for entry in self.shown if entry.sequence > after]))
 
     def done_holding(self, key: int) -> None:
         pass
@@ -267,6 +269,9 @@ class AwayWorker:
                 break
         if error is None and not heartbeat:
             self.sim.done("task elsewhere" if isinstance(request, ask.CompleteTask) else "activity elsewhere")
+            if isinstance(request, ask.CompleteTask):
+                mine = value is not None and value.workflow_task_attempt == request.workflow_task_attempt
+                self.sim.auditor.must(mine, "I4 whose attempt counts is in history", (request.task_id, value))
             if isinstance(request, ask.CompleteActivityTask | ask.FailActivityTask):
                 self.sim.auditor.thanked(request.activity_attempt_id, self.name)
         reply(value, None if heartbeat else error)

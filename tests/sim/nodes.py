@@ -68,6 +68,11 @@ class Troubled(Seam):
         return applied
 
     def _written(self, applied: Applied, done: Callable[[Applied], None]) -> None:
+        sim = self._node.sim
+        if sim.crashes_on_send and sim.disk.sends:
+            sim.crashes_on_send = False
+            for node in list(sim.nodes):
+                node.life.die("crashed behind a send")
         if self._node.life.survives("kill after commit"):
             done(applied)
 

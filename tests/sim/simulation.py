@@ -60,8 +60,8 @@ class Simulation:
     ) -> None:
         self.seed = seed
         self.random = Random(f"{seed}:sim")
-        self.loop = VirtualLoop()
         self.faults = Faults(seed, faults)
+        self.loop = VirtualLoop()
         self.target = operations
         self.instances = max(2, operations // 30) if instances is None else instances
         self.places = self.random.randint(1, places)
@@ -98,6 +98,7 @@ class Simulation:
         self.loop_time = 0.0
         self.farthest = 0  # what any clock has ever said
         self.calm_at: int | None = None
+        self.crashes_on_send = False
 
     # -- what others report
 
@@ -282,6 +283,10 @@ class Simulation:
         self.calm_at = EPOCH + round(self.loop.time() * SECOND)
         if self.stays:
             await self._stay()
+        else:
+            self.crashes_on_send = True  # the last crash is the worst: what was to be sent is on disk, and nobody told
+            await asyncio.sleep(30)
+            self.crashes_on_send = False
         for node in list(self.nodes):
             node.life.die("replaced")
         for worker in list(self.away):
@@ -303,6 +308,7 @@ class Simulation:
             await asyncio.sleep(100)
             self.auditor.nothing_waits(patience=50, kind="workflow")
         self.auditor.nothing_waits(patience=300, kind="activity")
+        self.auditor.mended()
 
     async def _deliver(self) -> None:
         """What is to be delivered when faults stop is delivered soon."""

@@ -13,7 +13,7 @@ import pytest
 from holdfast import AsyncHoldfast, activity, attempt, now, rng, side_effect, sleep, spawn, uuid4, workflow
 from holdfast.kernel.decision import Decision
 from holdfast.kernel.machine import Machine
-from holdfast.store import Applied, Store
+from holdfast.store import Applied, Now, Store
 from tests.sim.disk import Disk, MemoryStore, Seam
 from tests.sim.virtual import VirtualLoop, VirtualWorld, run
 
@@ -102,10 +102,10 @@ class SlowDisk(MemoryStore):
 
 def test_an_engine_that_stops_waits_for_its_commit_and_does_not_spin():
     class Slow(AsyncHoldfast):
-        def _open_store(self, machine: Machine, offload: Any) -> Store:
+        def _open_store(self, machine: Machine, offload: Any) -> Now[Store]:
             store = SlowDisk(Disk(), machine.kinds, Seam())
             store.loop = cast(VirtualLoop, asyncio.get_running_loop())
-            return store
+            return Now(store)
 
     async def story(world: Callable[[], VirtualWorld]) -> float:
         async with Slow(":memory:", [months, fragile], guard="off", world=world) as app:

@@ -9,7 +9,7 @@ from typing import Any
 
 from holdfast import AsyncHoldfast
 from holdfast.kernel.machine import Machine
-from holdfast.store import Store
+from holdfast.store import Now, Store
 
 from .disk import Disk, MemoryStore, Seam
 from .programs import ACTIVITIES, HELPERS, Grammar, PlainA, Program, ledger
@@ -29,8 +29,8 @@ class OnDisk(AsyncHoldfast):
         super().__init__("simulated", [PlainA, *ACTIVITIES, *HELPERS], guard="off", world=world)
         self._disk, self._seam = disk, seam
 
-    def _open_store(self, machine: Machine, offload: Any) -> Store:
-        return MemoryStore(self._disk, machine.kinds, self._seam)
+    def _open_store(self, machine: Machine, offload: Any) -> Now[Store]:
+        return Now(MemoryStore(self._disk, machine.kinds, self._seam))
 
 
 def programs() -> list[Program]:

@@ -99,7 +99,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(handle=st.integers(0, 1))
     def restart(self, handle: int) -> None:
-        self.handles[handle].close()
+        self.runner.run(_closed(self.handles[handle]))
         self.handles[handle] = self.open_store()
 
     @rule(handle=st.integers(0, 1), name=st.sampled_from("ab"), body=st.none() | st.binary(max_size=5))
@@ -162,8 +162,12 @@ class StoreMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         for store in self.handles:
-            store.close()
+            self.runner.run(_closed(store))
         self.runner.close()
+
+
+async def _closed(store: Store) -> None:
+    await store.close()
 
 
 async def _until(done: list[Any]) -> None:

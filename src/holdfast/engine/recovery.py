@@ -227,15 +227,23 @@ class Recovery:
             callback()
         if engine.holder:
             await engine.sending.pick_up()
-            for key in await engine.store.notices():
-                entry = engine.cache.get(key)
-                if entry is not None and entry.inflight == 0 and not entry.held:
-                    engine.discard_cached(entry)
-                self.look_at(key)
+            await self._take_notices()
+
+    async def _take_notices(self) -> bool:
+        """Look at every instance that another process has changed; whether there were any."""
+        engine = self._engine
+        keys = await engine.store.notices()
+        for key in keys:
+            entry = engine.cache.get(key)
+            if entry is not None and entry.inflight == 0 and not entry.held:
+                engine.discard_cached(entry)
+            self.look_at(key)
+        return bool(keys)
 
     async def _look_anyway(self) -> None:
         """Being told of other processes' commits saves time and no more: who waits for news looks for it anyway."""
-        if self._engine.down is None:
+        engine = self._engine
+        if engine.down is None and (not engine.holder or await self._take_notices()):
             for callback in self.on_foreign:
                 callback()
 

@@ -99,6 +99,8 @@ def join(run: Run, step: int, path: Path, leaf: Leaf) -> None:
         group = groups.groups.get(entry.parallel_group_id)
         if group is None:
             group = groups.groups[entry.parallel_group_id] = Group(entry)
+        elif entry.parallel_group_limit is not None:
+            group.limit = min(group.limit or entry.parallel_group_limit, entry.parallel_group_limit)
         group.open[step] = None
 
 
@@ -110,8 +112,9 @@ def leave(run: Run, step: int, path: Path, ok: bool, at: Micros) -> None:
     groups.paths.pop(step, None)
     groups.leaves.pop(step, None)
     complete, first_failure, last = True, False, True
-    for entry in path:
-        group = groups.groups[entry.parallel_group_id]
+    # A group that is all of another has its name as well: they are one, with the tighter of their bounds.
+    for id in dict.fromkeys(entry.parallel_group_id for entry in path):
+        group = groups.groups[id]
         in_flight = group.limit is not None and step in islice(group.open, group.limit)
         group.open.pop(step, None)
         if ok:
