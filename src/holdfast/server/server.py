@@ -24,6 +24,7 @@ from holdfast.server.kept import Kept
 from holdfast.server.namespaces import Namespaces
 from holdfast.server.questions import Questions
 from holdfast.server.rollouts import Rollouts
+from holdfast.server.sessions import Sessions
 from holdfast.server.settings import Settings
 from holdfast.server.workers import Workers
 from holdfast.store.sqlite import SqliteStore
@@ -52,6 +53,7 @@ class Server:
         self.namespaces = Namespaces(self.store, self.settings.default_namespace)
         self.workers = Workers(self.store, world.now, self.settings.worker_stale_after_seconds)
         self.rollouts = Rollouts(self.store)
+        self.sessions = self.engine.matching.sessions = Sessions(self.store, self.engine, self.workers)
         self.attributes = Kept(self.store, "search_attribute", str)
         self.questions = self.engine.matching.remote = Questions(
             world,
@@ -63,6 +65,7 @@ class Server:
             await self.namespaces.open(world.now())
             await self.workers.open()
             await self.rollouts.open()
+            await self.sessions.load()
             await self.attributes.load()
             await self.recovery.start()
         except BaseException:
@@ -71,6 +74,7 @@ class Server:
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        await self.sessions.settle()
         await self.engine.drain()
         self._shut()
 

@@ -13,6 +13,7 @@ from holdfast.server.control import (
     history,
     house,
     queries,
+    sessions,
     starting,
     system,
     tenants,
@@ -22,7 +23,7 @@ from holdfast.server.control import (
 from holdfast.server.documents import openapi, stream_document
 from holdfast.server.routing import Answer, Route
 from holdfast.server.server import Server
-from holdfast.server.worker import activity_tasks, lifecycle, query_tasks, workflow_tasks
+from holdfast.server.worker import activity_tasks, lifecycle, query_tasks, worker_sessions, workflow_tasks
 
 
 async def openapi_document(server: Server, call: Call) -> Answer:
@@ -43,6 +44,7 @@ ROUTES = [
     *queries.ROUTES,
     *history.ROUTES,
     *fleet.ROUTES,
+    *sessions.ROUTES,
     *tenants.ROUTES,
     *attributes.ROUTES,
     *system.ROUTES,
@@ -51,6 +53,7 @@ ROUTES = [
     *workflow_tasks.ROUTES,
     *activity_tasks.ROUTES,
     *query_tasks.ROUTES,
+    *worker_sessions.ROUTES,
     Route("GET", "/api/openapi.json", openapi_document, "open", EVERY),
     Route("GET", "/api/asyncapi.json", asyncapi_document, "open", EVERY),
 ]

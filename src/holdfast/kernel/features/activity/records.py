@@ -16,6 +16,7 @@ from holdfast.kernel.failure import Failure
 from holdfast.kernel.features.failures import Raised, remember
 from holdfast.kernel.groups import GroupEntry
 from holdfast.kernel.retry import RetryPolicy
+from holdfast.kernel.session import WorkerSession
 from holdfast.kernel.state import Run
 from holdfast.kernel.values import CODEC, Micros, Routing, activity_task_id, seconds
 
@@ -37,6 +38,7 @@ class ActivitySnapshot(Struct, frozen=True, kw_only=True, omit_defaults=True):
     routing: Routing
     arguments: bytes | None = None
     payload_codec: str = CODEC
+    worker_session: WorkerSession | None = None
 
 
 class _ActivityEvent(StepEvent, frozen=True, kw_only=True, omit_defaults=True):
