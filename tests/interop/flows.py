@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from durable_workflow import activity, workflow
-from durable_workflow.errors import ActivityFailed, ChildWorkflowFailed, NonRetryableError
+from durable_workflow.errors import ActivityFailed, ChildWorkflowFailed, DurableOperationCancelled, NonRetryableError
 from durable_workflow.workflow import ActivityRetryPolicy
 
 tries: dict[str, int] = {}
@@ -180,7 +180,55 @@ class HalfBroken:
             return f"caught: {error}"
 
 
+@workflow.defn(name="chooser")
+class Chooser:
+    """The first of several wins; one loser is waited for, one is cancelled."""
+
+    def run(self, ctx: Any) -> Any:
+        won = yield ctx.select(
+            {
+                "slow": ctx.start_timer(1),
+                "fast": ctx.schedule_activity("add", [1, 2]),
+                "never": ctx.start_timer(3600),
+                "both": [ctx.start_timer(3600), ctx.schedule_activity("add", [3, 4])],
+            }
+        )
+        first = [won.key, won.kind, won.result()]
+        yield won.handles["never"].cancel()
+        try:
+            yield won.handles["never"].await_result()
+        except DurableOperationCancelled as error:
+            cancelled = error.member_key
+        yield won.handles["slow"].await_result()
+        second = yield ctx.select([ctx.schedule_activity("broken", []), ctx.start_timer(3600)])
+        child = yield ctx.select({"child": ctx.start_child_workflow("greeter", ["ada"]), "late": ctx.start_timer(3600)})
+        return [*first, cancelled, second.key, str(second.failure), child.key, child.value["greeting"]]
+
+
+@workflow.defn(name="listener")
+class Listener:
+    """A condition against a clock."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    @workflow.signal("say")
+    def say(self, word: str) -> None:
+        self.said.append(word)
+
+    def run(self, ctx: Any, seconds: int) -> Any:
+        won = yield ctx.select(
+            {"heard": ctx.wait_condition(lambda: bool(self.said), key="heard"), "silence": ctx.start_timer(seconds)}
+        )
+        last = yield ctx.select(
+            {"more": ctx.wait_condition(lambda: len(self.said) > 5, key="more", timeout=1), "late": ctx.start_timer(60)}
+        )
+        return [won.key, won.value, *self.said, last.key, last.value]
+
+
 WORKFLOWS = [
+    Chooser,
+    Listener,
     Parent,
     HalfBroken,
     Basket,

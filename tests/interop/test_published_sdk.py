@@ -209,3 +209,17 @@ async def test_exported_histories_satisfy_the_published_verifier(server: Running
             described = await desk.client.describe_workflow(id)
             report = verify_bundle(await desk.client.export_history(id, described.run_id))
             assert (report["status"], report["findings"]) == ("ok", []), report
+
+
+async def test_selections_are_decided_once_by_the_first_member_that_ends(server: Running) -> None:
+    async with working(server) as desk:
+        chosen = await desk.start("chooser")
+        assert await desk.result(chosen.workflow_id) == [
+            "fast", "activity", 3, "never", 0, "cannot be repaired", "child", "hello, ada",
+        ]  # fmt: skip
+        resolved = [e for e in await desk.history(chosen.workflow_id) if e["event_type"] == "SelectionResolved"]
+        assert [event["payload"]["member_key"] for event in resolved] == ["fast", 0, "child"]
+        heard = await desk.start("listener", 60)
+        await desk.client.signal_workflow(heard.workflow_id, "say", args=["hello"])
+        assert await desk.result(heard.workflow_id) == ["heard", True, "hello", "more", False]
+        assert await desk.run("listener", 0) == ["silence", None, "more", False]

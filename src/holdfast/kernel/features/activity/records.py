@@ -249,7 +249,14 @@ def retry_scheduled(run: Run, event: ActivityRetryScheduled, entry: Recorded) ->
 def closed(run: Run, event: Terminal, entry: Recorded) -> None:
     run.part(Activities).open.pop(event.sequence, None)
     if event.parallel_group_path:
-        groups.leave(run, event.sequence, event.parallel_group_path, isinstance(event, ActivityCompleted), entry.clock)
+        groups.leave(
+            run,
+            event.sequence,
+            event.parallel_group_path,
+            isinstance(event, ActivityCompleted),
+            entry.clock,
+            cancelled=isinstance(event, ActivityCancelled),
+        )
     if isinstance(event, ActivityFailed | ActivityTimedOut):
         remember(
             run,
