@@ -31,7 +31,8 @@ class Reader:
             self.store = SqliteStore(self.path, machine.kinds)
         self._loop = asyncio.new_event_loop()
         # An engine that is never started: it answers the reading verbs from disk.
-        engine = Engine(AsyncioWorld(self._loop), self.store, machine)
+        self.world = AsyncioWorld(self._loop)
+        engine = Engine(self.world, self.store, machine)
         self._operations = Operations(engine, Recovery(engine), AvroPayloads())
         return self
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from holdfast.engine.engine import Engine
@@ -46,6 +46,7 @@ class Recovery:
         self._ask_from = 0
         self.fingerprints: dict[str, str | None] = {}
         self.on_foreign: list[Callable[[], None]] = []  # called when another process has committed
+        self.on_take_over: Callable[[], Awaitable[None]] | None = None  # before the first task is handed out
         engine.look_at = self.look_at
         engine.retry = self._retry
         engine.on_down = self._went_down
@@ -98,6 +99,8 @@ class Recovery:
                 self.look_at(task.workflow)
 
     async def _take_over(self) -> None:
+        if self.on_take_over is not None:
+            await self.on_take_over()
         self._engine.holder = True
         self._forget_guest_state()
         self._every("sweep", SWEEP, self._sweep)

@@ -12,11 +12,11 @@ from holdfast.codec.payloads import AvroPayloads
 from holdfast.engine.engine import Engine
 from holdfast.engine.operations import Operations
 from holdfast.engine.recovery import Recovery
-from holdfast.engine.world import AsyncioWorld, World
+from holdfast.engine.world import Alarm, AsyncioWorld, World
 from holdfast.kernel.features.lease import Release
 from holdfast.kernel.machine import Machine
 from holdfast.kernel.task import Task
-from holdfast.kernel.values import Micros
+from holdfast.kernel.values import SECOND, Micros
 from holdfast.server.admission import Admission
 from holdfast.server.auth import Gate
 from holdfast.server.discovery import server_capabilities
@@ -26,8 +26,11 @@ from holdfast.server.questions import Questions
 from holdfast.server.rollouts import Rollouts
 from holdfast.server.sessions import Sessions
 from holdfast.server.settings import Settings
+from holdfast.server.tokens import Tokens
 from holdfast.server.workers import Workers
 from holdfast.store.sqlite import SqliteStore
+
+RELOAD = SECOND
 
 
 class Server:
@@ -38,6 +41,8 @@ class Server:
         self.draining = False
         self.parked = 0
         self._world = world
+        self._reload: Alarm | None = None
+        self._loading: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
         world = self._world() if self._world is not None else AsyncioWorld(asyncio.get_running_loop())
@@ -53,6 +58,7 @@ class Server:
         self.namespaces = Namespaces(self.store, self.settings.default_namespace)
         self.workers = Workers(self.store, world.now, self.settings.worker_stale_after_seconds)
         self.rollouts = Rollouts(self.store)
+        self.tokens = self.gate.tokens = Tokens(self.store)
         self.sessions = self.engine.matching.sessions = Sessions(self.store, self.engine, self.workers)
         self.attributes = Kept(self.store, "search_attribute", str)
         self.questions = self.engine.matching.remote = Questions(
@@ -63,10 +69,9 @@ class Server:
         )
         try:
             await self.namespaces.open(world.now())
-            await self.workers.open()
-            await self.rollouts.open()
-            await self.sessions.load()
-            await self.attributes.load()
+            await self._load()
+            self.recovery.on_foreign.append(self._changed_elsewhere)
+            self.recovery.on_take_over = self._load
             await self.recovery.start()
         except BaseException:
             self._shut()
@@ -79,10 +84,36 @@ class Server:
         self._shut()
 
     def _shut(self) -> None:
+        if self._reload is not None:
+            self._reload.cancel()
+        if self._loading is not None:
+            self._loading.cancel()
         self.recovery.stop()
         self.engine.waking.stop()
         self._commits.close()
         self.store.close()
+
+    async def _load(self) -> None:
+        """What is kept beside workflows, as it is on disk now."""
+        for registry in (
+            self.namespaces.kept,
+            self.workers,
+            self.rollouts,
+            self.sessions,
+            self.attributes,
+            self.tokens,
+        ):
+            await registry.load()
+
+    def _changed_elsewhere(self) -> None:
+        """Another process has committed: perhaps a token, a worker, a namespace. Looked at once a second at most."""
+        if self._reload is None:
+            self._reload = self.engine.world.at(self.now + RELOAD, self._load_soon)
+
+    def _load_soon(self) -> None:
+        self._reload = None
+        if self.engine.down is None:
+            self._loading = self.engine.world.spawn(self._load(), "holdfast-registries")
 
     @property
     def now(self) -> Micros:

@@ -17,6 +17,7 @@ from holdfast.server.control import (
     starting,
     system,
     tenants,
+    tokens,
     webhooks,
     workflows,
 )
@@ -46,6 +47,7 @@ ROUTES = [
     *fleet.ROUTES,
     *sessions.ROUTES,
     *tenants.ROUTES,
+    *tokens.ROUTES,
     *attributes.ROUTES,
     *system.ROUTES,
     *webhooks.ROUTES,
