@@ -23,6 +23,7 @@ from holdfast.server.discovery import server_capabilities
 from holdfast.server.kept import Kept
 from holdfast.server.namespaces import Namespaces
 from holdfast.server.questions import Questions
+from holdfast.server.retention import Retention
 from holdfast.server.rollouts import Rollouts
 from holdfast.server.sessions import Sessions
 from holdfast.server.settings import Settings
@@ -60,6 +61,7 @@ class Server:
         self.rollouts = Rollouts(self.store)
         self.tokens = self.gate.tokens = Tokens(self.store)
         self.sessions = self.engine.matching.sessions = Sessions(self.store, self.engine, self.workers)
+        self.retention = Retention(self.engine, self.namespaces, self.settings)
         self.attributes = Kept(self.store, "search_attribute", str)
         self.questions = self.engine.matching.remote = Questions(
             world,
@@ -72,6 +74,7 @@ class Server:
             await self._load()
             self.recovery.on_foreign.append(self._changed_elsewhere)
             self.recovery.on_take_over = self._load
+            self.retention.start()
             await self.recovery.start()
         except BaseException:
             self._shut()
@@ -88,6 +91,7 @@ class Server:
             self._reload.cancel()
         if self._loading is not None:
             self._loading.cancel()
+        self.retention.stop()
         self.recovery.stop()
         self.engine.waking.stop()
         self._commits.close()

@@ -80,6 +80,9 @@ class Settings(Struct, frozen=True, kw_only=True):
     task_queue_admission_overrides: dict[str, QueueOverride] = {}
     task_queue_budget_groups: dict[str, Limit] = {}  # dispatches per minute, by the name of the group
 
+    retention_interval_seconds: Annotated[int, Meta(ge=0, le=86_400)] = 3600  # 0: only when asked
+    retention_archive: str | None = None  # a directory for what is removed; None: it is gone
+
     query_timeout_seconds: Seconds = 10
     query_task_max_pending_per_queue: Annotated[int, Meta(ge=1, le=10_000)] = 1024
 

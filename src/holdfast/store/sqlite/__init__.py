@@ -98,6 +98,13 @@ class SqliteStore:
         self._writer.keep(entry, done)
 
     @at_once
+    def expired(self, namespace: str, before: Micros, limit: int) -> list[RunRow]:
+        return [rows.run(row) for row in self._all("expired", before, namespace, limit)]
+
+    def prune(self, workflow: int, run: int, done: Callable[[bool | Unavailable], None]) -> None:
+        self._writer.prune(workflow, run, done)
+
+    @at_once
     def kept(self, kind: str) -> list[Entry]:
         return [Entry(kind, *row) for row in self._all("kept", kind)]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from holdfast.store import RunFilter
 
-_EQUAL = ("workflow_type", "status", "business_key", "queue")
+_EQUAL = ("workflow_type", "status", "business_key", "queue", "run_id", "compatibility")
 
 
 def select_runs(select: str, where: RunFilter) -> tuple[str, list[Any]]:
@@ -29,8 +29,10 @@ def select_runs(select: str, where: RunFilter) -> tuple[str, list[Any]]:
     if where.label is not None:
         clauses.append("labels ->> ? = ?")
         parameters += [_path(where.label[0]), where.label[1]]
-    if where.search is not None:
-        clause, values = _search(*where.search)
+    for searched in (where.search, *where.searches):
+        if searched is None:
+            continue
+        clause, values = _search(*searched)
         clauses.append(clause)
         parameters += values
     if where.before is not None:
