@@ -6,6 +6,7 @@ from typing import Any
 
 from durable_workflow import activity, workflow
 from durable_workflow.errors import ActivityFailed, ChildWorkflowFailed, DurableOperationCancelled, NonRetryableError
+from durable_workflow.worker_session import WorkerSessionOptions
 from durable_workflow.workflow import ActivityRetryPolicy
 
 tries: dict[str, int] = {}
@@ -226,7 +227,40 @@ class Listener:
         return [won.key, won.value, *self.said, last.key, last.value]
 
 
+@workflow.defn(name="bound")
+class Bound:
+    """Several steps on the worker that had the first one."""
+
+    def run(self, ctx: Any, session_id: str) -> Any:
+        session = WorkerSessionOptions(session_id=session_id, lease_seconds=5)
+        results: list[int] = []
+        for step in range(4):
+            results.append((yield ctx.schedule_activity("add", [step, 1], worker_session=session)))  # noqa: PERF401
+        return results
+
+
+@workflow.defn(name="patient")
+class Patient:
+    def __init__(self) -> None:
+        self.go = False
+
+    @workflow.signal("go")
+    def begin(self) -> None:
+        self.go = True
+
+    def run(self, ctx: Any, a: int) -> Any:
+        first = yield ctx.schedule_activity("add", [a, 1])
+        version = yield ctx.get_version("change", 1, 1)
+        yield ctx.upsert_memo({"first": first})
+        yield ctx.upsert_search_attributes({"stage": "waiting"})
+        yield ctx.wait_condition(lambda: self.go, key="go", timeout=60)
+        local = yield ctx.local_activity("add", [first, 10])
+        return [first, version, local]
+
+
 WORKFLOWS = [
+    Bound,
+    Patient,
     Chooser,
     Listener,
     Parent,

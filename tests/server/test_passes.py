@@ -55,13 +55,15 @@ async def test_closed_runs_older_than_the_namespace_keeps_them_are_removed() -> 
 async def test_it_happens_by_itself_and_spares_a_chain_that_goes_on() -> None:
     async with serving(retention_interval_seconds=3600) as api:
         await api.register()
+        await finished(api, "gone")
         await api.start("chain")
         await api.complete(await api.poll(), {"type": "continue_as_new"})
         first, second = (await api.control("GET", "/workflows/chain/runs")).json()["runs"]
-        await finished(api, "gone")
         await api.world.advance(31 * DAY)
         await api.world.advance(3601)
-        runs = (await api.control("GET", "/workflows/chain/runs")).json()["runs"]
+        answer = await api.control("GET", "/workflows/chain/runs")
+        assert answer.status_code == 200, answer.text
+        runs = answer.json()["runs"]
         assert [run["run_id"] for run in runs] == [second["run_id"]] != [first["run_id"]]
         assert (await api.control("GET", "/workflows/gone")).status_code == 404
         await api.complete(await api.poll(), {"type": "complete_workflow"})
