@@ -258,7 +258,33 @@ class Patient:
         return [first, version, local]
 
 
+@workflow.defn(name="moody")
+class Moody:
+    def __init__(self) -> None:
+        self.mood = "new"
+
+    @workflow.query("mood")
+    def ask(self) -> str:
+        return self.mood
+
+    def run(self, ctx: Any) -> Any:
+        yield ctx.schedule_activity("add", [1, 2])
+        self.mood = "calm"
+        yield ctx.start_timer(3600)
+
+
+@workflow.defn(name="moody")
+class MoodyAgain(Moody):
+    """The same workflow after a deployment that does not fit its history."""
+
+    def run(self, ctx: Any) -> Any:
+        yield ctx.start_timer(1)
+        self.mood = "guessed"
+        yield ctx.schedule_activity("add", [1, 2])
+
+
 WORKFLOWS = [
+    Moody,
     Bound,
     Patient,
     Chooser,

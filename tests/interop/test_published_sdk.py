@@ -63,9 +63,9 @@ class Desk:
 
 
 @asynccontextmanager
-async def working(server: Running, **options: Any) -> AsyncIterator[Desk]:
+async def working(server: Running, workflows: Any = flows.WORKFLOWS, **options: Any) -> AsyncIterator[Desk]:
     async with Client(server.url, token=TOKEN) as client:
-        worker = Worker(client, task_queue="q", workflows=flows.WORKFLOWS, activities=flows.ACTIVITIES, **options)
+        worker = Worker(client, task_queue="q", workflows=workflows, activities=flows.ACTIVITIES, **options)
         running = asyncio.create_task(worker.run())
         try:
             while not (await client.list_workers(status="active")).workers:
@@ -331,3 +331,16 @@ async def _hang_up_after_asking(url: str, path: str, body: dict[str, Any]) -> No
     writer.write(head.encode() + content)
     await writer.drain()
     writer.transport.abort()
+
+
+@pytest.mark.contract("QRY-17")
+async def test_a_query_of_a_run_whose_code_has_changed_is_refused_and_changes_nothing(server: Running) -> None:
+    async with working(server) as desk:
+        moody = await desk.start("moody")
+        assert await desk.asked(moody.workflow_id, "mood", "calm") == "calm"
+        before = await desk.history(moody.workflow_id)
+    async with working(server, [flows.MoodyAgain], worker_id="changed") as desk:
+        with pytest.raises(QueryFailed):
+            await desk.client.query_workflow(moody.workflow_id, "mood")
+        assert await desk.history(moody.workflow_id) == before
+        assert (await desk.client.describe_workflow(moody.workflow_id)).status == "waiting"

@@ -191,3 +191,40 @@ async def test_the_verbs_of_activities_are_webhooks_too() -> None:
         other = (await hook("POST", f"activity-tasks/{two.id}/claim", {"worker_id": "worker-1"})).json()["task"]
         done = await hook("POST", f"activity-attempts/{other['activity_attempt_id']}/complete", mine | {"result": 7})
         assert (done.json()["outcome"], done.json()["recorded"]) == ("completed", True)
+
+
+@pytest.mark.contract("REC-05")
+async def test_a_start_from_workflow_code_records_where_it_came_from() -> None:
+    async with serving() as api:
+        run_id = (await api.start())["run_id"]
+        await api.register(supported_workflow_types=["order", "child"])
+        await api.complete(await api.poll(), {"type": "start_timer", "delay_seconds": 99}, CHILD)
+
+        async def started(task: dict[str, Any]) -> dict[str, Any]:
+            path = f"/workflows/{task['workflow_id']}/runs/{task['run_id']}/history/export"
+            (command,) = (await api.control("GET", path)).json()["commands"]
+            assert (command["command_type"], command["source"]) == ("start", "workflow")
+            return command["context"]["workflow"]
+
+        child = await api.poll()
+        came = await started(child)
+        assert (came["parent_run_id"], came["parent_instance_id"], came["sequence"]) == (run_id, "o-1", 2)
+        assert came["child_call_id"] == f"{run_id}-h2"
+        await api.complete(child, {"type": "continue_as_new"})
+        assert (await started(await api.poll()))["parent_run_id"] == child["run_id"]
+
+
+@pytest.mark.contract("REC-07")
+async def test_no_command_of_a_run_is_without_its_sequence() -> None:
+    async with serving() as api:
+        contract = {"order": {"signals": ["pay"], "signal_contracts": [{"name": "pay", "parameters": []}]}}
+        await api.register(workflow_command_contracts=contract)
+        await api.start()
+        for path in ("signal/pay", "signal/unknown", "signal/pay", "repair", "cancel", "cancel", "archive"):
+            await api.control("POST", f"/workflows/o-1/{path}", {})
+        key = await api.server.engine.store.find("default", "o-1")
+        assert key is not None
+        commands = await api.server.engine.store.commands(key)
+        assert [command.sequence for command in commands] == list(range(1, len(commands) + 1))
+        assert {command.status for command in commands} == {"accepted", "rejected"}
+        assert len(commands) >= 7

@@ -31,7 +31,7 @@ class WaitingUpdateBody(UpdateBody, frozen=True, kw_only=True):
 
 async def start_of_type(server: Server, call: Call) -> Answer:
     """Start by the type in the path."""
-    given = msgspec.json.decode(call.body or b"{}", type=dict[str, Any])
+    given = call.decode(dict[str, Any])
     call.body = msgspec.json.encode(given | {"workflow_type": call.params["workflow_type"]})
     answer = await start(server, call)
     return answer._replace(status=202 if answer.status == 201 else answer.status)
@@ -39,7 +39,7 @@ async def start_of_type(server: Server, call: Call) -> Answer:
 
 async def start_and_signal(server: Server, call: Call) -> Answer:
     """Start by the type in the path, and signal in the same commit."""
-    given = msgspec.json.decode(call.body or b"{}", type=dict[str, Any])
+    given = call.decode(dict[str, Any])
     given["workflow_type"] = call.params["workflow_type"]
     call.params["workflow_id"] = str(given.get("workflow_id") or server.engine.world.ids.ulid())
     call.body = msgspec.json.encode(given)
