@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from . import postgresql
 
 KNOWN = frozenset((Path(__file__).parent.parent / "docs" / "contract-ids.txt").read_text().split())
 
@@ -39,8 +43,30 @@ class _Rows:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if config.getoption("--contract", None) and not hasattr(config, "workerinput"):
+    if hasattr(config, "workerinput"):
+        return
+    postgresql.begin_session()
+    if config.getoption("--contract", None):
         config.pluginmanager.register(_Rows(), "contract-rows")
+
+
+@pytest.fixture(scope="session")
+def postgresql_server() -> str:
+    """The URL of a PostgreSQL server."""
+    try:
+        return postgresql.server_url()
+    except postgresql.NoServer as missing:
+        pytest.skip(str(missing))
+
+
+_numbers = count(1)
+
+
+@pytest.fixture
+def postgresql_url(postgresql_server: str) -> str:
+    """The URL of an empty schema, which nobody else uses."""
+    schema = f"test_{os.getpid()}_{next(_numbers)}"
+    return f"{postgresql_server}{'&' if '?' in postgresql_server else '?'}schema={schema}"
 
 
 def pytest_sessionfinish(session: Any) -> None:

@@ -33,7 +33,7 @@ class Place:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self.database = directory / "app.db"
+        self.database: Path | str = directory / "app.db"
         self.ledger = str(directory / "ledger")
 
     def gate(self, name: str) -> str:
@@ -50,9 +50,16 @@ class Place:
         return [line for line in found if name is None or line.name == name]
 
 
+BOTH = pytest.mark.parametrize("place", ["sqlite", "postgresql"], indirect=True)
+"""On a file, which is what tests get without this, and on a server."""
+
+
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(tmp_path)
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    place = Place(tmp_path)
+    if getattr(request, "param", None) == "postgresql":
+        place.database = request.getfixturevalue("postgresql_url")
+    return place
 
 
 @pytest.fixture

@@ -95,7 +95,7 @@ class Told(Exception):
 class Remote(Program):
     """A program with an open Holdfast."""
 
-    def __init__(self, path: Path, **options: Any) -> None:
+    def __init__(self, path: Path | str, **options: Any) -> None:
         super().__init__("remote", str(path), json.dumps(options))
         self._orders = 0
 

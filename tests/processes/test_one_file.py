@@ -1,4 +1,4 @@
-"""Several programs on one file: one runs the engine, the others read, submit and wait, and one of them is always ready."""
+"""Several programs on one database: one runs the engine, the others read, submit and wait, and one of them is always ready."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from .conftest import Place
+from .conftest import BOTH, Place
 from .program import Remote, Told, eventually
 
 Start = Callable[..., Remote]
@@ -37,6 +37,7 @@ def test_a_second_program_reads_what_the_first_one_runs(remote: Start, place: Pl
     assert beside.ask("list") == {"g": "completed"}
 
 
+@BOTH
 def test_what_a_second_program_starts_is_run_by_the_first(remote: Start, place: Place) -> None:
     app = remote().opened()
     beside = remote().opened()
@@ -65,6 +66,7 @@ def test_two_programs_submit_and_one_of_them_runs(remote: Start, place: Place) -
     assert len(lines) == len({line.key for line in lines}) == 60
 
 
+@BOTH
 def test_an_id_that_several_programs_start_at_once_is_started_once(remote: Start, place: Place) -> None:
     programs = [remote().opened() for _ in range(3)]
     ids = [f"v-{n}" for n in range(40)]
@@ -76,6 +78,7 @@ def test_an_id_that_several_programs_start_at_once_is_started_once(remote: Start
 
 
 @pytest.mark.contract("MATCH-01", "REPLAY-11", "REPAIR-18")
+@BOTH
 def test_after_a_kill_the_second_program_takes_over_and_loses_nothing(remote: Start, place: Place) -> None:
     app = remote().opened()
     other = remote().opened()
@@ -95,7 +98,9 @@ def test_after_a_kill_the_second_program_takes_over_and_loses_nothing(remote: St
     assert [line.pid for line in place.signed("before")] == [app.pid], "recorded before the kill, so it stands"
 
 
-@pytest.mark.parametrize("how", ["kill", "close"])
+@pytest.mark.parametrize(
+    ("place", "how"), [("sqlite", "kill"), ("sqlite", "close"), ("postgresql", "kill")], indirect=["place"]
+)
 def test_a_program_that_submits_all_the_time_takes_over_without_losing_any(
     remote: Start, place: Place, how: str
 ) -> None:

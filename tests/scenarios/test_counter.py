@@ -17,6 +17,7 @@ from talkers import Counter
 from holdfast import Holdfast, RequestRefused
 
 PROGRAM = Path(__file__).with_name("talkers.py")
+ON_A_FILE = pytest.mark.parametrize("database", ["sqlite"], indirect=True)  # crowds, and one kind of them is enough
 
 
 def program(*args: str) -> subprocess.Popen[str]:
@@ -28,8 +29,8 @@ def applied(app: Holdfast, kind: str) -> list[Any]:
 
 
 @pytest.mark.contract("SIG-02", "REC-02")
-def test_a_thousand_signals_from_several_clients_are_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    database = tmp_path / "counter.db"
+@ON_A_FILE
+def test_a_thousand_signals_from_several_clients_are_counted(database: str, caplog: pytest.LogCaptureFixture) -> None:
     with Holdfast(database, [Counter]) as app:
         run = app.start(Counter, "counter", 1000)
 
@@ -39,7 +40,7 @@ def test_a_thousand_signals_from_several_clients_are_counted(tmp_path: Path, cap
 
         with ThreadPoolExecutor(6) as threads:
             list(threads.map(client, range(6)))
-        processes = [program("send", str(database), "125") for _ in range(2)]  # they send, this process counts
+        processes = [program("send", database, "125") for _ in range(2)]  # they send, this process counts
         assert [process.communicate(timeout=60) and process.returncode for process in processes] == [0, 0]
         assert run.result(timeout=30) == 1000
         received = [event.signal_id for event in applied(app, "SignalReceived")]
@@ -49,15 +50,15 @@ def test_a_thousand_signals_from_several_clients_are_counted(tmp_path: Path, cap
 
 
 @pytest.mark.contract("UPD-04", "REC-01")
+@ON_A_FILE
 @pytest.mark.parametrize("seed", range(2))
-def test_an_update_storm_with_kills_counts_every_update_once(seed: int, tmp_path: Path) -> None:
+def test_an_update_storm_with_kills_counts_every_update_once(seed: int, database: str) -> None:
     """Processes update and are killed with signal 9. What was acknowledged counts; what was not may, once."""
     chance = random.Random(seed)
-    database = tmp_path / "counter.db"
     asked: set[str] = set()
     got: set[str] = set()
     for round in range(3):
-        crowd = [program("storm", str(database), f"{round}-{number}") for number in range(2)]
+        crowd = [program("storm", database, f"{round}-{number}") for number in range(2)]
         for process in crowd:
             assert process.stdout is not None
             assert process.stdout.readline() == "up\n"
@@ -98,8 +99,7 @@ def _settled(run: Any) -> int:
     raise AssertionError(f"still waiting for {waiting}")
 
 
-def test_a_closed_counter_is_still_asked_and_no_longer_told(tmp_path: Path) -> None:
-    database = tmp_path / "counter.db"
+def test_a_closed_counter_is_still_asked_and_no_longer_told(database: str) -> None:
     with Holdfast(database, [Counter]) as app:
         run = app.start(Counter, "counter", 3)
         for _ in range(3):

@@ -7,7 +7,6 @@ fits. The functions below stand for releases of one workflow, `greet`; in a prog
 from __future__ import annotations
 
 import time
-from pathlib import Path
 
 from holdfast import Holdfast, activity, patched, version, workflow
 
@@ -53,12 +52,11 @@ def careless_release(name: str) -> str:
 EVERYTHING = [knock, title, say]
 
 
-def release(database: Path, definition: object, *, desk: bool = True) -> Holdfast:
+def release(database: str, definition: object, *, desk: bool = True) -> Holdfast:
     return Holdfast(database, [definition, *EVERYTHING], queues=("default", DESK) if desk else ("default",))
 
 
-def test_old_runs_finish_on_the_old_path_and_new_runs_take_the_new_one(tmp_path: Path) -> None:
-    database = tmp_path / "greetings.db"
+def test_old_runs_finish_on_the_old_path_and_new_runs_take_the_new_one(database: str) -> None:
     with release(database, first_release, desk=False) as app:
         app.start(first_release, "old", "Ada")
     with release(database, second_release) as app:
@@ -69,8 +67,7 @@ def test_old_runs_finish_on_the_old_path_and_new_runs_take_the_new_one(tmp_path:
         assert "VersionMarkerRecorded" not in [event.type for event in app.history("old")]
 
 
-def test_a_change_that_does_not_fit_stops_old_runs_and_a_fix_lets_them_go_on(tmp_path: Path) -> None:
-    database = tmp_path / "greetings.db"
+def test_a_change_that_does_not_fit_stops_old_runs_and_a_fix_lets_them_go_on(database: str) -> None:
     with release(database, first_release, desk=False) as app:
         app.start(first_release, "old", "Ada")
     with release(database, careless_release) as app:

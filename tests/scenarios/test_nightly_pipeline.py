@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from holdfast import Holdfast, activity, info, upsert_search_attributes, workflow
 
@@ -71,8 +70,8 @@ async def nightly(night: str, sources: list[str]) -> Report:
     )
 
 
-def test_all_sources_are_fetched_two_at_a_time_and_joined(tmp_path: Path) -> None:
-    with Holdfast(tmp_path / "pipeline.db", [nightly, fetch, clean]) as app:
+def test_all_sources_are_fetched_two_at_a_time_and_joined(database: str) -> None:
+    with Holdfast(database, [nightly, fetch, clean]) as app:
         report = app.execute(nightly, "night-1", "Monday", list(SOURCES))
         assert report == Report("Monday (night-1)", 45, ["north", "south", "west"])
         history = [event.type for event in app.history("night-1")]
@@ -81,8 +80,8 @@ def test_all_sources_are_fetched_two_at_a_time_and_joined(tmp_path: Path) -> Non
     assert "TimerCancelled" in history, "the hour was not needed"
 
 
-def test_a_source_that_is_missing_does_not_stop_the_night_and_can_be_searched_for(tmp_path: Path) -> None:
-    with Holdfast(tmp_path / "pipeline.db", [nightly, fetch, clean]) as app:
+def test_a_source_that_is_missing_does_not_stop_the_night_and_can_be_searched_for(database: str) -> None:
+    with Holdfast(database, [nightly, fetch, clean]) as app:
         report = app.execute(nightly, "night-2", "Tuesday", ["north", "atlantis"])
         assert (report.total, report.missing) == (6, ["atlantis"])
         app.execute(nightly, "night-3", "Wednesday", ["west"])

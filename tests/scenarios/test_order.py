@@ -5,8 +5,6 @@ A payment must not happen twice, however often it is tried: `attempt().idempoten
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from holdfast import Holdfast, WorkflowFailed, activity, attempt, sleep, workflow
@@ -66,8 +64,8 @@ def _another_day() -> None:
     mail.clear()
 
 
-def test_an_order_survives_a_lost_answer_and_a_warehouse_that_is_down(tmp_path: Path) -> None:
-    with Holdfast(tmp_path / "shop.db", [order, charge, refund, reserve, send]) as shop:
+def test_an_order_survives_a_lost_answer_and_a_warehouse_that_is_down(database: str) -> None:
+    with Holdfast(database, [order, charge, refund, reserve, send]) as shop:
         assert shop.execute(order, "order-1", "1", "cup", 1250) == "receipt-1 from shelf-cup"
         history = [event.type for event in shop.history("order-1")]
     assert list(payments.values()) == [1250], "paid once, although the bank was asked twice"
@@ -76,8 +74,8 @@ def test_an_order_survives_a_lost_answer_and_a_warehouse_that_is_down(tmp_path: 
     assert history.count("TimerFired") == 1
 
 
-def test_what_cannot_be_shipped_is_paid_back(tmp_path: Path) -> None:
-    with Holdfast(tmp_path / "shop.db", [order, charge, refund, reserve, send]) as shop:
+def test_what_cannot_be_shipped_is_paid_back(database: str) -> None:
+    with Holdfast(database, [order, charge, refund, reserve, send]) as shop:
         with pytest.raises(WorkflowFailed) as failed:
             shop.execute(order, "order-2", "2", "rare", 99)
         assert isinstance(failed.value.__cause__, SoldOut)
@@ -86,8 +84,7 @@ def test_what_cannot_be_shipped_is_paid_back(tmp_path: Path) -> None:
     assert mail == []
 
 
-def test_the_shop_may_close_in_the_middle_and_nobody_notices(tmp_path: Path) -> None:
-    database = tmp_path / "shop.db"
+def test_the_shop_may_close_in_the_middle_and_nobody_notices(database: str) -> None:
     with Holdfast(database, [order, charge, refund, reserve, send]) as shop:
         shop.start(order, "order-3", "3", "pot", 2000)
     with Holdfast(database, [order, charge, refund, reserve, send]) as shop:

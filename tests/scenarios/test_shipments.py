@@ -6,7 +6,6 @@ cannot be shipped at all makes the order refund the others.
 
 from __future__ import annotations
 
-from pathlib import Path
 from time import monotonic
 from time import sleep as pause
 from typing import Any
@@ -87,9 +86,9 @@ def shop(how: str) -> list[str | None]:
 ALL: list[Any] = [order, parcel, watch, shop, pick, put_back, note, Unknown]
 
 
-def test_parcels_go_out_together_and_a_dropped_one_goes_again(tmp_path: Path) -> None:
+def test_parcels_go_out_together_and_a_dropped_one_goes_again(database: str) -> None:
     shelves.update(book=5, vase=5, rug=5)
-    with Holdfast(tmp_path / "shop.db", ALL) as app:
+    with Holdfast(database, ALL) as app:
         assert app.execute(order, "o-1", ["book", "vase", "rug", "book"]) == [
             "book in run 1",
             "vase in run 2",
@@ -99,18 +98,18 @@ def test_parcels_go_out_together_and_a_dropped_one_goes_again(tmp_path: Path) ->
     assert shelves == {"book": 3, "vase": 4, "rug": 4}
 
 
-def test_a_parcel_that_cannot_be_shipped_ends_the_order(tmp_path: Path) -> None:
+def test_a_parcel_that_cannot_be_shipped_ends_the_order(database: str) -> None:
     shelves.clear()
     shelves.update(book=5)
-    with Holdfast(tmp_path / "shop.db", ALL) as app, pytest.raises(WorkflowFailed) as failed:
+    with Holdfast(database, ALL) as app, pytest.raises(WorkflowFailed) as failed:
         app.execute(order, "o-1", ["book", "unicorn"])
     assert isinstance(failed.value.__cause__, Unknown)
 
 
 @pytest.mark.contract("PCP-01", "PCP-03", "PCP-04", "PCP-08")
 @pytest.mark.parametrize("how", ["ends", "fails"])
-def test_what_becomes_of_children_when_their_parent_is_over(tmp_path: Path, how: str) -> None:
-    with Holdfast(tmp_path / "shop.db", ALL) as app:
+def test_what_becomes_of_children_when_their_parent_is_over(database: str, how: str) -> None:
+    with Holdfast(database, ALL) as app:
         handle = app.start(shop, "shop", how)
         if how == "fails":
             with pytest.raises(WorkflowFailed):

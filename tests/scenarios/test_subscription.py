@@ -5,7 +5,6 @@ while the id, the customer's key and the notes stay.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from holdfast import Holdfast, activity, continue_as_new, info, sleep, upsert_memo, workflow
 from holdfast.codec.values import loads
@@ -44,9 +43,9 @@ class Renewals:
         return f"{subscription.paid + paid} cents in {info().run_number} months"
 
 
-def test_every_month_is_a_run_and_the_instance_stays_the_same(tmp_path: Path) -> None:
+def test_every_month_is_a_run_and_the_instance_stays_the_same(database: str) -> None:
     bills.clear()
-    with Holdfast(tmp_path / "subscriptions.db", [Renewals, bill, still_wanted]) as app:
+    with Holdfast(database, [Renewals, bill, still_wanted]) as app:
         client = app.options(business_key="customer-7", labels={"plan": "basic"})
         handle = client.start(Renewals, "subscription-7", Subscription("ann"))
         assert handle.result() == "5400 cents in 6 months"
@@ -61,9 +60,8 @@ def test_every_month_is_a_run_and_the_instance_stays_the_same(tmp_path: Path) ->
     assert longest < 15, "no history grows with the years"
 
 
-def test_renewals_go_on_after_a_restart(tmp_path: Path) -> None:
+def test_renewals_go_on_after_a_restart(database: str) -> None:
     bills.clear()
-    database = tmp_path / "subscriptions.db"
     with Holdfast(database, [Renewals, bill, still_wanted]) as app:
         app.start(Renewals, "subscription-8", Subscription("bob"))
     with Holdfast(database, [Renewals, bill, still_wanted]) as app:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -55,8 +56,13 @@ def test_a_token_is_made_and_shown_once_and_the_database_is_in_this_directory(tm
     assert (tmp_path / "holdfast.db").exists()
 
 
-def test_draining_answers_who_waits_and_keeps_what_was_registered(tmp_path: Path) -> None:
-    process = Process(tmp_path, "--token", "t")
+@pytest.fixture(params=["sqlite", "postgresql"])
+def store(request: pytest.FixtureRequest) -> str:
+    return request.getfixturevalue("postgresql_url") if request.param == "postgresql" else "sqlite:here.db"
+
+
+def test_draining_answers_who_waits_and_keeps_what_was_registered(tmp_path: Path, store: str) -> None:
+    process = Process(tmp_path, "--token", "t", "--store", store)
     register = {"worker_id": "w", "task_queue": "q", "supported_workflow_types": ["order"]}
     poll = {"worker_id": "w", "task_queue": "q", "timeout_seconds": 60}
     assert process.call("POST", "/worker/register", "t", register).status_code == 201
@@ -72,7 +78,7 @@ def test_draining_answers_who_waits_and_keeps_what_was_registered(tmp_path: Path
     waiting.join(PATIENCE)
     assert code == 0
     assert [answer.json()["poll_status"] for answer in answers] == ["empty"]
-    again = Process(tmp_path, "--token", "t")
+    again = Process(tmp_path, "--token", "t", "--store", store)
     try:
         assert again.call("GET", "/workflows/x", "t").json()["status"] == "pending"
         probe = again.call("POST", "/worker/workflow-tasks/poll", "t", poll | {"timeout_seconds": 0})
@@ -81,12 +87,50 @@ def test_draining_answers_who_waits_and_keeps_what_was_registered(tmp_path: Path
         again.stop()
 
 
+@pytest.mark.contract("MATCH-01")
+def test_a_second_server_takes_over_from_one_that_was_killed(tmp_path: Path, store: str) -> None:
+    """Workers have registered with the first one only, and go on with the second."""
+    first = Process(tmp_path, "--token", "t", "--store", store)
+    second = Process(tmp_path, "--token", "t", "--store", store)
+    register = {"worker_id": "w", "task_queue": "q", "supported_workflow_types": ["order"]}
+    start = {"workflow_type": "order", "workflow_id": "x", "task_queue": "q"}
+    poll = {"worker_id": "w", "task_queue": "q", "timeout_seconds": 5}
+    try:
+        assert first.call("POST", "/worker/register", "t", register).status_code == 201
+        assert first.call("POST", "/workflows", "t", start).status_code == 201
+        assert second.call("GET", "/workflows/x", "t").json()["status"] == "pending", "it reads beside the engine"
+        first.popen.kill()
+        first.popen.communicate(timeout=PATIENCE)
+        deadline = time.monotonic() + PATIENCE
+        while (polled := second.call("POST", "/worker/workflow-tasks/poll", "t", poll).json()).get("task") is None:
+            assert time.monotonic() < deadline, polled
+        task = polled["task"]
+        assert task["workflow_id"] == "x"
+        done = second.call(
+            "POST",
+            f"/worker/workflow-tasks/{task['task_id']}/complete",
+            "t",
+            {
+                "lease_owner": task["lease_owner"],
+                "workflow_task_attempt": task["workflow_task_attempt"],
+                "commands": [{"type": "complete_workflow"}],
+            },
+        )
+        assert done.status_code == 200, done.text
+        assert second.call("GET", "/workflows/x", "t").json()["status"] == "completed"
+    finally:
+        first.popen.kill()
+        first.popen.communicate()
+        assert second.stop()[0] == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (["--port", "many"], "--port is 'many'"),
         (["--store", "mysql://x"], "sqlite:PATH"),
         (["--store", "sqlite:/nowhere/at/all.db"], "does not exist"),
+        (["--store", "postgresql://ann:secret@/db?host=/nowhere"], "postgresql://ann@/db: "),
         (["--prot", "1"], "No such option"),
     ],
 )

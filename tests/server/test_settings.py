@@ -27,7 +27,7 @@ def test_flags_go_before_variables_before_the_file(tmp_path: Path) -> None:
         ({}, {"DW_PORT": "70000"}, ["DW_PORT", "'70000'", "65535"]),
         ({"port": "-1"}, {}, ["--port", "'-1'", "nearest valid value is '0'"]),
         ({"auth": "tokens"}, {}, ["--auth", "'tokens'", "'token'"]),
-        ({"store": "postgresql://x"}, {}, ["postgresql://x", "sqlite:PATH"]),
+        ({"store": "mysql://x"}, {}, ["mysql://x", "sqlite:PATH", "postgresql://USER@HOST/DATABASE"]),
         ({"store": "sqlite:"}, {}, ["sqlite:PATH"]),
         ({"auth": "signature"}, {}, ["DW_SIGNATURE_KEY"]),
         ({"tls_key": "k.pem"}, {}, ["tls_certificate"]),

@@ -215,11 +215,13 @@ class MemoryStore:
 
     # -- one engine
 
+    @at_once
     def acquire(self) -> bool:
         if self.disk.holder is None:
             self.disk.holder = self
         return self.disk.holder is self
 
+    @at_once
     def changed(self) -> bool:
         if self._down or self._version == self.disk.version or self._seam.misses():
             return False
@@ -231,6 +233,7 @@ class MemoryStore:
         found, self.disk.notices = self.disk.notices, []
         return list(dict.fromkeys(found))
 
+    @at_once
     def close(self) -> None:
         if self.disk.holder is self:
             self.disk.holder = None

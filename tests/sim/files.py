@@ -167,8 +167,8 @@ class FileStore(SqliteStore):
         error = self._seam.probe(self)
         return Now(error) if error is not None else super().probe()
 
-    def changed(self) -> bool:
-        return not self._seam.misses() and super().changed()
+    def changed(self) -> Now[bool]:
+        return Now(False) if self._seam.misses() else super().changed()
 
 
 def _asking(name: str) -> Any:

@@ -9,7 +9,7 @@ from holdfast.kernel.decision import Decision
 from holdfast.kernel.machine import Machine
 from holdfast.kernel.values import SECOND
 from holdfast.sdk.embedded.app import AsyncHoldfast
-from holdfast.store import Applied, Store, Unavailable
+from holdfast.store import Applied, Now, Store, Unavailable
 
 from .disk import MemoryStore, Seam
 from .programs import ACTIVITIES, BUILDS, HELPERS
@@ -107,8 +107,8 @@ class SimHoldfast(AsyncHoldfast):
         )
         self._store = store
 
-    def _open_store(self, machine: Machine, offload: Any) -> Store:
-        return self._store(machine)
+    def _open_store(self, machine: Machine, offload: Any) -> Now[Store]:
+        return Now(self._store(machine))
 
 
 class Node:

@@ -10,7 +10,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from holdfast.store import StoreError
+from holdfast.store import Store, StoreError
+from holdfast.store.opening import open_store
 from holdfast.store.sqlite import SqliteStore
 
 from ..kernel.given import MACHINE
@@ -27,12 +28,25 @@ def opened(path: str) -> SqliteStore:
     return SqliteStore(path, MACHINE.kinds)
 
 
+async def opening(database: str) -> Store:
+    return await open_store(database, MACHINE.kinds)
+
+
+async def heard() -> None:
+    """A line on stdin, without holding up the event loop."""
+    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
+
+
 def open_together(path: str) -> None:
     """Open when the others do."""
     say("ready")
     sys.stdin.readline()
+
+    async def go() -> None:
+        await (await opening(path)).close()
+
     try:
-        opened(path).close()
+        asyncio.run(go())
     except StoreError as error:
         say(str(error))
     else:
@@ -54,29 +68,37 @@ def refused(path: str) -> None:
 
 def hold(path: str) -> None:
     """Be the engine until killed."""
-    store = opened(path)
-    say(store.acquire())
-    sys.stdin.readline()
-    store.close()
+
+    async def go() -> None:
+        store = await opening(path)
+        say(await store.acquire())
+        await heard()
+        await store.close()
+
+    asyncio.run(go())
 
 
 def hold_and_fork(path: str) -> None:
     """Be the engine until killed, with a child process that lives on."""
-    store = opened(path)
-    store.acquire()
-    if os.fork() == 0:
-        say("forked")
-        sys.stdin.readline()
-        os._exit(0)
-    sys.stdin.readline()
-    store.close()
+
+    async def go() -> None:
+        store = await opening(path)
+        assert await store.acquire()
+        if os.fork() == 0:
+            say("forked")
+            sys.stdin.readline()
+            os._exit(0)
+        await heard()
+        await store.close()
+
+    asyncio.run(go())
 
 
 def start_many(path: str) -> None:
     """Start workflows, batch after batch, and say which of them are on disk."""
 
     async def go() -> None:
-        store = opened(path)
+        store = await opening(path)
         while True:
             batch = [Instance() for _ in range(20)]
             result = await apply(store, *(instance.start() for instance in batch))
@@ -92,11 +114,11 @@ def contend(path: str) -> None:
     """Get ten decisions of this process into the one instance that everybody changes."""
 
     async def go() -> None:
-        store = opened(path)
+        store = await opening(path)
         key = await store.find("default", "contended")
         assert key is not None
         say("ready")
-        sys.stdin.readline()
+        await heard()
         won = tries = 0
         while won < 10:
             tries += 1
@@ -108,7 +130,7 @@ def contend(path: str) -> None:
                     pass
             elif not result.stale:
                 won += 1
-        store.close()
+        await store.close()
         say(tries)
 
     asyncio.run(go())

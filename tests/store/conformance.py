@@ -7,6 +7,7 @@ A dialect's test module mixes these classes with a fixture `database` that answe
 from __future__ import annotations
 
 import asyncio
+from contextlib import ExitStack
 from itertools import pairwise
 from typing import Any, Protocol
 
@@ -33,12 +34,16 @@ from holdfast.kernel.values import SECOND
 from holdfast.store import ALL, Applied, Entry, RunFilter, Store, Unavailable
 
 from ..kernel.world import call
+from .children import child, go, hear, kill
 from .instances import STEPS, T0, Instance, applied, apply, expected, instant, stored, walk
 
 ACTIVITY = ScheduleActivity(activity_type="charge", arguments=b"\x00\xff")
 
 
 class Database(Protocol):
+    where: str
+    """Its path or URL, for another process to open."""
+
     async def open(self) -> Store:
         """One more handle, as a process of its own would hold it. The fixture closes what a test leaves open."""
         ...
@@ -61,6 +66,12 @@ async def pruned(store: Store, workflow: int, run: int) -> bool | Unavailable:
     return await done
 
 
+async def keep(store: Store, entry: Entry) -> Unavailable | None:
+    done: asyncio.Future[Unavailable | None] = asyncio.get_running_loop().create_future()
+    store.keep(entry, done.set_result)
+    return await done
+
+
 def stale(*positions: int) -> Applied:
     return Applied(stale=frozenset(positions))
 
@@ -72,7 +83,6 @@ class Alone:
 
     async def test_an_entry_of_the_registry_is_kept_replaced_and_removed(self, database: Database) -> None:
         store = await database.open()
-        told: list[object] = []
         for entry in (
             Entry("worker", "default", "w2", b"{}"),
             Entry("worker", "default", "w1", b"old"),
@@ -82,8 +92,7 @@ class Alone:
             Entry("worker", "default", "w2", None),
             Entry("worker", "default", "never there", None),
         ):
-            store.keep(entry, told.append)
-        assert told == [None] * 7
+            assert await keep(store, entry) is None
         assert await store.kept("worker") == [
             Entry("worker", "default", "w1", b"new"),
             Entry("worker", "other", "w1", b"{}"),
@@ -443,7 +452,7 @@ class Alone:
             stuck = {i.key for i in crowd if i.run.open and not i.state.tasks and i.state.next_wake is None}
             suspects, _ = await store.suspects(0, 10_000)
             assert {i.key for i in crowd} & set(suspects) == stuck
-            store.close()
+            await store.close()
 
         runner.run(check())
 
@@ -748,8 +757,8 @@ class Alone:
     async def test_a_closed_store_takes_nothing_and_says_so(self, database: Database) -> None:
         store = await database.open()
         (instance,) = instances(1)
-        store.close()
-        store.close()
+        await store.close()
+        await store.close()
         result = await apply(store, *instance.written)
         assert isinstance(result.down, Unavailable)
         with pytest.raises(Unavailable):
@@ -771,7 +780,7 @@ class Shared:
             walk(instance, steps)
         await applied(store, *crowd)
         before = (await store.due(1 << 60, 10), await store.ready(10), await store.leased(), await store.failed())
-        store.close()
+        await store.close()
         store = await database.open()
         for instance in crowd:
             assert await stored(store, instance) == expected(instance)
@@ -972,30 +981,30 @@ class Shared:
 
     async def test_only_one_handle_is_the_engine_until_it_closes(self, database: Database) -> None:
         one, other = await database.open(), await database.open()
-        assert one.acquire()
-        assert one.acquire()
-        assert not other.acquire()
-        one.close()
-        assert other.acquire()
+        assert await one.acquire()
+        assert await one.acquire()
+        assert not await other.acquire()
+        await one.close()
+        assert await other.acquire()
 
     async def test_an_engine_notices_what_others_commit_and_is_told_once(self, database: Database) -> None:
         engine, guest = await database.open(), await database.open()
-        assert engine.acquire()
-        engine.changed()
+        assert await engine.acquire()
+        await engine.changed()
         first, second = instances(2)
         await applied(guest, first, second)
         assert await apply(guest, *first.step(ACTIVITY)) == ALL
-        assert engine.changed()
-        assert not engine.changed()
+        assert await engine.changed()
+        assert not await engine.changed()
         assert sorted(await engine.notices()) == sorted([first.key, second.key])
         assert await engine.notices() == []
         assert await apply(guest, *second.step(ACTIVITY)) == ALL
-        assert engine.changed()
+        assert await engine.changed()
         assert await engine.notices() == [second.key]
 
     async def test_a_skipped_decision_of_a_guest_leaves_no_notice_of_its_own(self, database: Database) -> None:
         engine, guest = await database.open(), await database.open()
-        assert engine.acquire()
+        assert await engine.acquire()
         torn, whole = instances(2)
         await applied(engine, torn, whole)
         late = torn.twin()
@@ -1005,13 +1014,13 @@ class Shared:
 
     async def test_commits_of_the_engine_itself_are_no_news_to_it(self, database: Database) -> None:
         engine, guest = await database.open(), await database.open()
-        assert engine.acquire()
-        engine.changed()
-        guest.changed()
+        assert await engine.acquire()
+        await engine.changed()
+        await guest.changed()
         await applied(engine, *instances(1))
-        assert not engine.changed()
-        assert guest.changed()
-        assert not guest.changed()
+        assert not await engine.changed()
+        assert await guest.changed()
+        assert not await guest.changed()
         assert await engine.notices() == []
 
     async def test_a_long_absence_is_told_in_one_go(self, database: Database) -> None:
@@ -1019,13 +1028,13 @@ class Shared:
         many = instances(1100)
         await applied(guest, *many)
         engine = await database.open()
-        assert engine.acquire()
+        assert await engine.acquire()
         assert await engine.notices() == [instance.key for instance in many]
         assert await engine.notices() == []
 
     async def test_who_becomes_the_engine_stops_leaving_notices(self, database: Database) -> None:
         store = await database.open()
-        assert store.acquire()
+        assert await store.acquire()
         await applied(store, *instances(1))
         assert await store.notices() == []
 
@@ -1039,6 +1048,80 @@ class Shared:
             await store.load(instance.key)
         assert caught.value.sequence == 2
         assert "FromTheFuture" in str(caught.value)
+
+
+class Processes:
+    """What real processes do to one database, and what is left when they are killed."""
+
+    async def test_processes_that_open_a_new_database_together_all_get_it(self, database: Database) -> None:
+        with ExitStack() as stack:
+            together = [stack.enter_context(child("open_together", database.where)) for _ in range(4)]
+            assert [hear(process) for process in together] == ["ready"] * 4
+            for process in together:
+                go(process)
+            assert [hear(process) for process in together] == ["opened"] * 4
+
+    async def test_processes_that_change_one_instance_never_lose_or_double_a_change(self, database: Database) -> None:
+        store = await database.open()
+        instance = Instance("contended")
+        instance.start()
+        await applied(store, instance)
+        with child("contend", database.where) as a, child("contend", database.where) as b:
+            assert (hear(a), hear(b)) == ("ready", "ready")
+            go(a)
+            go(b)
+            tries = hear(a) + hear(b)
+        loaded = await store.load(instance.key)
+        assert loaded is not None
+        assert len(loaded.history) == 2 + 20
+        assert loaded.row.command_sequence == 1 + 20
+        assert len(await store.commands(instance.key)) == 1 + 20
+        assert tries >= 20
+
+    async def test_the_engine_lock_of_a_killed_process_is_free(self, database: Database) -> None:
+        with child("hold", database.where) as holder:
+            assert hear(holder) is True
+            store = await database.open()
+            assert not await store.acquire()
+            kill(holder)
+            await becomes_engine(store)
+
+    async def test_a_forked_child_does_not_keep_the_engine_lock_of_its_dead_parent(self, database: Database) -> None:
+        with child("hold_and_fork", database.where) as holder:
+            assert hear(holder) == "forked"
+            store = await database.open()
+            assert not await store.acquire()
+            kill(holder)
+            await becomes_engine(store)
+            go(holder)  # the forked process reads the same pipe, and ends
+
+    @pytest.mark.contract("START-04", "MATCH-01")
+    async def test_a_process_killed_while_starting_workflows_leaves_each_of_them_whole(
+        self, database: Database
+    ) -> None:
+        acknowledged: list[str] = []
+        with child("start_many", database.where) as process:
+            while len(acknowledged) < 400:
+                acknowledged += hear(process)
+            kill(process)
+        store = await database.open()
+        runs = await store.runs(RunFilter(limit=1_000_000))
+        assert {run.run_id for run in runs} >= set(acknowledged)
+        for run in runs:
+            loaded = await store.load(run.workflow)
+            assert loaded is not None
+            assert [entry.type for entry in loaded.history] == ["StartAccepted", "WorkflowStarted"]
+            assert [task.kind for task in loaded.tasks] == ["workflow"]
+            assert [command.outcome for command in await store.commands(run.workflow)] == ["started_new"]
+        assert len({run.run_id for run in runs}) == len(runs)
+        assert await store.suspects(0, 1_000_000) == ([], None)
+
+
+async def becomes_engine(store: Store) -> None:
+    """A server takes a moment to notice that a client has died."""
+    async with asyncio.timeout(30):
+        while not await store.acquire():
+            await asyncio.sleep(0.01)
 
 
 def _spoil(decision: Decision, fault: str) -> None:

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
-import signal
 import sqlite3
-import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import closing, contextmanager
 from hashlib import sha256
 from pathlib import Path
 from time import perf_counter
@@ -21,14 +17,15 @@ from typing import Any
 import pytest
 
 from holdfast.kernel.features.activity import ScheduleActivity
-from holdfast.store import ALL, Applied, IncompatibleStore, RunFilter, StoreError, Unavailable
-from holdfast.store.sql import migrations
+from holdfast.store import ALL, Applied, IncompatibleStore, StoreError, Unavailable
+from holdfast.store.sql import Migration, migrations
 from holdfast.store.sqlite import SqliteStore
 from holdfast.store.sqlite.connection import APPLICATION_ID, migrate
 from holdfast.store.sqlite.writer import Offload
 
 from ..kernel.given import MACHINE
-from .conformance import Alone, Shared
+from .children import child, hear
+from .conformance import Alone, Processes, Shared
 from .instances import Instance, applied, apply, expected, stored
 
 ROOT = Path(__file__).parents[2]
@@ -38,7 +35,7 @@ class Handles:
     """Every handle that a test opens on one database."""
 
     def __init__(self, path: str) -> None:
-        self.path = path
+        self.path = self.where = path
         self._stores: list[SqliteStore] = []
 
     async def open(self) -> SqliteStore:
@@ -69,7 +66,7 @@ def file(tmp_path: Path) -> Iterator[Handles]:
     handles.close()
 
 
-class TestFile(Alone, Shared):
+class TestFile(Alone, Shared, Processes):
     @pytest.fixture
     def database(self, file: Handles) -> Handles:
         return file
@@ -81,41 +78,6 @@ class TestMemory(Alone):
         handles = Handles(":memory:")
         yield handles
         handles.close()
-
-
-# -- processes
-
-
-@contextmanager
-def child(verb: str, path: str) -> Iterator[subprocess.Popen[str]]:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tests.store.child", verb, path],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])},
-    )
-    with process:
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
-def hear(process: subprocess.Popen[str]) -> Any:
-    assert process.stdout is not None
-    return json.loads(process.stdout.readline())
-
-
-def go(process: subprocess.Popen[str]) -> None:
-    assert process.stdin is not None
-    process.stdin.write("\n")
-    process.stdin.flush()
-
-
-def kill(process: subprocess.Popen[str]) -> None:
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
 
 
 @contextmanager
@@ -258,7 +220,7 @@ async def test_a_store_keeps_to_its_file_when_the_process_changes_directory(
         await applied(store, instance)
         monkeypatch.chdir(there)
         assert await store.probe() is None
-        assert store.acquire()
+        assert store.acquire().value
         assert await stored(store, instance) == expected(instance)
     assert list(there.iterdir()) == []
     assert (here / "holdfast.db-engine").exists()
@@ -293,8 +255,8 @@ async def test_a_migration_goes_forward_and_keeps_what_is_there(file: Handles) -
     steps = migrations("holdfast.store.sqlite")
     newest = len(steps) + 1
     with closing(sqlite3.connect(file.path, isolation_level=None)) as connection:
-        migrate(connection, file.path, [*steps, (newest, "notes", "create table note (text text) strict;\n")])
-        migrate(connection, file.path, [*steps, (newest, "notes", "create table note (text text) strict;\n")])
+        migrate(connection, file.path, [*steps, Migration(newest, "notes", "create table note (text text) strict;\n")])
+        migrate(connection, file.path, [*steps, Migration(newest, "notes", "create table note (text text) strict;\n")])
         with pytest.raises(IncompatibleStore):
             migrate(connection, file.path, steps)
     assert file.ask("pragma user_version") == [(newest,)]
@@ -306,23 +268,15 @@ def test_a_migration_that_fails_changes_nothing(file: Handles) -> None:
     file.opened().close()
     before = file.ask("select name, sql from sqlite_master")
     steps = migrations("holdfast.store.sqlite")
-    broken = (len(steps) + 1, "broken", "create table note (text text) strict;\ncreate table note (again text);\n")
+    broken = Migration(
+        len(steps) + 1, "broken", "create table note (text text) strict;\ncreate table note (again text);\n"
+    )
     with closing(sqlite3.connect(file.path, isolation_level=None)) as connection:
         with pytest.raises(sqlite3.OperationalError):
             migrate(connection, file.path, [*steps, broken])
         assert not connection.in_transaction
     assert file.ask("select name, sql from sqlite_master") == before
     assert file.ask("pragma user_version") == [(len(steps),)]
-
-
-def test_processes_that_open_a_new_file_together_migrate_it_once(file: Handles) -> None:
-    with ExitStack() as stack:
-        together = [stack.enter_context(child("open_together", file.path)) for _ in range(4)]
-        assert [hear(process) for process in together] == ["ready"] * 4
-        for process in together:
-            go(process)
-        assert [hear(process) for process in together] == ["opened"] * 4
-    assert file.ask("select count(*) from migration") == [(len(migrations("holdfast.store.sqlite")),)]
 
 
 # -- a file that somebody else is writing
@@ -338,12 +292,12 @@ async def test_a_locked_file_is_unavailable_and_works_again_when_it_is_free(file
         assert "another program holds its write lock" in str(result.down)
         assert isinstance(await store.probe(), Unavailable)
         assert await store.load(instance.key) is None
-        assert not store.changed()
+        assert not store.changed().value
         other.execute("insert into notice (workflow) values (7)")
         other.execute("commit")
     assert await store.load(instance.key) is None
     assert await store.probe() is None
-    assert store.changed(), "what others did meanwhile is not missed"
+    assert store.changed().value, "what others did meanwhile is not missed"
     await applied(store, instance)
     assert await stored(store, instance) == expected(instance)
 
@@ -373,7 +327,7 @@ async def test_a_batch_that_waits_for_another_writer_does_not_hold_up_the_engine
         store.apply(instance.written, result.set_result)
         waiting.wait()
         began = perf_counter()
-        assert not store.changed()
+        assert not store.changed().value
         assert await store.notices() == []
         assert await store.load(instance.key) is None
         assert perf_counter() - began < 1
@@ -381,14 +335,14 @@ async def test_a_batch_that_waits_for_another_writer_does_not_hold_up_the_engine
         other.execute("insert into notice (workflow) values (7)")
         other.execute("commit")
     assert await result == ALL
-    assert store.changed(), "what the other writer did meanwhile is not missed"
-    assert not store.changed()
+    assert store.changed().value, "what the other writer did meanwhile is not missed"
+    assert not store.changed().value
     assert await stored(store, instance) == expected(instance)
 
 
 async def test_notices_are_told_once_even_while_they_cannot_be_deleted(file: Handles) -> None:
     engine, guest = file.opened(), file.opened()
-    assert engine.acquire()
+    assert engine.acquire().value
     first, second = _started(), _started()
     await applied(guest, first)
     with writing(file.path):
@@ -399,24 +353,6 @@ async def test_notices_are_told_once_even_while_they_cannot_be_deleted(file: Han
     assert file.ask("select * from notice") == []
     await applied(guest, third := _started())
     assert await engine.notices() == [third.key]
-
-
-async def test_processes_that_change_one_instance_never_lose_or_double_a_change(file: Handles) -> None:
-    store = file.opened()
-    instance = Instance("contended")
-    instance.start()
-    await applied(store, instance)
-    with child("contend", file.path) as a, child("contend", file.path) as b:
-        assert (hear(a), hear(b)) == ("ready", "ready")
-        go(a)
-        go(b)
-        tries = hear(a) + hear(b)
-    loaded = await store.load(instance.key)
-    assert loaded is not None
-    assert len(loaded.history) == 2 + 20
-    assert loaded.row.command_sequence == 1 + 20
-    assert len(await store.commands(instance.key)) == 1 + 20
-    assert tries >= 20
 
 
 # -- a file that cannot grow
@@ -493,54 +429,12 @@ async def test_a_database_that_is_gone_does_not_come_back_empty(file: Handles) -
 # -- one engine per file
 
 
-def test_the_engine_lock_of_a_killed_process_is_free(file: Handles) -> None:
-    with child("hold", file.path) as holder:
-        assert hear(holder) is True
-        store = file.opened()
-        assert not store.acquire()
-        kill(holder)
-        assert store.acquire()
-
-
-def test_a_forked_child_does_not_keep_the_engine_lock_of_its_dead_parent(file: Handles) -> None:
-    with child("hold_and_fork", file.path) as holder:
-        assert hear(holder) == "forked"
-        store = file.opened()
-        assert not store.acquire()
-        kill(holder)
-        assert store.acquire()
-        go(holder)  # the forked process reads the same pipe, and ends
-
-
 def test_another_name_for_the_same_file_does_not_give_a_second_engine(file: Handles, tmp_path: Path) -> None:
-    assert file.opened().acquire()
+    assert file.opened().acquire().value
     alias = tmp_path / "alias.db"
     alias.symlink_to(file.path)
     with closing(SqliteStore(str(alias), MACHINE.kinds)) as store:
-        assert not store.acquire()
-
-
-# -- dying
-
-
-@pytest.mark.contract("START-04", "MATCH-01")
-async def test_a_process_killed_while_starting_workflows_leaves_each_of_them_whole(file: Handles) -> None:
-    acknowledged: list[str] = []
-    with child("start_many", file.path) as process:
-        while len(acknowledged) < 400:
-            acknowledged += hear(process)
-        kill(process)
-    store = file.opened()
-    runs = await store.runs(RunFilter(limit=1_000_000))
-    assert {run.run_id for run in runs} >= set(acknowledged)
-    for run in runs:
-        loaded = await store.load(run.workflow)
-        assert loaded is not None
-        assert [entry.type for entry in loaded.history] == ["StartAccepted", "WorkflowStarted"]
-        assert [task.kind for task in loaded.tasks] == ["workflow"]
-        assert [command.outcome for command in await store.commands(run.workflow)] == ["started_new"]
-    assert len({run.run_id for run in runs}) == len(runs)
-    assert await store.suspects(0, 1_000_000) == ([], None)
+        assert not store.acquire().value
 
 
 def _started(**options: Any) -> Instance:

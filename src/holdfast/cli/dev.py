@@ -44,8 +44,10 @@ def command(file: Path, path: str, namespace: str, queues: tuple[str, ...]) -> N
     from holdfast.cli.loading import check
 
     check(file)
+    from holdfast.store.opening import is_server
+
     parent = Path(path).parent
-    if not parent.is_dir():
+    if not is_server(path) and not parent.is_dir():
         raise Problem(f"the directory {parent} does not exist; create it first")
     sys.exit(
         _supervise([sys.executable, "-P", "-m", "holdfast.cli.live", os.fspath(file), path, namespace, *queues], file)

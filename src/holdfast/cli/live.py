@@ -27,6 +27,7 @@ from holdfast.cli.screen import console
 from holdfast.cli.stream import Stream
 from holdfast.cli.watch import Watch
 from holdfast.sdk.embedded import Holdfast
+from holdfast.store.opening import shown
 
 RELOAD = 75  # exit code: a file was saved, begin again
 LOOK = 0.1
@@ -97,7 +98,7 @@ def _serve(program: Program, path: str, namespace: str, queues: list[str], endin
 
 
 def _greet(program: Program, holdfast: Holdfast, out: Console) -> None:
-    out.print(Text.assemble((f"{near(program.file)}", "bold"), "  on  ", (holdfast.path, "bold")))
+    out.print(Text.assemble((f"{near(program.file)}", "bold"), "  on  ", (shown(holdfast.path), "bold")))
     out.print(f"  workflows   {', '.join(program.workflows) or 'none'}", markup=False)
     out.print(f"  activities  {', '.join(program.activities) or 'none'}", markup=False)
     for hint in program.hints:

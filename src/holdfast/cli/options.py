@@ -19,10 +19,10 @@ def database(command: F) -> F:
     return click.option(
         "--db",
         "path",
-        metavar="PATH",
+        metavar="DATABASE",
         envvar="DW_DB",
         default=DEFAULT_DATABASE,
-        help=f"The database file. Default: the environment variable DW_DB, else {DEFAULT_DATABASE}.",
+        help=f"The database: a file, or postgresql://… Default: the environment variable DW_DB, else {DEFAULT_DATABASE}.",
     )(command)
 
 
@@ -33,7 +33,9 @@ def namespace(command: F) -> F:
 
 
 def existing(path: str) -> str:
-    """Refuse a database that is not there: reading must not create one."""
-    if not Path(path).exists():
+    """Refuse a database that is not there: reading must not create one. What a server has, the server says."""
+    from holdfast.store.opening import is_server
+
+    if not is_server(path) and not Path(path).exists():
         raise Problem(f"there is no database {path}; name one with --db or DW_DB, or make one with `dw dev`")
     return path

@@ -16,7 +16,7 @@ from holdfast.engine.recovery import Recovery
 from holdfast.engine.world import AsyncioWorld
 from holdfast.kernel.machine import Machine
 from holdfast.protocol.requests import Request
-from holdfast.store.sqlite import SqliteStore
+from holdfast.store.opening import open_store
 
 R = TypeVar("R")
 
@@ -24,12 +24,18 @@ R = TypeVar("R")
 class Reader:
     def __init__(self, path: str, *, create: bool = False) -> None:
         self.path = path if create else existing(path)
+        self._create = create
 
     def __enter__(self) -> Self:
         machine = Machine()
-        with told():
-            self.store = SqliteStore(self.path, machine.kinds)
         self._loop = asyncio.new_event_loop()
+        try:
+            with told():  # a file is opened here and now, a server when its answer is waited for
+                opening = open_store(self.path, machine.kinds, create=self._create)
+            self.store = self.get(opening)
+        except BaseException:
+            self._loop.close()
+            raise
         # An engine that is never started: it answers the reading verbs from disk.
         self.world = AsyncioWorld(self._loop)
         engine = Engine(self.world, self.store, machine)
@@ -39,7 +45,7 @@ class Reader:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.store.close()
+        self.get(self.store.close())
         self._loop.close()
 
     def ask(self, request: Request[R]) -> R:
@@ -57,5 +63,4 @@ class Reader:
 
     def changed(self) -> bool:
         """Whether anything was committed since this was last asked."""
-        with told():
-            return self.store.changed()
+        return self.get(self.store.changed())

@@ -15,7 +15,7 @@ from holdfast.cli.problems import Problem, told
 @click.command(name="server")
 @click.option("--host", metavar="ADDRESS", help="Where to listen. Default: 127.0.0.1, this machine only.")
 @click.option("--port", metavar="NUMBER", help="Which port; 0 takes a free one. Default: 8080.")
-@click.option("--store", metavar="URL", help="The database, sqlite:PATH. Default: sqlite:holdfast.db.")
+@click.option("--store", metavar="URL", help="The database, sqlite:PATH or postgresql://… Default: sqlite:holdfast.db.")
 @click.option("--token", metavar="TOKEN", help="The token with every role. Default: a new one, printed once.")
 @click.option("--auth", metavar="MODE", help="How callers prove who they are: token, signature or none.")
 @click.option("--tls-certificate", metavar="FILE", help="Serve HTTPS with this certificate chain (PEM).")
@@ -33,10 +33,12 @@ def command(verbose: bool, **flags: Any) -> None:
     Examples:
       dw server
       dw server --port 9000 --store sqlite:/var/lib/holdfast/prod.db
+      dw server --store postgresql://holdfast@db.internal/prod
       DW_WORKER_TOKEN=w DW_OPERATOR_TOKEN=o DW_ADMIN_TOKEN=a dw server --host 0.0.0.0
       curl -H "Authorization: Bearer TOKEN" http://127.0.0.1:8080/api/cluster/info
     """
     from holdfast.server.settings import WrongSetting, load
+    from holdfast.store.opening import shown
 
     try:
         settings = load(flags)
@@ -57,7 +59,7 @@ def command(verbose: bool, **flags: Any) -> None:
         raise Problem(f"the server needs {missing.name}; install it with: pip install 'holdfast[server]'") from None
 
     def started(address: str) -> None:
-        click.echo(f"Holdfast serves {settings.database} at {address}")
+        click.echo(f"Holdfast serves {shown(settings.database)} at {address}")
         if made is not None:
             click.echo(f"token (shown once, for every role): {made}")
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 from weakref import WeakSet
 
@@ -114,11 +114,13 @@ class Engine:
         if isinstance(found, Now):
             self._address_found(namespace, workflow_id, message, reply, found.value)
         else:
-            self.world.spawn(self._address_later(namespace, workflow_id, message, reply), "holdfast-find")
+            self.world.spawn(self._address_later(namespace, workflow_id, message, reply, found), "holdfast-find")
 
-    async def _address_later(self, namespace: str, workflow_id: str, message: Message, reply: Reply) -> None:
+    async def _address_later(
+        self, namespace: str, workflow_id: str, message: Message, reply: Reply, found: Awaitable[int | None]
+    ) -> None:
         try:
-            key = await self.store.find(namespace, workflow_id)
+            key = await found
         except Exception as error:
             reply(None, error)
             return
@@ -418,6 +420,20 @@ class Engine:
 
     def look_at(self, key: int) -> None:
         """Load an instance and bring its tasks before the workers again. Hook of recovery; a no-op for guests."""
+
+    def lost(self, error: Unavailable) -> None:
+        """The database is out of reach, as somebody noticed who was not writing."""
+        if self.down is None and not self._writing:
+            self.losses.go_down([], error)
+
+    def step_down(self) -> None:
+        """Another process is the engine now: forget what is for the engine alone to know."""
+        self.holder = False
+        self.waking.forget()
+        self.matching.forget_tasks()
+        self.leases.forget()
+        for entry in self.cache:
+            self.discard_cached(entry)
 
     def up(self) -> None:
         """The database works again: reports that waited are decided now."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Awaitable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -60,8 +61,7 @@ class InlineCode:
                 except HistoryDamaged as damage:
                     log.error("%s", damage)  # nothing of it may run; the rest of the batch has nothing to do with it
                 except Unavailable as error:
-                    log.error("workflow %s cannot be replayed now: %s", entry.flow.workflow_id, error)
-                    self._engine.retry(entry.flow.key, Offer(task_id=task_id))
+                    self._cannot_replay(entry, task_id, error)
         if due:
             self._engine.keep_flushing()
 
@@ -94,19 +94,35 @@ class InlineCode:
             if not isinstance(history, Now):
                 if task_id not in flow.tasks:
                     return  # it is born with this commit, and comes again
-                self._engine.world.spawn(self._activate_later(entry, task_id, executor), "holdfast-history")
+                self._engine.world.spawn(self._fetched(entry, task_id, executor, history), "holdfast-history")
                 return
             result = self._replay(entry, run, assignment, history.value, executor)
         self._activated(entry, task, executor.owner, result)
 
-    async def _activate_later(self, entry: Entry, task_id: str, executor: Executor) -> None:
-        history = await self._engine.store.history(entry.flow.current.key)
-        task = entry.flow.tasks.get(task_id)
-        if entry.dead or task is None or task.state != "ready":
+    async def _fetched(
+        self, entry: Entry, task_id: str, executor: Executor, history: Awaitable[list[Recorded]]
+    ) -> None:
+        """The history of cold code is on its way; when it is here, the code gets its turn like any other."""
+        try:
+            committed = await history
+        except HistoryDamaged as damage:
+            log.error("%s", damage)
             return
-        assignment = self._engine.machine.assign(entry.flow, task)
-        result = self._replay(entry, entry.flow.current, assignment, history, executor)
-        self._activated(entry, task, executor.owner, result)
+        except Unavailable as error:
+            self._cannot_replay(entry, task_id, error)
+            return
+        run = entry.flow.current
+        whole = self._whole(entry, run, committed)
+        if not entry.dead and whole and whole[-1].checksum != run.checksum:
+            self._outdated(entry, task_id)
+            return
+        entry.fresh = whole
+        self.add(entry, task_id, executor)
+        self._engine.keep_flushing()
+
+    def _cannot_replay(self, entry: Entry, task_id: str, error: Unavailable) -> None:
+        log.error("workflow %s cannot be replayed now: %s", entry.flow.workflow_id, error)
+        self._engine.retry(entry.flow.key, Offer(task_id=task_id))
 
     def _replay(
         self,
@@ -143,13 +159,10 @@ class InlineCode:
         return committed + [e for e in coming if e.run == run.key and e.sequence > last]
 
     def _activated(self, entry: Entry, task: Task, owner: str, result: Any) -> None:
-        future = self._executing.pop(task.id, None)
         if result is COLD:
-            # Its history on disk is not the one its state was folded from: another process has moved it meanwhile.
-            self._engine.discard(entry)
-            if future is not None:
-                future.set_exception(Refused("task_not_claimable", f"workflow {entry.flow.workflow_id!r} has changed"))
+            self._outdated(entry, task.id)
             return
+        future = self._executing.pop(task.id, None)
         if isinstance(result, Held):
             entry.held = True
             start = result.start
@@ -157,6 +170,13 @@ class InlineCode:
             self._engine.decide(entry, Claim(task_id=task.id, lease=lease), lambda _v, e: start(e), False)
             return
         self._engine.decide(entry, result, partial(self._acknowledged, entry, task, owner, future), False)
+
+    def _outdated(self, entry: Entry, task_id: str) -> None:
+        """Its history on disk is not the one its state was folded from: another process has moved it meanwhile."""
+        self._engine.discard(entry)
+        future = self._executing.pop(task_id, None)
+        if future is not None:
+            future.set_exception(Refused("task_not_claimable", f"workflow {entry.flow.workflow_id!r} has changed"))
 
     def _acknowledged(
         self,

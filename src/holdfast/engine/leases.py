@@ -40,6 +40,11 @@ class Leases:
         if task.call is not None and task.owner is not None:
             self._calls[task.owner, task.call] = task.id
 
+    def forget(self) -> None:
+        self._tasks.clear()
+        self._calls.clear()
+        self._counts.clear()
+
     def get(self, task_id: str) -> Task | None:
         return self._tasks.get(task_id)
 

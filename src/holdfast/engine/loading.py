@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
 from holdfast.engine.cache import Entry, Reply
@@ -39,13 +40,15 @@ class Loading:
         if isinstance(found, Now):
             self._loaded(key, found.value, None)
         else:
-            self._engine.world.spawn(self._load_later(key), "holdfast-load")
+            self._engine.world.spawn(self._load_later(key, found), "holdfast-load")
 
-    async def _load_later(self, key: int) -> None:
+    async def _load_later(self, key: int, found: Awaitable[Loaded | None]) -> None:
         try:
-            self._loaded(key, await self._engine.store.load(key), None)
+            loaded = await found
         except Exception as error:
             self._loaded(key, None, error)
+        else:
+            self._loaded(key, loaded, None)
 
     def _loaded(self, key: int, loaded: Loaded | None, error: Exception | None) -> None:
         waiting = self._waiting.pop(key)

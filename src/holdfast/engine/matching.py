@@ -358,6 +358,11 @@ class Matching:
             backlog = self._lanes[lane] = Backlog(self._shares.setdefault(queue_of(task), Shares()), self._known)
         backlog.add(task)
 
+    def forget_tasks(self) -> None:
+        """Tasks are for another process to hand out now; who waits for one goes on waiting."""
+        self._lanes.clear()
+        self._known.clear()
+
     @property
     def has_tasks(self) -> bool:
         """Whether any task waits in a lane."""

@@ -18,6 +18,7 @@ from holdfast.kernel.features.reconcile import Reconcile
 from holdfast.kernel.message import Message
 from holdfast.kernel.task import Task
 from holdfast.kernel.values import SECOND, Micros
+from holdfast.store import Unavailable
 
 log = logging.getLogger("holdfast.engine")
 
@@ -40,22 +41,25 @@ class Recovery:
         self._intervals: dict[str, Micros] = {}
         self._turns: dict[str, asyncio.Task[Any]] = {}
         self._stopped = False
+        self._troubled: set[str] = set()  # what could not reach the database the last time
         self._up = False  # as the holder: what was on disk has been picked up
         self._unheard = False  # leases of the engine before are still to be asked after
         self._sweep_from = 0
         self._ask_from = 0
         self.fingerprints: dict[str, str | None] = {}
+        self.on_take_over: list[
+            Callable[[], Awaitable[None]]
+        ] = []  # awaited when this process becomes the engine later
         self.on_foreign: list[Callable[[], None]] = []  # called when another process has committed
-        self.on_take_over: Callable[[], Awaitable[None]] | None = None  # before the first task is handed out
         engine.look_at = self.look_at
         engine.retry = self._retry
         engine.on_down = self._went_down
 
     async def start(self) -> None:
-        if self._engine.store.acquire():
+        if await self._engine.store.acquire():
             await self._take_over()
         else:
-            log.info("another process runs the engine of this file; this one reads and submits beside it")
+            log.info("another process runs the engine of this database; this one reads and submits beside it")
             self._every("take over", TAKE_OVER, self._try_to_take_over)
         if self._engine.store.shared:
             self._every("notice", NOTICE, self._notice)
@@ -99,8 +103,6 @@ class Recovery:
                 self.look_at(task.workflow)
 
     async def _take_over(self) -> None:
-        if self.on_take_over is not None:
-            await self.on_take_over()
         self._engine.holder = True
         self._forget_guest_state()
         self._every("sweep", SWEEP, self._sweep)
@@ -198,19 +200,32 @@ class Recovery:
             self.look_at(workflow)
 
     async def _try_to_take_over(self) -> None:
-        if not self._engine.holder and self._engine.store.acquire():
+        if not self._engine.holder and await self._engine.store.acquire():
             log.info("the process that ran the engine is gone; this one takes over")
+            for prepare in self.on_take_over:
+                await prepare()
             await self._take_over()
         elif self._engine.holder and not self._up and self._engine.down is None:
             await self._come_up()
 
     async def _notice(self) -> None:
         engine = self._engine
-        if not engine.store.changed():
+        try:
+            await self._look_around()
+        except Unavailable as error:
+            # Nothing of ours is being written, and still: without its database an engine is none, and finds out what it
+            # is when that is back.
+            if engine.holder:
+                engine.lost(error)
+            raise
+
+    async def _look_around(self) -> None:
+        engine = self._engine
+        if engine.down is not None or not await engine.store.changed():
             return
         for callback in self.on_foreign:
             callback()
-        if engine.holder and engine.down is None:
+        if engine.holder:
             await engine.sending.pick_up()
             for key in await engine.store.notices():
                 entry = engine.cache.get(key)
@@ -284,9 +299,22 @@ class Recovery:
                 return
             log.warning("the database is available again")
             self._up = False
+            if engine.holder and not await engine.store.acquire():
+                self._step_down()
             engine.up()
         if engine.holder and not self._up:
             await self._come_up()
+
+    def _step_down(self) -> None:
+        """While the database was out of reach another process has become the engine. What we knew is its business now."""
+        log.warning("another process runs the engine now; this one reads and submits beside it")
+        engine = self._engine
+        engine.step_down()
+        for name in ("sweep", "ask", "unheard"):
+            alarm = self._alarms.pop(name, None)
+            if alarm is not None:
+                alarm.cancel()
+        self._every("take over", TAKE_OVER, self._try_to_take_over)
 
     def _every(self, name: str, interval: Micros, work: Callable[[], Any]) -> None:
         """Call an async function again and again, never twice at once."""
@@ -294,15 +322,28 @@ class Recovery:
         self._intervals[name] = interval
 
         async def turn() -> None:
+            pause = self._intervals[name]
             try:
                 await work()
+                self._troubled.discard(name)
+            except Unavailable as error:
+                if name not in self._troubled:  # said once, then tried until it works
+                    self._troubled.add(name)
+                    log.warning("%s: %s", name, error)
+                pause = max(pause, PROBE)
             except Exception:
                 log.exception("%s failed; it is tried again", name)
-            if not self._stopped and (name != "probe" or engine.down is not None or (engine.holder and not self._up)):
-                self._alarms[name] = engine.world.at(engine.world.now() + self._intervals[name], ring)
+            if not self._stopped and self._goes_on(name):
+                self._alarms[name] = engine.world.at(engine.world.now() + pause, ring)
 
         def ring() -> None:
             if not self._stopped:
                 self._turns[name] = engine.world.spawn(turn(), f"holdfast-{name}")
 
         self._alarms[name] = engine.world.at(engine.world.now() + interval, ring)
+
+    def _goes_on(self, name: str) -> bool:
+        engine = self._engine
+        if name == "probe":
+            return engine.down is not None or (engine.holder and not self._up)
+        return engine.holder or name not in ("sweep", "ask")

@@ -44,6 +44,14 @@ class Waking:
         self._stopped = True
         if self._alarm is not None:
             self._alarm.cancel()
+            self._alarm = None
+
+    def forget(self) -> None:
+        """Stop, and know nothing: wakes are another process's now, and may have moved when this one starts again."""
+        self.stop()
+        self._heap.clear()
+        self._armed.clear()
+        self._horizon = 0
 
     def set(self, key: int, at: Micros | None) -> None:
         """The next wake of an instance is now this."""

@@ -279,13 +279,27 @@ class EmbeddedExecutor:
         if fiber is not None and (not fiber.threaded or fiber.consumed != fiber.position):
             self.forget(assignment.run_key)  # greenlets cannot change threads, and what was left out would be lost
             fiber = None
-        after = 0 if fiber is None else fiber.position
-        events = self.host.events(assignment.run_key, after, assignment)
-        live = fiber or self._new_fiber(assignment)
-        live.assignment = assignment
-        self.host.workflow_thread(
-            lambda: self._resume(live, events, assignment), lambda _: self._ran_on_thread(live, assignment)
-        )
+
+        def go(events: list[Recorded] | Exception) -> None:
+            if isinstance(events, Exception):
+                self._cannot_run(assignment, events)
+            elif self._fibers.get(assignment.run_key) is not fiber:
+                self._run_on_thread(assignment)  # it was given up while its history was fetched
+            else:
+                live = fiber or self._new_fiber(assignment)
+                live.assignment = assignment
+                self.host.workflow_thread(
+                    lambda: self._resume(live, events, assignment), lambda _: self._ran_on_thread(live, assignment)
+                )
+
+        self.host.events(0 if fiber is None else fiber.position, assignment, go)
+
+    def _cannot_run(self, assignment: WorkflowAssignment, error: Exception) -> None:
+        """Its history cannot be read now. The lease is let go, and whoever looks after tasks offers it again."""
+        log.error("workflow %s cannot be replayed now: %s", assignment.workflow_id, error)
+        self.holding.discard(assignment.task.id)
+        self.host.done_holding(assignment.task.workflow)
+        self.host.look_at(assignment.task.workflow)
 
     def _ran_on_thread(self, fiber: Fiber, assignment: WorkflowAssignment) -> None:
         if _goes_on(fiber) and not fiber.abandoned:

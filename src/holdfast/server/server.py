@@ -29,7 +29,7 @@ from holdfast.server.sessions import Sessions
 from holdfast.server.settings import Settings
 from holdfast.server.tokens import Tokens
 from holdfast.server.workers import Workers
-from holdfast.store.sqlite import SqliteStore
+from holdfast.store.opening import open_store
 
 RELOAD = SECOND
 
@@ -51,7 +51,7 @@ class Server:
         path = self.settings.database
         self._commits = world.pool(1, "holdfast-commit")
         offload = None if path == ":memory:" or self._world is not None else self._commits.submit
-        self.store = SqliteStore(path, machine.kinds, offload)
+        self.store = await open_store(path, machine.kinds, offload)
         self.engine = Engine(world, self.store, machine)
         self.admission = self.engine.matching.admission = Admission(self.engine, self.settings)
         self.recovery = Recovery(self.engine)
@@ -69,24 +69,28 @@ class Server:
             self.settings.query_timeout_seconds,
             self.settings.query_task_max_pending_per_queue,
         )
+        self.recovery.on_take_over.append(self._read_registries)
         try:
-            await self.namespaces.open(world.now())
-            await self._load()
+            await self._read_registries()
             self.recovery.on_foreign.append(self._changed_elsewhere)
-            self.recovery.on_take_over = self._load
             self.retention.start()
             await self.recovery.start()
         except BaseException:
-            self._shut()
+            await self._shut()
             raise
         return self
+
+    async def _read_registries(self) -> None:
+        """At the start, and when this server takes over: workers have registered with the one before."""
+        await self.namespaces.open(self.now)
+        await self._load()
 
     async def __aexit__(self, *_: object) -> None:
         await self.sessions.settle()
         await self.engine.drain()
-        self._shut()
+        await self._shut()
 
-    def _shut(self) -> None:
+    async def _shut(self) -> None:
         if self._reload is not None:
             self._reload.cancel()
         if self._loading is not None:
@@ -95,7 +99,7 @@ class Server:
         self.recovery.stop()
         self.engine.waking.stop()
         self._commits.close()
-        self.store.close()
+        await self.store.close()
 
     async def _load(self) -> None:
         """What is kept beside workflows, as it is on disk now."""

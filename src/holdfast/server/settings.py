@@ -17,6 +17,8 @@ from typing import Annotated, Any, Literal, get_type_hints
 import msgspec
 from msgspec import Meta, Struct
 
+from holdfast.store.opening import is_server, shown
+
 PREFIX = "DW_"
 # Variables of the same family that are not the server's: of the CLI, and of clients and their profiles.
 FOREIGN = frozenset({"DW_DB", "DW_ENV", "DW_CONFIG"})
@@ -91,6 +93,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     @property
     def database(self) -> str:
+        """A path, or the URL of a server."""
         return self.store.removeprefix("sqlite:")
 
 
@@ -163,6 +166,8 @@ def _spelled(name: str, said: str) -> str:
 
 
 def _shown(name: str, value: Any) -> str:
+    if name == "store":
+        return repr(shown(str(value)))
     return "hidden" if "token" in name or "key" in name else repr(value)
 
 
@@ -180,9 +185,11 @@ def _check_groups(settings: Settings) -> None:
 
 
 def _checked(settings: Settings) -> Settings:
-    scheme = settings.store.partition(":")[0]
-    if scheme != "sqlite" or not settings.database:
-        raise WrongSetting(f"store is {settings.store!r}; use sqlite:PATH, for example sqlite:holdfast.db")
+    if not (settings.store.startswith("sqlite:") or is_server(settings.store)) or not settings.database:
+        raise WrongSetting(
+            f"store is {shown(settings.store)!r}; use sqlite:PATH, for example sqlite:holdfast.db, or"
+            " postgresql://USER@HOST/DATABASE"
+        )
     if settings.auth == "signature" and not settings.signature_key:
         raise WrongSetting("auth is 'signature', which needs signature_key (DW_SIGNATURE_KEY)")
     _check_groups(settings)

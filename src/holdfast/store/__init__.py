@@ -130,7 +130,19 @@ class Now(Generic[T]):
         yield  # makes this a generator, as awaiting demands
 
 
-def at_once(verb: Callable[P, T]) -> Callable[P, Awaitable[T]]:
+class Later(Generic[T]):
+    """An awaitable that begins when somebody awaits it; who finds that it is not `Now` may also let it be."""
+
+    __slots__ = ("_begin",)
+
+    def __init__(self, begin: Callable[[], Awaitable[T]]) -> None:
+        self._begin = begin
+
+    def __await__(self) -> Generator[Any, None, T]:
+        return self._begin().__await__()
+
+
+def at_once(verb: Callable[P, T]) -> Callable[P, Now[T]]:
     """Offer a plain method as an awaitable verb of the protocol."""
 
     @wraps(verb)
@@ -220,11 +232,11 @@ class Store(Protocol):
 
     def kept(self, kind: str) -> Awaitable[list[Entry]]: ...
 
-    def acquire(self) -> bool:
+    def acquire(self) -> Awaitable[bool]:
         """Become the one engine of this database, if there is none. Held until the process ends or closes the store."""
         ...
 
-    def changed(self) -> bool:
+    def changed(self) -> Awaitable[bool]:
         """Whether another process has committed since the last time this was asked."""
         ...
 
@@ -232,4 +244,6 @@ class Store(Protocol):
         """Instances that other processes have changed; each is told once."""
         ...
 
-    def close(self) -> None: ...
+    def close(self) -> Awaitable[None]:
+        """Let go of the database. Whoever is to be the engine next can be it as soon as this has ended."""
+        ...

@@ -1,10 +1,10 @@
-"""Opening and closing an embedded Holdfast: file, engine, worker, client."""
+"""Opening and closing an embedded Holdfast: database, engine, worker, client."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from types import TracebackType
 from typing import Any, Self, TypedDict, TypeVar, Unpack
 
@@ -24,7 +24,7 @@ from holdfast.sdk.guard.shims import install as install_shims
 from holdfast.sdk.registry import Guard, Registry, Types
 from holdfast.sdk.sync import Client
 from holdfast.store import Store
-from holdfast.store.sqlite import SqliteStore
+from holdfast.store.opening import open_store
 from holdfast.store.sqlite.writer import Offload
 
 R = TypeVar("R")
@@ -110,7 +110,7 @@ class AsyncHoldfast(AsyncClient):
         # A database in memory has no slow disk to wait for.
         offload = None if self.path == ":memory:" or self._world is not None else commits.submit
         self._commits = commits
-        self.store = self._open_store(machine, offload)
+        self.store = await self._open_store(machine, offload)
         self.engine = Engine(world, self.store, machine, cache_bytes=self._cache_bytes)
         self.recovery = Recovery(self.engine)
         self._host = EngineHost(self.engine, world, self._threads)
@@ -134,7 +134,7 @@ class AsyncHoldfast(AsyncClient):
         try:
             await self.recovery.start()
         except BaseException:
-            self._shut()
+            await self._shut()
             raise
         return self
 
@@ -142,20 +142,20 @@ class AsyncHoldfast(AsyncClient):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.engine.drain()
-        self._shut()
+        await self._shut()
 
-    def _shut(self) -> None:
+    async def _shut(self) -> None:
         self.recovery.stop()
         self.engine.waking.stop()
         self.executor.stop()
         self._host.close()
         self._commits.close()
-        self.store.close()
         self._engine_room.operations = None
+        await self.store.close()
 
-    def _open_store(self, machine: Machine, offload: Offload | None) -> Store:
+    def _open_store(self, machine: Machine, offload: Offload | None) -> Awaitable[Store]:
         """Where a world of another kind brings its own."""
-        return SqliteStore(self.path, machine.kinds, offload)
+        return open_store(self.path, machine.kinds, offload)
 
     def _deployed(self) -> None:
         self.recovery.fingerprints = {type: d.fingerprint for type, d in self.registry.workflows.items()}
@@ -180,7 +180,7 @@ class Holdfast(Client):
 
     @property
     def is_engine(self) -> bool:
-        """Whether this process runs the engine of the file, or another one does."""
+        """Whether this process runs the engine of the database, or another one does."""
         return self._engine_thread.mine and self._app.engine.holder
 
     def register(self, *things: Any) -> None:
@@ -205,7 +205,7 @@ class Holdfast(Client):
         return self
 
     def close(self) -> None:
-        """Stop taking work, let what is being written reach the disk, and free the file."""
+        """Stop taking work, let what is being written reach the disk, and free the database."""
         if self._engine_thread.mine:
             try:
                 self._bridge.run(self._app.__aexit__(None, None, None))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from holdfast.engine.engine import Engine
@@ -38,11 +38,14 @@ class EngineHost:
         assert self.executor is not None
         self._engine.refill(self.executor)
 
-    def events(self, run: int, after: int, assignment: WorkflowAssignment) -> list[Recorded]:
-        found = self._engine.store.history(run, after)
-        if not isinstance(found, Now):
-            raise TypeError("an embedded engine reads its own file at once")
-        return shown_to(assignment, found.value)
+    def events(
+        self, after: int, assignment: WorkflowAssignment, then: Callable[[list[Recorded] | Exception], None]
+    ) -> None:
+        found = self._engine.store.history(assignment.run_key, after)
+        if isinstance(found, Now):
+            then(shown_to(assignment, found.value))
+        else:
+            self._world.spawn(_fetched(found, assignment, then), "holdfast-history")
 
     def done_holding(self, key: int) -> None:
         self._engine.inline.release_hold(key)
@@ -69,3 +72,16 @@ class EngineHost:
         self._closed = True
         self._pool.close()
         self._workflows.close()
+
+
+async def _fetched(
+    found: Awaitable[list[Recorded]],
+    assignment: WorkflowAssignment,
+    then: Callable[[list[Recorded] | Exception], None],
+) -> None:
+    try:
+        events = await found
+    except Exception as error:
+        then(error)
+    else:
+        then(shown_to(assignment, events))

@@ -10,33 +10,23 @@ import os
 import sqlite3
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
-from holdfast.kernel.decision import CommandRecord, Decision, RunRow, WorkflowRow
-from holdfast.kernel.event import Event, HistoryDamaged, Recorded, restore, unpack_held
-from holdfast.kernel.task import Task
-from holdfast.kernel.values import Micros
-from holdfast.store import (
-    Applied,
-    Entry,
-    Loaded,
-    Located,
-    RunFilter,
-    StoredSend,
-    StoreError,
-    Unavailable,
-    at_once,
-)
+from holdfast.kernel.decision import Decision, RunRow
+from holdfast.kernel.event import Event, HistoryDamaged
+from holdfast.store import Applied, Entry, Loaded, Now, RunFilter, StoreError, Unavailable, at_once
+from holdfast.store.reading import Found, Reading, loaded, named
+from holdfast.store.rows import run as run_row
 from holdfast.store.sql import queries
-from holdfast.store.sqlite import forks, rows
+from holdfast.store.sqlite import forks
 from holdfast.store.sqlite.connection import connect, open_database, unavailable
 from holdfast.store.sqlite.listing import select_runs
 from holdfast.store.sqlite.writer import Offload, Writer
 
-_EVERYTHING = 1 << 62
+T = TypeVar("T")
 
 
-class SqliteStore:
+class SqliteStore(Reading):
     """`kinds` maps event type names to event classes; `offload` runs slow commits on another thread."""
 
     def __init__(self, path: str, kinds: dict[str, type[Event]], offload: Offload | None = None) -> None:
@@ -97,19 +87,12 @@ class SqliteStore:
     def keep(self, entry: Entry, done: Callable[[Unavailable | None], None]) -> None:
         self._writer.keep(entry, done)
 
-    @at_once
-    def expired(self, namespace: str, before: Micros, limit: int) -> list[RunRow]:
-        return [rows.run(row) for row in self._all("expired", before, namespace, limit)]
-
     def prune(self, workflow: int, run: int, done: Callable[[bool | Unavailable], None]) -> None:
         self._writer.prune(workflow, run, done)
 
-    @at_once
-    def kept(self, kind: str) -> list[Entry]:
-        return [Entry(kind, *row) for row in self._all("kept", kind)]
-
     # -- one engine per file
 
+    @at_once
     def acquire(self) -> bool:
         """An OS lock, so that the kernel frees it when its process dies."""
         if self.path == ":memory:" or self._lock is not None:
@@ -131,6 +114,7 @@ class SqliteStore:
         self._writer.tell = False
         return True
 
+    @at_once
     def changed(self) -> bool:
         if self._writer.away or self._writer.connection is None:
             return False  # asked again soon
@@ -150,6 +134,7 @@ class SqliteStore:
         self._noticed = 0 if self._writer.forget_notices(last) else last
         return list(dict.fromkeys(workflow for _, workflow in found))
 
+    @at_once
     def close(self) -> None:
         self._writer.close()
         self._reader.close()
@@ -162,10 +147,12 @@ class SqliteStore:
 
     # -- reading
 
-    @at_once
-    def find(self, namespace: str, workflow_id: str) -> int | None:
-        row = self._one("find", namespace, workflow_id)
-        return None if row is None else row[0]
+    def _ask(self, query: str, parameters: Sequence[Any], shape: Callable[[Found], T]) -> Now[T]:
+        found = self._all(query, *parameters)
+        try:
+            return Now(shape(found))
+        except HistoryDamaged as damage:
+            raise named(damage, self._all("run_by_key", damage.run)) from damage.__cause__
 
     @at_once
     def load(self, key: int) -> Loaded | None:
@@ -181,102 +168,15 @@ class SqliteStore:
             raise unavailable(self.path, error) from error
 
     def _load(self, key: int) -> Loaded | None:
-        row = self._one("load_workflow", key)
-        if row is None:
-            return None
-        *columns, held = row
-        workflow = WorkflowRow(*columns, held=() if held is None else unpack_held(self._kinds, held))
-        tasks = [rows.task(body) for (body,) in self._all("load_tasks", key)]
-        if workflow.run is None:
-            return Loaded(workflow, None, [], tasks)
-        found = self._one("run_by_key", workflow.run)
-        if found is None:
-            raise HistoryDamaged(workflow.run, 0, f"the row of a run of workflow {workflow.workflow_id!r} is missing")
-        run = rows.run(found)
-        history = self._history(run.key, 0, None)
-        if len(history) < workflow.length:
-            damage = HistoryDamaged(run.key, len(history) + 1, "missing, and so is everything behind it")
-            raise damage.of(run.workflow_id, run.run_id)
-        if history[workflow.length :] or (history and history[-1].checksum != workflow.checksum):
-            damage = HistoryDamaged(run.key, len(history), "it is not the event its workflow ended with")
-            raise damage.of(run.workflow_id, run.run_id)
-        return Loaded(workflow, run, history, tasks)
-
-    @at_once
-    def locate(self, run_id: str) -> Located | None:
-        row = self._one("locate", run_id)
-        return None if row is None else Located(*row)
-
-    @at_once
-    def history(self, run: int, after: int = 0, limit: int | None = None) -> list[Recorded]:
-        return self._history(run, after, limit)
-
-    def _history(self, run: int, after: int, limit: int | None) -> list[Recorded]:
-        try:
-            return self._verified(run, after, limit)
-        except HistoryDamaged as damage:
-            raise self._named(damage) from damage.__cause__
-
-    def _named(self, damage: HistoryDamaged) -> HistoryDamaged:
-        """History rows know their run by its key; its own row knows what people call it."""
-        found = self._one("run_by_key", damage.run)
-        if found is None:
-            return damage
-        run = rows.run(found)
-        return damage.of(run.workflow_id, run.run_id)
-
-    def _verified(self, run: int, after: int, limit: int | None) -> list[Recorded]:
-        # Reading on from the middle takes one row more, whose checksum the next one is chained to.
-        start = max(after - 1, 0)
-        count = _EVERYTHING if limit is None else limit + (after - start)
-        found = self._all("history", run, start, count)
-        events: list[Recorded] = []
-        previous = (0, 0)
-        if after and found:
-            if found[0][0] != after:
-                raise HistoryDamaged(run, after, f"missing; the next stored event is {found[0][0]}")
-            previous = (after, found.pop(0)[5])
-        for row in found:
-            entry = restore(self._kinds, run, row, previous)
-            events.append(entry)
-            previous = (entry.sequence, entry.checksum)
-        return events
-
-    @at_once
-    def last_event(self, run: int) -> Recorded | None:
-        found = self._all("last_event", run)
+        found = self._all("load_workflow", key)
         if not found:
             return None
-        previous = (found[1][0], found[1][5]) if len(found) > 1 else (0, 0)
-        try:
-            return restore(self._kinds, run, found[0], previous)
-        except HistoryDamaged as damage:
-            raise self._named(damage) from damage.__cause__
-
-    @at_once
-    def due(self, until: Micros, limit: int) -> list[tuple[Micros, int]]:
-        return [(at, key) for at, key in self._all("due", until, limit)]
-
-    @at_once
-    def ahead(self, now: Micros, after: tuple[Micros, int], limit: int) -> list[tuple[Micros, int]]:
-        return [(at, key) for at, key in self._all("ahead", after[0], *after, now, limit)]
-
-    @at_once
-    def ready(self, limit: int, after: tuple[Micros, int, str] | None = None) -> list[Task]:
-        return [rows.task(body) for (body,) in self._all("ready", *(after or (-1, 0, "")), limit)]
-
-    @at_once
-    def leased(self) -> list[Task]:
-        return [rows.task(body) for (body,) in self._all("by_state", "leased")]
-
-    @at_once
-    def failed(self) -> list[Task]:
-        return [rows.task(body) for (body,) in self._all("by_state", "failed")]
-
-    @at_once
-    def suspects(self, after: int, limit: int) -> tuple[list[int], int | None]:
-        page = self._all("suspects", after, limit)
-        return [key for key, wrong in page if wrong], (page[-1][0] if len(page) == limit else None)
+        tasks = [body for (body,) in self._all("load_tasks", key)]
+        run: int | None = found[0][5]
+        if run is None:
+            return loaded(self._kinds, found[0], tasks, None, ())
+        row = self._all("run_by_key", run)
+        return loaded(self._kinds, found[0], tasks, row[0] if row else None, self._all("history", run, 0, 1 << 62))
 
     @at_once
     def runs(self, where: RunFilter) -> list[RunRow]:
@@ -285,35 +185,7 @@ class SqliteStore:
             found = self._lister.execute(statement, parameters).fetchall()
         except sqlite3.Error as error:
             raise unavailable(self.path, error) from error
-        return [rows.run(row) for row in found]
-
-    @at_once
-    def run(self, run_id: str) -> RunRow | None:
-        row = self._one("run_by_id", run_id)
-        return None if row is None else rows.run(row)
-
-    @at_once
-    def commands(self, workflow: int) -> list[CommandRecord]:
-        return [rows.command(body) for (body,) in self._all("commands", workflow)]
-
-    @at_once
-    def command(self, workflow: int, command_type: str, request_id: str) -> CommandRecord | None:
-        row = self._one("command_by_request", workflow, command_type, request_id)
-        return None if row is None else rows.command(row[0])
-
-    @at_once
-    def sends(self, after: int, limit: int) -> list[StoredSend]:
-        return [StoredSend(*row) for row in self._all("sends", after, limit)]
-
-    @at_once
-    def awaiting(self, after: int, limit: int) -> list[int]:
-        return [key for (key,) in self._all("awaiting", after, limit)]
-
-    def _one(self, name: str, *parameters: Any) -> tuple[Any, ...] | None:
-        try:
-            return self._reader.execute(self._sql[name], parameters).fetchone()
-        except sqlite3.Error as error:
-            raise unavailable(self.path, error) from error
+        return [run_row(row) for row in found]
 
     def _all(self, name: str, *parameters: Any) -> list[tuple[Any, ...]]:
         try:

@@ -9,11 +9,10 @@ from __future__ import annotations
 import os
 import sqlite3
 from contextlib import suppress
-from hashlib import sha256
 from pathlib import Path
 
 from holdfast.store import IncompatibleStore, StoreError, Unavailable
-from holdfast.store.sql import migrations
+from holdfast.store.sql import Migration, check_recorded, check_version, migrations
 
 APPLICATION_ID = 0x486F6C64  # "Hold"
 OLDEST_SQLITE = (3, 38, 0)  # strict tables and the ->> operator
@@ -43,8 +42,6 @@ _ADVICE = {
     sqlite3.SQLITE_NOTADB: "this is not a SQLite database",
     sqlite3.SQLITE_BUSY: "another program holds its write lock; find it with `lsof` and let it finish",
 }
-
-Migration = tuple[int, str, str]
 
 
 def primary(error: sqlite3.Error) -> int:
@@ -141,30 +138,13 @@ def _check_ours(connection: sqlite3.Connection, path: str, steps: list[Migration
         version = _number(connection, "pragma user_version")
         if owner != APPLICATION_ID and (owner != 0 or _number(connection, "select count(*) from sqlite_master") > 0):
             raise IncompatibleStore(f"{path} belongs to another program; give Holdfast a file of its own")
-        _check_version(path, version, steps)
+        check_version(path, version, steps)
         if owner == APPLICATION_ID:
-            _check_recorded(connection, path, steps)
+            recorded = connection.execute("select number, checksum from migration order by number")
+            check_recorded(path, recorded, steps)
     finally:
         with suppress(sqlite3.Error):
             connection.execute("rollback")
-
-
-def _check_version(path: str, version: int, steps: list[Migration]) -> None:
-    newest = steps[-1][0]
-    if version > newest:
-        raise IncompatibleStore(
-            f"{path} has schema {version}, this version of Holdfast knows up to {newest}; upgrade Holdfast"
-        )
-
-
-def _check_recorded(connection: sqlite3.Connection, path: str, steps: list[Migration]) -> None:
-    ours = {number: _digest(script) for number, _, script in steps}
-    for number, digest in connection.execute("select number, checksum from migration order by number"):
-        if ours.get(number, digest) != digest:
-            raise IncompatibleStore(
-                f"{path} was made with another migration {number} than this version of Holdfast has;"
-                " open it with the version that made it"
-            )
 
 
 def _use_wal(connection: sqlite3.Connection, path: str) -> None:
@@ -186,33 +166,28 @@ def _use_wal(connection: sqlite3.Connection, path: str) -> None:
 
 def migrate(connection: sqlite3.Connection, path: str, steps: list[Migration]) -> None:
     """Bring the schema to our version, all of it or nothing. Forward only; another process may be faster."""
-    if _number(connection, "pragma user_version") == steps[-1][0]:
+    if _number(connection, "pragma user_version") == steps[-1].number:
         return
     connection.execute("begin immediate")
     try:
         version = _number(connection, "pragma user_version")
-        _check_version(path, version, steps)
+        check_version(path, version, steps)
         connection.execute(
             "create table if not exists migration (number integer primary key, name text, checksum text) strict"
         )
-        for number, name, script in steps:
-            if number <= version:
-                continue
-            for statement in script.split(";\n"):
-                if statement.strip():
-                    connection.execute(statement)
-            connection.execute("insert into migration values (?, ?, ?)", (number, name, _digest(script)))
-        connection.execute(f"pragma user_version = {steps[-1][0]}")
+        for step in steps:
+            if step.number > version:
+                for statement in step.script.split(";\n"):
+                    if statement.strip():
+                        connection.execute(statement)
+                connection.execute("insert into migration values (?, ?, ?)", (step.number, step.name, step.checksum))
+        connection.execute(f"pragma user_version = {steps[-1].number}")
         connection.execute(f"pragma application_id = {APPLICATION_ID}")
         connection.execute("commit")
     except BaseException:
         with suppress(sqlite3.Error):
             connection.execute("rollback")
         raise
-
-
-def _digest(script: str) -> str:
-    return sha256(script.encode()).hexdigest()
 
 
 def _number(connection: sqlite3.Connection, statement: str) -> int:

@@ -1,0 +1,404 @@
+-- name: find
+select key
+from workflow
+where namespace = $1
+  and workflow_id = $2
+
+-- name: load
+-- One statement sees one moment: the row, its run, its tasks and its history belong together.
+select w.key, w.namespace, w.workflow_id, w.workflow_type, w.last, w.run, w.command_sequence, w.cursor, w.next_wake, w.expects,
+  w.length, w.checksum, w.reserved_at, w.outside, w.awaited, w.held,
+  r.key, r.workflow, r.run_id, r.number, r.namespace, r.workflow_id, r.workflow_type, r.status, r.closed_reason, r.queue,
+  r.connection, r.compatibility, r.business_key, r.labels, r.search_attributes, r.started_at, r.closed_at, r.length,
+  r.archived_at,
+  array(select body from task where task.workflow = w.key),
+  array(
+    select row(sequence, type, at, body, context, checksum)
+    from event
+    where event.run = w.run
+    order by sequence
+  )
+from workflow w
+left join run r on r.key = w.run
+where w.key = $1
+
+-- name: locate
+select workflow, key, namespace
+from run
+where run_id = $1
+
+-- name: history
+select sequence, type, at, body, context, checksum
+from event
+where run = $1
+  and sequence > $2
+order by sequence
+limit $3
+
+-- name: last_event
+select sequence, type, at, body, context, checksum
+from event
+where run = $1
+order by sequence desc
+limit 2
+
+-- name: due
+select next_wake, key
+from workflow
+where next_wake <= $1
+order by next_wake, key
+limit $2
+
+-- name: ahead
+-- Asked once, when an engine comes up. The first condition only tells the planner which index to take.
+select next_wake, key
+from workflow
+where next_wake >= $1
+  and (next_wake, key) > ($2, $3)
+  and (select at from event where event.run = workflow.run and event.sequence = workflow.length) > $4
+order by next_wake, key
+limit $5
+
+-- name: ready
+select body
+from task
+where state = 'ready'
+  and (available_at, workflow, id) > ($1, $2, $3)
+order by available_at, workflow, id
+limit $4
+
+-- name: by_state
+select body
+from task
+where state = $1
+  and state <> 'ready'
+
+-- name: suspects
+-- One page of the sweep: `expects` is how many task rows the last decision left. A run that is open needs something to
+-- move it: a task, a wake, or somebody outside.
+select key,
+  expects <> (
+    select count(*)
+    from task
+    where task.workflow = workflow.key
+      and state in ('ready', 'leased', 'failed')
+  )
+  or (
+    expects = 0
+    and next_wake is null
+    and outside = 0
+    and (select closed_at is null from run where run.key = workflow.run)
+  )
+from workflow
+where key > $1
+order by key
+limit $2
+
+-- name: run_by_id
+select key, workflow, run_id, number, namespace, workflow_id, workflow_type, status, closed_reason, queue, connection,
+  compatibility, business_key, labels, search_attributes, started_at, closed_at, length, archived_at
+from run
+where run_id = $1
+
+-- name: run_by_key
+select key, workflow, run_id, number, namespace, workflow_id, workflow_type, status, closed_reason, queue, connection,
+  compatibility, business_key, labels, search_attributes, started_at, closed_at, length, archived_at
+from run
+where key = $1
+
+-- name: runs
+select key, workflow, run_id, number, namespace, workflow_id, workflow_type, status, closed_reason, queue, connection,
+  compatibility, business_key, labels, search_attributes, started_at, closed_at, length, archived_at
+from run
+
+-- name: commands
+select body
+from command
+where workflow = $1
+order by position
+
+-- name: command_by_request
+select body
+from command
+where workflow = $1
+  and command_type = $2
+  and request_id = $3
+
+-- name: sends
+select key, sender, namespace, workflow_id, kind, body
+from send
+where key > $1
+order by key
+limit $2
+
+-- name: awaiting
+select key
+from workflow
+where awaited > 0
+  and key > $1
+order by key
+limit $2
+
+-- name: kept
+select namespace, name, body
+from registry
+where kind = $1
+order by namespace, name
+
+-- name: keep
+insert into registry (kind, namespace, name, body)
+values ($1, $2, $3, $4)
+on conflict (kind, namespace, name) do update
+set body = excluded.body
+
+-- name: forget
+delete from registry
+where kind = $1
+  and namespace = $2
+  and name = $3
+
+-- name: others
+-- What the other handles have committed so far.
+select id, committed
+from writer
+where committed > 0
+  and id <> $1
+order by id
+
+-- name: notices
+select key, workflow
+from notice
+order by key
+
+-- name: forget_notices
+-- By key, not up to one: keys are given before their commit, so a smaller one may appear later.
+delete from notice
+where key = any($1::bigint[])
+
+-- name: lock
+-- Held by this session: it goes with the connection, and so does everything that the connection could still have committed.
+select pg_try_advisory_lock(($1::bigint << 32) | 'workflow'::regclass::oid::bigint)
+
+-- name: unlock
+select pg_advisory_unlock(($1::bigint << 32) | 'workflow'::regclass::oid::bigint)
+
+-- name: begin_term
+update engine
+set term = term + 1
+returning term
+
+-- name: term
+select term
+from engine
+
+-- name: enrol
+insert into writer (id, batch)
+values ($1, 0)
+on conflict (id) do nothing
+
+-- name: fence
+-- Waits until a batch of ours that is still on its way has ended, and shuts out one that is later still.
+update writer
+set batch = $2, seen = now()
+where id = $1
+returning committed
+
+-- name: left_out
+select stale
+from outcome
+where writer = $1
+  and batch = $2
+
+-- name: resign
+with gone as (
+  delete from writer
+  where id = $1
+)
+delete from outcome
+where writer = $1
+
+-- name: tidy
+-- Handles that ended without resigning. One that is merely quiet enrols again with its next batch.
+with gone as (
+  delete from writer
+  where seen < now() - interval '1 day'
+    and id <> $1
+  returning id
+)
+delete from outcome
+where writer in (select id from gone)
+
+-- name: write
+-- A whole batch, and its commit, in one round trip. Rows count only if their instance passed its guard: what is left out is
+-- told, not failed. If the number of the batch is not the one expected, nothing at all is written.
+with mark as (
+  update writer
+  set batch = $2, committed = $2, seen = now()
+  where id = $1
+    and batch = $3
+  returning id
+), fresh as (
+  insert into workflow
+    (key, namespace, workflow_id, workflow_type, last, run, command_sequence, cursor, next_wake, expects, length, checksum,
+    reserved_at, outside, awaited, held)
+  select n.key, n.namespace, n.workflow_id, n.workflow_type, n.last, n.run, n.command_sequence, n.cursor, n.next_wake,
+    n.expects, n.length, n.checksum, n.reserved_at, n.outside, n.awaited, n.held
+  from mark, unnest(
+    $6::bigint[], $7::text[], $8::text[], $9::text[], $10::bigint[], $11::bigint[], $12::bigint[], $13::bigint[],
+    $14::bigint[], $15::bigint[], $16::bigint[], $17::bigint[], $18::bigint[], $19::bigint[], $20::bigint[], $21::bytea[]
+  ) as n (
+    key, namespace, workflow_id, workflow_type, last, run, command_sequence, cursor, next_wake, expects, length, checksum,
+    reserved_at, outside, awaited, held
+  )
+  on conflict do nothing
+  returning key
+), moved as (
+  update workflow w
+  set last = g.last, run = g.run, command_sequence = g.command_sequence, cursor = g.cursor, next_wake = g.next_wake,
+    expects = g.expects, length = g.length, checksum = g.checksum, outside = g.outside, awaited = g.awaited, held = g.held,
+    workflow_type = g.workflow_type
+  from mark, unnest(
+    $22::bigint[], $23::bigint[], $24::bigint[], $25::bigint[], $26::bigint[], $27::bigint[], $28::bigint[], $29::bigint[],
+    $30::bigint[], $31::bigint[], $32::bigint[], $33::bigint[], $34::bytea[], $35::text[]
+  ) as g (
+    key, after, last, run, command_sequence, cursor, next_wake, expects, length, checksum, outside, awaited, held,
+    workflow_type
+  )
+  where w.key = g.key
+    and w.last = g.after
+  returning w.key
+), passed as (
+  select key from fresh
+  union all
+  select key from moved
+), opened as (
+  insert into run
+    (workflow, key, run_id, number, namespace, workflow_id, workflow_type, status, closed_reason, queue, connection,
+    compatibility, business_key, labels, search_attributes, started_at, closed_at, length, archived_at)
+  select r.*
+  from unnest(
+    $36::bigint[], $37::bigint[], $38::text[], $39::bigint[], $40::text[], $41::text[], $42::text[], $43::text[],
+    $44::text[], $45::text[], $46::text[], $47::text[], $48::text[], $49::text[], $50::text[], $51::bigint[],
+    $52::bigint[], $53::bigint[], $54::bigint[]
+  ) as r (
+    workflow, key, run_id, number, namespace, workflow_id, workflow_type, status, closed_reason, queue, connection,
+    compatibility, business_key, labels, search_attributes, started_at, closed_at, length, archived_at
+  )
+  where r.workflow in (select key from passed)
+), changed as (
+  update run
+  set status = c.status, closed_reason = c.closed_reason, search_attributes = c.search_attributes, closed_at = c.closed_at,
+    length = c.length, archived_at = c.archived_at
+  from unnest(
+    $55::bigint[], $56::bigint[], $57::text[], $58::text[], $59::text[], $60::bigint[], $61::bigint[], $62::bigint[]
+  ) as c (workflow, key, status, closed_reason, search_attributes, closed_at, length, archived_at)
+  where run.key = c.key
+    and c.workflow in (select key from passed)
+), appended as (
+  insert into event (run, sequence, type, at, body, context, checksum)
+  select e.run, e.sequence, e.type, e.at, e.body, e.context, e.checksum
+  from unnest(
+    $63::bigint[], $64::bigint[], $65::bigint[], $66::text[], $67::bigint[], $68::bytea[], $69::bytea[], $70::bigint[]
+  ) as e (workflow, run, sequence, type, at, body, context, checksum)
+  where e.workflow in (select key from passed)
+), put as (
+  insert into task (workflow, id, state, available_at, body)
+  select t.workflow, t.id, t.state, t.available_at, t.body
+  from unnest($71::bigint[], $72::text[], $73::text[], $74::bigint[], $75::bytea[])
+    as t (workflow, id, state, available_at, body)
+  where t.workflow in (select key from passed)
+  on conflict (workflow, id) do update
+  set state = excluded.state, available_at = excluded.available_at, body = excluded.body
+), dropped as (
+  delete from task
+  using unnest($76::bigint[], $77::text[]) as d (workflow, id)
+  where task.workflow = d.workflow
+    and task.id = d.id
+    and d.workflow in (select key from passed)
+), recorded as (
+  insert into command (workflow, sequence, request_id, command_type, body)
+  select c.workflow, c.sequence, c.request_id, c.command_type, c.body
+  from unnest($78::bigint[], $79::bigint[], $80::text[], $81::text[], $82::bytea[])
+    with ordinality as c (workflow, sequence, request_id, command_type, body, position)
+  where c.workflow in (select key from passed)
+  order by c.position
+), taken as (
+  select t.send
+  from unnest($83::bigint[], $84::bigint[]) as t (workflow, send)
+  where t.workflow in (select key from passed)
+), sent as (
+  -- What is made and taken in one batch never becomes a row: no part of a statement sees the rows of another.
+  insert into send (key, sender, namespace, workflow_id, kind, body)
+  select s.key, s.sender, s.namespace, s.workflow_id, s.kind, s.body
+  from unnest($85::bigint[], $86::bigint[], $87::bigint[], $88::text[], $89::text[], $90::text[], $91::bytea[])
+    as s (workflow, key, sender, namespace, workflow_id, kind, body)
+  where s.workflow in (select key from passed)
+    and s.key not in (select send from taken)
+), received as (
+  delete from send
+  using taken
+  where send.key = taken.send
+), noticed as (
+  insert into notice (workflow)
+  select key
+  from passed
+  where $4::boolean
+), left_out as (
+  insert into outcome (writer, batch, stale)
+  select mark.id, $2, array(
+    select key from unnest($6::bigint[] || $22::bigint[]) as asked (key)
+    except
+    select key from passed
+  )
+  from mark
+  where (select count(*) from passed) < $5::bigint
+  on conflict (writer) do update
+  set batch = excluded.batch, stale = excluded.stale
+)
+select (select count(*) from mark), (select array_agg(key) from passed)
+
+-- name: expired
+-- Closed runs, the oldest first, by the index on status.
+select key, workflow, run_id, number, namespace, workflow_id, workflow_type, status, closed_reason, queue, connection,
+  compatibility, business_key, labels, search_attributes, started_at, closed_at, length, archived_at
+from run
+where status in ('completed', 'failed', 'cancelled', 'terminated')
+  and closed_at < $1
+  and namespace = $2
+order by closed_at
+limit $3
+
+-- name: current
+-- The instance of an expired run while that is its last one; nobody may decide on it until this transaction ends.
+select awaited > 0
+  or exists (select 1 from send where sender = workflow.key)
+  or exists (
+    select 1
+    from send
+    where send.namespace = workflow.namespace
+      and send.workflow_id = workflow.workflow_id
+  )
+from workflow
+where key = $1
+  and run = $2
+for update
+
+-- name: forget_instance
+delete from workflow
+where key = $1
+
+-- name: forget_commands
+delete from command
+where workflow = $1
+
+-- name: forget_tasks
+delete from task
+where workflow = $1
+
+-- name: forget_events
+delete from event
+where run = $1
+
+-- name: forget_run
+delete from run
+where key = $1

@@ -1,0 +1,56 @@
+"""`dw` on a PostgreSQL database: reading beside its engine, starting, and saying what is wrong without a password."""
+
+from __future__ import annotations
+
+import json
+
+from dw_support import Place, mistaken
+
+from holdfast import Holdfast, activity, sleep, workflow
+
+
+@activity
+def charge(cents: int) -> str:
+    return f"paid {cents}"
+
+
+@workflow
+def bought(cents: int) -> str:
+    return charge(cents)
+
+
+@workflow
+def asleep() -> None:
+    sleep("1h")
+
+
+def test_lists_descriptions_and_histories_are_read_from_a_server(place: Place, postgresql_url: str) -> None:
+    with Holdfast(postgresql_url, [bought, asleep, charge]) as app:
+        assert app.execute(bought, "order-1", 42) == "paid 42"
+        app.start(asleep, "bed-1")
+        listed = place.ask("list", "--db", postgresql_url)
+        assert "order-1" in listed.stdout
+        assert "bed-1" in listed.stdout
+        described = place.ask("describe", "bed-1", "--db", postgresql_url)
+        assert "timer" in described.stdout
+        told = place.ask("history", "order-1", DW_DB=postgresql_url)
+        assert "paid 42" in told.stdout
+        events = place.ask("history", "order-1", "--json", "--db", postgresql_url).stdout.splitlines()
+        assert [json.loads(line)["event_type"] for line in events][-1] == "WorkflowCompleted"
+        assert app.is_engine, "reading took nothing from it"
+        assert place.ask("cancel", "bed-1", "--db", postgresql_url).returncode == 0
+        assert app.describe("bed-1").status == "cancelled"
+
+
+def test_a_database_without_our_schema_is_left_as_it_is(place: Place, postgresql_url: str) -> None:
+    said = mistaken(place.ask("list", "--db", postgresql_url))
+    assert "has no schema test_" in said
+    again = mistaken(place.ask("list", "--db", postgresql_url))
+    assert again == said
+
+
+def test_a_server_that_cannot_be_reached_is_one_line_without_a_password(place: Place) -> None:
+    said = mistaken(place.ask("list", "--db", "postgresql://ann:secret@/db?host=/nowhere"))
+    assert "postgresql://ann@/db: " in said
+    assert "the server cannot be reached" in said
+    assert "secret" not in said

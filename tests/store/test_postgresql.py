@@ -1,0 +1,523 @@
+"""The PostgreSQL store: the common suite on a real server, then what only a server can do to us."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+
+from holdfast.kernel.features.activity import ScheduleActivity
+from holdfast.store import ALL, Applied, IncompatibleStore, RunFilter, StoreError, Unavailable
+from holdfast.store.opening import open_store
+from holdfast.store.postgresql import PostgresqlStore, writer
+from holdfast.store.postgresql.connection import OLDEST_SERVER, address, check_server, migrate
+from holdfast.store.sql import Migration, migrations
+
+from ..kernel.given import MACHINE
+from .conformance import Alone, Processes, Shared, instances, stale
+from .instances import Instance, applied, apply, expected, stored
+from .proxy import Fault, Proxy, proxied
+
+ACTIVITY = ScheduleActivity(activity_type="charge")
+
+
+class Handles:
+    """Every handle that a test opens on one schema."""
+
+    def __init__(self, url: str) -> None:
+        self.where = url
+        self.place = address(url)
+        self._stores: list[PostgresqlStore] = []
+
+    async def open(self, url: str | None = None) -> PostgresqlStore:
+        store = await PostgresqlStore.open(url or self.where, MACHINE.kinds)
+        self._stores.append(store)
+        return store
+
+    @asynccontextmanager
+    async def session(self) -> AsyncIterator[Any]:
+        connection = await asyncpg.connect(self.place.dsn, server_settings={"search_path": self.place.schema})
+        try:
+            yield connection
+        finally:
+            await connection.close()
+
+    async def sql(self, statement: str) -> None:
+        async with self.session() as connection:
+            await connection.execute(statement)
+
+    async def ask(self, query: str, *parameters: Any) -> list[tuple[Any, ...]]:
+        async with self.session() as connection:
+            return [tuple(row) for row in await connection.fetch(query, *parameters)]
+
+    async def tables(self) -> list[str]:
+        found = await self.ask("select tablename from pg_tables where schemaname = $1", self.place.schema)
+        return sorted(name for (name,) in found)
+
+    async def cut(self, store: PostgresqlStore) -> None:
+        """End the session of a store that writes, as an administrator or a failing server does."""
+        connection: Any = store._writer._connection
+        await self.ask("select pg_terminate_backend($1, 10000)", connection.get_server_pid())
+        async with asyncio.timeout(10):
+            while not connection.is_closed():
+                await asyncio.sleep(0.001)
+
+    async def close(self) -> None:
+        for store in self._stores:
+            await store.close()
+
+
+@pytest.fixture
+def fresh(postgresql_url: str, runner: asyncio.Runner) -> Iterator[Handles]:
+    """A schema that does not exist yet."""
+    handles = Handles(postgresql_url)
+    yield handles
+    runner.run(handles.close())
+
+
+@pytest.fixture(scope="session")
+def common_url(postgresql_server: str) -> str:
+    """One schema for all tests of a worker that do not care what it is called: making one costs more than most tests."""
+    return f"{postgresql_server}&schema=common_{os.getpid()}"
+
+
+@pytest.fixture
+def database(common_url: str, runner: asyncio.Runner) -> Iterator[Handles]:
+    handles = Handles(common_url)
+
+    async def empty() -> None:
+        tables = set(await handles.tables()) - {"migration", "engine"}
+        await handles.sql("; ".join(["select 1", *(f"delete from {table}" for table in tables)]))
+
+    runner.run(empty())
+    yield handles
+    runner.run(handles.close())
+
+
+class TestServer(Alone, Shared):
+    pass
+
+
+class TestProcesses(Processes):
+    @pytest.fixture
+    def database(self, fresh: Handles) -> Handles:
+        return fresh
+
+
+# -- a connection that is lost in the middle of a commit
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="hf") as place:
+        yield Path(place)
+
+
+@asynccontextmanager
+async def through_a_wire(database: Handles, place: Path) -> AsyncIterator[tuple[PostgresqlStore, Proxy]]:
+    """A store whose wire can be cut, and which has written before, so that its next batch is one request."""
+    async with proxied(database.where, place) as (proxy, url):
+        store = await database.open(url)
+        for _ in range(2):
+            await applied(store, *instances(1))
+        yield store, proxy
+        await store.close()
+
+
+@pytest.mark.parametrize("fault", ["lose the request", "lose the answer", "deliver it late"])
+async def test_a_batch_whose_answer_is_lost_is_there_exactly_once(database: Handles, place: Path, fault: Fault) -> None:
+    async with through_a_wire(database, place) as (store, proxy):
+        first, second = instances(2)
+        proxy.fault = fault
+        assert await apply(store, *first.written, *second.written) == ALL
+        if fault == "deliver it late":
+            await proxy.deliver()
+        for instance in (first, second):
+            assert await stored(store, instance) == expected(instance)
+        assert await apply(store, *first.step(ACTIVITY)) == ALL
+        assert await stored(store, first) == expected(first)
+
+
+@pytest.mark.parametrize("fault", ["lose the request", "lose the answer", "deliver it late"])
+async def test_what_a_batch_with_a_lost_answer_had_left_out_is_stale(
+    database: Handles, place: Path, fault: Fault
+) -> None:
+    other = await database.open()
+    async with through_a_wire(database, place) as (store, proxy):
+        torn, whole = instances(2)
+        await applied(store, torn, whole)
+        late = torn.twin()
+        assert await apply(other, *torn.step(ACTIVITY)) == ALL
+        proxy.fault = fault
+        assert await apply(store, late.start(), *whole.step(ACTIVITY)) == stale(0)
+        for instance in (torn, whole):
+            assert await stored(store, instance) == expected(instance)
+
+
+async def test_what_arrives_after_it_was_given_up_writes_nothing(
+    database: Handles, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "LOOKING", 0.0)
+    async with through_a_wire(database, place) as (store, proxy):
+        (instance,) = instances(1)
+        proxy.fault = "deliver it late"
+        proxy.open = False
+        result = await apply(store, *instance.written)
+        assert isinstance(result.down, Unavailable)
+        assert "whether it came through shows when the database is back" in str(result.down)
+        assert isinstance((await apply(store, *instances(1)[0].written)).down, Unavailable), "not before a probe"
+        proxy.open = True
+        assert await store.probe() is None
+        assert await store.load(instance.key) is None
+        await proxy.deliver()
+        assert await store.load(instance.key) is None, "it was fenced off"
+        await applied(store, instance)
+        assert await stored(store, instance) == expected(instance)
+
+
+async def test_a_batch_that_came_through_is_not_called_lost_when_the_database_is_back(
+    database: Handles, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "LOOKING", 0.0)
+    async with through_a_wire(database, place) as (store, proxy):
+        (instance,) = instances(1)
+        proxy.fault = "lose the answer"
+        proxy.open = False
+        assert isinstance((await apply(store, *instance.written)).down, Unavailable)
+        proxy.open = True
+        assert await store.probe() is None
+        assert await stored(store, instance) == expected(instance)
+        assert await apply(store, *instance.written) == stale(0)
+
+
+async def test_an_answer_that_is_lost_twice_is_looked_up_right(database: Handles, place: Path) -> None:
+    """The fence itself may come through without an answer; that must not hide that the batch did."""
+    async with through_a_wire(database, place) as (store, proxy):
+        (instance,) = instances(1)
+        batch = store._writer._batch + 1
+        proxy.fault = "lose the answer"
+        looked = store._writer._became
+        calls = 0
+
+        async def losing(*args: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls == 1:
+                async with database.session() as fence:  # as our own, whose answer nobody heard
+                    await fence.execute(store._sql["fence"], store._writer.id, batch + 1)
+                raise Unavailable("the wire was cut again")
+            return await looked(*args)
+
+        store._writer._became = losing
+        assert await apply(store, *instance.written) == ALL
+        assert calls == 2
+        assert await stored(store, instance) == expected(instance)
+
+
+async def test_a_store_reads_on_after_its_sessions_were_ended(database: Handles) -> None:
+    store = await database.open()
+    (instance,) = instances(1)
+    await applied(store, instance)
+    await database.ask(
+        "select pg_terminate_backend(pid, 10000) from pg_stat_activity where application_name = 'holdfast'"
+        " and pid = any($1::int[])",
+        [connection.get_server_pid() for connection in store._readers._idle],
+    )
+    assert await stored(store, instance) == expected(instance)
+
+
+# -- one engine
+
+
+async def test_an_engine_that_lost_its_session_to_another_commits_nothing_more(database: Handles) -> None:
+    one, other = await database.open(), await database.open()
+    assert await one.acquire()
+    (instance,) = instances(1)
+    await applied(one, instance)
+    assert not await other.acquire()
+    await database.cut(one)
+    assert await other.acquire()
+    late = instance.twin()
+    result = await apply(one, *late.step(ACTIVITY))
+    assert isinstance(result.down, Unavailable)
+    assert "another process became the engine" in str(result.down)
+    assert await stored(other, instance) == expected(instance), "nothing of it was written"
+    assert isinstance((await apply(one, *instances(1)[0].written)).down, Unavailable)
+    assert await one.probe() is None
+    assert not await one.acquire()
+    await applied(one, *instances(1))  # as a guest, like any other process
+    await other.close()
+    assert await one.acquire()
+
+
+async def test_an_engine_that_lost_its_session_goes_on_if_nobody_was_faster(database: Handles) -> None:
+    one, other = await database.open(), await database.open()
+    assert await one.acquire()
+    await database.cut(one)
+    await applied(one, *instances(1))
+    assert await one.acquire()
+    assert not await other.acquire()
+    assert await one.notices() == [], "it wrote as the engine"
+
+
+async def test_an_engine_notices_that_there_was_another_in_between(database: Handles) -> None:
+    one, other = await database.open(), await database.open()
+    assert await one.acquire()
+    await database.cut(one)
+    assert await other.acquire()
+    await other.close()
+    with pytest.raises(Unavailable, match="another process became the engine"):
+        await one.changed()
+    assert isinstance((await apply(one, *instances(1)[0].written)).down, Unavailable)
+    assert await one.probe() is None
+    assert await one.acquire()
+
+
+async def test_engines_of_two_schemas_are_no_rivals(database: Handles, fresh: Handles) -> None:
+    here, there = await database.open(), await fresh.open()
+    assert await here.acquire()
+    assert await there.acquire()
+
+
+# -- writers in each other's way
+
+
+async def test_two_handles_that_write_the_same_instances_in_opposite_order_both_get_through(
+    database: Handles,
+) -> None:
+    one, other = await database.open(), await database.open()
+    crowd = instances(40)
+    await applied(one, *crowd)
+    rivals = [instance.twin() for instance in crowd]
+    mine = [instance.start() for instance in crowd]
+    theirs = [instance.start() for instance in reversed(rivals)]
+    first, second = await asyncio.gather(apply(one, *mine), apply(other, *theirs))
+    assert (first.down, second.down, first.failed, second.failed) == (None, None, {}, {})
+    won = {crowd[at].key for at in range(40) if at not in first.stale}
+    lost = {rivals[::-1][at].key for at in second.stale}
+    assert won == lost, "of two decisions on one state exactly one wins"
+
+
+async def test_a_deadlock_is_tried_again(database: Handles) -> None:
+    store = await database.open()
+    first, second = sorted(instances(2), key=lambda instance: instance.key)
+    await applied(store, first, second)
+    async with database.session() as rival:
+        await rival.execute("set deadlock_timeout = '1h'")  # it is never the one that is given up
+        tangle = rival.transaction()
+        await tangle.start()
+        await rival.execute(f"update workflow set cursor = cursor where key = {second.key}")
+        writing = asyncio.ensure_future(apply(store, *first.step(ACTIVITY), *second.step(ACTIVITY)))
+        async with asyncio.timeout(20):
+            while not await database.ask("select 1 from pg_locks where not granted and locktype = 'transactionid'"):
+                await asyncio.sleep(0.01)
+        blocked = asyncio.ensure_future(rival.execute(f"update workflow set cursor = cursor where key = {first.key}"))
+        await asyncio.wait([blocked])
+        await tangle.commit()
+        assert await writing == ALL
+    for instance in (first, second):
+        assert await stored(store, instance) == expected(instance)
+
+
+async def test_a_table_that_somebody_keeps_locked_is_unavailable_and_says_so(database: Handles) -> None:
+    store = await database.open()
+    (instance,) = instances(1)
+    await applied(store, *instances(1))
+    await store._writer._connection.execute("set lock_timeout = '50ms'")  # type: ignore[union-attr]
+    async with database.session() as other, other.transaction():
+        await other.execute("lock table workflow in exclusive mode")
+        result = await apply(store, *instance.written)
+        assert "somebody else holds a lock" in str(result.down)
+    assert await store.probe() is None
+    await applied(store, instance)
+    assert await stored(store, instance) == expected(instance)
+
+
+async def test_a_handle_whose_row_was_tidied_away_enrols_again(database: Handles) -> None:
+    quiet, engine = await database.open(), await database.open()
+    await applied(quiet, *instances(1))
+    await database.sql("update writer set seen = now() - interval '2 days'")
+    assert await engine.acquire()
+    assert await database.ask("select 1 from writer where id = $1", quiet._writer.id) == []
+    await applied(quiet, *(crowd := instances(2)))
+    assert [await stored(quiet, instance) for instance in crowd] == [expected(instance) for instance in crowd]
+    await quiet.close()
+    await engine.close()
+    assert await database.ask("select * from writer") == []
+
+
+# -- text that PostgreSQL cannot hold
+
+
+async def test_a_run_with_a_zero_byte_in_its_name_fails_alone(database: Handles) -> None:
+    store = await database.open()
+    odd, (plain,) = Instance(), instances(1)
+    odd.start(business_key="a\0b")
+    result = await apply(store, *odd.written, *plain.written)
+    assert list(result.failed) == [0]
+    assert result == Applied(failed=result.failed)
+    assert await stored(store, plain) == expected(plain)
+
+
+async def test_a_search_attribute_with_a_zero_byte_is_kept_and_found(database: Handles) -> None:
+    store = await database.open()
+    odd, plain = Instance("odd"), Instance("plain")
+    odd.start(search_attributes={"x": "a\0b"})
+    plain.start(search_attributes={"x": "ab"})
+    await applied(store, odd, plain)
+    assert [run.workflow_id for run in await store.runs(RunFilter(search=("x", "a\0b")))] == ["odd"]
+    assert [run.workflow_id for run in await store.runs(RunFilter(search=("x", "ab")))] == ["plain"]
+    assert await store.runs(RunFilter(search=("x", 1))) == []
+    assert await store.runs(RunFilter(search=("a\0b", "a"))) == []
+    assert await store.runs(RunFilter(business_key="a\0b")) == []
+    assert await store.find("default", "a\0b") is None
+
+
+# -- opening
+
+
+async def test_a_new_schema_is_made_and_recorded(fresh: Handles) -> None:
+    await (await fresh.open()).close()
+    steps = migrations("holdfast.store.postgresql")
+    assert await fresh.ask("select number, name, checksum from migration order by number") == [
+        (step.number, step.name, step.checksum) for step in steps
+    ]
+    assert await fresh.ask("select * from writer") == [], "who only reads leaves nothing behind"
+
+
+async def test_a_migration_goes_forward_and_keeps_what_is_there(fresh: Handles) -> None:
+    store = await fresh.open()
+    (instance,) = instances(1)
+    await applied(store, instance)
+    steps = migrations("holdfast.store.postgresql")
+    newer = [*steps, Migration(len(steps) + 1, "notes", "create table note (text text);\n")]
+    broken = [*newer, Migration(len(steps) + 2, "broken", "create table more (a int);\ncreate table note (b int);\n")]
+    async with fresh.session() as session:
+        await migrate(session, fresh.place, newer)
+        await migrate(session, fresh.place, newer)
+        before = await fresh.tables()
+        with pytest.raises(asyncpg.DuplicateTableError):
+            await migrate(session, fresh.place, broken)
+        assert await fresh.tables() == before, "all of it or nothing"
+    assert await stored(store, instance) == expected(instance)
+    with pytest.raises(IncompatibleStore, match=rf"has schema {len(newer)}, .* knows up to {len(steps)}; upgrade"):
+        await fresh.open()
+
+
+async def test_a_schema_made_by_other_migrations_is_refused(fresh: Handles) -> None:
+    await fresh.open()
+    await fresh.sql("update migration set checksum = 'another' where number = 1")
+    with pytest.raises(IncompatibleStore, match="another migration 1"):
+        await fresh.open()
+
+
+async def test_a_schema_of_another_program_is_refused_untouched(fresh: Handles) -> None:
+    await fresh.sql(f"create schema {fresh.place.schema}; create table theirs (a int)")
+    with pytest.raises(IncompatibleStore, match="belongs to another program; name one of Holdfast's own"):
+        await fresh.open()
+    assert await fresh.tables() == ["theirs"]
+
+
+async def test_reading_makes_no_schema(fresh: Handles) -> None:
+    with pytest.raises(StoreError, match=f"has no schema {fresh.place.schema} of Holdfast"):
+        await open_store(fresh.where, MACHINE.kinds, create=False)
+    assert await fresh.ask("select 1 from pg_namespace where nspname = $1", fresh.place.schema) == []
+
+
+async def test_commits_reach_the_disk_even_if_the_server_is_told_not_to_care(database: Handles) -> None:
+    store = await database.open(database.where + "&synchronous_commit=off")
+    await applied(store, *instances(1))
+    session: Any = store._writer._connection
+    assert (await session.fetch("show synchronous_commit"))[0][0] == "on"
+    strict = await database.open(database.where + "&synchronous_commit=remote_apply")
+    await applied(strict, *instances(1))
+    session = strict._writer._connection
+    assert (await session.fetch("show synchronous_commit"))[0][0] == "remote_apply"
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (("/postgres?", "/nowhere?"), 'database "nowhere" does not exist: create it first'),
+        (("postgres@", "nobody_here@"), 'role "nobody_here" does not exist: the server does not let this user in'),
+        (("host=/", "host=/no/such/place/"), "the server cannot be reached"),
+        (("schema=", "schema=Not-"), "is not a plain name"),
+        (("schema=", "default_transaction_read_only=on&schema="), "read-only standby"),
+    ],
+    ids=["no database", "no user", "no server", "schema", "read only"],
+)
+async def test_what_cannot_be_opened_says_what_to_do(fresh: Handles, change: tuple[str, str], says: str) -> None:
+    assert change[0] in fresh.where
+    with pytest.raises(StoreError) as caught:
+        await fresh.open(fresh.where.replace(*change))
+    assert says in str(caught.value)
+    assert "postgresql://" in str(caught.value) or "schema" in str(caught.value)
+
+
+@pytest.fixture
+def guarded(fresh: Handles, runner: asyncio.Runner) -> str:
+    """The URL of a user with a password and no rights."""
+    if "HOLDFAST_TEST_POSTGRESQL" in os.environ:
+        pytest.skip("another server than our own: who may log in there is not for us to say")
+
+    async def make() -> None:
+        async with fresh.session() as session, session.transaction():
+            await session.execute("select pg_advisory_xact_lock(1)")
+            if not await session.fetch("select 1 from pg_roles where rolname = 'guarded'"):
+                await session.execute("create role guarded login password 'right'")
+
+    runner.run(make())
+    return fresh.where.replace("postgres@", "guarded:{}@")
+
+
+async def test_a_wrong_password_is_named_and_not_shown(fresh: Handles, guarded: str) -> None:
+    with pytest.raises(Unavailable) as caught:
+        await fresh.open(guarded.format("wrong"))
+    assert "check the user and password in the URL" in str(caught.value)
+    assert "wrong@" not in str(caught.value)
+
+
+async def test_a_user_without_rights_is_told_which_it_needs(fresh: Handles, guarded: str) -> None:
+    with pytest.raises(Unavailable, match=r"permission denied .*: grant this user the right to use and to create"):
+        await fresh.open(guarded.format("right"))
+    await fresh.open()
+    with pytest.raises(Unavailable, match="permission denied"):
+        await fresh.open(guarded.format("right"))
+
+
+async def test_a_user_who_may_only_read_reads(fresh: Handles, guarded: str) -> None:
+    writing = await fresh.open()
+    (instance,) = instances(1)
+    await applied(writing, instance)
+    schema = fresh.place.schema
+    await fresh.sql(
+        f"grant usage on schema {schema} to guarded; grant select on all tables in schema {schema} to guarded"
+    )
+    reading = await fresh.open(guarded.format("right"))
+    assert await stored(reading, instance) == expected(instance)
+    assert "permission denied" in str((await apply(reading, *instances(1)[0].written)).down)
+
+
+def test_an_old_server_is_refused() -> None:
+    check_server("here", (OLDEST_SERVER, 1))
+    with pytest.raises(StoreError, match=f"is PostgreSQL 13; Holdfast needs {OLDEST_SERVER} or newer"):
+        check_server("here", (OLDEST_SERVER - 1, 99))
+
+
+def test_without_its_driver_it_says_what_to_install() -> None:
+    program = (
+        "import sys; sys.modules['asyncpg'] = None\n"
+        "from holdfast.store.opening import open_store\n"
+        "open_store('postgresql://here/there', {})"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert "pip install 'holdfast[postgresql]'" in done.stderr

@@ -1,0 +1,99 @@
+"""The SQL of the PostgreSQL store: every named query prepares, is used, and the hot ones never read a whole table."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.store import RunFilter
+from holdfast.store import postgresql as dialect
+from holdfast.store.postgresql.connection import address, prepare, writing
+from holdfast.store.postgresql.listing import select_runs
+from holdfast.store.sql import queries
+
+QUERIES = queries("holdfast.store.postgresql", "queries.sql")
+
+HOT = {
+    "find": "workflow_id",
+    "load": "workflow_pkey",
+    "locate": "run_id",
+    "history": "event_run",
+    "last_event": "event_run",
+    "due": "workflow_wake",
+    "ahead": "workflow_wake",
+    "ready": "task_ready",
+    "suspects": "workflow_pkey",
+    "run_by_id": "run_id",
+    "run_by_key": "run_pkey",
+    "commands": "command_key",
+    "command_by_request": "command_request",
+    "sends": "send_pkey",
+    "awaiting": "workflow_awaited",
+    "write": "workflow_pkey",
+}
+
+
+@pytest.fixture(scope="session")
+def url(postgresql_server: str) -> str:
+    return f"{postgresql_server}&schema=plans_{os.getpid()}"
+
+
+@asynccontextmanager
+async def session(url: str) -> AsyncIterator[Any]:
+    place = address(url)
+    connection = await writing(place)  # with the settings of a session that writes
+    try:
+        await prepare(connection, place, True)
+        await connection.execute("set plan_cache_mode = force_generic_plan")
+        yield connection
+    finally:
+        await connection.close(timeout=5)
+
+
+async def plan(connection: Any, statement: str, parameters: int) -> str:
+    await connection.execute(f"prepare one as {statement}")
+    nulls = "(" + ",".join(["null"] * parameters) + ")" if parameters else ""
+    found = await connection.fetch(f"explain (costs off) execute one{nulls}")
+    await connection.execute("deallocate one")
+    return "\n".join(row[0] for row in found)
+
+
+@pytest.mark.parametrize("name", QUERIES)
+def test_every_query_is_used(name: str) -> None:
+    native = Path(dialect.__file__).parent
+    code = [*native.glob("*.py"), native.parent / "reading.py"]
+    assert any(f'"{name}"' in place.read_text(encoding="utf-8") for place in code)
+
+
+async def test_every_query_prepares_and_the_hot_ones_go_through_their_index(url: str) -> None:
+    async with session(url) as connection:
+        for name, statement in QUERIES.items():
+            prepared = await connection.prepare(statement)
+            steps = await plan(connection, statement, len(prepared.get_parameters()))
+            if name in HOT:
+                assert HOT[name] in steps, f"{name}\n{steps}"
+                assert "Seq Scan on" not in steps.replace("Seq Scan on writer", ""), f"{name}\n{steps}"
+                assert "Sort Key: w" not in steps, f"{name}\n{steps}"
+
+
+@pytest.mark.parametrize(
+    ("where", "index"),
+    [
+        (RunFilter(workflow_id="order-1"), "run_workflow"),
+        (RunFilter(status="failed"), "run_status"),
+        (RunFilter(business_key="b-1"), "run_business_key"),
+        (RunFilter(before=7), "run_pkey"),
+    ],
+    ids=["workflow id", "status", "business key", "page"],
+)
+async def test_a_list_by_an_indexed_column_does_not_read_all_runs(url: str, where: RunFilter, index: str) -> None:
+    statement, parameters = select_runs(QUERIES["runs"], where)
+    async with session(url) as connection:
+        steps = await plan(connection, statement, len(parameters))
+    assert index in steps
+    assert "Seq Scan" not in steps
