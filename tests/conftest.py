@@ -65,8 +65,7 @@ _numbers = count(1)
 @pytest.fixture
 def postgresql_url(postgresql_server: str) -> str:
     """The URL of an empty schema, which nobody else uses."""
-    schema = f"test_{os.getpid()}_{next(_numbers)}"
-    return f"{postgresql_server}{'&' if '?' in postgresql_server else '?'}schema={schema}"
+    return postgresql.with_schema(postgresql_server, f"test_{os.getpid()}_{next(_numbers)}")
 
 
 def pytest_sessionfinish(session: Any) -> None:

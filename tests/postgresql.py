@@ -73,6 +73,10 @@ def server_url() -> str:
     return said
 
 
+def with_schema(url: str, schema: str) -> str:
+    return f"{url}{'&' if '?' in url else '?'}schema={schema}"
+
+
 def _supervise(shared: Path, told: Path) -> None:
     keeper = os.environ["HOLDFAST_TEST_SESSION"].partition(":")[0]
     with open(shared / "log", "w") as log:

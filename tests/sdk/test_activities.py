@@ -27,7 +27,7 @@ from holdfast import (
 )
 from holdfast.protocol import requests as ask
 
-from .kit import events, eventually, evicting, memory, names
+from .kit import StillWorld, events, eventually, evicting, memory, names
 
 seen: list[Any] = []
 
@@ -556,7 +556,7 @@ async def test_each_timeout_is_enforced(kind: str, options: Any) -> None:
 async def test_a_timed_out_attempt_is_tried_again_and_its_late_result_is_ignored() -> None:
     gate = threading.Event()
 
-    @activity(type="slow", retries=1, backoff=0, timeout=0.03)
+    @activity(type="slow", retries=1, backoff=0, timeout=30)
     def slow() -> int:
         number = attempt().number
         if number == 1:
@@ -569,14 +569,18 @@ async def test_a_timed_out_attempt_is_tried_again_and_its_late_result_is_ignored
         sleep(0.02)
         return found
 
-    async with memory(run, slow) as app:
+    async with memory(run, slow, world=StillWorld) as app:
+        world: Any = app.engine.world
         handle = await app.start(run, "r")
 
-        async def completed() -> bool:
-            return "ActivityCompleted" in names(await app.history("r"))
+        async def recorded(event: str) -> bool:
+            return event in names(await app.history("r"))
 
-        await eventually(completed)
+        await eventually(lambda: recorded("ActivityStarted"))
+        await world.advance(31)
+        await eventually(lambda: recorded("ActivityCompleted"))
         gate.set()
+        await world.advance(1)
         assert await handle.result() == 2
         history = await app.history("r")
     assert [e.attempt_number for e in events(history, "ActivityCompleted")] == [2]
@@ -637,10 +641,11 @@ def test_outside_an_activity_a_heartbeat_does_nothing_and_there_is_no_attempt() 
 
 
 async def test_a_heartbeat_of_a_closed_run_raises_and_plain_code_is_not_stopped() -> None:
-    told = threading.Event()
+    begun, told = threading.Event(), threading.Event()
 
     @activity
     def work() -> None:
+        begun.set()
         while True:
             try:
                 heartbeat()
@@ -654,8 +659,11 @@ async def test_a_heartbeat_of_a_closed_run_raises_and_plain_code_is_not_stopped(
     def run() -> None:
         work()
 
-    async with memory(run, work) as app:
-        handle = await app.options(run_timeout=0.05).start(run, "r")
+    async with memory(run, work, world=StillWorld) as app:
+        world: Any = app.engine.world
+        handle = await app.options(run_timeout=30).start(run, "r")
+        await eventually(begun.is_set)
+        await world.advance(31)
         with pytest.raises(WorkflowTimedOut):
             await handle.result()
         await eventually(told.is_set)
@@ -665,10 +673,11 @@ async def test_a_heartbeat_of_a_closed_run_raises_and_plain_code_is_not_stopped(
 
 
 async def test_an_async_activity_of_a_closed_run_is_cancelled() -> None:
-    ended = asyncio.Event()
+    begun, ended = asyncio.Event(), asyncio.Event()
 
     @activity
     async def wait() -> None:
+        begun.set()
         try:
             await asyncio.sleep(60)
         except asyncio.CancelledError:
@@ -679,8 +688,11 @@ async def test_an_async_activity_of_a_closed_run_is_cancelled() -> None:
     def run() -> None:
         wait.step().run()
 
-    async with memory(run, wait) as app:
-        handle = await app.options(run_timeout=0.03).start(run, "r")
+    async with memory(run, wait, world=StillWorld) as app:
+        world: Any = app.engine.world
+        handle = await app.options(run_timeout=30).start(run, "r")
+        await begun.wait()
+        await world.advance(31)
         with pytest.raises(WorkflowTimedOut):
             await handle.result()
         await ended.wait()

@@ -247,7 +247,7 @@ async def test_a_local_activity_that_takes_too_long_times_out() -> None:
 
     @activity(type="slow", local=True, timeout=0.02)
     def slow() -> str:
-        over.wait(1)
+        over.wait(30)
         return "too late"
 
     @workflow(type="run")

@@ -156,8 +156,11 @@ async def test_an_argument_of_the_wrong_kind_blocks_the_run_until_the_code_fits(
     def typed(a: int) -> int:
         return a
 
+    @workflow(type="typed")
+    def elsewhere(a: str) -> int: ...
+
     async with memory(typed) as app:
-        await app.start(typed, "t", "not a number")  # type: ignore[arg-type]
+        await app.start(elsewhere, "t", "not a number")
         description = await app.describe("t")
     assert description.liveness_state == "workflow_replay_blocked"
     assert description.tasks[0].task.block is not None

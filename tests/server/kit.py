@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -17,7 +18,7 @@ from holdfast.server.hosting import Serving, config
 from holdfast.server.server import Server
 from holdfast.server.settings import Settings
 
-from ..sdk.kit import StillWorld, settle
+from ..sdk.kit import PATIENCE, StillWorld, settle
 
 TOKEN = "secret"
 ME = "worker-1"
@@ -155,10 +156,13 @@ async def parked(api: Api, count: int = 1) -> None:
 
 
 async def until(true: Callable[[], bool]) -> None:
-    for _ in range(100_000):
-        if true():
-            return
-        await asyncio.sleep(0)
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:
+        for _ in range(1000):
+            if true():
+                return
+            await asyncio.sleep(0)
+        await asyncio.sleep(0.001)  # whoever it depends on may be another thread
     raise AssertionError("it never happened")
 
 

@@ -16,6 +16,8 @@ from holdfast.store.postgresql.connection import address, prepare, writing
 from holdfast.store.postgresql.listing import select_runs
 from holdfast.store.sql import queries
 
+from ..postgresql import with_schema
+
 QUERIES = queries("holdfast.store.postgresql", "queries.sql")
 
 HOT = {
@@ -40,7 +42,7 @@ HOT = {
 
 @pytest.fixture(scope="session")
 def url(postgresql_server: str) -> str:
-    return f"{postgresql_server}&schema=plans_{os.getpid()}"
+    return with_schema(postgresql_server, f"plans_{os.getpid()}")
 
 
 @asynccontextmanager

@@ -40,7 +40,7 @@ def command(workflow: str, id: str, args: tuple[str, ...], path: str, namespace:
     given = parsed(args, "dw start")
     program = load(Path(file))
     target = program.workflow(name)
-    _check_arguments(target, name, given)
+    _check_arguments(target, given)
 
     from holdfast import Holdfast
 
@@ -67,16 +67,14 @@ def command(workflow: str, id: str, args: tuple[str, ...], path: str, namespace:
             click.echo(f"no engine runs this database now; it runs when one starts (dw dev {file})", err=True)
 
 
-def _check_arguments(target: Any, name: str, given: list[Any]) -> None:
+def _check_arguments(target: Any, given: list[Any]) -> None:
     """Refuse what the workflow could not be called with before anything is stored."""
-    from holdfast.codec.errors import PayloadError
     from holdfast.sdk.workflow import definition_of
 
-    signature = definition_of(target).signature
     try:
-        signature.unpack(signature.pack(given, {}))
-    except (TypeError, PayloadError) as error:
-        raise Problem(f"{name} cannot be called like that: {error}") from None
+        definition_of(target).signature.pack_fitting(given, {})
+    except TypeError as error:
+        raise Problem(str(error)) from None
 
 
 def _print_result(handle: Any) -> None:

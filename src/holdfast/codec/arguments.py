@@ -28,6 +28,7 @@ class Signature:
 
     def __init__(self, target: Callable[..., Any], drop_self: bool = False) -> None:
         hints = hints_of(target)
+        self._name: str = getattr(target, "__qualname__", repr(target))
         parameters = list(inspect.signature(target).parameters.values())[1 if drop_self else 0 :]
         self._bound = inspect.Signature(parameters)
         self._annotations: dict[str, Any] = {p.name: hints.get(p.name, Any) for p in parameters}
@@ -49,6 +50,16 @@ class Signature:
         if not self._takes_names and self._plainly_callable(args, kwargs):
             return dumps(args)
         return dumps(self._listed(args, kwargs))
+
+    def pack_fitting(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
+        """Like `pack`, and TypeError if an argument could not be read again as its annotation wants it."""
+        blob = self.pack(args, kwargs)
+        if kwargs or [type(item) for item in args] != self._wanted:
+            try:
+                self.unpack(blob)
+            except PayloadError as error:
+                raise TypeError(f"{self._name}(): {error.problem} (at {error.path} of its arguments)") from None
+        return blob
 
     def unpack(self, blob: bytes) -> tuple[list[Any], dict[str, Any]]:
         """The arguments of a call, each as its annotation wants it."""
@@ -72,7 +83,10 @@ class Signature:
         return not kwargs and not self._needs_names and self._fewest <= len(args) <= self._most
 
     def _listed(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
-        given = self._bound.bind(*args, **kwargs).arguments
+        try:
+            given = self._bound.bind(*args, **kwargs).arguments
+        except TypeError as error:
+            raise TypeError(f"{self._name}(): {error}; it takes ({self._taken()})") from None
         names = [p.name for p in self._positional]
         last = max((index for index, name in enumerate(names) if name in given), default=-1)
         listed = [given.get(p.name, p.default) for p in self._positional[: last + 1]]
@@ -105,8 +119,10 @@ class Signature:
         try:
             self._bound.bind(*args, **kwargs)
         except TypeError as error:
-            expected = f"expected ({', '.join(map(str, self._bound.parameters))})"
-            raise PayloadError("invalid_arguments", f"{error}; {expected}") from None
+            raise PayloadError("invalid_arguments", f"{error}; expected ({self._taken()})") from None
+
+    def _taken(self) -> str:
+        return ", ".join(self._bound.parameters)
 
     def _at(self, index: int) -> Parameter:
         if index < len(self._positional):
@@ -125,7 +141,8 @@ class Signature:
         try:
             return convert(value, annotation)
         except PayloadError as error:
-            raise error.within(*way) from None
+            named = f"argument {parameter.name!r}: {error.problem}"
+            raise PayloadError(error.reason, named, error.path).within(*way) from None
 
     def _described(self, position: int, parameter: Parameter) -> dict[str, Any]:
         annotation = self._annotations[parameter.name]

@@ -6,7 +6,7 @@ the item at hand is known when it is refused.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from math import isfinite
 from struct import Struct
 from typing import Any, Final
@@ -138,7 +138,11 @@ def _adapted(item: object, plain: Callable[[object], object] | None) -> object:
     adapted = item if plain is None else plain(item)
     if type(adapted) in _PLAIN:
         return adapted
-    problem = f"{_a(type(item))} has no payload form; send plain values, a dataclass, a Struct or a pydantic model"
+    problem = f"{_a(type(item))} has no payload form; "
+    if isinstance(item, Coroutine):
+        problem += "it was described or called and never waited for: write `await`, or in `def` code `.run()`"
+    else:
+        problem += "send plain values, a dataclass, a Struct or a pydantic model"
     raise PayloadError("unsupported_value_type", problem)
 
 

@@ -92,8 +92,7 @@ class AsyncClient:
     async def start(self, workflow: Any, id: str | None, /, *args: Any, **kwargs: Any) -> AsyncHandle[Any]:
         """Start a workflow durably. When this returns, it is on disk. Without an id one is made."""
         definition = definition_of(workflow)
-        arguments = definition.signature.pack(args, kwargs)
-        started = await self.call(self._start_request(definition, id, arguments))
+        started = await self.call(self._start_request(definition, id, args, kwargs))
         return AsyncHandle(self, started.workflow_id, started.run_id, definition)
 
     @overload
@@ -107,8 +106,7 @@ class AsyncClient:
     async def execute(self, workflow: Any, id: str | None, /, *args: Any, **kwargs: Any) -> Any:
         """Start a workflow and wait for its result."""
         definition = definition_of(workflow)
-        arguments = definition.signature.pack(args, kwargs)
-        ended = await self.call(ask.RunWorkflow(start=self._start_request(definition, id, arguments)))
+        ended = await self.call(ask.RunWorkflow(start=self._start_request(definition, id, args, kwargs)))
         return self.outcome(ended, definition)
 
     async def reserve(self, workflow: WorkflowFn[Any, Any] | type[Any], id: str, /) -> bool:
@@ -148,7 +146,7 @@ class AsyncClient:
             raise TypeError("a signal given by name takes positional arguments only")
         done = await self.call(
             tell.SignalWithStart(
-                start=self._start_request(definition, id, definition.signature.pack(tuple(start), {})),
+                start=self._start_request(definition, id, start, {}),
                 signal_name=name,
                 arguments=arguments,
                 request_id=self._options.get("request_id"),
@@ -231,7 +229,12 @@ class AsyncClient:
                     f"workflow {ended.workflow_id!r} was {ended.closed_reason}", ended.workflow_id, ended.run_id
                 )
 
-    def _start_request(self, definition: WorkflowDefinition, id: str | None, arguments: bytes) -> ask.StartWorkflow:
+    def _start_request(
+        self, definition: WorkflowDefinition, id: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> ask.StartWorkflow:
+        if id is not None and not isinstance(id, str):
+            raise TypeError(f"the id of a workflow comes before its arguments and is text, or None to make one: {id!r}")
+        arguments = definition.signature.pack_fitting(args, kwargs)
         o = self._options
         if not o:
             return ask.StartWorkflow(

@@ -73,6 +73,7 @@ class EmbeddedExecutor:
         self._fibers: dict[int, Fiber] = {}
         self._slow: set[str] = set()
         self._suspects: dict[str, Suspect] = {}
+        self._missing: set[tuple[str, str]] = set()
         self._lease = Lease(owner=owner)
         self._locals = LocalRunner(self)
 
@@ -80,12 +81,29 @@ class EmbeddedExecutor:
 
     def serves(self, task: Task) -> bool:
         routing = task.routing
-        return self.runs(task.kind, task.type, routing.namespace, routing.queue, routing.compatibility)
+        if self.runs(task.kind, task.type, routing.namespace, routing.queue, routing.compatibility):
+            return True
+        if self.alive_on(routing.namespace, routing.queue) and not self._has(task.kind, task.type):
+            self._say_missing(task)
+        return False
+
+    def _has(self, kind: str, type: str) -> bool:
+        return type in (self.registry.workflows if kind == "workflow" else self.registry.activities)
+
+    def _say_missing(self, task: Task) -> None:
+        """Once for each type: whoever waits for such a task would otherwise wait without a word."""
+        if (task.kind, task.type) not in self._missing:
+            self._missing.add((task.kind, task.type))
+            log.warning(
+                "%s %r is not registered in this process, so what waits for it goes on waiting; pass it to"
+                " Holdfast(register=[...]) or to register()",
+                task.kind,
+                task.type,
+            )
 
     def runs(self, kind: str, type: str, namespace: str, queue: str, compatibility: str | None) -> bool:
-        table = self.registry.workflows if kind == "workflow" else self.registry.activities
         return (
-            type in table
+            self._has(kind, type)
             and queue in self.queues
             and namespace == self.namespace
             and (compatibility is None or compatibility == self.compatibility)

@@ -58,6 +58,13 @@ class InProcess:
         return await self.operations.call(request)
 
 
+def listed(name: str, given: Any) -> Iterable[Any]:
+    """One thing where several are taken is a slip that would otherwise show far from here."""
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise TypeError(f"{name} takes several: write {name}=[{given!r}]")
+    return given  # pyright: ignore[reportUnknownVariableType]
+
+
 class AsyncHoldfast(AsyncClient):
     """An embedded engine with its worker and client, on the running event loop."""
 
@@ -85,7 +92,7 @@ class AsyncHoldfast(AsyncClient):
         self._engine_room = InProcess()
         super().__init__(self._engine_room, namespace=namespace, exceptions=self.registry.exceptions)
         self.path = os.fspath(path)
-        self._queues = frozenset(queues)
+        self._queues = frozenset(listed("queues", queues))
         self._threads = threads
         self._async_tasks = async_tasks
         self._compatibility = compatibility
@@ -93,7 +100,7 @@ class AsyncHoldfast(AsyncClient):
         self._cache_bytes = cache_bytes
         self._run_tasks = run_tasks
         self._world = world
-        self.register(*register)
+        self.register(*listed("register", register))
 
     def register(self, *things: Any) -> None:
         """Workflows, activities, objects with activity methods, exception classes: what this process can run."""

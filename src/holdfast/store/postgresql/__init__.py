@@ -51,7 +51,11 @@ class PostgresqlStore(Reading):
             connection.terminate()
             raise
         store = cls(place, kinds, Readers(place, connection))
-        await store.changed()
+        try:
+            await store.changed()
+        except BaseException:
+            connection.terminate()
+            raise
         return store
 
     # -- writing

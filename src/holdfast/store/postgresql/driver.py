@@ -24,6 +24,8 @@ class Connection(Protocol):
     def is_closed(self) -> bool: ...
 
 
+_BROKEN = (OSError, TimeoutError, EOFError, asyncpg.InterfaceError, asyncpg.InternalClientError)
+
 # By the first two characters of an SQLSTATE: what is wrong with the rows of one decision, and with nothing else.
 _CULPRIT = {"21", "22", "23", "54"}
 
@@ -61,7 +63,7 @@ def is_lost(error: BaseException) -> bool:
     """Whether the connection is gone: nobody told us whether the last statement was committed."""
     if isinstance(error, asyncpg.PostgresError):
         return state(error) in _LOST or state(error).startswith("08")
-    return isinstance(error, OSError | TimeoutError | asyncpg.InterfaceError) and not _is_ours(error)
+    return isinstance(error, _BROKEN) and not _is_ours(error)
 
 
 def _is_ours(error: BaseException) -> bool:
@@ -73,7 +75,7 @@ def is_culprit(error: BaseException) -> bool:
     """Whether one decision of the batch cannot be written, rather than the database not working."""
     if isinstance(error, asyncpg.PostgresError):
         return state(error)[:2] in _CULPRIT
-    return _is_ours(error) or not isinstance(error, OSError | TimeoutError | asyncpg.InterfaceError)
+    return _is_ours(error) or not isinstance(error, _BROKEN)
 
 
 def is_conflict(error: BaseException) -> bool:

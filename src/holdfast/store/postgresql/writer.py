@@ -288,19 +288,16 @@ class Writer:
         return list(dict.fromkeys(await self.do(take)))
 
     async def close(self, seconds: float) -> None:
-        async with self._lock:
-            self._closed = True
-            connection, self._connection = self._connection, None
-            if connection is None:
-                return
-            with suppress(Exception):
-                async with asyncio.timeout(seconds):
+        self._closed = True
+        with suppress(Exception):  # in good order if the server answers, and in any case
+            async with asyncio.timeout(seconds), self._lock:
+                if self._connection is not None:
                     if self.holder:
-                        await connection.execute(self._sql["unlock"], LOCK)
-                    await connection.execute(self._sql["resign"], self.id)
-                    await connection.close(timeout=seconds)
-            connection.terminate()
-            self.holder = False
+                        await self._connection.execute(self._sql["unlock"], LOCK)
+                    await self._connection.execute(self._sql["resign"], self.id)
+                    await self._connection.close(timeout=seconds)
+        self._drop()
+        self.holder = False
 
     def _give_up(self, error: Unavailable) -> None:
         """Until a probe succeeds, nothing is written: the engine has dropped what it was about to build on."""

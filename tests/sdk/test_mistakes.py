@@ -1,0 +1,122 @@
+"""What is easily got wrong is said at once, where it was written, with what to write instead."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from holdfast import AsyncHoldfast, Signal, WorkflowFailed, activity, workflow
+
+from .kit import eventually, memory
+
+
+@dataclass
+class Order:
+    cents: int
+
+
+@activity(type="add")
+def add(a: int, b: int) -> int:
+    return a + b
+
+
+@activity(type="add later")
+async def add_later(a: int, b: int) -> int:
+    return a + b
+
+
+@workflow(type="ship")
+def ship(order: Order, express: bool = False) -> int:
+    return order.cents
+
+
+@workflow(type="ship class")
+class Ship:
+    def handle(self, order: Order) -> int:
+        return order.cents
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        ((), r"ship\(\): missing a required argument: 'order'; it takes \(order, express\)"),
+        ((Order(1), True, 3), r"ship\(\): too many positional arguments; it takes \(order, express\)"),
+        (("three",), r"ship\(\): argument 'order': Expected `object`, got `str`"),
+        (
+            ({"cents": "x"},),
+            r"ship\(\): argument 'order': Expected `int`, got `str` \(at \$\[0\].cents of its arguments\)",
+        ),
+        ((Order(1), "yes"), r"ship\(\): argument 'express': Expected `bool`, got `str`"),
+    ],
+)
+async def test_arguments_that_do_not_fit_are_refused_by_the_caller(args: tuple[Any, ...], said: str) -> None:
+    async with memory(ship, Ship) as app:
+        for call in (app.start, app.execute):
+            with pytest.raises(TypeError, match=said):
+                await call(ship, "s", *args)
+        assert await app.list() == []
+        assert await app.execute(ship, "fits", {"cents": 3}) == 3  # type: ignore[arg-type] - what a Order is made of
+        with pytest.raises(TypeError, match=r"Ship.handle\(\): argument 'order'"):
+            await app.start(Ship, "s", 3)  # type: ignore[arg-type]
+        go = Signal[int]("go")
+        with pytest.raises(TypeError, match=r"ship\(\): argument 'order'"):
+            await app.signal_with_start(ship, "s", [3], go, 1)  # type: ignore[arg-type]
+
+
+async def test_an_id_that_was_forgotten_is_missed() -> None:
+    async with memory(ship) as app:
+        with pytest.raises(
+            TypeError, match=r"comes before its arguments and is text, or None to make one: Order\(cents=3\)"
+        ):
+            await app.start(ship, Order(3))  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize("kind", ["described", "not awaited"])
+async def test_a_call_that_was_never_made_says_so(kind: str) -> None:
+    @workflow(type="forgets")
+    def described() -> Any:
+        return add.step(1, 2)
+
+    @workflow(type="forgets")
+    async def not_awaited() -> Any:
+        return add_later(1, 2)
+
+    forgetful: Any = described if kind == "described" else not_awaited
+    async with memory(forgetful, add, add_later) as app:
+        with pytest.raises(WorkflowFailed, match=r"never waited for: write `await`, or in `def` code `.run\(\)`"):
+            await app.execute(forgetful, "f")
+
+
+async def test_what_is_not_registered_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    @workflow(type="sums")
+    def sums() -> int:
+        return add(1, 2)
+
+    with caplog.at_level(logging.WARNING, "holdfast.worker"):
+        async with memory() as app:
+            first, second = await app.start(sums, "a"), await app.start(sums, "b")
+            await eventually(lambda: caplog.messages)
+            app.register(sums)
+            await eventually(lambda: len(caplog.messages) == 2)
+            app.register(add)
+            assert await first.result(timeout=10) == await second.result(timeout=10) == 3
+    assert [line.partition(", so")[0] for line in caplog.messages] == [
+        "workflow 'sums' is not registered in this process",
+        "activity 'add' is not registered in this process",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"register": add}, r"register takes several: write register=\[<activity add>\]"),
+        ({"register": "add"}, r"register takes several: write register=\['add'\]"),
+        ({"queues": "mail"}, r"queues takes several: write queues=\['mail'\]"),
+    ],
+)
+def test_one_where_several_are_taken(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(TypeError, match=said):
+        AsyncHoldfast(":memory:", **options)
