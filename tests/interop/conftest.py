@@ -7,14 +7,23 @@ import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 pytest.importorskip("durable_workflow")
 
-from ..sdk.conftest import pytest_pyfunc_call  # noqa: F401
+from ..sdk.conftest import run_coroutine
 
 TOKEN = "interop-token"
+
+
+PATIENCE = 60  # processes of their own need their time on a busy machine
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: Any) -> bool | None:
+    return run_coroutine(pyfuncitem, PATIENCE)
 
 
 class Running:

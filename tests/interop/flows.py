@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from durable_workflow import activity, workflow
-from durable_workflow.errors import ActivityFailed, ChildWorkflowFailed, NonRetryableError
+from durable_workflow.errors import ActivityFailed, ChildWorkflowFailed, DurableOperationCancelled, NonRetryableError
+from durable_workflow.worker_session import WorkerSessionOptions
 from durable_workflow.workflow import ActivityRetryPolicy
 
 tries: dict[str, int] = {}
@@ -180,7 +181,114 @@ class HalfBroken:
             return f"caught: {error}"
 
 
+@workflow.defn(name="chooser")
+class Chooser:
+    """The first of several wins; one loser is waited for, one is cancelled."""
+
+    def run(self, ctx: Any) -> Any:
+        won = yield ctx.select(
+            {
+                "slow": ctx.start_timer(1),
+                "fast": ctx.schedule_activity("add", [1, 2]),
+                "never": ctx.start_timer(3600),
+                "both": [ctx.start_timer(3600), ctx.schedule_activity("add", [3, 4])],
+            }
+        )
+        first = [won.key, won.kind, won.result()]
+        yield won.handles["never"].cancel()
+        try:
+            yield won.handles["never"].await_result()
+        except DurableOperationCancelled as error:
+            cancelled = error.member_key
+        yield won.handles["slow"].await_result()
+        second = yield ctx.select([ctx.schedule_activity("broken", []), ctx.start_timer(3600)])
+        child = yield ctx.select({"child": ctx.start_child_workflow("greeter", ["ada"]), "late": ctx.start_timer(3600)})
+        return [*first, cancelled, second.key, str(second.failure), child.key, child.value["greeting"]]
+
+
+@workflow.defn(name="listener")
+class Listener:
+    """A condition against a clock."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    @workflow.signal("say")
+    def say(self, word: str) -> None:
+        self.said.append(word)
+
+    def run(self, ctx: Any, seconds: int) -> Any:
+        won = yield ctx.select(
+            {"heard": ctx.wait_condition(lambda: bool(self.said), key="heard"), "silence": ctx.start_timer(seconds)}
+        )
+        last = yield ctx.select(
+            {"more": ctx.wait_condition(lambda: len(self.said) > 5, key="more", timeout=1), "late": ctx.start_timer(60)}
+        )
+        return [won.key, won.value, *self.said, last.key, last.value]
+
+
+@workflow.defn(name="bound")
+class Bound:
+    """Several steps on the worker that had the first one."""
+
+    def run(self, ctx: Any, session_id: str) -> Any:
+        session = WorkerSessionOptions(session_id=session_id, lease_seconds=5)
+        results: list[int] = []
+        for step in range(4):
+            results.append((yield ctx.schedule_activity("add", [step, 1], worker_session=session)))  # noqa: PERF401
+        return results
+
+
+@workflow.defn(name="patient")
+class Patient:
+    def __init__(self) -> None:
+        self.go = False
+
+    @workflow.signal("go")
+    def begin(self) -> None:
+        self.go = True
+
+    def run(self, ctx: Any, a: int) -> Any:
+        first = yield ctx.schedule_activity("add", [a, 1])
+        version = yield ctx.get_version("change", 1, 1)
+        yield ctx.upsert_memo({"first": first})
+        yield ctx.upsert_search_attributes({"stage": "waiting"})
+        yield ctx.wait_condition(lambda: self.go, key="go", timeout=60)
+        local = yield ctx.local_activity("add", [first, 10])
+        return [first, version, local]
+
+
+@workflow.defn(name="moody")
+class Moody:
+    def __init__(self) -> None:
+        self.mood = "new"
+
+    @workflow.query("mood")
+    def ask(self) -> str:
+        return self.mood
+
+    def run(self, ctx: Any) -> Any:
+        yield ctx.schedule_activity("add", [1, 2])
+        self.mood = "calm"
+        yield ctx.start_timer(3600)
+
+
+@workflow.defn(name="moody")
+class MoodyAgain(Moody):
+    """The same workflow after a deployment that does not fit its history."""
+
+    def run(self, ctx: Any) -> Any:
+        yield ctx.start_timer(1)
+        self.mood = "guessed"
+        yield ctx.schedule_activity("add", [1, 2])
+
+
 WORKFLOWS = [
+    Moody,
+    Bound,
+    Patient,
+    Chooser,
+    Listener,
     Parent,
     HalfBroken,
     Basket,

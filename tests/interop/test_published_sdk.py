@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from durable_workflow import Client, Worker
 from durable_workflow.errors import (
     QueryFailed,
+    ServerError,
     SignalFailed,
     UpdateFailed,
     UpdateRejected,
@@ -22,6 +24,7 @@ from durable_workflow.errors import (
     WorkflowTerminated,
 )
 from durable_workflow.history_bundle_verify import verify_bundle
+from durable_workflow.worker_session import WorkerSessionOptions
 
 from . import flows
 from .conftest import TOKEN, Running
@@ -42,7 +45,7 @@ class Desk:
         )
 
     async def result(self, workflow_id: str) -> Any:
-        return await self.client.get_workflow_handle(workflow_id).result(poll_interval=0.02, timeout=9)
+        return await self.client.get_workflow_handle(workflow_id).result(poll_interval=0.02, timeout=50)
 
     async def run(self, type: str, *arguments: Any) -> Any:
         return await self.result((await self.start(type, *arguments)).workflow_id)
@@ -60,9 +63,9 @@ class Desk:
 
 
 @asynccontextmanager
-async def working(server: Running, **options: Any) -> AsyncIterator[Desk]:
+async def working(server: Running, workflows: Any = flows.WORKFLOWS, **options: Any) -> AsyncIterator[Desk]:
     async with Client(server.url, token=TOKEN) as client:
-        worker = Worker(client, task_queue="q", workflows=flows.WORKFLOWS, activities=flows.ACTIVITIES, **options)
+        worker = Worker(client, task_queue="q", workflows=workflows, activities=flows.ACTIVITIES, **options)
         running = asyncio.create_task(worker.run())
         try:
             while not (await client.list_workers(status="active")).workers:
@@ -209,3 +212,135 @@ async def test_exported_histories_satisfy_the_published_verifier(server: Running
             described = await desk.client.describe_workflow(id)
             report = verify_bundle(await desk.client.export_history(id, described.run_id))
             assert (report["status"], report["findings"]) == ("ok", []), report
+
+
+async def test_selections_are_decided_once_by_the_first_member_that_ends(server: Running) -> None:
+    async with working(server) as desk:
+        chosen = await desk.start("chooser")
+        assert await desk.result(chosen.workflow_id) == [
+            "fast", "activity", 3, "never", 0, "cannot be repaired", "child", "hello, ada",
+        ]  # fmt: skip
+        resolved = [e for e in await desk.history(chosen.workflow_id) if e["event_type"] == "SelectionResolved"]
+        assert [event["payload"]["member_key"] for event in resolved] == ["fast", 0, "child"]
+        heard = await desk.start("listener", 60)
+        await desk.client.signal_workflow(heard.workflow_id, "say", args=["hello"])
+        assert await desk.result(heard.workflow_id) == ["heard", True, "hello", "more", False]
+        assert await desk.run("listener", 0) == ["silence", None, "more", False]
+
+
+@pytest.mark.contract("PROTO-09")
+async def test_the_steps_of_a_session_run_on_one_worker(server: Running) -> None:
+    async with working(server, worker_id="one") as desk, working(server, worker_id="two"):
+        for id in ("disk-1", "disk-2"):
+            bound = await desk.start("bound", id)
+            assert await desk.result(bound.workflow_id) == [1, 2, 3, 4]
+            begun = [e for e in await desk.history(bound.workflow_id) if e["event_type"] == "ActivityStarted"]
+            assert len({event["payload"]["task"]["lease_owner"] for event in begun}) == 1
+        options = WorkerSessionOptions(session_id="by-hand", lease_seconds=5)
+        made = await desk.client.create_worker_session("one", options)
+        assert (made["outcome"], made["session"]["lease_owner"]) == ("created", "one")
+        renewed = await desk.client.renew_worker_session("one", "by-hand", 60)
+        assert renewed["session"]["status"] == "active"
+        with pytest.raises(ServerError, match="held by worker 'one'"):
+            await desk.client.create_worker_session("two", options)
+        closed = await desk.client.close_worker_session("one", "by-hand")
+        assert closed["session"]["status"] == "closed"
+
+
+async def test_when_the_worker_of_a_session_stops_another_goes_on_in_a_new_one(server: Running) -> None:
+    async with working(server, worker_id="one") as desk:
+        assert await desk.run("bound", "first") == [1, 2, 3, 4]
+    async with working(server, worker_id="two") as desk:
+        shown = await desk.client._request("GET", "/worker-sessions/first")
+        assert (shown["status"], shown["close_reason"]) == ("closed", "worker_shutdown"), "a planned stop closes it"
+        assert await desk.run("bound", "second") == [1, 2, 3, 4]
+
+
+@pytest.mark.contract("TOPO-01")
+async def test_a_worker_that_is_started_again_goes_on_in_the_middle(server: Running) -> None:
+    async with working(server) as desk:
+        await desk.client.create_search_attribute("stage", "keyword")
+        ids = [(await desk.start("patient", number)).workflow_id for number in range(3)]
+        while True:
+            found = await desk.client.list_workflows(query="stage = 'waiting'")
+            if len(found.executions) == 3:
+                break
+    async with working(server, worker_id="another") as desk:
+        for id in ids:
+            await desk.client.signal_workflow(id, "go")
+        assert [await desk.result(id) for id in ids] == [[1, 1, 11], [2, 1, 12], [3, 1, 13]]
+        for id in ids:
+            events = await desk.history(id)
+            assert [e["event_type"] for e in events].count("ActivityScheduled") == 2, "one ordinary, one local"
+            described = await desk.client.describe_workflow(id)
+            report = verify_bundle(await desk.client.export_history(id, described.run_id))
+            assert (report["status"], report["findings"]) == ("ok", []), report
+            assert (described.memo["first"], described.search_attributes["stage"]) == (ids.index(id) + 1, "waiting")
+
+
+@pytest.mark.contract("QRY-14")
+async def test_a_query_is_asked_by_its_public_name(server: Running) -> None:
+    async with working(server) as desk:
+        basket = await desk.start("basket")
+        assert (await desk.client.query_workflow(basket.workflow_id, "items"))["result"] == []
+        with pytest.raises(QueryFailed, match="look"):
+            await desk.client.query_workflow(basket.workflow_id, "look")
+
+
+@pytest.mark.parametrize("kind", ["workflow", "activity"])
+async def test_a_poll_whose_connection_drops_after_its_task_was_leased_costs_no_work(
+    server: Running, kind: str
+) -> None:
+    """The lease is on disk, the answer is lost: the same poll again, or another one, gets the task at once."""
+    async with Client(server.url, token=TOKEN) as client:
+        registration = {"worker_id": "cut", "task_queue": "q", "supported_activity_types": ["greet"]}
+        await client._request("POST", "/worker/register", worker=True, json=registration)
+        started = await client.start_workflow(
+            workflow_type="greeter", workflow_id="cut-1", task_queue="q", input=["ada"]
+        )
+        if kind == "activity":
+            poll = {"worker_id": "cut", "task_queue": "q"}
+            task = (await client._request("POST", "/worker/workflow-tasks/poll", worker=True, json=poll))["task"]
+            done = {
+                "lease_owner": "cut",
+                "workflow_task_attempt": task["workflow_task_attempt"],
+                "commands": [{"type": "schedule_activity", "activity_type": "greet", "arguments": task["arguments"]}],
+            }
+            complete = f"/worker/workflow-tasks/{task['task_id']}/complete"
+            await client._request("POST", complete, worker=True, json=done)
+        body = {"worker_id": "cut", "task_queue": "q", "timeout_seconds": 30, "poll_request_id": "poll-1"}
+        await _hang_up_after_asking(server.url, f"/api/worker/{kind}-tasks/poll", body)
+        async with asyncio.timeout(5):
+            while True:
+                again = await client._request("POST", f"/worker/{kind}-tasks/poll", worker=True, json=body)
+                if again["task"] is not None:
+                    break
+        assert again["task"]["workflow_id"] == started.workflow_id
+
+
+async def _hang_up_after_asking(url: str, path: str, body: dict[str, Any]) -> None:
+    """Send a request, and close the connection without reading a byte of the answer."""
+    host, _, port = url.removeprefix("http://").partition(":")
+    _, writer = await asyncio.open_connection(host, int(port))
+    content = json.dumps(body).encode()
+    head = (
+        f"POST {path} HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {TOKEN}\r\n"
+        f"X-Durable-Workflow-Protocol-Version: 1.20\r\nContent-Type: application/json\r\n"
+        f"Content-Length: {len(content)}\r\n\r\n"
+    )
+    writer.write(head.encode() + content)
+    await writer.drain()
+    writer.transport.abort()
+
+
+@pytest.mark.contract("QRY-17")
+async def test_a_query_of_a_run_whose_code_has_changed_is_refused_and_changes_nothing(server: Running) -> None:
+    async with working(server) as desk:
+        moody = await desk.start("moody")
+        assert await desk.asked(moody.workflow_id, "mood", "calm") == "calm"
+        before = await desk.history(moody.workflow_id)
+    async with working(server, [flows.MoodyAgain], worker_id="changed") as desk:
+        with pytest.raises(QueryFailed):
+            await desk.client.query_workflow(moody.workflow_id, "mood")
+        assert await desk.history(moody.workflow_id) == before
+        assert (await desk.client.describe_workflow(moody.workflow_id)).status == "waiting"

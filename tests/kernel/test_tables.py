@@ -41,7 +41,10 @@ TIMER = (
     f" condition_definition_fingerprint signal_wait_id signal_name {GROUP}"
 )
 
-CONDITION = "condition_wait_id condition_key condition_definition_fingerprint sequence timeout_seconds"
+CONDITION = f"condition_wait_id condition_key condition_definition_fingerprint sequence timeout_seconds {GROUP}"
+SELECTION = (
+    "selection_group_id member_key member_index member_base_sequence member_size operation_kind operation_identity"
+)
 CHILD = (
     "sequence workflow_link_id child_call_id child_workflow_instance_id child_workflow_run_id child_workflow_class"
     f" child_workflow_type {GROUP}"
@@ -118,6 +121,9 @@ ALLOWED = {
     "WorkflowArchived": "workflow_command_id workflow_instance_id workflow_run_id archive_command_id reason",
     "RepairRequested": "workflow_command_id workflow_instance_id workflow_run_id command_type outcome liveness_state"
     " wait_kind task_id task_type",
+    "SelectionResolved": f"{SELECTION} selection_group_base_sequence selection_group_size outcome resolution_event_id"
+    " resolution_event_type",
+    "SelectionOperationCancelled": SELECTION,
     "SideEffectRecorded": "sequence result",
     "VersionMarkerRecorded": "sequence change_id version min_supported max_supported",
     "FailureHandled": "failure_id sequence failure_category source_kind source_id propagation_kind exception_class"
@@ -137,6 +143,7 @@ COMMANDS = {
     "RecordVersionMarker": "record_version_marker",
     "StartChildWorkflow": "start_child_workflow",
     "CancelChild": "cancel_child",
+    "CancelSelectionOperation": "cancel_selection_operation",
     "SignalChild": "signal_child",
     "SignalChildFromUpdate": "signal_child_from_update",
     "OpenConditionWait": "open_condition_wait",

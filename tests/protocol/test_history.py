@@ -65,6 +65,7 @@ from holdfast.kernel.features.memo import MemoUpserted
 from holdfast.kernel.features.pause import WorkflowPaused, WorkflowUnpaused
 from holdfast.kernel.features.repair import RepairRequested
 from holdfast.kernel.features.search import SearchAttributesUpserted
+from holdfast.kernel.features.select import SelectionOperationCancelled, SelectionResolved
 from holdfast.kernel.features.side_effect import SideEffectRecorded
 from holdfast.kernel.features.signal import SignalApplied, SignalReceived, SignalWaitCancelled, SignalWaitOpened
 from holdfast.kernel.features.start import StartAccepted, StartRejected, WorkflowStarted
@@ -118,6 +119,16 @@ RUN = {
     "workflow_instance_id": "order-1",
     "workflow_run_id": "R",
     "workflow_type": "order",
+}
+
+MEMBER: dict[str, Any] = {
+    "selection_group_id": "select-calls:1:2",
+    "member_key": 0,
+    "member_index": 0,
+    "member_base_sequence": 1,
+    "member_size": 1,
+    "operation_kind": "activity",
+    "operation_identity": "R-1",
 }
 
 CASES: list[tuple[Event, dict[str, Any]]] = [
@@ -269,6 +280,18 @@ CASES: list[tuple[Event, dict[str, Any]]] = [
     ),
     (ParentClosePolicyApplied(**POLICY), {"policy": "terminate"}),
     (ParentClosePolicyFailed(**POLICY, error="no"), {"error": "no"}),
+    (
+        SelectionResolved(
+            **MEMBER,
+            selection_group_base_sequence=1,
+            selection_group_size=2,
+            outcome="completed",
+            resolution_event_id="R-e8",
+            resolution_event_type="ActivityCompleted",
+        ),
+        {**MEMBER, "outcome": "completed", "resolution_event_id": "R-e8"},
+    ),
+    (SelectionOperationCancelled(**MEMBER), MEMBER),
     (SideEffectRecorded(sequence=3, result=BLOB), {"sequence": 3, "result": BLOB_TEXT}),
     (
         VersionMarkerRecorded(sequence=4, change_id="fee", version=2, min_supported=-1, max_supported=3),

@@ -1,5 +1,16 @@
-"""Tests of the server are coroutines on real HTTP."""
+"""Tests of the server are coroutines on real HTTP, and on a busy machine they take their time."""
 
-from ..sdk.conftest import pytest_pyfunc_call
+from __future__ import annotations
 
-__all__ = ["pytest_pyfunc_call"]
+from typing import Any
+
+import pytest
+
+from ..sdk.conftest import run_coroutine
+
+PATIENCE = 60
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: Any) -> bool | None:
+    return run_coroutine(pyfuncitem, PATIENCE)

@@ -108,7 +108,7 @@ async def test_exactly_the_advertised_commands_are_accepted() -> None:
         capabilities = (await info(api))["worker_protocol"]["server_capabilities"]
         # These need an update, a child or a wait to speak of.
         others = {"complete_update", "fail_update", "signal_child", "signal_child_from_update"}
-        others |= {"satisfy_condition_wait", "time_out_condition_wait", "apply_signal"}
+        others |= {"satisfy_condition_wait", "time_out_condition_wait", "apply_signal", "cancel_selection_operation"}
         assert set(capabilities["supported_workflow_task_commands"]) == COMMANDS.keys() | others
         await api.register()
         for name, fields in COMMANDS.items():

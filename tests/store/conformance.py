@@ -60,6 +60,12 @@ def instances(number: int, **options: Any) -> list[Instance]:
     return found
 
 
+async def pruned(store: Store, workflow: int, run: int) -> bool | Unavailable:
+    done: asyncio.Future[bool | Unavailable] = asyncio.get_running_loop().create_future()
+    store.prune(workflow, run, done.set_result)
+    return await done
+
+
 async def keep(store: Store, entry: Entry) -> Unavailable | None:
     done: asyncio.Future[Unavailable | None] = asyncio.get_running_loop().create_future()
     store.keep(entry, done.set_result)
@@ -91,6 +97,60 @@ class Alone:
             Entry("worker", "default", "w1", b"new"),
             Entry("worker", "other", "w1", b"{}"),
         ]
+
+    # -- retention
+
+    async def test_closed_runs_are_found_by_when_they_were_closed(self, database: Database) -> None:
+        store = await database.open()
+        early, late, open_, elsewhere = Instance(), Instance(), Instance(), Instance(namespace="other")
+        for instance, at in ((late, 50), (early, 10), (elsewhere, 10)):
+            instance.start(at=0)
+            instance.complete(CompleteWorkflow(), at=at)
+        open_.start(at=0)
+        await applied(store, early, late, open_, elsewhere)
+        assert [row.workflow for row in await store.expired("default", instant(100), 10)] == [early.key, late.key]
+        assert [row.workflow for row in await store.expired("default", instant(100), 1)] == [early.key]
+        assert [row.workflow for row in await store.expired("default", instant(50), 10)] == [early.key]
+        assert [row.workflow for row in await store.expired("other", instant(100), 10)] == [elsewhere.key]
+
+    async def test_with_the_last_run_of_an_instance_goes_the_instance(self, database: Database) -> None:
+        store = await database.open()
+        gone, stays = Instance(), Instance()
+        for instance in (gone, stays):
+            instance.start(at=0, request_id="r-1")
+            instance.complete(CompleteWorkflow(), at=1)
+        await applied(store, gone, stays)
+        assert await pruned(store, gone.key, gone.run.key) is True
+        assert await store.find("default", gone.workflow_id) is None
+        assert (await store.load(gone.key), await store.run(gone.run.run_id)) == (None, None)
+        assert (await store.history(gone.run.key), await store.commands(gone.key)) == ([], [])
+        assert await stored(store, stays) == expected(stays)
+
+    async def test_of_a_chain_that_goes_on_only_the_old_run_goes(self, database: Database) -> None:
+        store = await database.open()
+        chain = Instance()
+        chain.start(at=0)
+        first = chain.run
+        chain.complete(ContinueAsNew(), at=1)
+        await applied(store, chain)
+        assert await pruned(store, chain.key, first.key) is True
+        assert (await store.run(first.run_id), await store.history(first.key)) == (None, [])
+        loaded = await store.load(chain.key)
+        assert loaded is not None
+        assert (loaded.row, loaded.history) == (chain.row, chain.history)
+
+    async def test_an_instance_that_owes_a_send_stays(self, database: Database) -> None:
+        store = await database.open()
+        parent = Instance()
+        parent.start(at=0)
+        parent.complete(call(), at=1)
+        parent.when(Terminate(), at=2)
+        await applied(store, parent)
+        assert await store.sends(0, 10), "the start of the child was not taken yet"
+        assert await pruned(store, parent.key, parent.run.key) is False
+        loaded = await store.load(parent.key)
+        assert loaded is not None
+        assert loaded.row == parent.row
 
     # -- what is written is what is read
 

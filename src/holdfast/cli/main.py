@@ -28,6 +28,7 @@ COMMANDS = {
     "archive": "holdfast.cli.operate:archive",
     "repair": "holdfast.cli.repair",
     "server": "holdfast.cli.server",
+    "token": "holdfast.cli.token",
 }
 
 

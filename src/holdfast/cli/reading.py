@@ -37,7 +37,8 @@ class Reader:
             self._loop.close()
             raise
         # An engine that is never started: it answers the reading verbs from disk.
-        engine = Engine(AsyncioWorld(self._loop), self.store, machine)
+        self.world = AsyncioWorld(self._loop)
+        engine = Engine(self.world, self.store, machine)
         self._operations = Operations(engine, Recovery(engine), AvroPayloads())
         return self
 

@@ -285,7 +285,7 @@ class Bridge:
             return Lease(owner=worker_id, until=engine.world.now() + LEASE, call=call)
 
         worker = Claimant(connection=connection, compatibility=compatibility)
-        waiter = Waiter(kind, namespace, queue, types, lease, future, worker)
+        waiter = Waiter(kind, namespace, queue, types, lease, future, worker, worker_id)
         engine.matching.park(waiter)
         engine.serve(waiter)
         alarm = engine.world.at(

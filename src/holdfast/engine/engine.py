@@ -312,8 +312,8 @@ class Engine:
         freed = self.leases.committed(decision.tasks)
         for assignment in item.assignments:
             self._deliver(entry, assignment)
-        for queue in freed:
-            if self.matching.admission is not None:
+        if freed and self.matching.admission is not None:
+            for queue in dict.fromkeys(wide for one in freed for wide in self.matching.admission.relieved(one)):
                 self.serve_parked(queue)
         for _, reply, value, _ in item.asked:
             if reply is not None:
@@ -370,12 +370,15 @@ class Engine:
     def serve(self, waiter: Waiter) -> None:
         """A poll has come: offer it the best task that waits for one like it."""
         queue = (waiter.kind, waiter.namespace, waiter.queue)
-        while self.matching.admits(queue) and (found := self.matching.next_for(waiter.matches)) is not None:
+        while self.matching.admits(queue) and (found := self._next_for(waiter)) is not None:
             # Nobody takes what was claimed by name or closed while it stood in its lane; there may be another.
             answers: list[BaseException | None] = []
             self.submit(found[1], Offer(task_id=found[0]), lambda _, error, answers=answers: answers.append(error))
             if answers != [None] or not self.matching.waits(waiter):
                 return
+
+    def _next_for(self, waiter: Waiter) -> tuple[str, int] | None:
+        return self.matching.next_for(lambda lane: self.matching.fits(waiter, lane))
 
     def serve_parked(self, queue: Queue) -> None:
         """A queue may lease again: whoever waits there is served."""

@@ -55,6 +55,16 @@ class Leases:
     def of(self, namespace: str, owner: str) -> list[Task]:
         return [task for task in self._tasks.values() if task.owner == owner and task.routing.namespace == namespace]
 
+    def of_session(self, namespace: str, session_id: str) -> int:
+        """How many activities of a session are being worked on."""
+        return sum(
+            task.session is not None and task.session.session_id == session_id and task.routing.namespace == namespace
+            for task in self._tasks.values()
+        )
+
+    def count_in(self, kind: str, namespace: str) -> int:
+        return sum(count for place, count in self._counts.items() if place[:2] == (kind, namespace))
+
     def count(self, queue: Queue) -> int:
         return self._counts.get(queue, 0)
 

@@ -1,20 +1,21 @@
 """Matching: which live worker gets the next ready task. Memory only; the task rows are the truth.
 
 A worker is either an *executor* inside this process (it takes tasks as it has room) or a *waiter* (a parked poll).
-What nobody can take now waits in a lane, ordered by priority and age.
+What nobody can take now waits in a lane: the most urgent first, with fair shares between fairness keys.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from heapq import heappop, heappush
 from typing import Any, NamedTuple, Protocol
 
+from holdfast.engine.backlog import Backlog, Rank, Shares
 from holdfast.engine.leases import Queue, queue_of
 from holdfast.kernel.event import Recorded
 from holdfast.kernel.features.lease import Claimant
+from holdfast.kernel.session import WorkerSession
 from holdfast.kernel.state import Run
 from holdfast.kernel.task import Lease, Task
 from holdfast.kernel.values import Micros, Routing
@@ -114,6 +115,18 @@ class Admission(Protocol):
 
     def admits(self, queue: Queue) -> bool: ...
     def dispatched(self, queue: Queue) -> None: ...
+    def relieved(self, queue: Queue) -> Iterable[Queue]:
+        """A lease of this queue has ended: the queues that may hand out more because of it."""
+        ...
+
+
+class Sessions(Protocol):
+    """Which worker outside this process may run the activities of which session."""
+
+    def admits(self, namespace: str, session: WorkerSession, worker_id: str) -> bool: ...
+    def took(self, namespace: str, session: WorkerSession, worker_id: str) -> None:
+        """An activity of the session is on its way to this worker."""
+        ...
 
 
 class Lane(NamedTuple):
@@ -125,12 +138,13 @@ class Lane(NamedTuple):
     queue: str
     compatibility: str | None
     type: str
+    session: WorkerSession | None
 
 
 class Waiter:
     """A parked poll. It is answered once, after the commit that leased its task."""
 
-    __slots__ = ("future", "kind", "lease", "namespace", "queue", "types", "worker")
+    __slots__ = ("future", "kind", "lease", "namespace", "owner", "queue", "session", "types", "worker")
 
     def __init__(
         self,
@@ -141,7 +155,10 @@ class Waiter:
         lease: Callable[[], Lease],
         future: asyncio.Future[Any],
         worker: Claimant,
+        owner: str,
     ) -> None:
+        self.owner = owner
+        self.session: str | None = None  # of the activity it was promised
         self.kind = kind
         self.namespace = namespace
         self.queue = queue
@@ -164,10 +181,12 @@ class Matching:
     def __init__(self) -> None:
         self.executors: list[Executor] = []
         self.admission: Admission | None = None
+        self.sessions: Sessions | None = None
         self.remote: Inquirer | None = None
         self.manual: Executor | None = None  # runs tasks only when asked to by name
         self._waiters: dict[tuple[str, str, str], dict[Waiter, None]] = {}  # by kind, namespace, queue; oldest first
-        self._lanes: dict[Lane, list[tuple[int, Micros, str, int]]] = {}
+        self._lanes: dict[Lane, Backlog] = {}
+        self._shares: dict[Queue, Shares] = {}
         self._known: set[str] = set()
         self._promised: dict[str, Waiter] = {}
         self._inline: dict[str, Executor] = {}
@@ -195,13 +214,26 @@ class Matching:
         if waiting and self.admits(queue):
             lane = lane_of(task)
             for waiter in waiting:
-                if waiter.matches(lane) and not waiter.future.done():
-                    self.unpark(waiter)
-                    self._promised[task.id] = waiter
-                    if self.admission is not None:
-                        self.admission.dispatched(queue)
-                    return waiter.lease()
+                if self.fits(waiter, lane) and not waiter.future.done():
+                    return self._promise(task, waiter, queue)
         return None
+
+    def _promise(self, task: Task, waiter: Waiter, queue: Queue) -> Lease:
+        self.unpark(waiter)
+        self._promised[task.id] = waiter
+        if self.admission is not None:
+            self.admission.dispatched(queue)
+        waiter.session = None if task.session is None else task.session.session_id
+        if task.session is not None and self.sessions is not None:
+            self.sessions.took(waiter.namespace, task.session, waiter.owner)
+        return waiter.lease()
+
+    def fits(self, waiter: Waiter, lane: Lane) -> bool:
+        """Whether this poll may have a task of this lane."""
+        if not waiter.matches(lane):
+            return False
+        asked = lane.session
+        return asked is None or self.sessions is None or self.sessions.admits(waiter.namespace, asked, waiter.owner)
 
     def admits(self, queue: Queue) -> bool:
         return self.admission is None or self.admission.admits(queue)
@@ -246,13 +278,32 @@ class Matching:
         """How many leases of a queue are on their way to disk."""
         return sum((w.kind, w.namespace, w.queue) == queue for w in self._promised.values())
 
+    def promised_in(self, kind: str, namespace: str) -> int:
+        return sum((w.kind, w.namespace) == (kind, namespace) for w in self._promised.values())
+
+    def parked(self) -> list[Queue]:
+        """Queues where somebody waits."""
+        return list(self._waiters)
+
+    def promised_of(self, namespace: str, session_id: str) -> int:
+        """How many activities of a session are on their way to its worker."""
+        return sum(w.session == session_id and w.namespace == namespace for w in self._promised.values())
+
     def backlog(self) -> dict[Queue, list[Micros]]:
         """Since when the ready tasks of each queue have been waiting."""
         found: dict[Queue, list[Micros]] = {}
         for lane in self._live():
-            waiting = [available for _, available, task_id, _ in self._lanes[lane] if task_id in self._known]
+            waiting = [available for available, _, _ in self._lanes[lane].all()]
             found.setdefault((lane.kind, lane.namespace, lane.queue), []).extend(waiting)
         return found
+
+    def waiting_of(self, namespace: str, session_id: str) -> int:
+        """How many activities of a session wait for its worker."""
+        return sum(
+            len(self._lanes[lane].all())
+            for lane in self._live()
+            if lane.namespace == namespace and lane.session is not None and lane.session.session_id == session_id
+        )
 
     def wanted(self, task: Task) -> bool:
         """Whether a worker of this process runs such tasks."""
@@ -266,10 +317,9 @@ class Matching:
                 executor.runs(lane.kind, lane.type, lane.namespace, lane.queue, lane.compatibility)
                 for executor in self.executors
             ):
-                for _, _, task_id, workflow in self._lanes.pop(lane):
-                    if task_id in self._known:
-                        self._known.discard(task_id)
-                        found[workflow] = None
+                for _, task_id, workflow in self._lanes.pop(lane).all():
+                    self._known.discard(task_id)
+                    found[workflow] = None
         return list(found)
 
     def served(self, namespace: str, queue: str) -> bool:
@@ -302,8 +352,11 @@ class Matching:
         if task.id in self._known:
             return
         self._known.add(task.id)
-        entry = (task.routing.priority, task.available_at, task.id, task.workflow)
-        heappush(self._lanes.setdefault(lane_of(task), []), entry)
+        lane = lane_of(task)
+        backlog = self._lanes.get(lane)
+        if backlog is None:
+            backlog = self._lanes[lane] = Backlog(self._shares.setdefault(queue_of(task), Shares()), self._known)
+        backlog.add(task)
 
     def forget_tasks(self) -> None:
         """Tasks are for another process to hand out now; who waits for one goes on waiting."""
@@ -321,27 +374,37 @@ class Matching:
 
     def next_for(self, wants: Callable[[Lane], bool]) -> tuple[str, int] | None:
         """(task id, instance) of the best waiting task, taken out of its lane."""
-        best: Lane | None = None
-        for lane in self._live():
-            if wants(lane) and (best is None or self._lanes[lane][0] < self._lanes[best][0]):
-                best = lane
+        best: tuple[Rank, Lane] | None = None
+        for lane, rank in self._ranked():
+            if (best is None or rank < best[0]) and wants(lane):
+                best = (rank, lane)
         if best is None:
             return None
-        _, _, task_id, workflow = heappop(self._lanes[best])
+        task_id, workflow = self._lanes[best[1]].take()
         self._known.discard(task_id)
         return task_id, workflow
 
     def _live(self) -> Iterator[Lane]:
-        """Lanes whose first entry is still wanted; entries that were forgotten fall out on the way."""
-        for lane, heap in list(self._lanes.items()):
-            while heap and heap[0][2] not in self._known:
-                heappop(heap)
-            if heap:
-                yield lane
+        """Lanes where something waits."""
+        return (lane for lane, _ in self._ranked())
+
+    def _ranked(self) -> Iterator[tuple[Lane, Rank]]:
+        for lane, backlog in list(self._lanes.items()):
+            rank = backlog.first()
+            if rank is not None:
+                yield lane, rank
             else:
-                del self._lanes[lane]
+                self._lanes.pop(lane, None)
 
 
 def lane_of(task: Task) -> Lane:
     routing = task.routing
-    return Lane(task.kind, routing.namespace, routing.connection, routing.queue, routing.compatibility, task.type)
+    return Lane(
+        task.kind,
+        routing.namespace,
+        routing.connection,
+        routing.queue,
+        routing.compatibility,
+        task.type,
+        task.session,
+    )

@@ -163,6 +163,9 @@ class Operations:
                 business_key=request.business_key,
                 label=request.label,
                 search=request.search,
+                searches=request.searches,
+                run_id=request.run_id,
+                compatibility=request.compatibility,
                 before=request.before,
                 limit=request.limit,
             )

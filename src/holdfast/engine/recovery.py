@@ -254,21 +254,35 @@ class Recovery:
         await engine.waking.look_again()
         suspects, after = await engine.store.suspects(self._sweep_from, PAGE)
         self._sweep_from = after or 0
-        held = self._held()
-        suspects += [t.workflow for t in await engine.store.leased() if t.until is None and t.id not in held]
-        overdue = engine.world.now() - OVERDUE
-        for task in await engine.store.ready(PAGE):
-            if task.available_at <= overdue and not engine.matching.knows(task.id):
-                suspects.append(task.workflow)  # ready for a while, and no lane has it: its wake-up was lost
+        suspects += [task.workflow for task in await self.stuck()]
         quiet = not suspects and not after
         self._intervals["sweep"] = min(self._intervals["sweep"] * 2, SWEEP_IDLE) if quiet else SWEEP
         for key in suspects:
-            entry = engine.cache.get(key)
-            if entry is not None:
-                if entry.inflight or entry.held:
-                    continue  # it is moving
-                engine.discard_cached(entry)
-            self.look_at(key)
+            self.look_again(key)
+
+    async def stuck(self) -> list[Task]:
+        """Tasks that should have gone on by now: leased to nobody who is alive, or ready and in no lane."""
+        engine = self._engine
+        held = self._held()
+        found = [t for t in await engine.store.leased() if t.until is None and t.id not in held]
+        overdue = engine.world.now() - OVERDUE
+        # Ready for a while, and no lane has it: its wake-up was lost.
+        found += [
+            task
+            for task in await engine.store.ready(PAGE)
+            if task.available_at <= overdue and not engine.matching.knows(task.id)
+        ]
+        return found
+
+    def look_again(self, key: int) -> bool:
+        """Fold an instance anew from disk and reconcile it, unless it is moving."""
+        entry = self._engine.cache.get(key)
+        if entry is not None:
+            if entry.inflight or entry.held:
+                return False
+            self._engine.discard_cached(entry)
+        self.look_at(key)
+        return True
 
     async def _ask(self) -> None:
         """Ask after instances that owe others an answer, a page at a time: their answer, or the question, may be lost."""

@@ -123,6 +123,10 @@ class Feature:
     """What the end of a workflow task says about what it had seen, ahead of its commands."""
     infer: Callable[[Turn, Task, list[Command]], list[Command]] | None = None
     """What a completion means that comes from a worker which does not number its steps."""
+    acknowledged: Callable[[Turn, Task], None] | None = None
+    """What it means that such a worker was shown all news and goes on waiting."""
+    timed_out: Callable[[Turn, int], None] | None = None
+    """What follows at once when the timer behind the wait of this step fires."""
     outside: Callable[[Run], bool] | None = None
     """Whether the run waits for something that only comes from outside."""
     limits: Callable[[Turn, list[Command]], Breach | None] | None = None

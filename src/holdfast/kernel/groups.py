@@ -2,13 +2,16 @@
 
 A leaf that fails wakes the run at once; one that succeeds only when it was the last of every group around it. A group may
 bound how many of its leaves are in flight: the others are scheduled, and handed out as earlier ones close.
+
+An outermost group may be a *selection*: its leaves belong to members, and the run is woken by the end of each member. The
+first one wins.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import islice
-from typing import Protocol
+from typing import Literal, Protocol
 
 from msgspec import Struct
 
@@ -26,6 +29,12 @@ class GroupEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
     parallel_group_size: int
     parallel_group_index: int
     parallel_group_limit: int | None = None
+    parallel_group_mode: Literal["select"] | None = None
+    selection_member_key: str | int | None = None
+    selection_member_index: int | None = None
+    selection_member_base_sequence: int | None = None
+    selection_member_size: int | None = None
+    selection_member_kind: str | None = None
 
 
 Path = list[GroupEntry]
@@ -45,10 +54,21 @@ class Leaf(Protocol):
         ...
 
 
+class Member(Struct):
+    """One of the calls of a selection. It is over with its first failure, or when all of its leaves have succeeded."""
+
+    size: int
+    succeeded: int = 0
+    over: bool = False
+
+
 class Group:
-    __slots__ = ("failed", "limit", "open", "size", "succeeded")
+    __slots__ = ("failed", "limit", "members", "open", "resolved", "size", "succeeded")
 
     def __init__(self, entry: GroupEntry) -> None:
+        # Of a selection, by the first step of each.
+        self.members: dict[int, Member] | None = None if entry.parallel_group_mode is None else {}
+        self.resolved = False
         self.size = entry.parallel_group_size
         self.limit = entry.parallel_group_limit
         self.open: dict[int, None] = {}  # steps of its leaves, in order
@@ -57,7 +77,7 @@ class Group:
 
 
 class Groups:
-    __slots__ = ("freed", "groups", "leaves", "paths", "silent")
+    __slots__ = ("freed", "groups", "leaves", "paths", "silent", "won")
 
     def __init__(self) -> None:
         self.groups: dict[str, Group] = {}
@@ -65,11 +85,13 @@ class Groups:
         self.leaves: dict[int, Leaf] = {}
         self.silent: set[int] = set()  # steps whose close wakes nobody
         self.freed: list[int] = []  # steps that a close has just let go; its turn hands them out
+        self.won: tuple[GroupEntry, bool] | None = None  # the member that has just won a selection, and how
 
     def settled(self) -> None:
         """History was folded: what it let go was handed out then, and whom it woke was woken."""
         self.freed.clear()
         self.silent.clear()
+        self.won = None
 
 
 def check(path: Sequence[GroupEntry]) -> None:
@@ -86,6 +108,34 @@ def check(path: Sequence[GroupEntry]) -> None:
                 f"group {entry.parallel_group_id!r}: size, index and limit do not fit together",
                 field="parallel_group_path",
             )
+    for depth, entry in enumerate(path):
+        if entry.parallel_group_mode is not None:
+            _check_member(entry, depth)
+
+
+def _check_member(entry: GroupEntry, depth: int) -> None:
+    key, base, size = entry.selection_member_key, entry.selection_member_base_sequence, entry.selection_member_size
+    first = entry.parallel_group_base_sequence
+    if (
+        depth > 0
+        or key is None
+        or key == ""
+        or (isinstance(key, int) and key < 0)
+        or entry.selection_member_index is None
+        or entry.selection_member_kind not in _KINDS
+        or base is None
+        or size is None
+        or not first <= base <= base + size - 1 <= first + entry.parallel_group_size - 1
+    ):
+        raise Refused(
+            "invalid_commands",
+            f"selection {entry.parallel_group_id!r}: it must be the outermost group, and name its member by key,"
+            " index, base sequence, size and kind",
+            field="parallel_group_path",
+        )
+
+
+_KINDS = ("activity", "timer", "child", "condition", "group")
 
 
 def join(run: Run, step: int, path: Path, leaf: Leaf) -> None:
@@ -102,10 +152,17 @@ def join(run: Run, step: int, path: Path, leaf: Leaf) -> None:
         elif entry.parallel_group_limit is not None:
             group.limit = min(group.limit or entry.parallel_group_limit, entry.parallel_group_limit)
         group.open[step] = None
+        if group.members is not None:
+            group.members.setdefault(
+                entry.selection_member_base_sequence or 0, Member(entry.selection_member_size or 1)
+            )
 
 
-def leave(run: Run, step: int, path: Path, ok: bool, at: Micros) -> None:
-    """A leaf has closed: who waits for the group may have to be woken, and others may be handed out."""
+def leave(run: Run, step: int, path: Path, ok: bool, at: Micros, *, cancelled: bool = False) -> None:
+    """A leaf has closed: who waits for the group may have to be woken, and others may be handed out.
+
+    `cancelled`: nobody wants it any more, so it wins nothing.
+    """
     if not path or run.closed_reason is not None:
         return  # behind the end of a run nobody is woken, and nothing handed out
     groups = run.part(Groups)
@@ -128,8 +185,26 @@ def leave(run: Run, step: int, path: Path, ok: bool, at: Micros) -> None:
             if freed is not None and not held_back(run, freed):
                 groups.freed.append(freed)
                 groups.leaves[freed].dispatched(run, at)
-    if not (complete or first_failure or last):
+    if path[0].parallel_group_mode is not None:
+        tells = _ends_member(groups, path[0], ok, cancelled)
+    else:
+        tells = complete or first_failure or last
+    if not tells:
         groups.silent.add(step)
+
+
+def _ends_member(groups: Groups, entry: GroupEntry, ok: bool, cancelled: bool) -> bool:
+    """Whether the leaf that has closed is the end of its member of a selection. The first such end wins."""
+    group = groups.groups[entry.parallel_group_id]
+    assert group.members is not None, "a selection has members"
+    member = group.members[entry.selection_member_base_sequence or 0]
+    if member.over:
+        return False
+    member.succeeded += ok
+    member.over = not ok or member.succeeded == member.size
+    if member.over and not cancelled and not group.resolved:
+        groups.won = (entry, ok)
+    return member.over
 
 
 def wakes(run: Run, step: int) -> bool:

@@ -33,6 +33,7 @@ from holdfast.kernel.features import (
     reconcile,
     repair,
     search,
+    select,
     side_effect,
     signal,
     signal_with_start,
@@ -71,6 +72,7 @@ FEATURES: tuple[Feature, ...] = (
     signal.FEATURE,
     signal_with_start.FEATURE,
     condition.FEATURE,
+    select.FEATURE,
     update.FEATURE,
     cancel.FEATURE,
     pause.FEATURE,
@@ -115,6 +117,8 @@ class Machine:
         self._infer = [f.infer for f in features if f.infer is not None]
         self._outside = [f.outside for f in features if f.outside is not None]
         self._dispatch = [f.dispatch for f in features if f.dispatch is not None]
+        self._timed_out = [f.timed_out for f in features if f.timed_out is not None]
+        self._acknowledged = [f.acknowledged for f in features if f.acknowledged is not None]
         self._awaited = [f.awaited for f in features if f.awaited is not None]
         self.parcels = _merge(features, lambda f: f.parcels)
         self._carry = [f.carry for f in features if f.carry is not None]
@@ -415,6 +419,20 @@ class Machine:
     def waits_outside(self, run: Run) -> bool:
         """Whether nothing has to move this run until somebody else does."""
         return run.open and any(rule(run) for rule in self._outside)
+
+    def resolve(self, turn: Turn, entry: Recorded) -> None:
+        """The event just recorded has decided a selection."""
+        select.resolve(turn, entry)
+
+    def timed_out(self, turn: Turn, step: int) -> None:
+        """The timer behind a wait has fired."""
+        for timed_out in self._timed_out:
+            timed_out(turn, step)
+
+    def acknowledged(self, turn: Turn, task: Task) -> None:
+        """A worker that does not number its steps has looked and has nothing to say."""
+        for acknowledged in self._acknowledged:
+            acknowledged(turn, task)
 
     def hand_out(self, turn: Turn, groups: Groups) -> None:
         """Leaves of bounded groups that the event just folded has let go."""

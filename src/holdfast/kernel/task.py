@@ -11,6 +11,7 @@ from typing import Literal
 
 from msgspec import Struct
 
+from holdfast.kernel.session import WorkerSession
 from holdfast.kernel.values import Micros, Routing
 
 Kind = Literal["workflow", "activity"]
@@ -90,6 +91,7 @@ class Task(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     upto: int | None = None  # a workflow task apart looks no further than the event it is for
     resume: Resume = START
     step: int | None = None  # the activity's step
+    session: WorkerSession | None = None  # whose worker runs it
     block: Block | None = None
     repair_count: int = 0
     repair_available_at: Micros | None = None

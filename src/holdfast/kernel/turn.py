@@ -90,8 +90,12 @@ class Turn(Struct, eq=False):
         entry = record(run.key, run.length + 1, at, event, context, body, run.checksum)
         self.machine.evolve(self.flow, run, entry)
         self.events.append(entry)
-        if Groups in run.parts and run.parts[Groups].freed:
-            self.machine.hand_out(self, run.part(Groups))
+        if Groups in run.parts:
+            groups = run.part(Groups)
+            if groups.won is not None:
+                self.machine.resolve(self, entry)
+            if groups.freed:
+                self.machine.hand_out(self, groups)
         return entry
 
     def asks(self, step: int) -> Command | None:

@@ -86,6 +86,10 @@ def failure_id(run_id: str, sequence: int) -> str:
     return f"{run_id}-f{sequence}"
 
 
+def event_id(run_id: str, sequence: int) -> str:
+    return f"{run_id}-e{sequence}"
+
+
 def command_id(run_id: str, sequence: int) -> str:
     return f"{run_id}-c{sequence}"
 

@@ -19,7 +19,7 @@ from holdfast.codec import avro
 from holdfast.kernel.event import Event, Recorded
 from holdfast.kernel.failure import Failure
 from holdfast.kernel.features.memo import MemoUpserted
-from holdfast.kernel.values import CODEC, Micros
+from holdfast.kernel.values import CODEC, Micros, event_id
 
 Encoding = Literal["gzip", "deflate"]
 COMPRESS_ABOVE = 50
@@ -72,7 +72,7 @@ def to_wire(entry: Recorded, run_id: str) -> dict[str, Any]:
             "source": context.source,
         }
     wire: dict[str, Any] = {
-        "id": f"{run_id}-e{entry.sequence}",
+        "id": event_id(run_id, entry.sequence),
         "sequence": entry.sequence,
         "event_type": entry.type,
         "payload": payload,

@@ -145,6 +145,9 @@ class ListWorkflows(Request[list[RunRow]], frozen=True, kw_only=True):
     business_key: str | None = None
     label: tuple[str, str] | None = None
     search: tuple[str, Any] | None = None
+    searches: tuple[tuple[str, Any], ...] = ()
+    run_id: str | None = None
+    compatibility: str | None = None
     before: int | None = None
     limit: int = 100
 

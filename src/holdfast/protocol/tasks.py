@@ -71,6 +71,7 @@ def activity_task(assigned: ActivityAssignment) -> dict[str, Any]:
         "activity_type": assigned.activity_type,
         "payload_codec": CODEC,
         "arguments": envelope(assigned.arguments),
+        "worker_session": session(task),
         "retry_policy": msgspec.to_builtins(policy),
         "deadlines": {
             "schedule_to_start": None,
@@ -80,6 +81,12 @@ def activity_task(assigned: ActivityAssignment) -> dict[str, Any]:
         },
         **_place(task),
     }
+
+
+def session(task: Task) -> dict[str, Any] | None:
+    """The session an activity belongs to, with everything it asks of it."""
+    asked = task.session
+    return None if asked is None else {name: getattr(asked, name) for name in asked.__struct_fields__}
 
 
 def _place(task: Task) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from holdfast.protocol.versions import (
     VERSION_HEADER,
     accepts,
 )
-from holdfast.server.auth import admit
+from holdfast.server.auth import admit, within
 from holdfast.server.call import Call, Gone, Receive
 from holdfast.server.control.contract import control_plane
 from holdfast.server.problems import Problem, damaged, refused
@@ -80,12 +80,12 @@ class App:
             return
         gate = server.gate
         if not gate.signs_bodies:
-            call.roles = gate.roles(call.headers, b"")
+            call.roles, call.bound = gate.caller(call.headers, b"")
             admit(call.roles, route.roles)
         if call.method in _WITH_BODY:
             await call.read(server.settings.max_body_bytes, server.settings.body_seconds)
         if gate.signs_bodies:
-            call.roles = gate.roles(call.headers, call.body)
+            call.roles, call.bound = gate.caller(call.headers, call.body)
             admit(call.roles, route.roles)
         if call.body:
             _check_content_type(call.headers)
@@ -95,6 +95,8 @@ class App:
             _check_control_version(call.headers)
         wanted = call.headers.get("x-namespace") or call.query.get("namespace") or server.settings.default_namespace
         call.namespace = wanted.lower()
+        if not route.any_namespace or route.plane == "control":
+            within(call.params.get("namespace", call.namespace), call.bound)
         if not route.any_namespace:
             server.namespaces.check(call.namespace)
 

@@ -24,6 +24,7 @@ class Call:
         "_raw_query",
         "_receive",
         "body",
+        "bound",
         "headers",
         "method",
         "namespace",
@@ -45,6 +46,7 @@ class Call:
         self.namespace = ""
         self.version = ""  # of the protocol that the caller speaks
         self.roles: frozenset[Role] = EVERY
+        self.bound: str | None = None  # the only namespace that the caller may speak of
 
     @property
     def query(self) -> Mapping[str, str]:

@@ -6,11 +6,13 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from holdfast.kernel.limits import Limits
+from holdfast.kernel.session import WorkerSession
 from holdfast.kernel.values import CODEC
 from holdfast.protocol.history import COMPRESS_ABOVE
 from holdfast.protocol.requests import PAGE_DEFAULT, PAGE_MAX
 from holdfast.protocol.task_commands import COMMAND_TYPES
 from holdfast.protocol.versions import CONTROL_PLANE, CONTROL_PLANE_HEADER, EVOLUTION, LONG_POLL, VERSION
+from holdfast.server.sessions import TERMINAL
 from holdfast.server.settings import Settings
 
 if TYPE_CHECKING:
@@ -59,6 +61,8 @@ def server_capabilities(settings: Settings) -> dict[str, Any]:
         "non_retryable_failures": True,
         "workflow_memo_updates": {"supported": True},
         "local_activities": {"supported": True},
+        "worker_session_verbs": ["create", "heartbeat", "close"],
+        "worker_sessions": _SESSIONS,
         "long_poll_timeout": LONG_POLL["default_timeout_seconds"],
         "long_poll": dict(LONG_POLL),
         "default_history_page_size": PAGE_DEFAULT,
@@ -146,6 +150,28 @@ def _limits(settings: Settings) -> dict[str, int]:
 
 
 _STRUCTURAL = Limits()
+
+_SESSIONS: dict[str, Any] = {
+    "supported": True,
+    "contract_version": "1.0",
+    "verbs": {
+        "create": {"method": "POST", "path": "/worker/sessions"},
+        "heartbeat": {"method": "POST", "path": "/worker/sessions/{session_id}/heartbeat"},
+        "close": {"method": "DELETE", "path": "/worker/sessions/{session_id}"},
+    },
+    "activity_command_field": "worker_session",
+    "activity_command_fields": list(WorkerSession.__struct_fields__),
+    "renewal": {"session_heartbeat": True, "activity_heartbeat": True, "activity_dispatch": True},
+    "failure_detection": {
+        "lease_expired": "failed",
+        "worker_heartbeat_stale": "orphaned",
+        "ttl_expired": "expired",
+    },
+    "statuses": ["active", *TERMINAL],
+    "terminal_statuses": list(TERMINAL),
+    "final_statuses": ["closed", "expired"],
+    "outcomes": ["created", "reused", "reacquired", "heartbeat_recorded", "already_closed", "closed"],
+}
 
 _OPERATIONS: dict[str, Any] = {
     "list": {

@@ -50,7 +50,7 @@ def openapi(routes: Iterable[Route]) -> dict[str, Any]:
         "info": {"title": "Holdfast", "version": version("holdfast")},
         "paths": paths,
         "components": {
-            "schemas": {**components, "Problem": _PROBLEM},
+            "schemas": {**msgspec.json.decode(msgspec.json.encode(components)), "Problem": _PROBLEM},
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
         },
         "security": [{"token": []}],

@@ -19,10 +19,21 @@ class Kept(Generic[T]):
         self._kind = kind
         self._decode = msgspec.json.Decoder(shape).decode
         self._entries: dict[tuple[str, str], T] = {}
+        self._stored: dict[tuple[str, str], bytes] = {}  # as it was last seen on disk
 
     async def load(self) -> None:
-        found = await self._store.kept(self._kind)
-        self._entries = {(e.namespace, e.name): self._decode(e.body) for e in found if e.body is not None}
+        """Take over what is on disk: at the start, and when another process may have changed it.
+
+        What was only noted stays, unless its entry on disk is another one than before.
+        """
+        found = {(entry.namespace, entry.name): entry.body for entry in await self._store.kept(self._kind)}
+        for place in self._stored.keys() - found.keys():
+            self._entries.pop(place, None)
+            del self._stored[place]
+        for place, body in found.items():
+            if body is not None and self._stored.get(place) != body:
+                self._stored[place] = body
+                self._entries[place] = self._decode(body)
 
     def get(self, namespace: str, name: str) -> T | None:
         return self._entries.get((namespace, name))
@@ -37,7 +48,9 @@ class Kept(Generic[T]):
 
     async def put(self, namespace: str, name: str, entry: T) -> None:
         """On disk when this returns, and known only then."""
-        await self._write(Entry(self._kind, namespace, name, msgspec.json.encode(entry)))
+        body = msgspec.json.encode(entry)
+        await self._write(Entry(self._kind, namespace, name, body))
+        self._stored[namespace, name] = body
         self._entries[namespace, name] = entry
 
     def note(self, namespace: str, name: str, entry: T) -> None:
@@ -46,6 +59,7 @@ class Kept(Generic[T]):
 
     async def remove(self, namespace: str, name: str) -> T | None:
         await self._write(Entry(self._kind, namespace, name, None))
+        self._stored.pop((namespace, name), None)
         return self._entries.pop((namespace, name), None)
 
     async def _write(self, entry: Entry) -> None:

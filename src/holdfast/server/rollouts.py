@@ -26,7 +26,7 @@ class Rollouts:
     def __init__(self, store: Store) -> None:
         self._kept = Kept(store, "rollout", Rollout)
 
-    async def open(self) -> None:
+    async def load(self) -> None:
         await self._kept.load()
 
     def get(self, namespace: str, queue: str, build_id: str | None) -> Rollout:

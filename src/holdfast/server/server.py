@@ -12,21 +12,26 @@ from holdfast.codec.payloads import AvroPayloads
 from holdfast.engine.engine import Engine
 from holdfast.engine.operations import Operations
 from holdfast.engine.recovery import Recovery
-from holdfast.engine.world import AsyncioWorld, World
+from holdfast.engine.world import Alarm, AsyncioWorld, World
 from holdfast.kernel.features.lease import Release
 from holdfast.kernel.machine import Machine
 from holdfast.kernel.task import Task
-from holdfast.kernel.values import Micros
+from holdfast.kernel.values import SECOND, Micros
 from holdfast.server.admission import Admission
 from holdfast.server.auth import Gate
 from holdfast.server.discovery import server_capabilities
 from holdfast.server.kept import Kept
 from holdfast.server.namespaces import Namespaces
 from holdfast.server.questions import Questions
+from holdfast.server.retention import Retention
 from holdfast.server.rollouts import Rollouts
+from holdfast.server.sessions import Sessions
 from holdfast.server.settings import Settings
+from holdfast.server.tokens import Tokens
 from holdfast.server.workers import Workers
 from holdfast.store.opening import open_store
+
+RELOAD = SECOND
 
 
 class Server:
@@ -37,6 +42,8 @@ class Server:
         self.draining = False
         self.parked = 0
         self._world = world
+        self._reload: Alarm | None = None
+        self._loading: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
         world = self._world() if self._world is not None else AsyncioWorld(asyncio.get_running_loop())
@@ -52,6 +59,9 @@ class Server:
         self.namespaces = Namespaces(self.store, self.settings.default_namespace)
         self.workers = Workers(self.store, world.now, self.settings.worker_stale_after_seconds)
         self.rollouts = Rollouts(self.store)
+        self.tokens = self.gate.tokens = Tokens(self.store)
+        self.sessions = self.engine.matching.sessions = Sessions(self.store, self.engine, self.workers)
+        self.retention = Retention(self.engine, self.namespaces, self.settings)
         self.attributes = Kept(self.store, "search_attribute", str)
         self.questions = self.engine.matching.remote = Questions(
             world,
@@ -62,6 +72,8 @@ class Server:
         self.recovery.on_take_over.append(self._read_registries)
         try:
             await self._read_registries()
+            self.recovery.on_foreign.append(self._changed_elsewhere)
+            self.retention.start()
             await self.recovery.start()
         except BaseException:
             await self._shut()
@@ -71,19 +83,45 @@ class Server:
     async def _read_registries(self) -> None:
         """At the start, and when this server takes over: workers have registered with the one before."""
         await self.namespaces.open(self.now)
-        await self.workers.open()
-        await self.rollouts.open()
-        await self.attributes.load()
+        await self._load()
 
     async def __aexit__(self, *_: object) -> None:
+        await self.sessions.settle()
         await self.engine.drain()
         await self._shut()
 
     async def _shut(self) -> None:
+        if self._reload is not None:
+            self._reload.cancel()
+        if self._loading is not None:
+            self._loading.cancel()
+        self.retention.stop()
         self.recovery.stop()
         self.engine.waking.stop()
         self._commits.close()
         await self.store.close()
+
+    async def _load(self) -> None:
+        """What is kept beside workflows, as it is on disk now."""
+        for registry in (
+            self.namespaces.kept,
+            self.workers,
+            self.rollouts,
+            self.sessions,
+            self.attributes,
+            self.tokens,
+        ):
+            await registry.load()
+
+    def _changed_elsewhere(self) -> None:
+        """Another process has committed: perhaps a token, a worker, a namespace. Looked at once a second at most."""
+        if self._reload is None:
+            self._reload = self.engine.world.at(self.now + RELOAD, self._load_soon)
+
+    def _load_soon(self) -> None:
+        self._reload = None
+        if self.engine.down is None:
+            self._loading = self.engine.world.spawn(self._load(), "holdfast-registries")
 
     @property
     def now(self) -> Micros:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import tomllib
+import typing
 from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
@@ -25,6 +26,21 @@ FOREIGN = frozenset({"DW_DB", "DW_ENV", "DW_CONFIG"})
 Count = Annotated[int, Meta(ge=1)]
 Limit = Annotated[int, Meta(ge=0)]
 Seconds = Annotated[float, Meta(gt=0, le=86_400)]
+
+
+class Override(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What one queue is allowed instead. None: what all queues are; 0: as much as it likes."""
+
+    max_active_leases: Limit | None = None
+    max_dispatches_per_minute: Limit | None = None
+    budget_group: str | None = None
+
+
+class QueueOverride(Override, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """For both kinds of tasks, or for each its own."""
+
+    workflow_tasks: Override | None = None
+    activity_tasks: Override | None = None
 
 
 class Settings(Struct, frozen=True, kw_only=True):
@@ -59,6 +75,15 @@ class Settings(Struct, frozen=True, kw_only=True):
     activity_task_max_active_leases_per_queue: Limit = 0
     workflow_task_max_dispatches_per_minute: Limit = 0
     activity_task_max_dispatches_per_minute: Limit = 0
+    workflow_task_max_active_leases_per_namespace: Limit = 0
+    activity_task_max_active_leases_per_namespace: Limit = 0
+    workflow_task_max_dispatches_per_minute_per_namespace: Limit = 0
+    activity_task_max_dispatches_per_minute_per_namespace: Limit = 0
+    task_queue_admission_overrides: dict[str, QueueOverride] = {}
+    task_queue_budget_groups: dict[str, Limit] = {}  # dispatches per minute, by the name of the group
+
+    retention_interval_seconds: Annotated[int, Meta(ge=0, le=86_400)] = 3600  # 0: only when asked
+    retention_archive: str | None = None  # a directory for what is removed; None: it is gone
 
     query_timeout_seconds: Seconds = 10
     query_task_max_pending_per_queue: Annotated[int, Meta(ge=1, le=10_000)] = 1024
@@ -113,8 +138,10 @@ def _convert(name: str, value: Any, said: str) -> Any:
         shown = _shown(name if not near else name + near[0], value)  # a secret under a misspelt name is one, too
         raise WrongSetting(f"there is no setting {said} (value {shown}){meant}")
     try:
+        if isinstance(value, str) and typing.get_origin(hint) is dict:
+            return msgspec.json.decode(value, type=hint)
         return msgspec.convert(value, hint, strict=False)
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, msgspec.DecodeError) as error:
         near = _nearest(value, hint)
         instead = f"; the nearest valid value is {near!r}" if near else ""
         raise WrongSetting(f"{said} is {_shown(name, value)}: {str(error).lower()}{instead}") from None
@@ -144,6 +171,19 @@ def _shown(name: str, value: Any) -> str:
     return "hidden" if "token" in name or "key" in name else repr(value)
 
 
+def _check_groups(settings: Settings) -> None:
+    for queue, override in settings.task_queue_admission_overrides.items():
+        for named in (override, override.workflow_tasks, override.activity_tasks):
+            group = None if named is None else named.budget_group
+            if group is not None and group not in settings.task_queue_budget_groups:
+                near = get_close_matches(group, settings.task_queue_budget_groups, 1)
+                meant = f"; did you mean {near[0]!r}?" if near else ""
+                raise WrongSetting(
+                    f"task_queue_admission_overrides[{queue!r}] names the budget group {group!r},"
+                    f" which task_queue_budget_groups does not have{meant}"
+                )
+
+
 def _checked(settings: Settings) -> Settings:
     if not (settings.store.startswith("sqlite:") or is_server(settings.store)) or not settings.database:
         raise WrongSetting(
@@ -152,6 +192,7 @@ def _checked(settings: Settings) -> Settings:
         )
     if settings.auth == "signature" and not settings.signature_key:
         raise WrongSetting("auth is 'signature', which needs signature_key (DW_SIGNATURE_KEY)")
+    _check_groups(settings)
     if (settings.tls_certificate is None) != (settings.tls_key is None):
         raise WrongSetting("tls_certificate and tls_key go together; name both or none")
     if settings.worker_stale_after_seconds <= settings.heartbeat_interval_seconds:

@@ -12,17 +12,20 @@ from holdfast.server.control import (
     fleet,
     history,
     house,
+    passes,
     queries,
+    sessions,
     starting,
     system,
     tenants,
+    tokens,
     webhooks,
     workflows,
 )
 from holdfast.server.documents import openapi, stream_document
 from holdfast.server.routing import Answer, Route
 from holdfast.server.server import Server
-from holdfast.server.worker import activity_tasks, lifecycle, query_tasks, workflow_tasks
+from holdfast.server.worker import activity_tasks, lifecycle, query_tasks, worker_sessions, workflow_tasks
 
 
 async def openapi_document(server: Server, call: Call) -> Answer:
@@ -43,14 +46,18 @@ ROUTES = [
     *queries.ROUTES,
     *history.ROUTES,
     *fleet.ROUTES,
+    *sessions.ROUTES,
     *tenants.ROUTES,
+    *tokens.ROUTES,
     *attributes.ROUTES,
     *system.ROUTES,
+    *passes.ROUTES,
     *webhooks.ROUTES,
     *lifecycle.ROUTES,
     *workflow_tasks.ROUTES,
     *activity_tasks.ROUTES,
     *query_tasks.ROUTES,
+    *worker_sessions.ROUTES,
     Route("GET", "/api/openapi.json", openapi_document, "open", EVERY),
     Route("GET", "/api/asyncapi.json", asyncapi_document, "open", EVERY),
 ]

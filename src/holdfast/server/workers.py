@@ -71,7 +71,7 @@ class Workers:
         self._began = now()
         self.stale_after_seconds = stale_after_seconds
 
-    async def open(self) -> None:
+    async def load(self) -> None:
         await self._kept.load()
 
     async def register(self, worker: Worker) -> None:

@@ -106,6 +106,9 @@ class RunFilter(Struct, frozen=True, kw_only=True):
     business_key: str | None = None
     label: tuple[str, str] | None = None
     search: tuple[str, str | float | bool] | None = None  # exact: True is not 1, "1" is not 1, but 1.0 is
+    searches: tuple[tuple[str, str | float | bool], ...] = ()  # all of these, each as exact
+    run_id: str | None = None
+    compatibility: str | None = None
     before: int | None = None  # run key of the last row of the page before
     limit: int = 100
 
@@ -217,6 +220,14 @@ class Store(Protocol):
 
     def keep(self, entry: Entry, done: Callable[[Unavailable | None], None]) -> None:
         """Write one entry of the registry, or remove it; `done` as in `apply`."""
+        ...
+
+    def expired(self, namespace: str, before: Micros, limit: int) -> Awaitable[list[RunRow]]:
+        """Runs that were closed before then, the longest closed first."""
+        ...
+
+    def prune(self, workflow: int, run: int, done: Callable[[bool | Unavailable], None]) -> None:
+        """Remove a closed run; with the last one of an instance goes the instance. False: it still owes or is owed."""
         ...
 
     def kept(self, kind: str) -> Awaitable[list[Entry]]: ...

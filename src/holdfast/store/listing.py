@@ -12,7 +12,7 @@ from holdfast.store import RunFilter
 
 Clause = tuple[str, list[Any]]
 
-_EQUAL = ("workflow_type", "status", "business_key", "queue")
+_EQUAL = ("workflow_type", "status", "business_key", "queue", "run_id", "compatibility")
 
 
 def select_runs(
@@ -40,6 +40,7 @@ def select_runs(
     for looked_into in (
         None if where.label is None else label(*where.label),
         None if where.search is None else search(*where.search),
+        *(search(*searched) for searched in where.searches),
     ):
         if looked_into is not None:
             clauses.append(looked_into[0])

@@ -91,6 +91,9 @@ class Reading(ABC):
     def awaiting(self, after: int, limit: int) -> Awaitable[list[int]]:
         return self._ask("awaiting", (after, limit), lambda found: [key for (key,) in found])
 
+    def expired(self, namespace: str, before: Micros, limit: int) -> Awaitable[list[RunRow]]:
+        return self._ask("expired", (before, namespace, limit), lambda found: [rows.run(row) for row in found])
+
     def kept(self, kind: str) -> Awaitable[list[Entry]]:
         return self._ask("kept", (kind,), lambda found: [Entry(kind, *row) for row in found])
 

@@ -1,7 +1,8 @@
 """Condition waits. Opened → Satisfied | TimedOut | Cancelled. Open exactly while in `Conditions.open`.
 
 The predicate is code: a worker evaluates it, and only what it says here decides. A timeout is a timer of the same step; the
-wait times out when a worker, shown that the timer has fired, says so.
+wait times out when a worker, shown that the timer has fired, says so. As a member of a selection it times out by itself,
+because it has to win or lose.
 """
 
 from __future__ import annotations
@@ -9,15 +10,17 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from holdfast.kernel import groups
 from holdfast.kernel.command import Command, StepCommand
 from holdfast.kernel.event import Recorded, StepEvent
 from holdfast.kernel.feature import CommandRule, Feature, Outcome, Plain, Shape, nothing_to_check
 from holdfast.kernel.features import timer
+from holdfast.kernel.groups import GroupEntry
 from holdfast.kernel.message import Refused
 from holdfast.kernel.state import Run
-from holdfast.kernel.task import Task
+from holdfast.kernel.task import Resume, Task
 from holdfast.kernel.turn import Turn
-from holdfast.kernel.values import condition_wait_id
+from holdfast.kernel.values import Micros, condition_wait_id
 
 _KEY = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
@@ -27,6 +30,7 @@ class OpenConditionWait(StepCommand, frozen=True, kw_only=True, omit_defaults=Tr
     condition_definition_fingerprint: str | None = None
     timeout_seconds: float | None = None
     satisfied: bool = False  # the predicate was true when the wait was reached
+    parallel_group_path: list[GroupEntry] = []
 
 
 class SatisfyConditionWait(Command, frozen=True, kw_only=True, omit_defaults=True, tag="satisfy_condition_wait"):
@@ -48,6 +52,7 @@ class ConditionWait(StepEvent, frozen=True, kw_only=True, omit_defaults=True):
     condition_key: str | None = None
     condition_definition_fingerprint: str | None = None
     timeout_seconds: float | None = None
+    parallel_group_path: list[GroupEntry] = []
 
 
 class ConditionWaitOpened(ConditionWait, frozen=True, kw_only=True, omit_defaults=True):
@@ -78,6 +83,7 @@ def valid_key(key: str) -> bool:
 
 
 def check(turn: Turn, command: OpenConditionWait) -> None:
+    groups.check(command.parallel_group_path)
     if command.condition_key is not None and not valid_key(command.condition_key):
         raise Refused(
             "invalid_commands",
@@ -104,6 +110,7 @@ def open_wait(turn: Turn, command: OpenConditionWait) -> None:
             condition_key=command.condition_key,
             condition_definition_fingerprint=command.condition_definition_fingerprint,
             timeout_seconds=command.timeout_seconds,
+            parallel_group_path=command.parallel_group_path,
         )
     )
     if command.satisfied:
@@ -139,6 +146,24 @@ def time_out(turn: Turn, command: TimeOutConditionWait) -> None:
         turn.record(ConditionWaitTimedOut(timer_id=timer.timer_id(turn.run.run_id, command.step), **_same(opened)))
 
 
+def _timed_out_in_selection(turn: Turn, step: int) -> None:
+    opened = turn.run.part(Conditions).open.get(step)
+    if opened is not None and opened.parallel_group_path:
+        time_out(turn, TimeOutConditionWait(step=step))
+
+
+def _news(turn: Turn, task: Task) -> None:
+    """A worker of another make cannot say that a predicate in a selection holds: what it was told satisfies the wait."""
+    told = any(
+        resume.resume_source_kind in ("workflow_signal", "workflow_update")
+        for sequence, resume in turn.run.waking
+        if task.seen is not None and sequence <= task.seen
+    )
+    for wait in list(turn.run.part(Conditions).open.values()) if told else ():
+        if wait.parallel_group_path:
+            _satisfy(turn, wait.sequence)
+
+
 def give_up(turn: Turn, command: CancelConditionWait) -> None:
     opened = turn.run.part(Conditions).open.get(command.step)
     if opened is not None:
@@ -159,7 +184,7 @@ def infer(turn: Turn, task: Task, commands: list[Command]) -> list[Command]:
 
     The same wait sent again is the open one: nothing is recorded, its timeout goes on. A timeout counts once it was shown.
     """
-    open = list(turn.run.part(Conditions).open.values())
+    open = [wait for wait in turn.run.part(Conditions).open.values() if not wait.parallel_group_path]
     if not open:
         return commands
     fired = {
@@ -187,16 +212,46 @@ def _is(wait: ConditionWaitOpened, command: Command) -> bool:
 
 def _opened(run: Run, event: ConditionWaitOpened, entry: Recorded) -> None:
     run.part(Conditions).open[event.sequence] = event
+    groups.join(run, event.sequence, event.parallel_group_path, _WAIT)
 
 
 def _resolved(
     run: Run, event: ConditionWaitSatisfied | ConditionWaitTimedOut | ConditionWaitCancelled, entry: Recorded
 ) -> None:
     run.part(Conditions).open.pop(event.sequence, None)
+    given_up = isinstance(event, ConditionWaitCancelled)
+    groups.leave(run, event.sequence, event.parallel_group_path, not given_up, entry.clock, cancelled=given_up)
+
+
+class _Wait:
+    """A wait in a group: it is open from the start."""
+
+    def dispatched(self, run: Run, at: Micros) -> None:
+        """Nothing had held it back."""
+
+
+_WAIT = _Wait()
 
 
 def _outside(run: Run) -> bool:
     return bool(run.part(Conditions).open)
+
+
+def _wake(run: Run, event: ConditionWaitSatisfied, entry: Recorded) -> Resume | None:
+    """Code that has satisfied a wait itself goes on by itself; in a selection it learns here whether that has won."""
+    if not event.parallel_group_path or not groups.wakes(run, event.sequence):
+        return None
+    return Resume(
+        workflow_wait_kind="condition",
+        open_wait_id=event.condition_wait_id,
+        resume_source_kind="condition_wait",
+        resume_source_id=event.condition_wait_id,
+        condition_wait_id=event.condition_wait_id,
+        condition_key=event.condition_key,
+        condition_definition_fingerprint=event.condition_definition_fingerprint,
+        workflow_sequence=entry.sequence,
+        workflow_event_type="ConditionWaitSatisfied",
+    )
 
 
 def _shape(event: ConditionWait) -> Shape:
@@ -225,7 +280,10 @@ FEATURE = Feature(
         ConditionWaitTimedOut: _resolved,
         ConditionWaitCancelled: _resolved,
     },
+    resume={ConditionWaitSatisfied: _wake},
     infer=infer,
+    acknowledged=_news,
+    timed_out=_timed_out_in_selection,
     outside=_outside,
     shapes={
         ConditionWaitOpened: _shape,

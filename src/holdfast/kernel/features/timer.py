@@ -157,6 +157,8 @@ def _fire(turn: Turn, step: int) -> None:
             **_behind(timer),
         )
     )
+    if timer.timer_kind is not None:
+        turn.machine.timed_out(turn, step)
 
 
 def _behind(timer: TimerScheduled) -> dict[str, Any]:
@@ -187,20 +189,23 @@ _CLOCK = _Clock()
 
 def _scheduled(run: Run, event: TimerScheduled, entry: Recorded) -> None:
     run.part(Timers).pending[event.sequence] = event
-    groups.join(run, event.sequence, event.parallel_group_path, _CLOCK)
+    if event.timer_kind is None:  # otherwise the wait it stands behind is the leaf
+        groups.join(run, event.sequence, event.parallel_group_path, _CLOCK)
     run.remind(event.fire_at, "timer", event.sequence)
 
 
 def _cancelled(run: Run, event: TimerCancelled, entry: Recorded) -> None:
     run.part(Timers).pending.pop(event.sequence, None)
-    groups.leave(run, event.sequence, event.parallel_group_path, False, entry.clock)
+    if event.timer_kind is None:
+        groups.leave(run, event.sequence, event.parallel_group_path, False, entry.clock, cancelled=True)
 
 
 def _fired(run: Run, event: TimerFired, entry: Recorded) -> None:
     timers = run.part(Timers)
     timers.pending.pop(event.sequence, None)
-    groups.leave(run, event.sequence, event.parallel_group_path, True, entry.clock)
-    if event.timer_kind is not None:
+    if event.timer_kind is None:
+        groups.leave(run, event.sequence, event.parallel_group_path, True, entry.clock)
+    else:
         timers.fired[event.sequence] = entry.sequence
 
 

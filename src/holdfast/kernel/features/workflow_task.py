@@ -220,6 +220,7 @@ def fail(turn: Turn, message: FailWorkflowTask) -> None:
     if block.type == WAITING_FOR_HISTORY and task.upto is None:  # a task apart has all the history it is for
         turn.act_for(lease.context(task))
         turn.machine.before_commands(turn, task)
+        turn.machine.acknowledged(turn, task)
         turn.act_for(NO_CONTEXT)
         _close(turn, task)
     else:

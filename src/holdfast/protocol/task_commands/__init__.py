@@ -29,6 +29,7 @@ from holdfast.protocol.task_commands.steps import (
 )
 from holdfast.protocol.task_commands.waits import (
     WireApplySignal,
+    WireCancelSelection,
     WireCompleteUpdate,
     WireConditionWait,
     WireFailUpdate,
@@ -58,6 +59,7 @@ WireCommand = (
     | WireCancelTimer
     | WireCancelActivity
     | WireCancelChild
+    | WireCancelSelection
     | WireSignalChild
     | WireSignalChildFromUpdate
     | WireComplete

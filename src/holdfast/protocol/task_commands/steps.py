@@ -16,6 +16,7 @@ from holdfast.kernel.features.search import UpsertSearchAttributes
 from holdfast.kernel.features.side_effect import RecordSideEffect
 from holdfast.kernel.features.timer import CancelTimer, StartTimer
 from holdfast.kernel.features.version import RecordVersionMarker
+from holdfast.kernel.session import WorkerSession
 from holdfast.protocol.payloads import bare_blob, payload
 from holdfast.protocol.task_commands.base import Name, Seconds, Text, Wire, WireMember, WireStep, WireTimeouts, memo
 
@@ -28,6 +29,7 @@ class WireScheduleActivity(WireTimeouts, frozen=True, kw_only=True, tag="schedul
     queue: Name | None = None
     task_queue: Name | None = None
     connection: Name | None = None
+    worker_session: WorkerSession | None = None
 
     def command(self, at: str) -> Command:
         given = self.arguments if self.arguments is not None else self.input
@@ -39,6 +41,7 @@ class WireScheduleActivity(WireTimeouts, frozen=True, kw_only=True, tag="schedul
             queue=self.queue or self.task_queue,
             connection=self.connection,
             retry_policy=self.policy(),
+            worker_session=self.worker_session,
             parallel_group_path=self.parallel_group_path,
         )
 

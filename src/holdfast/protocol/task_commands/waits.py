@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import Meta
 
 from holdfast.kernel.command import Command
 from holdfast.kernel.features.condition import OpenConditionWait, SatisfyConditionWait, TimeOutConditionWait
+from holdfast.kernel.features.select import CancelSelectionOperation
 from holdfast.kernel.features.signal import ApplySignal, OpenSignalWait
 from holdfast.kernel.features.update import CompleteUpdate, FailUpdate
 from holdfast.protocol.payloads import bare_blob, payload
-from holdfast.protocol.task_commands.base import Name, Seconds, Text, Wire, WireException, WireStep
+from holdfast.protocol.task_commands.base import Name, Seconds, Text, Wire, WireException, WireMember, WireStep
 
 
-class WireConditionWait(WireStep, frozen=True, kw_only=True, tag="open_condition_wait"):
+class WireConditionWait(WireMember, frozen=True, kw_only=True, tag="open_condition_wait"):
     condition_key: str | None = None
     condition_definition_fingerprint: str | None = None
     timeout_seconds: Seconds | None = None
@@ -25,6 +28,7 @@ class WireConditionWait(WireStep, frozen=True, kw_only=True, tag="open_condition
             condition_definition_fingerprint=self.condition_definition_fingerprint,
             timeout_seconds=self.timeout_seconds,
             satisfied=self.satisfied,
+            parallel_group_path=self.parallel_group_path,
         )
 
 
@@ -57,6 +61,27 @@ class WireApplySignal(Wire, frozen=True, kw_only=True, tag="apply_signal"):
 
     def command(self, at: str) -> Command:
         return ApplySignal(step=self.step, signal_id=self.signal_id, value=bare_blob(self.value, f"{at}.value"))
+
+
+class WireCancelSelection(Wire, frozen=True, kw_only=True, tag="cancel_selection_operation"):
+    selection_group_id: Name
+    member_key: Name | Annotated[int, Meta(ge=0)]
+    member_index: Annotated[int, Meta(ge=0)]
+    member_base_sequence: Annotated[int, Meta(ge=1)]
+    member_size: Annotated[int, Meta(ge=1)]
+    operation_kind: Name
+    operation_identity: Name
+
+    def command(self, at: str) -> Command:
+        return CancelSelectionOperation(
+            selection_group_id=self.selection_group_id,
+            member_key=self.member_key,
+            member_index=self.member_index,
+            member_base_sequence=self.member_base_sequence,
+            member_size=self.member_size,
+            operation_kind=self.operation_kind,
+            operation_identity=self.operation_identity,
+        )
 
 
 class WireCompleteUpdate(Wire, frozen=True, kw_only=True, tag="complete_update"):

@@ -143,10 +143,22 @@ async def builds(server: Server, call: Call) -> dict[str, Any]:
         "namespace": call.namespace,
         "task_queue": name,
         "stale_after_seconds": server.settings.worker_stale_after_seconds,
+        "overlap": _overlap(server, serving),
         "build_ids": [
             _cohort(server, call.namespace, name, build, [w for w in serving if w.build_id == build])
             for build in sorted(known, key=lambda build: build or "")
         ],
+    }
+
+
+def _overlap(server: Server, serving: list[Worker]) -> dict[str, Any]:
+    """Whether builds work side by side, and what a worker of the wrong one is told: a claim across builds is refused."""
+    live = sorted({worker.build_id or "" for worker in serving if status_of(server, worker) == "active"})
+    return {
+        "live": len(live) > 1,
+        "builds": [build or None for build in live],
+        "unsafe_claims_blocked": True,
+        "blocked_reason": "compatibility_blocked",
     }
 
 

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from holdfast.protocol import requests as ask
 from holdfast.protocol.history import iso
-from holdfast.server.auth import ADMIN, OPERATOR
+from holdfast.server.auth import ADMIN, OPERATOR, within
 from holdfast.server.call import Call
 from holdfast.server.namespaces import Namespace, checked_name
 from holdfast.server.problems import Problem
@@ -32,12 +32,14 @@ class UpdateBody(Struct, frozen=True, kw_only=True):
 
 
 async def listing(server: Server, call: Call) -> dict[str, Any]:
-    return {"namespaces": [_shown(namespace) for namespace in server.namespaces.all()]}
+    found = [namespace for namespace in server.namespaces.all() if call.bound in (None, namespace.name)]
+    return {"namespaces": [_shown(namespace) for namespace in found]}
 
 
 async def create(server: Server, call: Call) -> Answer:
     body = call.decode(CreateBody)
     name = checked_name(body.name)
+    within(name, call.bound)
     if server.namespaces.get(name) is not None:
         raise Problem(409, "namespace_already_exists", f"there is a namespace {name!r} already", namespace=name)
     namespace = Namespace(

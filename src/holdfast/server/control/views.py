@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from holdfast.kernel.decision import RunRow
 from holdfast.kernel.features.close import WorkflowCompleted
 from holdfast.kernel.features.memo import MemoUpserted
 from holdfast.kernel.features.start import WorkflowStarted
-from holdfast.kernel.values import CODEC
+from holdfast.kernel.values import CODEC, SECOND
 from holdfast.protocol.history import iso
 from holdfast.protocol.payloads import decoded, envelope
 from holdfast.protocol.requests import Description
@@ -76,8 +78,45 @@ async def described(server: Server, found: Description) -> dict[str, Any]:
         "liveness_state": found.liveness_state,
         "next_wake_at": optional_iso(found.next_wake),
         "exception_count": found.exception_count,
+        "actions": msgspec.to_builtins(found.actions),
+        "can_query": found.actions is not None and found.actions.can_query,
+        "query_blocked_reason": None if found.actions is None else found.actions.query_blocked_reason,
+        **fleet(server, found.run),
     }
     return view
+
+
+def fleet(server: Server, row: RunRow) -> dict[str, Any]:
+    """The workers that could run this: those of its namespace and queue that were heard of lately."""
+    wanted = row.compatibility
+    live = [worker for worker in server.workers.on(row.namespace, row.queue) if not server.workers.stale(worker)]
+    able = [worker for worker in live if wanted is None or worker.build_id == wanted]
+    if able:
+        reason = None
+    elif live:
+        reason = f"no live worker on queue {row.queue!r} has the build {wanted!r}"
+    else:
+        reason = f"no worker on queue {row.queue!r} was heard of in the last {server.workers.stale_after_seconds} s"
+    return {
+        "compatibility_namespace": row.namespace,
+        "compatibility_fleet_reason": reason,
+        "compatibility_fleet": [
+            {
+                "worker_id": worker.worker_id,
+                "namespace": worker.namespace,
+                "host": worker.process_metrics.get("host"),
+                "process_id": worker.process_metrics.get("process_id"),
+                "connection": None,
+                "queue": worker.task_queue,
+                "supported": [] if worker.build_id is None else [worker.build_id],
+                "supports_required": worker in able,
+                "recorded_at": iso(server.workers.last_heard(worker)),
+                "expires_at": iso(server.workers.last_heard(worker) + server.workers.stale_after_seconds * SECOND),
+                "source": "worker_registration",
+            }
+            for worker in live
+        ],
+    }
 
 
 async def run_of_workflow(server: Server, row: RunRow, *, is_current: bool) -> dict[str, Any]:

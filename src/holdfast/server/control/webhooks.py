@@ -8,16 +8,21 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from holdfast.protocol import requests as ask
-from holdfast.server.auth import OPERATOR
+from holdfast.server.auth import OPERATOR, WORKER
 from holdfast.server.call import Call
 from holdfast.server.control import commands, queries
 from holdfast.server.control.commands import CommandBody, SignalBody, SignalWithStartBody, UpdateBody
 from holdfast.server.control.starting import StartBody, start
 from holdfast.server.control.views import described
+from holdfast.server.problems import invalid
 from holdfast.server.routing import Answer, Route
 from holdfast.server.server import Server
+from holdfast.server.worker import activity_tasks
+from holdfast.server.worker.polls import Name
+from holdfast.server.worker.workflow_tasks import ClaimBody
 
 
 class WaitingUpdateBody(UpdateBody, frozen=True, kw_only=True):
@@ -26,7 +31,7 @@ class WaitingUpdateBody(UpdateBody, frozen=True, kw_only=True):
 
 async def start_of_type(server: Server, call: Call) -> Answer:
     """Start by the type in the path."""
-    given = msgspec.json.decode(call.body or b"{}", type=dict[str, Any])
+    given = call.decode(dict[str, Any])
     call.body = msgspec.json.encode(given | {"workflow_type": call.params["workflow_type"]})
     answer = await start(server, call)
     return answer._replace(status=202 if answer.status == 201 else answer.status)
@@ -34,7 +39,7 @@ async def start_of_type(server: Server, call: Call) -> Answer:
 
 async def start_and_signal(server: Server, call: Call) -> Answer:
     """Start by the type in the path, and signal in the same commit."""
-    given = msgspec.json.decode(call.body or b"{}", type=dict[str, Any])
+    given = call.decode(dict[str, Any])
     given["workflow_type"] = call.params["workflow_type"]
     call.params["workflow_id"] = str(given.get("workflow_id") or server.engine.world.ids.ulid())
     call.body = msgspec.json.encode(given)
@@ -53,7 +58,57 @@ async def describe(server: Server, call: Call) -> dict[str, Any]:
     return await described(server, found)
 
 
+class OwnedBody(Struct, frozen=True, kw_only=True):
+    """Whose attempt it is; which one, the path says."""
+
+    lease_owner: Name
+
+
+class CompleteAttempt(OwnedBody, frozen=True, kw_only=True):
+    result: Any = None
+
+
+class FailAttempt(OwnedBody, frozen=True, kw_only=True):
+    failure: activity_tasks.ActivityFailure
+
+
+class HeartbeatAttempt(OwnedBody, frozen=True, kw_only=True):
+    details: dict[str, Any] | None = None
+    progress: dict[str, Any] | None = None
+
+
+async def complete_attempt(server: Server, call: Call) -> dict[str, Any]:
+    return await activity_tasks.complete(server, _of_attempt(call, CompleteAttempt))
+
+
+async def fail_attempt(server: Server, call: Call) -> dict[str, Any]:
+    return await activity_tasks.fail(server, _of_attempt(call, FailAttempt))
+
+
+async def heartbeat_attempt(server: Server, call: Call) -> dict[str, Any]:
+    return await activity_tasks.heartbeat(server, _of_attempt(call, HeartbeatAttempt))
+
+
+async def attempt_status(server: Server, call: Call) -> dict[str, Any]:
+    owner = call.query.get("lease_owner")
+    if not owner:
+        raise invalid("lease_owner", "say in the query whose attempt it is: ?lease_owner=WORKER")
+    call.body = msgspec.json.encode({"lease_owner": owner})
+    return await activity_tasks.status(server, _of_attempt(call, OwnedBody))
+
+
+def _of_attempt(call: Call, shape: type[OwnedBody]) -> Call:
+    """The worker's verb for the attempt in the path. Its task is any of the same step: the attempt says which."""
+    given: dict[str, Any] = msgspec.to_builtins(call.decode(shape))
+    attempt = call.params["attempt_id"]
+    run_id, _, rest = attempt.partition("-")
+    call.params["task_id"] = f"{run_id}-a{rest.partition('-')[0]}.1"
+    call.body = msgspec.json.encode(given | {"activity_attempt_id": attempt})
+    return call
+
+
 _PLACES = ("/webhooks/instances/{workflow_id}", "/webhooks/instances/{workflow_id}/runs/{run_id}")
+_ATTEMPT = "/webhooks/activity-attempts/{attempt_id}"
 _VERBS = {
     "cancel": commands.cancel,
     "terminate": commands.terminate,
@@ -88,6 +143,13 @@ ROUTES = [
         Route("POST", f"{place}/queries/{{name}}", queries.query, "discovery", OPERATOR, body=SignalBody)
         for place in _PLACES
     ),
+    Route(
+        "POST", "/webhooks/activity-tasks/{task_id}/claim", activity_tasks.claim, "discovery", WORKER, body=ClaimBody
+    ),
+    Route("GET", _ATTEMPT, attempt_status, "discovery", WORKER),
+    Route("POST", f"{_ATTEMPT}/complete", complete_attempt, "discovery", WORKER, body=CompleteAttempt),
+    Route("POST", f"{_ATTEMPT}/fail", fail_attempt, "discovery", WORKER, body=FailAttempt),
+    Route("POST", f"{_ATTEMPT}/heartbeat", heartbeat_attempt, "discovery", WORKER, body=HeartbeatAttempt),
     Route("GET", f"{_PLACES[0]}/updates/{{update_id}}", commands.get_update, "discovery", OPERATOR),
     Route("GET", f"{_PLACES[0]}/describe", describe, "discovery", OPERATOR),
 ]

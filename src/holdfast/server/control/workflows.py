@@ -13,6 +13,7 @@ from holdfast.server.discovery import STATUS_ALIASES
 from holdfast.server.problems import invalid
 from holdfast.server.routing import Route
 from holdfast.server.server import Server
+from holdfast.server.visibility import both, where
 
 
 async def describe(server: Server, call: Call) -> dict[str, Any]:
@@ -52,14 +53,19 @@ async def listing(server: Server, call: Call) -> dict[str, Any]:
         instead = STATUS_ALIASES.get(status)
         advice = f"; {status} workflows are in the bucket {instead!r}" if instead else ""
         raise invalid("status", f"status must be one of {', '.join(BUCKETS)}, not {status!r}{advice}")
+    asked = where(server, call.namespace, call.query.get("query") or "")
     token = call.query.get("next_page_token") or None
     rows = await server.operations.call(
         ask.ListWorkflows(
             namespace=call.namespace,
-            workflow_type=call.query.get("workflow_type") or None,
-            business_key=call.query.get("business_key") or None,
-            queue=call.query.get("task_queue") or None,
-            statuses=BUCKETS[status] if status else None,
+            workflow_type=call.query.get("workflow_type") or asked.fields.get("workflow_type"),
+            business_key=call.query.get("business_key") or asked.fields.get("business_key"),
+            queue=call.query.get("task_queue") or asked.fields.get("queue"),
+            workflow_id=asked.fields.get("workflow_id"),
+            run_id=asked.fields.get("run_id"),
+            compatibility=asked.fields.get("compatibility"),
+            searches=tuple(asked.searches),
+            statuses=both(BUCKETS[status] if status else None, asked.statuses),
             current=True,
             before=after_token(token, "next_page_token") if token else None,
             limit=size + 1,

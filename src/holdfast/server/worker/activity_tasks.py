@@ -22,6 +22,7 @@ from holdfast.server.routing import Answer, Route
 from holdfast.server.server import Server
 from holdfast.server.worker.polls import Name, PollBody, leased, nothing, park, polling
 from holdfast.server.worker.workflow_tasks import ClaimBody, claiming
+from holdfast.server.workers import Worker
 
 
 class AttemptBody(Struct, frozen=True, kw_only=True):
@@ -73,6 +74,7 @@ async def poll(server: Server, call: Call) -> Answer:
 async def claim(server: Server, call: Call) -> Answer:
     body = call.decode(ClaimBody)
     worker = claiming(server, call, body.worker_id or body.lease_owner)
+    await _check_session(server, call, worker)
     assigned = await server.operations.call(
         ask.ClaimActivityTask(
             task_id=call.params["task_id"],
@@ -124,6 +126,9 @@ async def heartbeat(server: Server, call: Call) -> dict[str, Any]:
             progress=_progress(body),
         )
     )
+    held = server.engine.leases.get(call.params["task_id"])
+    if reply.can_continue and held is not None and held.session is not None:
+        server.sessions.heard(call.namespace, held.session.session_id)
     return _state(call, body, reply)
 
 
@@ -136,6 +141,17 @@ async def status(server: Server, call: Call) -> dict[str, Any]:
         )
     )
     return _state(call, body, reply)
+
+
+async def _check_session(server: Server, call: Call, worker: Worker) -> None:
+    place = await server.engine.store.locate(run_of(call.params["task_id"]))
+    loaded = (
+        None if place is None or place.namespace != call.namespace else await server.engine.store.load(place.workflow)
+    )
+    for task in () if loaded is None else loaded.tasks:
+        if task.id == call.params["task_id"] and task.session is not None:
+            server.sessions.check_claim(worker, task.session)
+            server.sessions.took(call.namespace, task.session, worker.worker_id)
 
 
 def _same_task(call: Call, body: AttemptBody) -> None:

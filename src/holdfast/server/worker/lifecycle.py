@@ -124,6 +124,7 @@ async def leave(server: Server, namespace: str, worker_id: str) -> dict[str, Any
     held = server.engine.leases.of(namespace, worker_id)
     for task in held:
         server.release(task)
+    server.sessions.relieve(namespace, worker.task_queue)
     return {
         "worker_id": worker_id,
         "outcome": "deregistered",

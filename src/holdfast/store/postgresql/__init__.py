@@ -77,6 +77,17 @@ class PostgresqlStore(Reading):
 
         self._spawn(go())
 
+    def prune(self, workflow: int, run: int, done: Callable[[bool | Unavailable], None]) -> None:
+        async def go() -> None:
+            try:
+                gone = await self._writer.prune(workflow, run)
+            except Unavailable as error:
+                done(error)
+            else:
+                done(gone)
+
+        self._spawn(go())
+
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work, name="holdfast-commit")
         self._under_way.add(task)

@@ -356,3 +356,49 @@ with mark as (
   set batch = excluded.batch, stale = excluded.stale
 )
 select (select count(*) from mark), (select array_agg(key) from passed)
+
+-- name: expired
+-- Closed runs, the oldest first, by the index on status.
+select key, workflow, run_id, number, namespace, workflow_id, workflow_type, status, closed_reason, queue, connection,
+  compatibility, business_key, labels, search_attributes, started_at, closed_at, length, archived_at
+from run
+where status in ('completed', 'failed', 'cancelled', 'terminated')
+  and closed_at < $1
+  and namespace = $2
+order by closed_at
+limit $3
+
+-- name: current
+-- The instance of an expired run while that is its last one; nobody may decide on it until this transaction ends.
+select awaited > 0
+  or exists (select 1 from send where sender = workflow.key)
+  or exists (
+    select 1
+    from send
+    where send.namespace = workflow.namespace
+      and send.workflow_id = workflow.workflow_id
+  )
+from workflow
+where key = $1
+  and run = $2
+for update
+
+-- name: forget_instance
+delete from workflow
+where key = $1
+
+-- name: forget_commands
+delete from command
+where workflow = $1
+
+-- name: forget_tasks
+delete from task
+where workflow = $1
+
+-- name: forget_events
+delete from event
+where run = $1
+
+-- name: forget_run
+delete from run
+where key = $1

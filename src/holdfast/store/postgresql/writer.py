@@ -240,6 +240,23 @@ class Writer:
         else:
             await self.do(lambda session: session.execute(self._sql["keep"], kind, namespace, name, body))
 
+    async def prune(self, workflow: int, run: int) -> bool:
+        """One run in one transaction; with the last run of an instance goes the instance."""
+
+        async def remove(session: Connection) -> bool:
+            async with session.transaction():
+                current = await session.fetch(self._sql["current"], workflow, run)
+                if current and current[0][0]:
+                    return False
+                if current:
+                    for name in ("forget_instance", "forget_commands", "forget_tasks"):
+                        await session.execute(self._sql[name], workflow)
+                for name in ("forget_events", "forget_run"):
+                    await session.execute(self._sql[name], run)
+            return True
+
+        return await self.do(remove)
+
     async def acquire(self) -> bool:
         if self.holder:
             return True

@@ -87,6 +87,9 @@ class SqliteStore(Reading):
     def keep(self, entry: Entry, done: Callable[[Unavailable | None], None]) -> None:
         self._writer.keep(entry, done)
 
+    def prune(self, workflow: int, run: int, done: Callable[[bool | Unavailable], None]) -> None:
+        self._writer.prune(workflow, run, done)
+
     # -- one engine per file
 
     @at_once

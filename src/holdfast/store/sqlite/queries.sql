@@ -237,3 +237,58 @@ values
 -- name: take_send
 delete from send
 where key = ?
+
+-- name: expired
+-- Closed runs, the oldest first, by the index on status.
+select key, workflow, run_id, number, namespace, workflow_id, workflow_type, status, closed_reason, queue, connection,
+  compatibility, business_key, labels, search_attributes, started_at, closed_at, length, archived_at
+from run
+where status in ('completed', 'failed', 'cancelled', 'terminated')
+  and closed_at < ?
+  and namespace = ?
+order by closed_at
+limit ?
+
+-- name: owed
+-- What this instance has to tell others, or others to it: while there is any, it stays.
+select 1
+from workflow
+where key = ?
+  and (
+    awaited > 0
+    or exists (select 1 from send where sender = workflow.key)
+    or exists (
+      select 1
+      from send
+      where send.namespace = workflow.namespace
+        and send.workflow_id = workflow.workflow_id
+    )
+  )
+
+-- name: forget_instance
+-- Only while the run that has expired is still its last one.
+delete from workflow
+where key = ?
+  and run = ?
+
+-- name: forget_commands
+delete from command
+where workflow = ?
+
+-- name: forget_tasks
+delete from task
+where workflow = ?
+
+-- name: forget_events
+delete from event
+where run = ?
+
+-- name: forget_run
+delete from run
+where key = ?
+
+-- name: is_current
+select 1
+from workflow
+where key = ?
+  and run = ?

@@ -48,7 +48,7 @@ class Writer:
             name: [_of_rows(sql[name], size) for size in _CHUNKS]
             for name in ("guard_new", "insert_run", "insert_event", "put_task", "insert_command", "insert_send")
         }
-        self._kept: list[tuple[Entry, Callable[[Unavailable | None], None]]] = []  # waiting for the connection
+        self._later: list[Callable[[], None]] = []  # waiting for the connection
         self.tell = False  # leave a notice for the engine, because we are not it
         self.away = False  # the connection is with the commit thread; touching it would wait for the disk
 
@@ -74,19 +74,48 @@ class Writer:
     def _elsewhere(self, offload: Offload, work: Callable[[], Applied], done: Callable[[Applied], None]) -> None:
         def back(result: Applied) -> None:
             self.away = False
-            kept, self._kept = self._kept, []
-            for entry, written in kept:
-                written(self._keep(entry))
+            later, self._later = self._later, []
+            for work in later:
+                work()
             done(result)
 
         self.away = True
         offload(work, back)
 
     def keep(self, entry: Entry, done: Callable[[Unavailable | None], None]) -> None:
+        self._when_here(lambda: done(self._keep(entry)))
+
+    def prune(self, workflow: int, run: int, done: Callable[[bool | Unavailable], None]) -> None:
+        self._when_here(lambda: done(self._prune(workflow, run)))
+
+    def _when_here(self, work: Callable[[], None]) -> None:
         if self.away:
-            self._kept.append((entry, done))
+            self._later.append(work)
         else:
-            done(self._keep(entry))
+            work()
+
+    def _prune(self, workflow: int, run: int) -> bool | Unavailable:
+        """One run in one transaction; with the last run of an instance goes the instance."""
+        connection = self.connection
+        if connection is None:
+            return unavailable(self.path, sqlite3.OperationalError("the database is closed"))
+        try:
+            connection.execute("begin immediate")
+            if connection.execute(self._sql["is_current"], (workflow, run)).fetchone() is not None:
+                if connection.execute(self._sql["owed"], (workflow,)).fetchone() is not None:
+                    connection.execute("rollback")
+                    return False
+                connection.execute(self._sql["forget_instance"], (workflow, run))
+                connection.execute(self._sql["forget_commands"], (workflow,))
+                connection.execute(self._sql["forget_tasks"], (workflow,))
+            connection.execute(self._sql["forget_events"], (run,))
+            connection.execute(self._sql["forget_run"], (run,))
+            connection.execute("commit")
+        except sqlite3.Error as error:
+            with suppress(sqlite3.Error):
+                connection.execute("rollback")
+            return unavailable(self.path, error)
+        return True
 
     def _keep(self, entry: Entry) -> Unavailable | None:
         """One small transaction of its own; outside of one, a statement commits itself."""

@@ -16,6 +16,7 @@ from holdfast.kernel.failure import Failure
 from holdfast.kernel.features.failures import Raised, remember
 from holdfast.kernel.groups import GroupEntry
 from holdfast.kernel.retry import RetryPolicy
+from holdfast.kernel.session import WorkerSession
 from holdfast.kernel.state import Run
 from holdfast.kernel.values import CODEC, Micros, Routing, activity_task_id, seconds
 
@@ -37,6 +38,7 @@ class ActivitySnapshot(Struct, frozen=True, kw_only=True, omit_defaults=True):
     routing: Routing
     arguments: bytes | None = None
     payload_codec: str = CODEC
+    worker_session: WorkerSession | None = None
 
 
 class _ActivityEvent(StepEvent, frozen=True, kw_only=True, omit_defaults=True):
@@ -247,7 +249,14 @@ def retry_scheduled(run: Run, event: ActivityRetryScheduled, entry: Recorded) ->
 def closed(run: Run, event: Terminal, entry: Recorded) -> None:
     run.part(Activities).open.pop(event.sequence, None)
     if event.parallel_group_path:
-        groups.leave(run, event.sequence, event.parallel_group_path, isinstance(event, ActivityCompleted), entry.clock)
+        groups.leave(
+            run,
+            event.sequence,
+            event.parallel_group_path,
+            isinstance(event, ActivityCompleted),
+            entry.clock,
+            cancelled=isinstance(event, ActivityCancelled),
+        )
     if isinstance(event, ActivityFailed | ActivityTimedOut):
         remember(
             run,

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
-from holdfast.kernel import groups
+from holdfast.kernel import groups, session
 from holdfast.kernel.command import Command, StepCommand
 from holdfast.kernel.features.activity.records import (
     Activities,
@@ -18,10 +18,11 @@ from holdfast.kernel.groups import GroupEntry
 from holdfast.kernel.limits import Breach, over_count
 from holdfast.kernel.message import Refused
 from holdfast.kernel.retry import RetryPolicy
+from holdfast.kernel.session import WorkerSession
 from holdfast.kernel.state import Run, Workflow
 from holdfast.kernel.task import Task
 from holdfast.kernel.turn import Turn
-from holdfast.kernel.values import Micros, execution_id, reroute
+from holdfast.kernel.values import Micros, Routing, execution_id, reroute
 
 _ONCE = RetryPolicy(max_attempts=1)
 _TIMEOUTS = ("start_to_close_timeout", "schedule_to_start_timeout", "schedule_to_close_timeout", "heartbeat_timeout")
@@ -35,6 +36,7 @@ class ScheduleActivity(StepCommand, frozen=True, kw_only=True, omit_defaults=Tru
     queue: str | None = None
     connection: str | None = None
     retry_policy: RetryPolicy | None = None
+    worker_session: WorkerSession | None = None
     parallel_group_path: list[GroupEntry] = []
 
 
@@ -46,6 +48,7 @@ class CancelActivity(Command, frozen=True, kw_only=True, omit_defaults=True, tag
 
 def check(turn: Turn, command: ScheduleActivity) -> None:
     groups.check(command.parallel_group_path)
+    session.check(command.worker_session)
     if not command.activity_type:
         raise Refused("invalid_commands", "schedule_activity needs an activity_type", field="activity_type")
     policy = command.retry_policy
@@ -100,14 +103,23 @@ def apply(turn: Turn, command: ScheduleActivity) -> None:
             activity_class=command.activity_class,
             activity=ActivitySnapshot(
                 retry_policy=command.retry_policy or _ONCE,
-                routing=reroute(run.routing, queue=command.queue, connection=command.connection),
+                routing=_routing(run, command),
                 arguments=command.arguments,
+                worker_session=command.worker_session,
             ),
             parallel_group_path=command.parallel_group_path,
         )
     )
     if not (command.parallel_group_path and groups.held_back(run, step)):
         turn.put(task_of(turn.flow, run, run.part(Activities).open[step]))
+
+
+def _routing(run: Run, command: ScheduleActivity) -> Routing:
+    """Where the activity runs: what it says itself goes before what its session says."""
+    asked = command.worker_session
+    if asked is None:
+        return reroute(run.routing, queue=command.queue, connection=command.connection)
+    return reroute(run.routing, queue=command.queue or asked.queue, connection=command.connection or asked.connection)
 
 
 def dispatch(turn: Turn, step: int) -> bool:
@@ -131,6 +143,7 @@ def task_of(flow: Workflow, run: Run, execution: Execution) -> Task:
         available_at=execution.retry_at,
         created_at=execution.since,
         step=execution.step,
+        session=scheduled.activity.worker_session,
         attempt=execution.attempt,
         state="leased" if execution.running else "ready",
         owner=execution.owner,

@@ -1,0 +1,125 @@
+"""Retention: closed runs older than their namespace keeps them are removed, and written to the archive first if there is one.
+
+With the last run of an instance goes the instance. One that still owes others something, or is owed, stays until it is not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from holdfast.engine.engine import Engine
+from holdfast.engine.world import Alarm
+from holdfast.kernel.decision import RunRow
+from holdfast.kernel.values import SECOND, Micros
+from holdfast.protocol.export import bundle, canonical
+from holdfast.server.namespaces import Namespaces
+from holdfast.server.settings import Settings
+from holdfast.store import Unavailable
+
+log = logging.getLogger("holdfast.server")
+
+DAY = 86_400 * SECOND
+SCAN = 100
+
+
+class Retention:
+    def __init__(self, engine: Engine, namespaces: Namespaces, settings: Settings) -> None:
+        self._engine = engine
+        self._namespaces = namespaces
+        self._settings = settings
+        self._alarm: Alarm | None = None
+        self._turn: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        if self._settings.retention_interval_seconds:
+            world = self._engine.world
+            self._alarm = world.at(world.now() + self._settings.retention_interval_seconds * SECOND, self._ring)
+
+    def stop(self) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+        if self._turn is not None:
+            self._turn.cancel()
+
+    def cutoff(self, namespace: str) -> Micros:
+        found = self._namespaces.get(namespace)
+        return self._engine.world.now() - (30 if found is None else found.retention_days) * DAY
+
+    async def expired(self, namespace: str, limit: int = SCAN) -> list[RunRow]:
+        return await self._engine.store.expired(namespace, self.cutoff(namespace), limit)
+
+    async def sweep(self, namespace: str, runs: list[RunRow]) -> list[dict[str, Any]]:
+        """What became of each run."""
+        return [{"run_id": row.run_id, "workflow_id": row.workflow_id} | await self._one(row) for row in runs]
+
+    async def _one(self, row: RunRow) -> dict[str, Any]:
+        if row.closed_at is None or row.closed_at >= self.cutoff(row.namespace):
+            return {"outcome": "skipped", "reason": "not_expired"}
+        entry = self._engine.cache.get(row.workflow)
+        if entry is not None and (entry.inflight or entry.held):
+            return {"outcome": "skipped", "reason": "instance_busy"}
+        try:
+            await self._archive(row)
+        except (OSError, ValueError) as error:
+            log.error("run %s could not be archived and stays: %s", row.run_id, error)
+            return {"outcome": "failed", "reason": "archive_failed", "message": str(error)}
+        gone = await self._prune(row)
+        if isinstance(gone, Unavailable):
+            return {"outcome": "failed", "reason": "storage_unavailable", "message": str(gone)}
+        if gone and entry is not None and entry.flow.run is not None and entry.flow.run.key == row.key:
+            self._engine.discard_cached(entry)
+        return {"outcome": "pruned"} if gone else {"outcome": "skipped", "reason": "undelivered_sends"}
+
+    async def _prune(self, row: RunRow) -> bool | Unavailable:
+        done: asyncio.Future[bool | Unavailable] = self._engine.world.future()
+        self._engine.store.prune(row.workflow, row.key, lambda gone: None if done.done() else done.set_result(gone))
+        return await done
+
+    async def _archive(self, row: RunRow) -> None:
+        directory = self._settings.retention_archive
+        if directory is None:
+            return
+        store = self._engine.store
+        commands = [command for command in await store.commands(row.workflow) if command.run == row.key]
+        content = bundle(
+            row, await store.history(row.key), commands, [], self._engine.world.now(), self._settings.export_signing_key
+        )
+        _write(Path(directory) / f"{row.namespace}-{row.run_id}.json", canonical(content))
+
+    def _ring(self) -> None:
+        self._turn = self._engine.world.spawn(self._everywhere(), "holdfast-retention")
+
+    async def _everywhere(self) -> None:
+        try:
+            if self._engine.holder and self._engine.down is None:
+                for namespace in self._namespaces.all():
+                    await self._namespace(namespace.name)
+        except Exception:
+            log.exception("the retention pass failed; it is tried again")
+        self.start()
+
+    async def _namespace(self, name: str) -> None:
+        while found := await self.expired(name):
+            outcomes = [result["outcome"] for result in await self.sweep(name, found)]
+            if "pruned" not in outcomes or len(found) < SCAN:
+                return  # what is left stays for the next time
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Whole and on disk, or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_suffix(".part")
+    try:
+        with unfinished.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.replace(path)
+    finally:
+        with suppress(OSError):
+            unfinished.unlink()

@@ -1,0 +1,91 @@
+"""Fair shares: whoever waits is served in proportion to its weight, and nobody starves."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast.engine.backlog import Backlog, Shares
+from holdfast.engine.matching import Matching
+from holdfast.kernel.task import Task
+from holdfast.kernel.values import Routing
+
+
+def task(number: int, key: str | None, weight: int = 1, priority: int = 5, type: str = "t") -> Task:
+    routing = Routing(priority=priority, fairness_key=key, fairness_weight=weight)
+    return Task(
+        id=f"{number:06}", workflow=number, run=number, kind="workflow", type=type, routing=routing,
+        available_at=number, created_at=number,
+    )  # fmt: skip
+
+
+weights = st.dictionaries(st.sampled_from("abcdef"), st.integers(1, 10), min_size=2)
+arrivals = st.lists(st.sampled_from(" abcdef"), min_size=30, max_size=30)
+
+
+@settings(deadline=None, max_examples=50)
+@given(weights, arrivals)
+def test_no_key_starves_however_much_the_others_ask(shares: dict[str, int], coming: list[str]) -> None:
+    """While it waits, a key is served within one round of the others' weights, whatever arrives meanwhile."""
+    matching = Matching()
+    keys = [key for key in shares for _ in range(30)]
+    for number, key in enumerate(keys):
+        matching.enqueue(task(number, key, shares[key], type="xy"[number % 2]))
+    served: Counter[str] = Counter()
+    since = dict.fromkeys(shares, 0)
+    waiting = Counter(keys)
+    total = sum(shares.values())
+    for turn, greedy in enumerate(coming, 1):
+        if greedy in shares:  # some never stop asking
+            matching.enqueue(task(len(keys), greedy, shares[greedy]))
+            keys.append(greedy)
+            waiting[greedy] += 1
+        found = matching.next_for(lambda lane: True)
+        assert found is not None
+        key = keys[found[1]]
+        served[key] += 1
+        waiting[key] -= 1
+        since[key] = turn
+        for other in shares:
+            if waiting[other]:
+                assert turn - since[other] <= total / shares[other] + len(shares), f"{other} starves"
+                assert served[other] >= turn * shares[other] / total - len(shares), f"{other} gets less than its share"
+
+
+def test_a_key_that_was_idle_has_saved_up_nothing() -> None:
+    known: set[str] = set()
+    backlog = Backlog(Shares(), known)
+    numbers = iter(range(1000))
+
+    def add(key: str) -> None:
+        new = task(next(numbers), key)
+        known.add(new.id)
+        backlog.add(new)
+
+    def take() -> int:
+        assert backlog.first() is not None
+        id, number = backlog.take()
+        known.discard(id)
+        return number
+
+    for _ in range(10):
+        add("busy")
+    for _ in range(8):
+        take()
+    for _ in range(5):
+        add("idle")  # 10 to 14, after eight turns in which it asked for nothing
+    assert [take() for _ in range(4)] == [10, 8, 11, 9], "turn by turn"
+
+
+def test_priority_goes_before_fairness() -> None:
+    matching = Matching()
+    for number in range(3):
+        matching.enqueue(task(number, "a", priority=5))
+    matching.enqueue(task(3, "a", priority=1))
+    matching.enqueue(task(4, "b", priority=9))
+    order: list[int] = []
+    while (found := matching.next_for(lambda lane: True)) is not None:
+        order.append(found[1])
+    assert order == [3, 0, 1, 2, 4]

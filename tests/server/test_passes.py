@@ -1,0 +1,153 @@
+"""System passes: repair, retention, activity timeouts; and the archive of what retention removes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from durable_workflow.history_bundle_verify import verify_bundle
+
+from .kit import Api, serving
+
+DAY = 86_400
+
+
+async def finished(api: Api, workflow_id: str) -> str:
+    run_id = (await api.start(workflow_id))["run_id"]
+    await api.complete(await api.poll(), {"type": "complete_workflow"})
+    return run_id
+
+
+async def swept(api: Api, **body: Any) -> dict[str, Any]:
+    return (await api.control("POST", "/system/retention/pass", body)).json()
+
+
+async def test_closed_runs_older_than_the_namespace_keeps_them_are_removed() -> None:
+    async with serving(retention_interval_seconds=0) as api:
+        await api.register()
+        await api.control("PUT", "/namespaces/default", {"retention_days": 2})
+        old = await finished(api, "old")
+        await api.start("open")
+        await api.complete(await api.poll(), {"type": "start_timer", "delay_seconds": 9 * DAY})
+        await api.world.advance(1.5 * DAY)
+        young = await finished(api, "young")
+        assert (await swept(api))["processed"] == 0
+        await api.world.advance(DAY)
+        seen = (await api.control("GET", "/system/retention")).json()
+        assert (seen["expired_run_ids"], seen["retention_days"], seen["scan_pressure"]) == ([old], 2, False)
+        named = await swept(api, run_ids=[young, "no-such-run"])
+        assert [(r["outcome"], r["reason"]) for r in named["results"]] == [
+            ("skipped", "run_not_found"),
+            ("skipped", "not_expired"),
+        ]
+        done = await swept(api)
+        assert (done["pruned"], done["results"][0]["run_id"]) == (1, old)
+        assert (await api.control("GET", "/workflows/old")).json()["reason"] == "instance_not_found"
+        assert (await api.control("GET", f"/workflows/old/runs/{old}/history")).status_code == 404
+        left = (await api.control("GET", "/workflows")).json()["workflows"]
+        assert {w["workflow_id"] for w in left} == {"open", "young"}
+        store = api.server.engine.store
+        assert await store.expired("default", api.world.now(), 10) == [await store.run(young)]
+        assert await finished(api, "old") != old, "the id may be used again"
+
+
+async def test_it_happens_by_itself_and_spares_a_chain_that_goes_on() -> None:
+    async with serving(retention_interval_seconds=3600) as api:
+        await api.register()
+        await finished(api, "gone")
+        await api.start("chain")
+        await api.complete(await api.poll(), {"type": "continue_as_new"})
+        first, second = (await api.control("GET", "/workflows/chain/runs")).json()["runs"]
+        await api.world.advance(31 * DAY)
+        await api.world.advance(3601)
+        answer = await api.control("GET", "/workflows/chain/runs")
+        assert answer.status_code == 200, answer.text
+        runs = answer.json()["runs"]
+        assert [run["run_id"] for run in runs] == [second["run_id"]] != [first["run_id"]]
+        assert (await api.control("GET", "/workflows/gone")).status_code == 404
+        await api.complete(await api.poll(), {"type": "complete_workflow"})
+        assert (await api.describe("chain"))["status"] == "completed"
+
+
+async def test_what_is_removed_goes_to_the_archive_first(tmp_path: Path) -> None:
+    async with serving(retention_interval_seconds=0, retention_archive=str(tmp_path / "kept")) as api:
+        await api.register()
+        run_id = await finished(api, "old")
+        await api.world.advance(31 * DAY)
+        assert (await swept(api))["pruned"] == 1
+        (file,) = (tmp_path / "kept").iterdir()
+        assert file.name == f"default-{run_id}.json"
+        assert verify_bundle(json.loads(file.read_bytes()))["status"] == "ok"
+        await finished(api, "second")
+        await api.world.advance(31 * DAY)
+        file.unlink()
+        (tmp_path / "kept").rmdir()
+        (tmp_path / "kept").write_text("not a directory")
+        failed = await swept(api)
+        assert (failed["failed"], failed["results"][0]["reason"]) == (1, "archive_failed")
+        assert (await api.describe("second"))["status"] == "completed", "what cannot be archived stays"
+
+
+async def test_an_instance_that_owes_others_something_stays() -> None:
+    async with serving(retention_interval_seconds=0) as api:
+        await api.register()
+        await api.start("parent")
+        child = {"type": "start_child_workflow", "workflow_type": "order", "parent_close_policy": "abandon"}
+        await api.complete(await api.poll(), child)
+        started = await api.poll()
+        api.server.engine.sending.dispatch = lambda send: None  # type: ignore[method-assign] - the answer gets lost
+        await api.complete(started, {"type": "complete_workflow"})
+        await api.world.advance(31 * DAY)
+        outcome = await swept(api)
+        assert [(r["outcome"], r["reason"]) for r in outcome["results"]] == [("skipped", "undelivered_sends")]
+
+
+async def test_a_repair_pass_restores_what_history_expects() -> None:
+    async with serving() as api:
+        await api.register()
+        await api.start("lost")
+        await api.start("kept")
+        store = api.server.engine.store
+        key = await store.find("default", "lost")
+        store._writer.connection.execute("delete from task where workflow = ?", (key,))  # type: ignore[attr-defined]
+        seen = (await api.control("GET", "/system/repair")).json()
+        assert seen["candidates"]["missing_task_candidates"] == 1
+        assert seen["policy"]["failure_backoff_max_seconds"] == 60
+        done = (await api.control("POST", "/system/repair/pass", {})).json()
+        assert (done["selected_missing_task_candidates"], done["repaired_missing_tasks"]) == (1, 1)
+        assert (await api.control("GET", "/system/repair")).json()["candidates"]["total_candidates"] == 0
+        assert {(await api.poll())["workflow_id"] for _ in range(2)} == {"lost", "kept"}
+        partial = await api.control("POST", "/system/repair/pass", {"run_ids": ["nowhere"], "instance_id": "kept"})
+        assert partial.status_code == 207
+        assert partial.json()["existing_task_failures"] == [{"run_id": "nowhere", "reason": "run_not_found"}]
+
+
+async def test_activity_timeouts_are_told_by_the_engine_itself() -> None:
+    async with serving() as api:
+        await api.register()
+        await api.start()
+        await api.complete(
+            await api.poll(), {"type": "schedule_activity", "activity_type": "charge", "start_to_close_timeout": 5}
+        )
+        work = await api.poll("activity")
+        assert (await api.control("GET", "/system/activity-timeouts")).json()["expired_count"] == 0
+        api.world._still += 6_000_000  # the engine oversleeps
+        seen = (await api.control("GET", "/system/activity-timeouts")).json()
+        assert seen["expired_execution_ids"] == [work["activity_execution_id"]]
+        done = (await api.control("POST", "/system/activity-timeouts/pass", {})).json()
+        assert (done["enforced"], done["processed"]) == (1, 1)
+        assert "ActivityTimedOut" in await api.types()
+        again = (
+            await api.control(
+                "POST", "/system/activity-timeouts/pass", {"execution_ids": [work["activity_execution_id"], "nope"]}
+            )
+        ).json()
+        assert [r["reason"] for r in again["results"]] == ["not_expired", "execution_not_found"]
+
+
+async def test_passes_are_for_administrators() -> None:
+    async with serving(operator_token="o") as api:
+        for path in ("repair", "retention", "activity-timeouts"):
+            assert (await api.control("GET", f"/system/{path}", token="o")).status_code == 403
+            assert (await api.control("POST", f"/system/{path}/pass", {}, token="o")).status_code == 403
