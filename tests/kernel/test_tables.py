@@ -49,6 +49,10 @@ CHILD = (
 CHILD_CLOSED = "child_run_number child_status closed_reason closed_at"
 POLICY = "child_instance_id child_run_id policy reason child_call_id"
 UPDATE = "workflow_command_id update_id workflow_instance_id workflow_run_id update_name"
+PLAN = (
+    "spec action overlap_policy jitter_seconds max_runs memo search_attributes visibility_labels note next_fire"
+)
+FIRED = "occurrence_time effective_overlap_policy cause next_fire"
 STOP = "workflow_command_id workflow_instance_id workflow_run_id command_type reason"
 STOPPED = f"{STOP} failure_id failure_category closed_reason exception_class message"
 
@@ -124,6 +128,19 @@ ALLOWED = {
     " exception_type message handled",
     "SearchAttributesUpserted": "sequence attributes merged",
     "MemoUpserted": "sequence entries merged",
+    "ScheduleCreated": f"{PLAN} schedule_id paused trigger_number sequence_base",
+    "ScheduleUpdated": f"{PLAN} changed",
+    "SchedulePaused": "note",
+    "ScheduleResumed": "note next_fire",
+    "ScheduleTriggered": f"{FIRED} schedule_id trigger_number workflow_instance_id workflow_run_id outcome drained",
+    "ScheduleTriggerSkipped": f"{FIRED} reason skipped",
+    "ScheduleDeleted": "reason",
+    "ScheduleActionBuffered": FIRED,
+    "ScheduleActionClosed": "trigger_number workflow_instance_id workflow_run_id status closed_reason closed_at started"
+    " message",
+    "ScheduleActionContinued": "trigger_number workflow_instance_id workflow_run_id run_number",
+    "ScheduleRolledOver": "continued_to_run_id",
+    "ScheduleCarriedOn": "state",
 }
 """The payload keys of the catalogue, and ours behind them."""
 

@@ -39,6 +39,8 @@ class Deadline(NamedTuple):
     armed: Callable[[Workflow, Any], Micros | None]
     due: Callable[[Turn, Any], None]
     length: Callable[[Workflow, Any], Micros] | None = None
+    again: Callable[[Workflow, Any, Micros], Micros] | None = None
+    """When it is due instead by a clock since set back; unless told, its length from now."""
 
 
 class Value(Struct, frozen=True, gc=False):

@@ -32,6 +32,7 @@ from holdfast.kernel.features import (
     pause,
     reconcile,
     repair,
+    schedule,
     search,
     side_effect,
     signal,
@@ -77,6 +78,8 @@ FEATURES: tuple[Feature, ...] = (
     archive.FEATURE,
     reconcile.FEATURE,
     repair.FEATURE,
+    schedule.FEATURE,
+    schedule.ACTION,
 )
 
 
@@ -276,7 +279,8 @@ class Machine:
             if at > now and rule.length is not None and rule.armed(flow, id) == at:
                 length = rule.length(flow, id)
                 if at - now > length:
-                    run.rearmed[moment] = known.setdefault((run.key, moment), now + length)
+                    instead = now + length if rule.again is None else rule.again(flow, id, now)
+                    run.rearmed[moment] = known.setdefault((run.key, moment), instead)
         if run.rearmed:
             run.agenda = [(run.rearmed.get(moment, moment[0]), *moment[1:]) for moment in run.agenda]
             heapify(run.agenda)
