@@ -49,9 +49,7 @@ CHILD = (
 CHILD_CLOSED = "child_run_number child_status closed_reason closed_at"
 POLICY = "child_instance_id child_run_id policy reason child_call_id"
 UPDATE = "workflow_command_id update_id workflow_instance_id workflow_run_id update_name"
-PLAN = (
-    "spec action overlap_policy jitter_seconds max_runs memo search_attributes visibility_labels note next_fire"
-)
+PLAN = "spec action overlap_policy jitter_seconds max_runs memo search_attributes visibility_labels note next_fire"
 FIRED = "occurrence_time effective_overlap_policy cause next_fire"
 STOP = "workflow_command_id workflow_instance_id workflow_run_id command_type reason"
 STOPPED = f"{STOP} failure_id failure_category closed_reason exception_class message"

@@ -18,7 +18,7 @@ from holdfast.kernel.features.schedule.cron import CronError, parse, zone_of
 from holdfast.kernel.message import Refused
 from holdfast.kernel.values import SECOND, Micros
 
-COUNTED = 1_000_000  # missed occurrences are counted up to here
+COUNTED = 100_000  # missed occurrences are counted up to here
 MOST = 50  # expressions and intervals of one schedule
 
 _DURATION = re.compile(
