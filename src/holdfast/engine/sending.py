@@ -10,6 +10,8 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
 from holdfast.engine.recalling import recalled
 from holdfast.engine.world import Alarm
 from holdfast.kernel.features.delivery import Deliver
@@ -59,7 +61,8 @@ class Sending:
     def _next(self, pair: Pair) -> None:
         if self._stopped:
             return
-        message = Deliver(send=self._queues[pair][0])
+        send = self._queues[pair][0]
+        message = Deliver(send=replace(send, parcel=send.parcel.equipped(self._engine.define)))
         if message.repeats() is None:
             self._deliver(pair, message)
         else:

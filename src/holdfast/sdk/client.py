@@ -57,6 +57,8 @@ class AsyncClient:
     def __init__(
         self, transport: Transport, *, namespace: str = "default", exceptions: Exceptions | None = None
     ) -> None:
+        if "/" in namespace:
+            raise ValueError(f"{namespace!r} cannot be the name of a namespace; use a-z 0-9 . _ -")
         self._transport = transport
         self.namespace = namespace
         self.exceptions = exceptions or Exceptions()

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Self
 
 import msgspec
+from msgspec.structs import replace
 
 from holdfast.codec.payloads import AvroPayloads
 from holdfast.engine.engine import Engine
@@ -14,9 +15,10 @@ from holdfast.engine.operations import Operations
 from holdfast.engine.recovery import Recovery
 from holdfast.engine.world import AsyncioWorld, World
 from holdfast.kernel.features.lease import Release
+from holdfast.kernel.features.start import Definition
 from holdfast.kernel.machine import Machine
 from holdfast.kernel.task import Task
-from holdfast.kernel.values import Micros
+from holdfast.kernel.values import Micros, Routing
 from holdfast.server.admission import Admission
 from holdfast.server.auth import Gate
 from holdfast.server.discovery import server_capabilities
@@ -53,6 +55,7 @@ class Server:
         self.workers = Workers(self.store, world.now, self.settings.worker_stale_after_seconds)
         self.rollouts = Rollouts(self.store)
         self.attributes = Kept(self.store, "search_attribute", str)
+        self.engine.define = self._define
         self.questions = self.engine.matching.remote = Questions(
             world,
             self.workers,
@@ -84,6 +87,12 @@ class Server:
         self.engine.waking.stop()
         self._commits.close()
         await self.store.close()
+
+    def _define(self, routing: Routing, workflow_type: str) -> tuple[Routing, Definition | None]:
+        """As a start over HTTP would have it: the promoted build of its queue, and what that says of its code."""
+        namespace, queue = routing.namespace, routing.queue
+        build = routing.compatibility or self.rollouts.promoted(namespace, queue)
+        return replace(routing, compatibility=build), self.workers.definition(namespace, queue, workflow_type, build)
 
     @property
     def now(self) -> Micros:
