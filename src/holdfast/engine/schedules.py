@@ -134,7 +134,7 @@ class Schedules:
         for row in rows:
             if after is not None and _place(row) <= after:
                 continue
-            if any(row.search_attributes.get(name) != value for name, value in request.search.items()):
+            if not all(_same(row.search_attributes.get(name), value) for name, value in request.search.items()):
                 continue
             schedule = await self._of(row.workflow)
             if request.note is None or schedule.plan.note == request.note:
@@ -189,6 +189,11 @@ class Schedules:
 def _place(row: RunRow) -> tuple[int, str]:
     """Its place in lists."""
     return -row.started_at, row.workflow_id
+
+
+def _same(have: object, wanted: object) -> bool:
+    """True is not 1."""
+    return have == wanted and isinstance(have, bool) == isinstance(wanted, bool)
 
 
 def _at_home(plan: Plan, namespace: str) -> Plan:
