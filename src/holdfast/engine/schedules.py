@@ -17,11 +17,13 @@ from holdfast.kernel.features.schedule.action import workflow_id_of
 from holdfast.kernel.features.schedule.firing import wanted
 from holdfast.kernel.features.schedule.messages import check_id, not_found
 from holdfast.kernel.features.schedule.records import Occasion, ScheduleCarriedOn, ScheduleRolledOver
-from holdfast.kernel.values import SCHEDULES
+from holdfast.kernel.values import SCHEDULES, SECOND
 from holdfast.protocol import schedules as ask
 from holdfast.store import RunFilter
 
 EVERY = 1_000_000  # as many as there are
+LOOK = SECOND // 50
+LOOKS = 50
 
 
 class Schedules:
@@ -75,7 +77,8 @@ class Schedules:
         return await self._command(request, kernel.ResumeSchedule, note=request.note)
 
     async def trigger(self, request: ask.TriggerSchedule) -> ScheduleReply:
-        return await self._command(request, kernel.TriggerSchedule, overlap_policy=request.overlap_policy)
+        reply = await self._command(request, kernel.TriggerSchedule, overlap_policy=request.overlap_policy)
+        return await self._arrived(request, reply)
 
     async def backfill(self, request: ask.BackfillSchedule) -> ScheduleReply:
         schedule = await self._committed(request.namespace, request.schedule_id)
@@ -84,7 +87,7 @@ class Schedules:
             id = workflow_id_of(schedule.schedule_id, Occasion(occurrence=moment, cause="backfill"), 0)
             if await self._engine.key_of(request.namespace, id) is not None:
                 known.add(id)
-        return await self._command(
+        reply = await self._command(
             request,
             kernel.BackfillSchedule,
             start=request.start,
@@ -92,6 +95,32 @@ class Schedules:
             overlap_policy=request.overlap_policy,
             known=frozenset(known),
         )
+        return await self._arrived(request, reply)
+
+    async def _arrived(self, request: ask.ToSchedule[ScheduleReply], reply: ScheduleReply) -> ScheduleReply:
+        """Whoever is told of a workflow that was started may look at it at once."""
+        engine, namespace = self._engine, request.namespace
+        key = await self._key(namespace, request.schedule_id)
+        for fired in reply.fired:
+            if fired.workflow_id is None:
+                continue
+            if engine.holder:
+                await engine.sending.arrival(key, namespace, fired.workflow_id)
+                continue
+            for _ in range(LOOKS):  # another process delivers it
+                if await engine.store.find(namespace, fired.workflow_id) is not None:
+                    break
+                await self._pause()
+        return reply
+
+    async def _pause(self) -> None:
+        world = self._engine.world
+        over = world.future()
+        alarm = world.at(world.now() + LOOK, lambda: over.set_result(None))
+        try:
+            await over
+        finally:
+            alarm.cancel()
 
     async def delete(self, request: ask.DeleteSchedule) -> ScheduleReply:
         return await self._command(request, kernel.DeleteSchedule)
@@ -151,7 +180,7 @@ class Schedules:
             raise not_found(request.schedule_id)
         found: list[ask.ScheduleEvent] = []
         base = 0
-        for run in reversed(runs):
+        for run in sorted(runs, key=lambda run: run.number):
             if run.closed_at is None or base + run.length > request.after:
                 for entry in await store.history(run.key, max(0, request.after - base)):
                     if isinstance(entry.event, ScheduleRolledOver | ScheduleCarriedOn):
