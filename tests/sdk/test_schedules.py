@@ -15,6 +15,8 @@ from holdfast import (
     ScheduleAlreadyExists,
     ScheduleNotFound,
     WorkflowNotFound,
+    continue_as_new,
+    info,
     signal,
     wait,
     workflow,
@@ -63,6 +65,14 @@ class Still(AsyncHoldfast):
     async def ids(self) -> list[str]:
         return [row.workflow_id for row in reversed(await self.list())]
 
+    async def appeared(self, id: str) -> None:
+        """It is on its way when the schedule has fired."""
+
+        async def there() -> bool:
+            return id in await self.ids()
+
+        await eventually(there, id)
+
 
 async def told(handle: AsyncScheduleHandle, **wanted: Any) -> Schedule:
     """Its description, once it is as wanted."""
@@ -93,6 +103,24 @@ async def test_a_workflow_is_started_by_the_clock_and_its_end_is_heard_of() -> N
         assert names(await app.history(id))[:3] == ["StartAccepted", "WorkflowStarted", "ScheduleTriggered"]
         with pytest.raises(WorkflowNotFound):
             await app.describe("nightly")
+
+
+async def test_code_knows_what_it_was_started_for_in_every_run_of_its_chain() -> None:
+    @workflow(type="dated")
+    def dated(left: int) -> list[str | None]:
+        told = info()
+        if left:
+            continue_as_new(dated, left - 1)
+        return [told.schedule_id, None if told.occurrence is None else told.occurrence.isoformat()]
+
+    async with Still() as app:
+        app.register(dated)
+        one = await app.schedules.options(every="1h", jitter="10m").create(dated, "one", 2)
+        await app.clock.advance(2 * 3600 - 1)
+        id = "schedule:one:2027-01-15T09:00:00Z"
+        assert await app.handle(dated, id).result() == ["one", "2027-01-15T09:00:00+00:00"]
+        assert (await told(one, running={})).recent[0].run_number == 3
+        assert await app.execute(dated, "plain", 1) == [None, None]
 
 
 async def test_an_interval_and_how_it_overlaps() -> None:
@@ -225,11 +253,11 @@ async def test_after_a_restart_a_schedule_fires_once_for_what_it_missed(tmp_path
     async with Still(path) as app:
         await app.schedules.options(every="1m", overlap="allow_all").create(report, "often", "x")
         await app.clock.advance(60)
-        await eventually(lambda: app.ids(), "the first")
+        await eventually(app.ids, "the first")
     async with _at(Still(path), 600) as app:
         state = await told(app.schedules.handle("often"), fires_count=2)
         assert (state.skipped_count, state.last_skip_reason) == (8, "missed_occurrences")
-        assert (await app.ids())[-1] == "schedule:often:2027-01-15T08:10:00Z"
+        await app.appeared("schedule:often:2027-01-15T08:10:00Z")
 
 
 def _at(app: Still, seconds: int) -> Still:
@@ -250,11 +278,11 @@ async def test_a_clock_that_was_set_back_does_not_stop_a_schedule(tmp_path: Path
     async with _at(Still(path), 365 * 86_400) as app:
         await app.schedules.options(every="1m", overlap="allow_all").create(report, "often", "x")
         await app.clock.advance(60)
-        await eventually(lambda: app.ids(), "the first")
+        await eventually(app.ids, "the first")
     async with _at(Still(path), 0) as app:
         await app.clock.advance(60)
         state = await told(app.schedules.handle("often"), fires_count=2)
-        assert "schedule:often:2027-01-15T08:01:00Z" in await app.ids()
+        await app.appeared("schedule:often:2027-01-15T08:01:00Z")
         assert state.skipped_count == 0
 
 

@@ -20,7 +20,6 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class StartFromSchedule(StartFromParent, frozen=True, kw_only=True, omit_defaults=True):
-    occurrence_time: Micros
     cause: Cause = "schedule"
     effective_overlap_policy: Overlap = "skip"
     visibility_labels: dict[str, str] = {}
@@ -63,7 +62,7 @@ def started(turn: Turn, message: Deliver) -> None:
             ScheduleTriggered(
                 schedule_id=parent.workflow_instance_id,
                 trigger_number=parent.sequence,
-                occurrence_time=parcel.occurrence_time,
+                occurrence_time=parent.occurrence_time or turn.now,
                 workflow_instance_id=turn.flow.workflow_id,
                 workflow_run_id=turn.run.run_id,
                 cause=parcel.cause,
