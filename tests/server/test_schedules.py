@@ -344,3 +344,14 @@ async def test_a_schedule_starts_the_promoted_build() -> None:
         await made(api)
         fired = await post(api, "trigger")
         assert (await api.describe(fired["workflow_id"]))["compatibility"] == "b2"
+
+
+async def test_a_namespace_with_schedules_is_not_deleted() -> None:
+    async with serving() as api:
+        await api.control("POST", "/namespaces", {"name": "other"})
+        there = {"headers": {"X-Namespace": "other"}}
+        await api.control("POST", "/schedules", body(), **there)
+        kept = await api.control("DELETE", "/namespaces/other")
+        assert (kept.status_code, kept.json()["reason"]) == (409, "namespace_not_empty")
+        await api.control("DELETE", "/schedules/hourly", **there)
+        assert (await api.control("DELETE", "/namespaces/other")).status_code == 200

@@ -79,7 +79,8 @@ class Sending:
         if self._stopped:
             return
         send = self._queues[pair][0]
-        message = Deliver(send=replace(send, parcel=send.parcel.equipped(self._engine.define)))
+        equipped = send.parcel.equipped(self._engine.define)
+        message = Deliver(send=send if equipped is send.parcel else replace(send, parcel=equipped))
         if message.repeats() is None:
             self._deliver(pair, message)
         else:
