@@ -256,7 +256,7 @@ def _start(turn: Turn, occasion: Occasion, policy: Overlap, following: Fire | No
         next_fire=following,
     )
     turn.record(event)
-    _send_start(turn, schedule, schedule.running[event.workflow_instance_id], event)
+    _send_start(turn, schedule, schedule.running[event.workflow_instance_id])
     return Fired(
         outcome="triggered",
         occurrence=occasion.occurrence,
@@ -265,7 +265,7 @@ def _start(turn: Turn, occasion: Occasion, policy: Overlap, following: Fire | No
     )
 
 
-def _send_start(turn: Turn, schedule: Schedule, started: Started, event: ScheduleTriggered | None = None) -> None:
+def _send_start(turn: Turn, schedule: Schedule, started: Started) -> None:
     """Start a workflow, or ask after it: one that was started answers with how it stands."""
     flow = turn.flow
     plan = schedule.plan
@@ -291,8 +291,8 @@ def _send_start(turn: Turn, schedule: Schedule, started: Started, event: Schedul
                 child_call_id=started.workflow_id,
                 occurrence_time=started.occurrence,
             ),
-            cause="schedule" if event is None else event.cause,
-            effective_overlap_policy=plan.overlap_policy if event is None else event.effective_overlap_policy,
+            cause=started.cause,
+            effective_overlap_policy=started.overlap_policy,
         ),
     )
 

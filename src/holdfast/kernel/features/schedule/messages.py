@@ -117,7 +117,8 @@ def repeated(turn: Turn, message: Commanding) -> bool:
     if before is None:
         return False
     refuse_another(before, message.request_id, _fingerprint(message))
-    turn.reply = _decode_reply(before.payload or b"{}")
+    assert before.payload is not None, "a command with a request id keeps its answer"
+    turn.reply = _decode_reply(before.payload)
     return True
 
 

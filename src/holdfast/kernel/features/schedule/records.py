@@ -64,6 +64,8 @@ class Started(Struct, frozen=True, kw_only=True, omit_defaults=True):
     run_id: str
     occurrence: Micros
     started_at: Micros
+    cause: Cause = "schedule"
+    overlap_policy: Overlap = "skip"
     run_number: int = 1
     status: str | None = None
     closed_at: Micros | None = None
@@ -306,6 +308,8 @@ def triggered(run: Run, event: ScheduleTriggered, entry: Recorded) -> None:
         run_id=event.workflow_run_id,
         occurrence=event.occurrence_time,
         started_at=entry.at,
+        cause=event.cause,
+        overlap_policy=event.effective_overlap_policy,
     )
     schedule.trigger_number = event.trigger_number
     schedule.fires_count += 1
