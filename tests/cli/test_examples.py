@@ -18,6 +18,7 @@ PRINTS = {
     "local_activity": "paid 33.60 EUR",
     "order": "order-2: sorry: no unicorn left",
     "pipeline": "{'a': 3, 'b': 3, 'c': 5, 'check': 3}",
+    "nightly": "schedule:nightly:backfill:2027-03-28T01:00:00Z -> corner shop: 3 sales on 2027-03-28",
     "poller": "parcel-1 arrived after 8 looks",
     "shipments": "signed by Robin",
     "versions": "started after it:           Hello Professor Ada",

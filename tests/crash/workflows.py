@@ -338,6 +338,12 @@ def tree(depth: int, width: int) -> int:
     return sum(gather(tree.step(depth - 1, width) for _ in range(width)))
 
 
+@workflow(type="errand")
+def errand(what: str) -> str:
+    """What a schedule starts."""
+    return book(what)
+
+
 class Story(NamedTuple):
     """One workflow to kill, with its arguments; `{dir}` in them is the directory of the trial."""
 
@@ -366,6 +372,7 @@ FAMILIES = [
 
 REGISTER = [
     *(story.workflow for story in [*STORIES, *FAMILIES]),
+    errand,
     parcel,
     snooze,
     clumsy,

@@ -38,6 +38,7 @@ from holdfast.kernel.features.failures import Failures
 from holdfast.kernel.features.lease import Claim
 from holdfast.kernel.features.memo import Memo
 from holdfast.kernel.features.pause import Paused
+from holdfast.kernel.features.schedule import of as schedule_of
 from holdfast.kernel.features.search import SearchAttributes
 from holdfast.kernel.features.signal import Signal, Signals
 from holdfast.kernel.features.start import Definition, Identity, Start
@@ -104,10 +105,16 @@ class Ids:
 class Flow:
     """One workflow instance under test."""
 
-    def __init__(self, machine: Machine = MACHINE, workflow_id: str = "order-1", ids: Ids | None = None) -> None:
+    def __init__(
+        self,
+        machine: Machine = MACHINE,
+        workflow_id: str = "order-1",
+        ids: Ids | None = None,
+        namespace: str = "default",
+    ) -> None:
         self.machine = machine
         self.ids = ids or Ids()
-        self.state = Workflow(self.ids.key(), "default", workflow_id)
+        self.state = Workflow(self.ids.key(), namespace, workflow_id)
         self.latest: Micros = T0
         self.now = T0
         self.decisions: list[Decision] = []
@@ -428,6 +435,7 @@ def snapshot(flow: Flow, state: Workflow | None = None) -> dict[str, Any]:
         "identity": vars_of(run.part(Identity), Identity.__slots__),
         "children": {step: vars_of(child, Child.__slots__) for step, child in run.part(Children).open.items()},
         "groups": _groups(run.part(Groups)),
+        "schedule": msgspec.to_builtins(schedule_of(run)),
     }
     return found
 

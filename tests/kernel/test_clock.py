@@ -17,6 +17,7 @@ from holdfast.kernel.state import Moment
 from holdfast.kernel.task import Block
 from holdfast.kernel.values import Micros
 
+from .features.schedule.scheduling import scheduling
 from .given import MACHINE, Flow, given, instant, names, running
 
 YEAR = 365 * 86_400
@@ -92,6 +93,8 @@ CASES: dict[str, tuple[Callable[[], Flow], float, list[str]]] = {
     "first_task": (lambda: given(FailWorkflow(message="no"), parent=PARENT, at=BEFORE), 7, []),
     "cleanup": (leaving, 50, ["WorkflowCancelled"]),
     "run_timeout": (lambda: given(run_timeout_seconds=50, at=BEFORE), 50, ["WorkflowTimedOut"]),
+    # A schedule goes by the clock on the wall: not a length from now, but the next minute that the clock of now shows.
+    "schedule": (lambda: scheduling(every="PT1M", at=BEFORE).flow, 120 - NOW, ["ScheduleTriggered"]),
 }
 
 

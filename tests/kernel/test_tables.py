@@ -52,6 +52,8 @@ CHILD = (
 CHILD_CLOSED = "child_run_number child_status closed_reason closed_at"
 POLICY = "child_instance_id child_run_id policy reason child_call_id"
 UPDATE = "workflow_command_id update_id workflow_instance_id workflow_run_id update_name"
+PLAN = "spec action overlap_policy jitter_seconds max_runs memo search_attributes visibility_labels note next_fire"
+FIRED = "occurrence_time effective_overlap_policy cause next_fire"
 STOP = "workflow_command_id workflow_instance_id workflow_run_id command_type reason"
 STOPPED = f"{STOP} failure_id failure_category closed_reason exception_class message"
 
@@ -63,7 +65,7 @@ ALLOWED = {
     " workflow_link_id child_call_id retry_policy timeout_policy continued_from_run_id retry_attempt"
     " retry_of_child_workflow_run_id"
     " arguments payload_codec declared_change_ids declared_cleanup_seconds routing parent_namespace"
-    " first_task_at open_children",
+    " first_task_at open_children occurrence_time",
     "WorkflowContinuedAsNew": "sequence continued_to_run_id continued_to_run_number workflow_link_id closed_reason",
     "WorkflowCompleted": "output payload_codec",
     "WorkflowFailed": "failure_id source_kind source_id failure_category non_retryable exception_type exception_class"
@@ -130,6 +132,19 @@ ALLOWED = {
     " exception_type message handled",
     "SearchAttributesUpserted": "sequence attributes merged",
     "MemoUpserted": "sequence entries merged",
+    "ScheduleCreated": f"{PLAN} schedule_id paused trigger_number sequence_base",
+    "ScheduleUpdated": f"{PLAN} changed",
+    "SchedulePaused": "note",
+    "ScheduleResumed": "note next_fire",
+    "ScheduleTriggered": f"{FIRED} schedule_id trigger_number workflow_instance_id workflow_run_id outcome drained",
+    "ScheduleTriggerSkipped": f"{FIRED} reason skipped",
+    "ScheduleDeleted": "reason",
+    "ScheduleActionBuffered": FIRED,
+    "ScheduleActionClosed": "trigger_number workflow_instance_id workflow_run_id status closed_reason closed_at started"
+    " message",
+    "ScheduleActionContinued": "trigger_number workflow_instance_id workflow_run_id run_number",
+    "ScheduleRolledOver": "continued_to_run_id",
+    "ScheduleCarriedOn": "state",
 }
 """The payload keys of the catalogue, and ours behind them."""
 

@@ -23,8 +23,8 @@ from .given import MACHINE, Flow, Ids, instant
 class Member(Flow):
     """An instance of a world."""
 
-    def __init__(self, world: World, workflow_id: str) -> None:
-        super().__init__(world.machine, workflow_id, world.ids)
+    def __init__(self, world: World, workflow_id: str, namespace: str = "default") -> None:
+        super().__init__(world.machine, workflow_id, world.ids, namespace)
         self.world = world
         self.now = world.now
 
@@ -61,9 +61,10 @@ class World:
         flow.start(**options)
         return flow
 
-    def flow(self, workflow_id: str) -> Member:
+    def flow(self, workflow_id: str, namespace: str = "default") -> Member:
         if workflow_id not in self.flows:
-            self.flows[workflow_id] = Member(self, workflow_id)
+            self.flows[workflow_id] = Member(self, workflow_id, namespace)
+        assert self.flows[workflow_id].state.namespace == namespace, "a test gives each name to one instance"
         return self.flows[workflow_id]
 
     def child_of(self, parent: Flow, step: int = 1) -> Member:
@@ -82,7 +83,7 @@ class World:
         return send
 
     def deliver(self, send: Send) -> Decision:
-        flow = self.flow(send.workflow_id)
+        flow = self.flow(send.workflow_id, send.namespace)
         return flow.when(Deliver(send=send, retained=self.retained(flow, send)))
 
     @staticmethod

@@ -64,6 +64,21 @@ from holdfast.kernel.features.failures import FailureHandled
 from holdfast.kernel.features.memo import MemoUpserted
 from holdfast.kernel.features.pause import WorkflowPaused, WorkflowUnpaused
 from holdfast.kernel.features.repair import RepairRequested
+from holdfast.kernel.features.schedule import Action, Plan, Schedule, Spec
+from holdfast.kernel.features.schedule.records import (
+    ScheduleActionBuffered,
+    ScheduleActionClosed,
+    ScheduleActionContinued,
+    ScheduleCarriedOn,
+    ScheduleCreated,
+    ScheduleDeleted,
+    SchedulePaused,
+    ScheduleResumed,
+    ScheduleRolledOver,
+    ScheduleTriggered,
+    ScheduleTriggerSkipped,
+    ScheduleUpdated,
+)
 from holdfast.kernel.features.search import SearchAttributesUpserted
 from holdfast.kernel.features.select import SelectionOperationCancelled, SelectionResolved
 from holdfast.kernel.features.side_effect import SideEffectRecorded
@@ -130,6 +145,9 @@ MEMBER: dict[str, Any] = {
     "operation_kind": "activity",
     "operation_identity": "R-1",
 }
+PLAN: dict[str, Any] = {"spec": Spec(cron_expressions=["@daily"]), "action": Action(workflow_type="order")}
+SPEC_TEXT = {"cron_expressions": ["@daily"], "intervals": [], "timezone": "UTC"}
+FIRED: dict[str, Any] = {"trigger_number": 1, "workflow_instance_id": "schedule:s:trigger:1", "workflow_run_id": "R"}
 
 CASES: list[tuple[Event, dict[str, Any]]] = [
     (StartAccepted(**RUN, outcome="started_new"), {"outcome": "started_new", "workflow_command_id": "R-c1"}),
@@ -254,6 +272,27 @@ CASES: list[tuple[Event, dict[str, Any]]] = [
     (WorkflowTerminated(**STOPPED, closed_reason="terminated"), {"closed_reason": "terminated"}),
     (WorkflowPaused(workflow_command_id="R-c5", reason="incident"), {"reason": "incident"}),
     (WorkflowUnpaused(workflow_command_id="R-c6"), {"workflow_command_id": "R-c6"}),
+    (ScheduleCreated(schedule_id="s", **PLAN), {"schedule_id": "s", "spec": SPEC_TEXT, "overlap_policy": "skip"}),
+    (ScheduleUpdated(**PLAN, changed=["note"]), {"changed": ["note"], "jitter_seconds": 0}),
+    (SchedulePaused(note="n"), {"note": "n"}),
+    (ScheduleResumed(note="n"), {"note": "n"}),
+    (
+        ScheduleTriggered(schedule_id="s", **FIRED, occurrence_time=AT, effective_overlap_policy="allow_all"),
+        {"trigger_number": 1, "occurrence_time": TEXT, "effective_overlap_policy": "allow_all"},
+    ),
+    (ScheduleTriggerSkipped(reason="overlap_policy_skip", occurrence_time=AT), {"skipped": 1, "occurrence_time": TEXT}),
+    (ScheduleActionBuffered(occurrence_time=AT), {"occurrence_time": TEXT, "cause": "schedule"}),
+    (
+        ScheduleActionClosed(**FIRED, status="completed", closed_reason="completed", closed_at=AT),
+        {"status": "completed", "closed_at": TEXT},
+    ),
+    (ScheduleActionContinued(**FIRED, run_number=2), {"run_number": 2}),
+    (ScheduleDeleted(reason="deleted"), {"reason": "deleted"}),
+    (ScheduleRolledOver(continued_to_run_id="S2"), {"continued_to_run_id": "S2"}),
+    (
+        ScheduleCarriedOn(state=Schedule(schedule_id="s", plan=Plan(**PLAN), created_at=AT, updated_at=AT)),
+        {},
+    ),
     (ArchiveRequested(workflow_command_id="R-c7", outcome="archived"), {"command_type": "archive"}),
     (WorkflowArchived(archive_command_id="R-c7"), {"archive_command_id": "R-c7"}),
     (RepairRequested(workflow_command_id="R-c8", outcome="repair_not_needed"), {"command_type": "repair"}),

@@ -44,6 +44,10 @@ def body_for(schema: dict[str, Any], components: dict[str, Any], chance: random.
         "query_task_attempt": 1,
         "update_validation_attempt": 1,
         "wait_for": "accepted",
+        "spec": {"intervals": [{"every": "PT1H"}]},
+        "action": {"workflow_type": "order", "task_queue": "q"},
+        "start_time": "2027-01-15T00:00:00Z",
+        "end_time": "2027-01-15T09:00:00Z",
     }
     body |= {name: right for name, right in likely.items() if name in chosen and chance.random() < 0.8}
     if isinstance(body.get("timeout_seconds"), int | float):
@@ -71,7 +75,10 @@ async def test_nonsense_is_answered_on_every_route() -> None:
         task = await api.poll()
         await api.worker("sessions", {"worker_id": ME, "session_id": "gpu"})
         token = (await api.control("POST", "/tokens", {"role": "worker"})).json()["token_id"]
+        made = {"spec": {"cron_expressions": ["@daily"]}, "action": {"workflow_type": "order", "task_queue": "q"}}
+        await api.control("POST", "/schedules", {**made, "schedule_id": "nightly"})
         known = {
+            "schedule_id": ["nightly", "nightly", "nobody", "%00"],
             "workflow_id": ["o-1", "nobody", "%00", "..", "o-1%2F"],
             "run_id": [run, "NORUN", "%E2%80%A8"],
             "task_id": [task["task_id"], f"{run}-a1.1", "x", f"{run}-w999999999999999999999"],

@@ -63,6 +63,8 @@ def _facts(described: Description, timeline: Timeline) -> list[tuple[str, str]]:
     facts.append(("started", f"{words.moment(run.started_at)} ({words.ago(run.started_at, now)})"))
     if described.parent_workflow_id is not None:
         facts.append(("child of", described.parent_workflow_id))
+    if described.schedule_id is not None:
+        facts.append(("started by", f"schedule {described.schedule_id}"))
     if run.closed_at is not None:
         took = words.span(run.closed_at - run.started_at)
         facts.append(("closed", f"{words.moment(run.closed_at)}, {run.closed_reason} after {took}"))

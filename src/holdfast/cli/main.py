@@ -27,6 +27,7 @@ COMMANDS = {
     "unpause": "holdfast.cli.operate:unpause",
     "archive": "holdfast.cli.operate:archive",
     "repair": "holdfast.cli.repair",
+    "schedule": "holdfast.cli.schedule",
     "server": "holdfast.cli.server",
     "token": "holdfast.cli.token",
 }

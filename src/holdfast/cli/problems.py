@@ -31,15 +31,15 @@ def told() -> Generator[None]:
     """Turn what the store, the engine and the client refuse into problems."""
     from holdfast.kernel.event import HistoryDamaged
     from holdfast.kernel.message import Refused
-    from holdfast.sdk.errors import RequestRefused, WorkflowNotFound
+    from holdfast.sdk.errors import RequestRefused, ScheduleNotFound, WorkflowNotFound
     from holdfast.store import StoreError
 
     try:
         yield
-    except WorkflowNotFound as missing:
+    except (ScheduleNotFound, WorkflowNotFound) as missing:
         raise Missing(str(missing)) from None
     except Refused as refusal:
-        kind = Missing if refusal.reason in ("workflow_not_found", "run_not_found") else Problem
+        kind = Missing if refusal.reason in ("workflow_not_found", "run_not_found", "schedule_not_found") else Problem
         raise kind(refusal.message) from None
     except (RequestRefused, StoreError, HistoryDamaged) as error:
         raise Problem(str(error)) from None

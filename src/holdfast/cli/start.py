@@ -40,7 +40,7 @@ def command(workflow: str, id: str, args: tuple[str, ...], path: str, namespace:
     given = parsed(args, "dw start")
     program = load(Path(file))
     target = program.workflow(name)
-    _check_arguments(target, given)
+    check_arguments(target, given)
 
     from holdfast import Holdfast
 
@@ -67,7 +67,7 @@ def command(workflow: str, id: str, args: tuple[str, ...], path: str, namespace:
             click.echo(f"no engine runs this database now; it runs when one starts (dw dev {file})", err=True)
 
 
-def _check_arguments(target: Any, given: list[Any]) -> None:
+def check_arguments(target: Any, given: list[Any]) -> None:
     """Refuse what the workflow could not be called with before anything is stored."""
     from holdfast.sdk.workflow import definition_of
 

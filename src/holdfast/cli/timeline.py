@@ -43,6 +43,7 @@ from holdfast.kernel.features.deadline import WorkflowTimedOut
 from holdfast.kernel.features.failures import FailureHandled
 from holdfast.kernel.features.memo import MemoUpserted
 from holdfast.kernel.features.pause import WorkflowPaused, WorkflowUnpaused
+from holdfast.kernel.features.schedule import ScheduleTriggered
 from holdfast.kernel.features.search import SearchAttributesUpserted
 from holdfast.kernel.features.side_effect import SideEffectRecorded
 from holdfast.kernel.features.signal import SignalApplied, SignalReceived, SignalWaitOpened
@@ -237,6 +238,9 @@ class Timeline:
                 self.closed = True
                 self.open.clear()
                 return "✗", BAD, f"{self._type} {event.closed_reason}"
+            case ScheduleTriggered():
+                for_ = words.moment(event.occurrence_time)
+                return "•", "", f"by schedule {event.schedule_id}, number {event.trigger_number}, for {for_}"
             case WorkflowPaused():
                 return "‖", AGAIN, f"paused{_because(event.reason)}"
             case WorkflowUnpaused():

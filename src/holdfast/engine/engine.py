@@ -30,11 +30,13 @@ from holdfast.kernel.decision import CommandRecord, Decision
 from holdfast.kernel.event import Recorded
 from holdfast.kernel.features.deadline import Due
 from holdfast.kernel.features.lease import Offer, Release
+from holdfast.kernel.features.start import Definition
 from holdfast.kernel.machine import Machine
 from holdfast.kernel.message import Message, Refused
 from holdfast.kernel.state import Workflow
 from holdfast.kernel.task import Task
 from holdfast.kernel.turn import Turn
+from holdfast.kernel.values import Routing
 from holdfast.store import Applied, ForkedEngine, Now, Store, Unavailable
 
 log = logging.getLogger("holdfast.engine")
@@ -66,6 +68,8 @@ class Engine:
         self.holder = False
         self.down: Unavailable | None = None
         self.on_down: Callable[[], None] = lambda: None
+        # What is known here of a workflow type that nobody who knows its code starts.
+        self.define: Callable[[Routing, str], tuple[Routing, Definition | None]] = lambda routing, _: (routing, None)
         self.watching = Watching()
         self.loading = Loading(self)
         self.sending = Sending(self)

@@ -17,6 +17,7 @@ from holdfast.engine.cache import Reply
 from holdfast.engine.commands import Commands, Payloads
 from holdfast.engine.engine import Engine
 from holdfast.engine.recovery import Recovery
+from holdfast.engine.schedules import Schedules
 from holdfast.engine.summary import describe
 from holdfast.engine.waiting import Waiting
 from holdfast.engine.watching import ENDED
@@ -47,6 +48,7 @@ class Operations:
             ask.ListWorkflows: self.list,
             ask.GetHistory: self.history,
             **Commands(engine, recovery, self._access, self._waiting, payloads).table,
+            **Schedules(engine, self._access).table,
             **Bridge(engine, self._access).table,
         }
 

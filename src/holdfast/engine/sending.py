@@ -6,9 +6,12 @@ the rows. Delivering twice is harmless.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import deque
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from holdfast.engine.recalling import recalled
 from holdfast.engine.world import Alarm
@@ -38,6 +41,7 @@ class Sending:
         self._queues: dict[Pair, deque[Send]] = {}
         self._again: dict[Pair, Alarm] = {}  # what has failed and is tried again
         self._stopped = False
+        self._expected: dict[Pair, list[asyncio.Future[None]]] = {}
 
     def dispatch(self, send: Send) -> None:
         """Bring a send whose commit is on disk to its receiver."""
@@ -55,11 +59,28 @@ class Sending:
         self._stopped = True
         for alarm in self._again.values():
             alarm.cancel()
+        for pair in list(self._expected):
+            self._arrived(pair)
+
+    async def arrival(self, sender: int, namespace: str, workflow_id: str) -> None:
+        """Until what is on its way from this sender to this receiver has been taken, or has to wait for the database."""
+        pair = (sender, namespace, workflow_id)
+        if pair in self._queues and not self._stopped:
+            arrived: asyncio.Future[None] = self._engine.world.future()
+            self._expected.setdefault(pair, []).append(arrived)
+            await arrived
+
+    def _arrived(self, pair: Pair) -> None:
+        for expected in self._expected.pop(pair, ()):
+            if not expected.done():
+                expected.set_result(None)
 
     def _next(self, pair: Pair) -> None:
         if self._stopped:
             return
-        message = Deliver(send=self._queues[pair][0])
+        send = self._queues[pair][0]
+        equipped = send.parcel.equipped(self._engine.define)
+        message = Deliver(send=send if equipped is send.parcel else replace(send, parcel=equipped))
         if message.repeats() is None:
             self._deliver(pair, message)
         else:
@@ -93,6 +114,7 @@ class Sending:
             else:
                 del self._queues[pair]
                 self._again.pop(pair, None)
+                self._arrived(pair)
 
         try:
             self._engine.address(send.namespace, send.workflow_id, message, taken)
@@ -101,6 +123,7 @@ class Sending:
 
     def _failed(self, pair: Pair, error: BaseException) -> None:
         """Not now; a send stays until it is taken, and those behind it wait."""
+        self._arrived(pair)
         if self._stopped:
             return
         world = self._engine.world

@@ -9,7 +9,7 @@ from holdfast.kernel.features.memo import Memo
 from holdfast.kernel.features.start import Identity
 from holdfast.kernel.machine import Machine
 from holdfast.kernel.state import Workflow
-from holdfast.kernel.values import Micros
+from holdfast.kernel.values import Micros, kind_at
 from holdfast.kernel.views.actions import actions, declared
 from holdfast.kernel.views.failures import failures
 from holdfast.kernel.views.liveness import NOTHING, liveness, transport_state, wait_of
@@ -39,6 +39,7 @@ def describe(
             commands=commands,
         )
     started = run.part(Identity).started
+    scheduled = started is not None and kind_at(started.parent_namespace or "") == "schedule"
     wait = wait_of(flow) if run.open else NOTHING
     own = [command for command in commands if command.run == run.key]
     failed = failures(history, run.run_id)
@@ -52,8 +53,9 @@ def describe(
         fingerprint=None if started is None else started.workflow_definition_fingerprint,
         execution_deadline_at=None if started is None else started.execution_deadline_at,
         run_deadline_at=None if started is None else started.run_deadline_at,
-        parent_workflow_id=None if started is None else started.parent_workflow_instance_id,
-        child_call_id=None if started is None else started.child_call_id,
+        parent_workflow_id=None if started is None or scheduled else started.parent_workflow_instance_id,
+        child_call_id=None if started is None or scheduled else started.child_call_id,
+        schedule_id=started.parent_workflow_instance_id if started is not None and scheduled else None,
         wait_kind=wait.kind,
         open_wait_id=wait.id,
         resume_source_kind=wait.source_kind,

@@ -20,7 +20,7 @@ from holdfast.kernel.send import Parcel
 from holdfast.kernel.state import Run, Workflow
 from holdfast.kernel.task import Resume, Task
 from holdfast.kernel.turn import Turn
-from holdfast.kernel.values import Micros
+from holdfast.kernel.values import Kind, Micros
 
 
 class CommandRule(NamedTuple):
@@ -39,6 +39,8 @@ class Deadline(NamedTuple):
     armed: Callable[[Workflow, Any], Micros | None]
     due: Callable[[Turn, Any], None]
     length: Callable[[Workflow, Any], Micros] | None = None
+    again: Callable[[Workflow, Any, Micros], Micros] | None = None
+    """When it is due instead by a clock since set back; unless told, its length from now."""
 
 
 class Value(Struct, frozen=True, gc=False):
@@ -79,6 +81,8 @@ Fold = Callable[[Run, Any, Recorded], None]
 @dataclass(frozen=True, kw_only=True)
 class Feature:
     name: str
+    kind: Kind = "workflow"
+    """Of which kind of instance the parcels below are taken."""
     decide: Mapping[type[Message], Decide] = field(default_factory=dict[type[Message], Decide])
     commands: Mapping[type[Command], CommandRule] = field(default_factory=dict[type[Command], CommandRule])
     evolve: Mapping[type[Event], Fold] = field(default_factory=dict[type[Event], Fold])
@@ -113,6 +117,8 @@ class Feature:
     """What the delivery of each kind of send means."""
     awaited: Callable[[Run], int] | None = None
     """How many other instances owe this run an answer."""
+    ask: Callable[[Turn], None] | None = None
+    """Ask after them: what was sent to them is sent once more."""
     dispatch: Callable[[Turn, int], bool] | None = None
     """Hand out the leaf of this step, which a bounded group had held back; False: it is another feature's."""
     closed: Callable[[Turn], None] | None = None

@@ -32,6 +32,7 @@ from holdfast.kernel.features import (
     pause,
     reconcile,
     repair,
+    schedule,
     search,
     select,
     side_effect,
@@ -45,7 +46,7 @@ from holdfast.kernel.features import (
 )
 from holdfast.kernel.groups import Groups
 from holdfast.kernel.limits import Breach, Limits
-from holdfast.kernel.message import Message
+from holdfast.kernel.message import Message, Refused
 from holdfast.kernel.send import Parcel
 from holdfast.kernel.state import Moment, Run, Workflow
 from holdfast.kernel.task import Lease, Task
@@ -79,6 +80,8 @@ FEATURES: tuple[Feature, ...] = (
     archive.FEATURE,
     reconcile.FEATURE,
     repair.FEATURE,
+    schedule.FEATURE,
+    schedule.ACTION,
 )
 
 
@@ -120,7 +123,8 @@ class Machine:
         self._timed_out = [f.timed_out for f in features if f.timed_out is not None]
         self._acknowledged = [f.acknowledged for f in features if f.acknowledged is not None]
         self._awaited = [f.awaited for f in features if f.awaited is not None]
-        self.parcels = _merge(features, lambda f: f.parcels)
+        self._ask = [f.ask for f in features if f.ask is not None]
+        self._parcels = _merge(features, lambda f: {(f.kind, kind): take for kind, take in f.parcels.items()})
         self._carry = [f.carry for f in features if f.carry is not None]
         self.step_kinds = {kind for kind in self._evolve if issubclass(kind, StepEvent)}
         # One look-up per event instead of four: its fold, what it wakes, whether it is a step, its own task.
@@ -131,7 +135,7 @@ class Machine:
         }
         self.kinds: dict[str, type[Event]] = {kind.__name__: kind for kind in self._evolve}
         self.grouped_kinds = {kind for kind in self._evolve if "parallel_group_path" in kind.__struct_fields__}
-        self.parcel_kinds: dict[str, type[Parcel]] = {kind.__name__: kind for kind in self.parcels}
+        self.parcel_kinds: dict[str, type[Parcel]] = {kind.__name__: kind for _, kind in self._parcels}
 
     def decide(
         self,
@@ -279,7 +283,8 @@ class Machine:
             if at > now and rule.length is not None and rule.armed(flow, id) == at:
                 length = rule.length(flow, id)
                 if at - now > length:
-                    run.rearmed[moment] = known.setdefault((run.key, moment), now + length)
+                    instead = now + length if rule.again is None else rule.again(flow, id, now)
+                    run.rearmed[moment] = known.setdefault((run.key, moment), instead)
         if run.rearmed:
             run.agenda = [(run.rearmed.get(moment, moment[0]), *moment[1:]) for moment in run.agenda]
             heapify(run.agenda)
@@ -296,6 +301,18 @@ class Machine:
     def assign(self, flow: Workflow, task: Task) -> Any:
         """What the worker that leased this task needs to know, as of now."""
         return self._assign[task.kind](flow, task)
+
+    def receiver(self, flow: Workflow, parcel: Parcel) -> Callable[[Turn, Any], None]:
+        """What a send means to the instance it has reached."""
+        rule = self._parcels.get((flow.kind, type(parcel)))
+        if rule is None:
+            raise Refused("not_for_this_kind", f"{flow.workflow_id!r} is a {flow.kind} and cannot take this send")
+        return rule
+
+    def ask(self, turn: Turn) -> None:
+        """Ask after every instance that owes this one an answer."""
+        for ask in self._ask:
+            ask(turn)
 
     def cancel_open(self, turn: Turn) -> None:
         """Close everything the run still waits for, with typed history, because the run is being stopped."""

@@ -7,6 +7,7 @@ its own; so a send may be made again whenever somebody doubts that it arrived.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import msgspec
@@ -18,6 +19,10 @@ class Parcel(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     creates: ClassVar[bool] = False
     """Whether it may be sent to an instance that does not exist yet."""
+
+    def equipped(self, define: Callable[[Any, str], Any]) -> Parcel:
+        """The same with what is known where it arrives: `define` says how a workflow type would be started from here."""
+        return self
 
 
 class Send(Struct, frozen=True):

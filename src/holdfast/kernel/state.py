@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeVar
 
 from holdfast.kernel.event import Context, Event
 from holdfast.kernel.task import Resume, Task
-from holdfast.kernel.values import Micros, Routing
+from holdfast.kernel.values import Kind, Micros, Routing, kind_at
 
 P = TypeVar("P")
 
@@ -142,6 +142,10 @@ class Workflow:
                 self.busy = task.id
             elif self.busy == task.id:
                 self.busy = None
+
+    @property
+    def kind(self) -> Kind:
+        return kind_at(self.namespace)
 
     @property
     def current(self) -> Run:

@@ -8,7 +8,7 @@ are the same after a crash, and name their run.
 from __future__ import annotations
 
 import re
-from typing import Annotated, Protocol
+from typing import Annotated, Literal, Protocol
 
 from msgspec import Meta, Struct
 from msgspec.structs import replace
@@ -24,6 +24,17 @@ CODEC = "avro"
 
 MAX_ID = 191
 _ID = re.compile(r"[A-Za-z0-9._:~-]{1,191}")
+
+
+SCHEDULES = "/schedules"
+"""Behind the name of a namespace: where its schedules live. No namespace has such a name, so nothing else lives there."""
+
+Kind = Literal["workflow", "schedule"]
+
+
+def kind_at(place: str) -> Kind:
+    """What the instances of a place are. A namespace holds workflows; beside it is a place for each other kind."""
+    return "schedule" if place.endswith(SCHEDULES) else "workflow"
 
 
 class Ids(Protocol):

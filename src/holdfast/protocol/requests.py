@@ -122,6 +122,7 @@ class Description(Struct, frozen=True, kw_only=True):
     declared: Declared | None = None
     parent_workflow_id: str | None = None
     child_call_id: str | None = None
+    schedule_id: str | None = None  # that started it
     exception_count: int = 0
 
     @property

@@ -25,6 +25,7 @@ from holdfast.sdk import errors
 from holdfast.sdk.durations import Duration, to_seconds
 from holdfast.sdk.handle import AsyncHandle, accept, error_of, packed
 from holdfast.sdk.members import Signal, SignalMethod
+from holdfast.sdk.schedules import AsyncSchedules
 from holdfast.sdk.transport import Transport
 from holdfast.sdk.workflow import Entry, WorkflowDefinition, WorkflowFn, definition_of
 
@@ -57,6 +58,8 @@ class AsyncClient:
     def __init__(
         self, transport: Transport, *, namespace: str = "default", exceptions: Exceptions | None = None
     ) -> None:
+        if "/" in namespace:
+            raise ValueError(f"{namespace!r} cannot be the name of a namespace; use a-z 0-9 . _ -")
         self._transport = transport
         self.namespace = namespace
         self.exceptions = exceptions or Exceptions()
@@ -71,6 +74,11 @@ class AsyncClient:
         changed = AsyncClient(self._transport, namespace=self.namespace, exceptions=self.exceptions)
         changed._options = {**self._options, **options}
         return changed
+
+    @property
+    def schedules(self) -> AsyncSchedules:
+        """Workflows that are started by the clock."""
+        return AsyncSchedules(self)
 
     @property
     def request_id(self) -> str | None:

@@ -19,6 +19,8 @@
     ├── WorkflowAlreadyStarted   the id is taken
     ├── WorkflowNotFound
     ├── WorkflowNotRunning       it has ended
+    ├── ScheduleAlreadyExists    the id is taken
+    ├── ScheduleNotFound         there is none, or it was deleted
     ├── UpdateFailed             the handler of an update raised; the run goes on
     └── RequestRefused           anything else the engine refused, with its stable reason
 
@@ -126,6 +128,14 @@ class WorkflowNotFound(RequestRefused):
 
 
 class WorkflowNotRunning(RequestRefused):
+    pass
+
+
+class ScheduleNotFound(RequestRefused):
+    pass
+
+
+class ScheduleAlreadyExists(RequestRefused):
     pass
 
 

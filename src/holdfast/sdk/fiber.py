@@ -86,6 +86,7 @@ class Fiber:
         self.answer: list[Command] = []  # to the one update that this task is for
         self.position = 0  # the last history sequence applied
         self.consumed = 0  # how many events that were; less than `position` while some are left for a later task
+        self.started: WorkflowStarted | None = None
         self.length = 0  # the history as long as the code has seen it
         self.step = 0  # the last step number the code has asked for
         self.commands: list[Any] = []
@@ -406,6 +407,7 @@ class Fiber:
             self.park(block)
 
     def _begin(self, started: WorkflowStarted) -> None:
+        self.started = started
         self.main = strands.run(self, lambda: self._main(self, started))
         self.drain()
 

@@ -32,6 +32,8 @@ _ERRORS: dict[str, type[errors.RequestRefused]] = {
     "instance_not_started": errors.WorkflowNotFound,
     "instance_already_started": errors.WorkflowAlreadyStarted,
     "run_not_active": errors.WorkflowNotRunning,
+    "schedule_not_found": errors.ScheduleNotFound,
+    "schedule_already_exists": errors.ScheduleAlreadyExists,
 }
 
 

@@ -41,6 +41,8 @@ class RunInfo(NamedTuple):
     run_number: int
     history_length: int
     continue_suggested: bool
+    schedule_id: str | None = None  # that started it
+    occurrence: datetime | None = None  # for which the schedule did
 
 
 class Immediate:
@@ -204,6 +206,8 @@ def uuid4() -> UUID:
 def info() -> RunInfo:
     fiber = _fiber("info()")
     task = fiber.assignment
+    started = fiber.started
+    occurrence = None if started is None else started.occurrence_time
     return RunInfo(
         workflow_id=task.workflow_id,
         run_id=task.run_id,
@@ -213,6 +217,8 @@ def info() -> RunInfo:
         run_number=task.run_number,
         history_length=fiber.length,
         continue_suggested=fiber.length >= 10_000,
+        schedule_id=None if occurrence is None or started is None else started.parent_workflow_instance_id,
+        occurrence=None if occurrence is None else _EPOCH + timedelta(microseconds=occurrence),
     )
 
 

@@ -16,6 +16,7 @@ from holdfast.sdk.errors import DurableCallRefused
 from holdfast.sdk.handle import AsyncHandle, AsyncUpdateHandle
 from holdfast.sdk.members import QueryMethod, Signal, SignalMethod, UpdateMethod
 from holdfast.sdk.strand import current_fiber
+from holdfast.sdk.sync_schedules import Schedules
 from holdfast.sdk.workflow import Entry, WorkflowFn
 
 P = ParamSpec("P")
@@ -174,6 +175,11 @@ class Client:
     def options(self, **options: Unpack[StartOptions]) -> Client:
         """The same client with other options for the starts that follow."""
         return Client(self._client.options(**options), self._bridge)
+
+    @property
+    def schedules(self) -> Schedules:
+        """Workflows that are started by the clock."""
+        return Schedules(self._bridge, self._client.schedules)
 
     @overload
     def start(self, workflow: WorkflowFn[P, R], id: str | None, /, *args: P.args, **kwargs: P.kwargs) -> Handle[R]: ...

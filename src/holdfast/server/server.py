@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Self
 
 import msgspec
+from msgspec.structs import replace
 
 from holdfast.codec.payloads import AvroPayloads
 from holdfast.engine.engine import Engine
@@ -14,9 +15,10 @@ from holdfast.engine.operations import Operations
 from holdfast.engine.recovery import Recovery
 from holdfast.engine.world import Alarm, AsyncioWorld, World
 from holdfast.kernel.features.lease import Release
+from holdfast.kernel.features.start import Definition
 from holdfast.kernel.machine import Machine
 from holdfast.kernel.task import Task
-from holdfast.kernel.values import SECOND, Micros
+from holdfast.kernel.values import SECOND, Micros, Routing
 from holdfast.server.admission import Admission
 from holdfast.server.auth import Gate
 from holdfast.server.discovery import server_capabilities
@@ -63,6 +65,7 @@ class Server:
         self.sessions = self.engine.matching.sessions = Sessions(self.store, self.engine, self.workers)
         self.retention = Retention(self.engine, self.namespaces, self.settings)
         self.attributes = Kept(self.store, "search_attribute", str)
+        self.engine.define = self._define
         self.questions = self.engine.matching.remote = Questions(
             world,
             self.workers,
@@ -122,6 +125,12 @@ class Server:
         self._reload = None
         if self.engine.down is None:
             self._loading = self.engine.world.spawn(self._load(), "holdfast-registries")
+
+    def _define(self, routing: Routing, workflow_type: str) -> tuple[Routing, Definition | None]:
+        """As a start over HTTP would have it: the promoted build of its queue, and what that says of its code."""
+        namespace, queue = routing.namespace, routing.queue
+        build = routing.compatibility or self.rollouts.promoted(namespace, queue)
+        return replace(routing, compatibility=build), self.workers.definition(namespace, queue, workflow_type, build)
 
     @property
     def now(self) -> Micros:

@@ -241,6 +241,10 @@ async def outside_later() -> None:
         assert_type(await app.execute(Shop, "s", 3), Order)
         assert_type(await app.execute(AsyncShop, "a"), list[Order])
         assert_type(await app.handle(later, "l").result(), Order)
+        nightly = await app.schedules.options(cron="@daily", timezone="UTC", overlap="skip").create(order, "n", "id")
+        assert_type((await nightly.trigger(overlap="allow_all")).workflow_id, str | None)
+        assert_type((await app.schedules.options(every=["1h", 90]).ensure(Shop, "s", 3)).id, str)
+        assert_type((await app.schedules.create(AsyncShop, None)).id, str)
 
 
 assert_type(charge("o", 1), Order)

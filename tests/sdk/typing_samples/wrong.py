@@ -139,6 +139,12 @@ def odder() -> None: ...
 
 def outside(app: Holdfast) -> None:
     app.start(order, "o")  # wrong
+    app.schedules.create(order, "n")  # wrong
+    app.schedules.create(order, "n", 3)  # wrong
+    app.schedules.ensure(Shop, "s", "n")  # wrong
+    app.schedules.options(crno="@daily")  # wrong
+    app.schedules.options(overlap="never")  # wrong
+    app.schedules.handle("n").change_workflow(order)  # wrong
     app.start(order, "o", 3)  # wrong
     app.start(order, 3, "id")  # wrong
     app.start(Shop, "s", "n")  # wrong

@@ -29,8 +29,9 @@ def deliver(turn: Turn, message: Deliver) -> None:
     parcel = message.send.parcel
     if not turn.flow.exists and not parcel.creates:
         raise Refused("workflow_not_found", f"there is no workflow {turn.flow.workflow_id!r} to take this send")
+    take = turn.machine.receiver(turn.flow, parcel)
     turn.took = (*turn.took, message.send.key)
-    turn.machine.parcels[type(parcel)](turn, message)
+    take(turn, message)
 
 
 FEATURE = Feature(name="delivery", decide={Deliver: deliver})

@@ -11,7 +11,6 @@ from msgspec.structs import replace
 
 from holdfast.kernel.feature import Feature
 from holdfast.kernel.features import workflow_task
-from holdfast.kernel.features.child import parent as child
 from holdfast.kernel.message import Message
 from holdfast.kernel.task import Task
 from holdfast.kernel.turn import Turn
@@ -80,7 +79,7 @@ def reconcile(turn: Turn, message: Reconcile) -> None:
         turn.put(replace(task, repair_count=1))
         result.restored.append(id)
     if (message.ask or message.force) and flow.run is not None:
-        child.ask_after(turn)
+        turn.machine.ask(turn)
     turn.reply = result
 
 

@@ -13,8 +13,10 @@ from holdfast.engine.engine import Engine
 from holdfast.engine.operations import Operations
 from holdfast.engine.recovery import Recovery
 from holdfast.engine.world import AsyncioWorld, World
+from holdfast.kernel.features.start import Definition
 from holdfast.kernel.limits import Limits
 from holdfast.kernel.machine import Machine
+from holdfast.kernel.values import Routing
 from holdfast.protocol.requests import Request
 from holdfast.sdk.client import AsyncClient
 from holdfast.sdk.embedded.host import EngineHost
@@ -137,6 +139,7 @@ class AsyncHoldfast(AsyncClient):
         if self._run_tasks:
             self.engine.matching.executors.append(self.executor)
         self._deployed()
+        self.engine.define = self._define
         self._engine_room.operations = Operations(self.engine, self.recovery, AvroPayloads())
         try:
             await self.recovery.start()
@@ -163,6 +166,10 @@ class AsyncHoldfast(AsyncClient):
     def _open_store(self, machine: Machine, offload: Offload | None) -> Awaitable[Store]:
         """Where a world of another kind brings its own."""
         return open_store(self.path, machine.kinds, offload)
+
+    def _define(self, routing: Routing, workflow_type: str) -> tuple[Routing, Definition | None]:
+        known = self.registry.workflows.get(workflow_type)
+        return routing, None if known is None else known.snapshot
 
     def _deployed(self) -> None:
         self.recovery.fingerprints = {type: d.fingerprint for type, d in self.registry.workflows.items()}

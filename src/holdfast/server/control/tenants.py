@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from holdfast.protocol import requests as ask
 from holdfast.protocol.history import iso
+from holdfast.protocol.schedules import ListSchedules
 from holdfast.server.auth import ADMIN, OPERATOR, within
 from holdfast.server.call import Call
 from holdfast.server.namespaces import Namespace, checked_name
@@ -79,6 +80,13 @@ async def remove(server: Server, call: Call) -> dict[str, Any]:
             409,
             "namespace_not_empty",
             f"namespace {namespace.name!r} holds workflows, and nothing deletes those with it",
+            namespace=namespace.name,
+        )
+    if (await server.operations.call(ListSchedules(namespace=namespace.name, limit=1))).schedules:
+        raise Problem(
+            409,
+            "namespace_not_empty",
+            f"namespace {namespace.name!r} holds schedules, which would go on firing; delete them first",
             namespace=namespace.name,
         )
     await server.namespaces.remove(namespace.name)

@@ -133,6 +133,7 @@ FEATURE = Feature(
         parcels.PolicyAnswer: parent.policy_answered,
     },
     awaited=parent.awaited,
+    ask=parent.ask_after,
     cancel=parent.cancel_open,
     closed=parent.run_closed,
     over=offspring.run_closed,

@@ -46,6 +46,11 @@ from holdfast.kernel.values import SECOND
 def started(turn: Turn, message: Deliver) -> None:
     parcel = message.send.parcel
     assert isinstance(parcel, StartFromParent)
+    take(turn, parcel, start_of(turn, parcel))
+
+
+def take(turn: Turn, parcel: StartFromParent, start: Start) -> bool:
+    """Start, unless that was done before. Whether it was done now."""
     flow = turn.flow
     if flow.run is not None:
         own = _parent(flow.run)
@@ -53,14 +58,16 @@ def started(turn: Turn, message: Deliver) -> None:
             _say_how_it_stands(turn, own, parcel.known_run_number)
         else:
             _turn_down(turn, parcel, f"workflow {flow.workflow_id} belongs to another call")
-        return
+        return False
     try:
-        start_now(turn, _start(turn, parcel), parcel.run_id)
+        start_now(turn, start, parcel.run_id)
     except Refused as refusal:
         _turn_down(turn, parcel, refusal.message)
+        return False
+    return True
 
 
-def _start(turn: Turn, parcel: StartFromParent) -> Start:
+def start_of(turn: Turn, parcel: StartFromParent) -> Start:
     parent = parcel.parent
     return Start(
         namespace=turn.flow.namespace,
@@ -94,6 +101,7 @@ def _turn_down(turn: Turn, parcel: StartFromParent, why: str) -> None:
         closed_reason="failed",
         closed_at=turn.now,
         message=f"the child was not started: {why}",
+        started=False,
         exception_type="ChildNotStarted",
         non_retryable=True,
     )

@@ -59,7 +59,7 @@ class PolicyAnswer(Parcel, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Close(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How a child ended."""
+    """How a child ended. `started` False: there was none, because its start could not be taken."""
 
     status: str
     closed_reason: str
@@ -71,6 +71,7 @@ class Close(Struct, frozen=True, kw_only=True, omit_defaults=True):
     exception_class: str | None = None
     exception: Failure | None = None
     non_retryable: bool = False
+    started: bool = True
 
 
 class ChildReport(Parcel, frozen=True, kw_only=True, omit_defaults=True):

@@ -50,6 +50,8 @@ __all__ = [
     "Started",
     "WorkflowStarted",
     "check_id",
+    "check_limits",
+    "check_options",
     "check_start",
     "definition_of",
     "open_run",
@@ -151,7 +153,7 @@ def start(turn: Turn, message: Start) -> None:
 def check_start(turn: Turn, message: Start) -> None:
     """Refuse a start that no instance could take."""
     check_id(message.workflow_id)
-    _check_options(message)
+    check_options(message)
     flow = turn.flow
     if flow.run is None and flow.exists and flow.workflow_type != message.workflow_type:
         raise Refused(
@@ -163,15 +165,7 @@ def check_start(turn: Turn, message: Start) -> None:
 
 def start_now(turn: Turn, message: Start, run_id: str | None = None) -> None:
     """Open a run that begins a chain, unless it would pass a limit."""
-    breach = _breach(turn, message)
-    if breach is not None:
-        raise Refused(
-            "structural_limit_exceeded",
-            breach.message,
-            limit_kind=breach.kind,
-            current_value=breach.value,
-            configured_limit=breach.configured,
-        )
+    check_limits(turn, message)
     flow = turn.flow
     flow.workflow_type = message.workflow_type
     open_run(
@@ -315,7 +309,7 @@ def _fingerprint(message: Start) -> str | None:
     return fingerprint(message.request_id, b"start", message.workflow_type.encode(), message.arguments or b"")
 
 
-def _check_options(message: Start) -> None:
+def check_options(message: Start) -> None:
     if not message.workflow_type:
         raise Refused("invalid_workflow_type", "a workflow type is needed", field="workflow_type")
     if message.duplicate_policy not in _POLICIES:
@@ -343,6 +337,18 @@ def _check_options(message: Start) -> None:
         search.check(message.search_attributes)
     if message.memo:
         memo.check(message.memo)
+
+
+def check_limits(turn: Turn, message: Start) -> None:
+    breach = _breach(turn, message)
+    if breach is not None:
+        raise Refused(
+            "structural_limit_exceeded",
+            breach.message,
+            limit_kind=breach.kind,
+            current_value=breach.value,
+            configured_limit=breach.configured,
+        )
 
 
 def _breach(turn: Turn, message: Start) -> Breach | None:

@@ -39,6 +39,7 @@ class Parent(Struct, frozen=True, kw_only=True, omit_defaults=True):
     child_call_id: str
     retry_policy: RetryPolicy | None = None
     retry_attempt: int = 1
+    occurrence_time: Micros | None = None  # of a schedule, which starts workflows like a parent
 
 
 class OpenChild(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -108,6 +109,7 @@ class WorkflowStarted(Event, frozen=True, kw_only=True, omit_defaults=True):
     retry_policy: RetryPolicy | None = None
     retry_attempt: int | None = None
     retry_of_child_workflow_run_id: str | None = None
+    occurrence_time: Micros | None = None
     first_task_at: Micros | None = None
     open_children: list[OpenChild] = []
     routing: Routing = Routing()
@@ -134,6 +136,7 @@ def lineage(parent: Parent) -> dict[str, Any]:
         "child_call_id": parent.child_call_id,
         "retry_policy": parent.retry_policy,
         "retry_attempt": parent.retry_attempt if parent.retry_attempt > 1 else None,
+        "occurrence_time": parent.occurrence_time,
     }
 
 
@@ -149,6 +152,7 @@ def parent_of(started: WorkflowStarted) -> Parent | None:
         child_call_id=started.child_call_id,
         retry_policy=started.retry_policy,
         retry_attempt=started.retry_attempt or 1,
+        occurrence_time=started.occurrence_time,
     )
 
 
