@@ -1,6 +1,7 @@
 """Matching: which live worker gets the next ready task. Memory only; the task rows are the truth.
 
-A worker is either an *executor* inside this process (it takes tasks as it has room) or a *waiter* (a parked poll).
+A worker is an *executor* inside this process (it takes tasks as it has room), a *station* (the same, elsewhere) or a
+*waiter* (a parked poll).
 What nobody can take now waits in a lane, ordered by priority and age.
 """
 
@@ -13,6 +14,7 @@ from heapq import heappop, heappush
 from typing import Any, NamedTuple, Protocol
 
 from holdfast.engine.leases import Queue, queue_of
+from holdfast.engine.stations import AHEAD, Ahead, Station, Stations
 from holdfast.kernel.event import Recorded
 from holdfast.kernel.features.lease import Claimant
 from holdfast.kernel.state import Run
@@ -161,8 +163,9 @@ class Waiter:
 
 
 class Matching:
-    def __init__(self) -> None:
+    def __init__(self, now: Callable[[], Micros]) -> None:
         self.executors: list[Executor] = []
+        self.stations = Stations(now)
         self.admission: Admission | None = None
         self.remote: Inquirer | None = None
         self.manual: Executor | None = None  # runs tasks only when asked to by name
@@ -172,8 +175,10 @@ class Matching:
         self._promised: dict[str, Waiter] = {}
         self._inline: dict[str, Executor] = {}
 
-    def here(self, run: Run) -> Executor | None:
-        """Who runs the code of this run on the engine's own thread, before the next commit."""
+    def here(self, run: Run) -> Executor | Ahead | None:
+        """Who runs the code of this run on the engine's own thread, before the next commit; or has run it elsewhere."""
+        if self.stations.ahead == run.key:
+            return AHEAD
         routing = run.routing
         for executor in self.executors:
             kind = run.workflow_type
@@ -191,6 +196,10 @@ class Matching:
                 if executor.take(task):
                     return Lease(owner=executor.owner)
         queue = queue_of(task)
+        if self.stations:
+            station = self._station(task, queue)
+            if station is not None:
+                return self.stations.promise(station, task)
         waiting = self._waiters.get(queue) if self._waiters else None
         if waiting and self.admits(queue):
             lane = lane_of(task)
@@ -202,6 +211,14 @@ class Matching:
                         self.admission.dispatched(queue)
                     return waiter.lease()
         return None
+
+    def _station(self, task: Task, queue: Queue) -> Station | None:
+        if not self.admits(queue):
+            return None
+        station = self.stations.choose(task, lane_of(task))
+        if station is not None and self.admission is not None:
+            self.admission.dispatched(queue)
+        return station
 
     def admits(self, queue: Queue) -> bool:
         return self.admission is None or self.admission.admits(queue)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Self
+from typing import Any, Self
 
 import msgspec
 
@@ -25,6 +25,7 @@ from holdfast.server.namespaces import Namespaces
 from holdfast.server.questions import Questions
 from holdfast.server.rollouts import Rollouts
 from holdfast.server.settings import Settings
+from holdfast.server.stations import Desks
 from holdfast.server.workers import Workers
 from holdfast.store.opening import open_store
 
@@ -36,6 +37,7 @@ class Server:
         self.capabilities = msgspec.Raw(msgspec.json.encode(server_capabilities(settings)))
         self.draining = False
         self.parked = 0
+        self.waiting: dict[asyncio.Future[Any], Callable[[], None]] = {}  # calls that wait, and how to end that
         self._world = world
 
     async def __aenter__(self) -> Self:
@@ -60,6 +62,8 @@ class Server:
             self.settings.query_task_max_pending_per_queue,
         )
         self.recovery.on_take_over.append(self._read_registries)
+        self.stations = Desks()
+        self.questions.desks = self.stations
         try:
             await self._read_registries()
             await self.recovery.start()
@@ -94,7 +98,11 @@ class Server:
         self.draining = True
         for waiter in self.engine.matching.waiting():
             self.engine.give_up_waiting(waiter)
+        for desk in self.stations:
+            desk.leave()
         self.questions.give_up()
+        for give_up in list(self.waiting.values()):
+            give_up()
 
     def release(self, task: Task) -> None:
         """Take back a lease that its worker cannot use."""
