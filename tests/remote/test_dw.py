@@ -100,7 +100,7 @@ def test_a_worker_and_every_command_over_a_server(shop: Shop) -> None:
         assert "paid 250 for ann" in shop.dw("history", "e-1", "--follow")
         shop.dw("start", "expense.py:Expense", "e-2", "1")
         assert "cancelled" in shop.dw("cancel", "e-2")
-        assert "e-2" in shop.dw("list", "--status", "failed")
+        assert "e-2" in shop.dw("list", "--id", "e-2")
     finally:
         worker.send_signal(signal.SIGTERM)
         assert worker.wait(30) == 0
