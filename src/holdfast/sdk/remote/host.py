@@ -175,8 +175,10 @@ class RemoteHost:
     def look_at(self, key: int) -> None:
         """The server does."""
 
-    def events(self, run: int, after: int, assignment: WorkflowAssignment) -> list[Recorded]:
-        return self._stash.pop(assignment.task.id)
+    def events(
+        self, after: int, assignment: WorkflowAssignment, then: Callable[[list[Recorded] | Exception], None]
+    ) -> None:
+        then(self._stash.pop(assignment.task.id))  # they came with the task
 
     def thread(self, call: Callable[[], Any], done: Callable[[Any], None]) -> None:
         self._pool.submit(call, done)
