@@ -3,6 +3,7 @@
     python bench/run.py                  W1-W7, flat cost per step and per signal, import time
     python bench/run.py --rounds 3       interleaved rounds; medians are printed
     python bench/run.py --workloads w1   some of them
+    python bench/run.py --http           server, worker and client in processes of their own: W1, W2, W4, W5
 
 The harness (workloads and peers) is found through BENCH_HARNESS, by default `shared/bench` beside this checkout; Restate
 through BENCH_HOME as that harness's `setup.sh` installs it. Wall times on shared cores are noise: read the ratios and
@@ -37,11 +38,20 @@ FIGURES = [
     ("W5 signals/s", "w5", "signals_s", True, 8),
     ("W6 recovery of 1000, s", "w6", "restart_to_all_done_s", False, 1),
 ]
+OVER_HTTP = [
+    ("W1 hello, workflows/s", "w1", "workflows_s", True, 2),
+    ("W2 one, steps/s", "w2", "one_steps_s", True, 1),
+    ("W2 fifty, steps/s", "w2", "parallel_steps_s", True, 1.5),
+    ("W4 latency p50, ms", "w4", "p50_ms", False, 2),
+    ("W5 signals/s", "w5", "signals_s", True, 4),
+]
 # A budget is in microseconds; the factor turns the field into them.
 BUDGETS = [
     ("CPU per workflow, W1", "w1", "cpu_ms_per_op", 1000, 215),
     ("CPU per step, W2 fifty", "w2", "cpu_ms_per_op", 1000, 120),
 ]
+
+BUDGETS_OVER_HTTP = [("CPU per workflow, W1", "w1", "cpu_ms_per_op", 1000, 700)]
 
 
 def measure(command: list[str], out: Path) -> None:
@@ -80,9 +90,9 @@ def import_ms() -> float:
     return min(float(run.stdout) for run in runs)
 
 
-def table(ours: dict[str, dict[str, float]], peer: dict[str, dict[str, float]]) -> None:
+def table(ours: dict[str, dict[str, float]], peer: dict[str, dict[str, float]], figures: list[Any]) -> None:
     print(f"\n{'':28}{'Holdfast':>12}{'Restate':>12}{'ratio':>9}   floor")
-    for label, workload, field, higher, floor in FIGURES:
+    for label, workload, field, higher, floor in figures:
         a, b = ours.get(workload, {}).get(field), peer.get(workload, {}).get(field)
         if a is None:
             continue
@@ -92,13 +102,13 @@ def table(ours: dict[str, dict[str, float]], peer: dict[str, dict[str, float]]) 
         print(f"{label:28}{a:12.2f}{b if b is not None else float('nan'):12.2f}{shown:>9}   {floor}x {verdict}")
 
 
-def budgets(ours: dict[str, dict[str, float]], peer: dict[str, dict[str, float]]) -> None:
+def budgets(ours: dict[str, dict[str, float]], peer: dict[str, dict[str, float]], limits: list[Any]) -> None:
     print(f"\n{'':28}{'measured':>12}{'budget':>12}")
     rows: list[tuple[str, float, float]] = []
-    for label, workload, field, factor, budget in BUDGETS:
+    for label, workload, field, factor, budget in limits:
         if field in ours.get(workload, {}):
             rows.append((f"{label}, us", ours[workload][field] * factor, budget))
-    if "one_steps_s" in ours.get("w2", {}):
+    if "one_steps_s" in ours.get("w2", {}) and limits is BUDGETS:
         rows.append(("wall per step, W2 one, us", 1e6 / ours["w2"]["one_steps_s"], 620))
     for label, value, budget in rows:
         print(f"{label:28}{value:12.0f}{budget:12.0f}   {'ok' if value <= budget else 'over'}")
@@ -111,10 +121,13 @@ def budgets(ours: dict[str, dict[str, float]], peer: dict[str, dict[str, float]]
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--workloads", default="w1,w2,w3,w4,w5,w6,w7")
+    parser.add_argument("--workloads")
+    parser.add_argument("--http", action="store_true", help="over HTTP instead of embedded")
     parser.add_argument("--w6-sleep", default="15")
     parser.add_argument("--no-peer", action="store_true")
     options = parser.parse_args()
+    options.workloads = options.workloads or ("w1,w2,w4,w5" if options.http else "w1,w2,w3,w4,w5,w6,w7")
+    ours_is = "peer_holdfast_http.py" if options.http else "peer_holdfast.py"
     if not (HARNESS / "driver.py").exists():
         raise SystemExit(f"no benchmark harness at {HARNESS}; set BENCH_HARNESS")
     size: list[Any] = ["--workloads", options.workloads, "--w1-n", "3000", "--w6-sleep", options.w6_sleep]
@@ -123,7 +136,7 @@ def main() -> None:
         with_peer = RESTATE.exists() and RESTATE_PYTHON.exists() and not options.no_peer
         for number in range(options.rounds):
             print(f"round {number + 1} of {options.rounds} ...", flush=True)
-            measure([sys.executable, str(HERE / "peer_holdfast.py"), *size], ours)
+            measure([sys.executable, str(HERE / ours_is), *size], ours)
             if with_peer:
                 restate = [str(RESTATE_PYTHON), str(HARNESS / "peer_restate.py"), "--server", str(RESTATE), *size]
                 measure(restate, peer)
@@ -131,8 +144,10 @@ def main() -> None:
         memory = [json.loads(line)["results"].get("w7", {}) for line in ours.read_text().splitlines()]
     if not with_peer:
         print(f"Restate is not installed under {HOME}; its harness's setup.sh installs it")
-    table(mine, other)
-    budgets(mine, other)
+    table(mine, other, OVER_HTTP if options.http else FIGURES)
+    budgets(mine, other, BUDGETS_OVER_HTTP if options.http else BUDGETS)
+    if options.http:
+        return
     for row in memory[-1:]:
         if "rss_open_mib" in row:
             print(f"\n10,000 sleeping workflows: {row['rss_open_mib']['process']:.0f} MiB in all (budget 150)")

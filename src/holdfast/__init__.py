@@ -15,6 +15,7 @@ from holdfast.sdk.branch import spawn
 from holdfast.sdk.cancellation import Cancelled, shield
 from holdfast.sdk.child import child, children
 from holdfast.sdk.errors import (
+    AccessDenied,
     ActivityCancelled,
     ActivityError,
     ActivityTimedOut,
@@ -30,6 +31,9 @@ from holdfast.sdk.errors import (
     RequestRefused,
     ScheduleAlreadyExists,
     ScheduleNotFound,
+    ServerError,
+    ServerTooOld,
+    ServerUnreachable,
     UpdateFailed,
     WorkflowAlreadyStarted,
     WorkflowError,
@@ -64,16 +68,19 @@ from holdfast.sdk.workflow import continue_as_new, workflow
 if TYPE_CHECKING:
     from holdfast.sdk.client import AsyncClient
     from holdfast.sdk.embedded import AsyncHoldfast, Holdfast
+    from holdfast.sdk.remote.worker import AsyncWorker, Worker
     from holdfast.sdk.sync import Client
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "AccessDenied",
     "ActivityCancelled",
     "ActivityError",
     "ActivityTimedOut",
     "AsyncClient",
     "AsyncHoldfast",
+    "AsyncWorker",
     "Cancelled",
     "ChildError",
     "ChildStopped",
@@ -91,10 +98,14 @@ __all__ = [
     "Saga",
     "ScheduleAlreadyExists",
     "ScheduleNotFound",
+    "ServerError",
+    "ServerTooOld",
+    "ServerUnreachable",
     "Signal",
     "Step",
     "Types",
     "UpdateFailed",
+    "Worker",
     "WorkflowAlreadyStarted",
     "WorkflowError",
     "WorkflowFailed",
@@ -135,8 +146,10 @@ __all__ = [
 _LAZY = {
     "AsyncClient": "holdfast.sdk.client",
     "AsyncHoldfast": "holdfast.sdk.embedded",
+    "AsyncWorker": "holdfast.sdk.remote.worker",
     "Client": "holdfast.sdk.sync",
     "Holdfast": "holdfast.sdk.embedded",
+    "Worker": "holdfast.sdk.remote.worker",
 }
 
 

@@ -27,6 +27,7 @@ HEADERS = {
     "Authorization": f"Bearer {TOKEN}",
     "X-Durable-Workflow-Control-Plane-Version": "2",
     "X-Durable-Workflow-Protocol-Version": "1.20",
+    "X-Holdfast-Protocol": "1",
 }
 
 
@@ -40,6 +41,7 @@ def body_for(schema: dict[str, Any], components: dict[str, Any], chance: random.
     # What comes first in every handler is right most of the time, or nothing behind it would be reached.
     likely = {"worker_id": ME, "task_queue": "q", "lease_owner": ME, "workflow_type": "order", "timeout_seconds": 0}
     likely |= {
+        "workflow_id": "o-1",
         "workflow_task_attempt": 1,
         "query_task_attempt": 1,
         "update_validation_attempt": 1,
@@ -52,7 +54,7 @@ def body_for(schema: dict[str, Any], components: dict[str, Any], chance: random.
     body |= {name: right for name, right in likely.items() if name in chosen and chance.random() < 0.8}
     if isinstance(body.get("timeout_seconds"), int | float):
         body["timeout_seconds"] = min(body["timeout_seconds"], 0)  # a long poll is no hang, and takes its time
-    return body
+    return body | {"wait_seconds": 0} if "wait_seconds" in names else body
 
 
 async def call(api: Api, route: Route, path: str, body: Any) -> None:
@@ -92,7 +94,7 @@ async def test_nonsense_is_answered_on_every_route() -> None:
         }
         for route in ROUTES:
             operation = document["paths"][route.path][route.method.lower()]
-            for turn in range(4):
+            for turn in range(3):
                 path = "/".join(
                     chance.choice(known.get(part[1:-1], ["x"])) if part.startswith("{") else part
                     for part in route.path.split("/")

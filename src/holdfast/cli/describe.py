@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 @click.command(name="describe")
 @click.argument("id")
-@options.database
+@options.place
 @options.namespace
-def command(id: str, path: str, namespace: str) -> None:
+def command(id: str, path: options.Place, namespace: str) -> None:
     """Show the state of workflow ID: status, what it waits for, its tasks, its last failure.
 
     For a run whose code no longer fits its history, the difference is shown side by side.
@@ -30,13 +30,13 @@ def command(id: str, path: str, namespace: str) -> None:
       dw describe order-1
       dw describe order-1 --db shop.db
     """
-    from holdfast.cli.reading import Reader
+    from holdfast.cli.reading import reader_of
     from holdfast.cli.screen import console
     from holdfast.cli.timeline import Timeline
     from holdfast.protocol.requests import DescribeWorkflow, GetHistory
 
     timeline = Timeline()
-    with Reader(path) as reader:
+    with reader_of(path, namespace) as reader:
         described = reader.ask(DescribeWorkflow(workflow_id=id, namespace=namespace))
         for entry in reader.ask(GetHistory(workflow_id=id, namespace=namespace)):
             timeline.tell(entry)

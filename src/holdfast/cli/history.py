@@ -11,7 +11,7 @@ import click
 from holdfast.cli import options
 
 if TYPE_CHECKING:
-    from holdfast.cli.reading import Reader
+    from holdfast.cli.reading import Reader, ServerReader
     from holdfast.kernel.event import Recorded
 
 LOOK = 0.05  # seconds between two looks while following
@@ -19,12 +19,12 @@ LOOK = 0.05  # seconds between two looks while following
 
 @click.command(name="history")
 @click.argument("id")
-@options.database
+@options.place
 @options.namespace
 @click.option("--run", "run_id", metavar="RUN", help="Another run of this workflow than the current one.")
 @click.option("--json", "as_json", is_flag=True, help="Print the events in their wire form, one JSON object a line.")
 @click.option("--follow", "-f", is_flag=True, help="Keep printing until the run closes.")
-def command(id: str, path: str, namespace: str, run_id: str | None, as_json: bool, follow: bool) -> None:
+def command(id: str, path: options.Place, namespace: str, run_id: str | None, as_json: bool, follow: bool) -> None:
     """Show the history of workflow ID as a timeline.
 
     Times count from the beginning of the run; the number behind them is the step. This only reads: it may be used
@@ -37,9 +37,9 @@ def command(id: str, path: str, namespace: str, run_id: str | None, as_json: boo
       dw history order-1 --json | jq .event_type
       dw history order-1 --run 01J9ZQ5W3V6K1Q7T0M8E2C4X5B
     """
-    from holdfast.cli.reading import Reader
+    from holdfast.cli.reading import reader_of
 
-    with Reader(path) as reader:
+    with reader_of(path, namespace) as reader:
         teller = _Json(reader, id, namespace, run_id) if as_json else _Words(reader, id, namespace, run_id)
         teller.tell()
         while follow and not teller.closed:
@@ -53,7 +53,7 @@ def command(id: str, path: str, namespace: str, run_id: str | None, as_json: boo
 class _Teller(ABC):
     """Prints the events of one run, each once."""
 
-    def __init__(self, reader: Reader, id: str, namespace: str, run_id: str | None) -> None:
+    def __init__(self, reader: Reader | ServerReader, id: str, namespace: str, run_id: str | None) -> None:
         from holdfast.cli.problems import Missing
         from holdfast.protocol.requests import DescribeWorkflow
 
@@ -63,8 +63,8 @@ class _Teller(ABC):
             if run is None:
                 raise Missing(f"workflow {id!r} is reserved and has no run yet")
         else:
-            run = reader.get(reader.store.run(run_id))
-            if run is None or run.workflow_id != id or run.namespace != namespace:
+            run = reader.run(namespace, id, run_id)
+            if run is None:
                 raise Missing(f"workflow {id!r} has no run {run_id!r}; see `dw list --id {id}`")
         self.reader = reader
         self.run = run
@@ -72,8 +72,14 @@ class _Teller(ABC):
         self._after = 0
 
     def tell(self) -> None:
-        run = self.reader.get(self.reader.store.run(self.run.run_id))
-        for entry in self.reader.get(self.reader.store.history(self.run.key, self._after)):
+        from holdfast.protocol.requests import GetHistory
+
+        asked = self.run
+        run = self.reader.run(asked.namespace, asked.workflow_id, asked.run_id)
+        history = GetHistory(
+            workflow_id=asked.workflow_id, namespace=asked.namespace, run_id=asked.run_id, after=self._after
+        )
+        for entry in self.reader.ask(history):
             self._after = entry.sequence
             self.event(entry)
         # Asked before the events were read: a run that closed in between is told completely the next time.
@@ -97,7 +103,7 @@ class _Json(_Teller):
 
 
 class _Words(_Teller):
-    def __init__(self, reader: Reader, id: str, namespace: str, run_id: str | None) -> None:
+    def __init__(self, reader: Reader | ServerReader, id: str, namespace: str, run_id: str | None) -> None:
         from holdfast.cli import words
         from holdfast.cli.screen import console
         from holdfast.cli.timeline import Timeline

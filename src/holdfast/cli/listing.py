@@ -19,7 +19,7 @@ STYLES = {"completed": "green", "failed": "red", "waiting": "cyan", "pending": "
 
 
 @click.command(name="list")
-@options.database
+@options.place
 @options.namespace
 @click.option(
     "--status",
@@ -29,7 +29,9 @@ STYLES = {"completed": "green", "failed": "red", "waiting": "cyan", "pending": "
 @click.option("--type", "type_", metavar="TYPE", help="Only runs of this workflow type.")
 @click.option("--id", "id_", metavar="ID", help="Only the runs of this workflow.")
 @click.option("--limit", metavar="N", type=click.IntRange(1, 10_000), default=50, show_default=True)
-def command(path: str, namespace: str, status: str | None, type_: str | None, id_: str | None, limit: int) -> None:
+def command(
+    path: options.Place, namespace: str, status: str | None, type_: str | None, id_: str | None, limit: int
+) -> None:
     """List runs, newest first.
 
     \b
@@ -43,22 +45,18 @@ def command(path: str, namespace: str, status: str | None, type_: str | None, id
     from rich.text import Text
 
     from holdfast.cli import words
-    from holdfast.cli.reading import Reader
+    from holdfast.cli.reading import reader_of
     from holdfast.cli.screen import console
     from holdfast.protocol.requests import ListWorkflows
 
-    with Reader(path) as reader:
+    with reader_of(path, namespace) as reader:
         found: list[RunRow] = []
         for wanted in OPEN if status == "open" else (status,):
             found += reader.ask(
                 ListWorkflows(namespace=namespace, workflow_id=id_, workflow_type=type_, status=wanted, limit=limit)
             )
         found = sorted(found, key=lambda run: run.key, reverse=True)[:limit]
-        blocked = {
-            task.run
-            for task in reader.get(reader.store.failed())
-            if task.block is not None and task.block.replay_blocked
-        }
+        blocked = reader.blocked(found)
     out = console()
     if not found:
         out.print("no runs" + (" match" if status or type_ or id_ else " yet"), style="bright_black")

@@ -30,6 +30,7 @@ COMMANDS = {
     "schedule": "holdfast.cli.schedule",
     "server": "holdfast.cli.server",
     "token": "holdfast.cli.token",
+    "worker": "holdfast.cli.worker",
 }
 
 
@@ -91,7 +92,8 @@ def dw(ctx: click.Context) -> None:
       dw signal o-1 approve '"ann"'           tell it something
       dw history o-1                          what happened, step by step
 
-    Commands work on the database named by --db, else by DW_DB, else on holdfast.db in this directory.
+    Commands work on the server named by --server or DW_SERVER; without one on the database named by --db, else by DW_DB,
+    else on holdfast.db in this directory.
     """
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())

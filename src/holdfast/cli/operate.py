@@ -31,26 +31,26 @@ def _asked(command: F) -> F:
     for option in (
         click.option("--reason", metavar="TEXT", help="Why; it is recorded."),
         options.namespace,
-        options.database,
+        options.place,
         click.argument("id"),
     ):
         command = option(command)
     return command
 
 
-def _do(id: str, path: str, namespace: str, act: Callable[[Any], str | None]) -> None:
-    from holdfast.cli.talk import opened
+def _do(id: str, path: options.Place, namespace: str, act: Callable[[Any], str | None]) -> None:
+    from holdfast.cli.talk import alone, opened
 
     with opened(path, namespace) as holdfast:
         outcome = act(holdfast.handle(None, id))
         click.echo(f"{id}: {SAID.get(outcome or '', outcome)}")
-        if outcome in ("cancel_requested", "unpaused") and holdfast.is_engine:
+        if outcome in ("cancel_requested", "unpaused") and alone(holdfast):
             click.echo("no engine runs this database now; the run goes on when one starts (dw dev FILE)", err=True)
 
 
 @click.command(name="cancel")
 @_asked
-def cancel(id: str, path: str, namespace: str, reason: str | None) -> None:
+def cancel(id: str, path: options.Place, namespace: str, reason: str | None) -> None:
     """Ask workflow ID to stop.
 
     A workflow that handles cancellation gets to clean up until its deadline; any other is closed at once.
@@ -65,7 +65,7 @@ def cancel(id: str, path: str, namespace: str, reason: str | None) -> None:
 
 @click.command(name="terminate")
 @_asked
-def terminate(id: str, path: str, namespace: str, reason: str | None) -> None:
+def terminate(id: str, path: options.Place, namespace: str, reason: str | None) -> None:
     """Stop workflow ID at once, without asking its code.
 
     \b
@@ -82,7 +82,7 @@ def terminate(id: str, path: str, namespace: str, reason: str | None) -> None:
 
 @click.command(name="pause")
 @_asked
-def pause(id: str, path: str, namespace: str, reason: str | None) -> None:
+def pause(id: str, path: options.Place, namespace: str, reason: str | None) -> None:
     """Hand out no more tasks of workflow ID. Results, timers and signals are recorded; deadlines go on.
 
     \b
@@ -94,7 +94,7 @@ def pause(id: str, path: str, namespace: str, reason: str | None) -> None:
 
 @click.command(name="unpause")
 @_asked
-def unpause(id: str, path: str, namespace: str, reason: str | None) -> None:
+def unpause(id: str, path: options.Place, namespace: str, reason: str | None) -> None:
     """Let a paused workflow ID go on.
 
     \b
@@ -107,7 +107,7 @@ def unpause(id: str, path: str, namespace: str, reason: str | None) -> None:
 @click.command(name="archive")
 @_asked
 @click.option("--run", "run_id", metavar="RUN_ID", help="An earlier run of ID.")
-def archive(id: str, path: str, namespace: str, reason: str | None, run_id: str | None) -> None:
+def archive(id: str, path: options.Place, namespace: str, reason: str | None, run_id: str | None) -> None:
     """Mark a closed run of workflow ID as dealt with. Its history stays.
 
     \b

@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from holdfast.cli.problems import Problem
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+class ServerAt(NamedTuple):
+    """A server, in place of a database file."""
+
+    url: str
+    token: str | None
+
+
+Place = str | ServerAt
 
 DEFAULT_DATABASE = "holdfast.db"
 
@@ -26,10 +38,38 @@ def database(command: F) -> F:
     )(command)
 
 
-def namespace(command: F) -> F:
-    return click.option("--namespace", metavar="NAME", default="default", help="Which namespace of the database.")(
-        command
+def place(command: F) -> F:
+    """A database file, or a server: the command gets either as `path`."""
+
+    @wraps(command)
+    def chosen(*args: Any, path: str, server: str | None, token: str | None, **more: Any) -> Any:
+        return command(*args, path=_place(path, server, token), **more)
+
+    options = (
+        click.option("--token", metavar="TOKEN", envvar="DW_TOKEN", help="The server's token. Default: DW_TOKEN."),
+        click.option("--server", metavar="URL", envvar="DW_SERVER", help="A server instead. Default: DW_SERVER."),
+        database,
     )
+    decorated: Any = chosen
+    for option in options:
+        decorated = option(decorated)
+    return decorated
+
+
+def _place(path: str, server: str | None, token: str | None) -> Place:
+    context = click.get_current_context()
+    named = context.get_parameter_source("path") is ParameterSource.COMMANDLINE
+    if server is None:
+        return path
+    if not named:
+        return ServerAt(server, token)
+    if context.get_parameter_source("server") is ParameterSource.COMMANDLINE:
+        raise Problem("name a database with --db or a server with --server, not both")
+    return path  # said here and now, it goes before the environment
+
+
+def namespace(command: F) -> F:
+    return click.option("--namespace", metavar="NAME", default="default", help="Which namespace.")(command)
 
 
 def existing(path: str) -> str:

@@ -31,7 +31,7 @@ def told() -> Generator[None]:
     """Turn what the store, the engine and the client refuse into problems."""
     from holdfast.kernel.event import HistoryDamaged
     from holdfast.kernel.message import Refused
-    from holdfast.sdk.errors import RequestRefused, ScheduleNotFound, WorkflowNotFound
+    from holdfast.sdk.errors import RequestRefused, ScheduleNotFound, ServerError, WorkflowNotFound
     from holdfast.store import StoreError
 
     try:
@@ -41,5 +41,5 @@ def told() -> Generator[None]:
     except Refused as refusal:
         kind = Missing if refusal.reason in ("workflow_not_found", "run_not_found", "schedule_not_found") else Problem
         raise kind(refusal.message) from None
-    except (RequestRefused, StoreError, HistoryDamaged) as error:
+    except (RequestRefused, ServerError, StoreError, HistoryDamaged) as error:
         raise Problem(str(error)) from None

@@ -1,24 +1,31 @@
-"""Reading a database beside whoever runs its engine. A Reader never takes the engine's lock and decides nothing."""
+"""Reading a database beside whoever runs its engine, or a server. A Reader never takes the engine's lock and decides nothing."""
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar
 
-from holdfast.cli.options import existing
-from holdfast.cli.problems import told
+from holdfast.cli.options import Place, ServerAt, existing
+from holdfast.cli.problems import Problem, told
 from holdfast.codec.payloads import AvroPayloads
 from holdfast.engine.engine import Engine
 from holdfast.engine.operations import Operations
 from holdfast.engine.recovery import Recovery
 from holdfast.engine.world import AsyncioWorld
+from holdfast.kernel.decision import RunRow
 from holdfast.kernel.machine import Machine
-from holdfast.protocol.requests import Request
+from holdfast.protocol.requests import DescribeWorkflow, ListWorkflows, Request
 from holdfast.store.opening import open_store
 
+if TYPE_CHECKING:
+    from holdfast import Client
+
 R = TypeVar("R")
+
+LOOK = 0.5  # seconds between two looks at a server
 
 
 class Reader:
@@ -64,3 +71,67 @@ class Reader:
     def changed(self) -> bool:
         """Whether anything was committed since this was last asked."""
         return self.get(self.store.changed())
+
+    def run(self, namespace: str, workflow_id: str, run_id: str) -> RunRow | None:
+        found = self.get(self.store.run(run_id))
+        return found if found is not None and (found.workflow_id, found.namespace) == (workflow_id, namespace) else None
+
+    def blocked(self, runs: list[RunRow]) -> set[int]:
+        """Those of these runs whose code does not fit their history."""
+        return {
+            task.run for task in self.get(self.store.failed()) if task.block is not None and task.block.replay_blocked
+        }
+
+
+class ServerReader:
+    """The same of a server."""
+
+    def __init__(self, server: ServerAt, namespace: str) -> None:
+        self._server = server
+        self._namespace = namespace
+
+    def __enter__(self) -> Self:
+        self._client = client_of(self._server, self._namespace)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._client.close()
+
+    def ask(self, request: Request[R]) -> R:
+        with told():
+            return self._client.call(request)
+
+    def changed(self) -> bool:
+        """A server does not say; whoever asks looks."""
+        time.sleep(LOOK)
+        return True
+
+    def run(self, namespace: str, workflow_id: str, run_id: str) -> RunRow | None:
+        runs = self.ask(ListWorkflows(namespace=namespace, workflow_id=workflow_id, limit=1000))
+        return next((run for run in runs if run.run_id == run_id), None)
+
+    def blocked(self, runs: list[RunRow]) -> set[int]:
+        waiting = [run for run in runs if run.closed_at is None]
+        described = [
+            self.ask(DescribeWorkflow(workflow_id=run.workflow_id, namespace=run.namespace)) for run in waiting
+        ]
+        return {
+            run.key
+            for run, found in zip(waiting, described, strict=True)
+            if found.liveness_state == "workflow_replay_blocked"
+        }
+
+
+def reader_of(place: Place, namespace: str) -> Reader | ServerReader:
+    return ServerReader(place, namespace) if isinstance(place, ServerAt) else Reader(place)
+
+
+def client_of(server: ServerAt, namespace: str) -> Client:
+    from holdfast import Client
+
+    try:
+        return Client(server.url, token=server.token, namespace=namespace)
+    except ValueError as wrong:
+        raise Problem(str(wrong)) from None

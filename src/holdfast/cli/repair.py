@@ -9,9 +9,9 @@ from holdfast.cli import options
 
 @click.command(name="repair")
 @click.argument("id")
-@options.database
+@options.place
 @options.namespace
-def command(id: str, path: str, namespace: str) -> None:
+def command(id: str, path: options.Place, namespace: str) -> None:
     """Repair workflow ID: restore missing tasks from history, and try blocked or failed ones again.
 
     Nothing of the history changes. The work itself is done by the engine of the database, now or when one starts.
@@ -20,13 +20,11 @@ def command(id: str, path: str, namespace: str) -> None:
     Examples:
       dw repair order-1
     """
-    from holdfast import Holdfast
-    from holdfast.cli.problems import told
+    from holdfast.cli.talk import alone, opened
 
-    options.existing(path)
-    with told(), Holdfast(path, namespace=namespace, run_tasks=False) as holdfast:
+    with opened(path, namespace) as holdfast:
         done = holdfast.handle(None, id).repair()
-        alone = holdfast.is_engine
+        lonely = alone(holdfast)
     said = [
         f"{len(tasks)} {what}"
         for what, tasks in (
@@ -38,5 +36,5 @@ def command(id: str, path: str, namespace: str) -> None:
         if tasks
     ]
     click.echo(f"{id}: tasks {', '.join(said)}" if said else f"{id}: nothing to repair")
-    if said and alone:
+    if said and lonely:
         click.echo("no engine runs this database now; the run goes on when one starts (dw dev FILE)", err=True)

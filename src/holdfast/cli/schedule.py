@@ -12,7 +12,7 @@ import click
 
 from holdfast.cli import options
 from holdfast.cli.problems import Problem, told
-from holdfast.cli.talk import opened, parsed
+from holdfast.cli.talk import alone, opened, parsed
 
 if TYPE_CHECKING:
     from holdfast.kernel.features.schedule import Fired, Schedule
@@ -256,7 +256,7 @@ def resume(id: str, path: str, namespace: str, note: str | None) -> None:
         schedule = holdfast.schedules.handle(id)
         schedule.resume(note)
         click.echo(f"resumed {id}: {_next(schedule.describe())}")
-        if holdfast.is_engine:
+        if alone(holdfast):
             click.echo(LATER, err=True)
 
 
@@ -274,7 +274,7 @@ def trigger(id: str, path: str, namespace: str, overlap: Any) -> None:
     with opened(path, namespace) as holdfast:
         fired = holdfast.schedules.handle(id).trigger(overlap=overlap)
         click.echo(_fired(fired))
-        if holdfast.is_engine and fired.workflow_id is not None:
+        if alone(holdfast) and fired.workflow_id is not None:
             click.echo("no engine runs this database now; it runs when one starts (dw dev FILE)", err=True)
 
 

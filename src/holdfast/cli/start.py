@@ -17,10 +17,10 @@ from holdfast.cli.talk import parsed
 @click.argument("workflow", metavar="FILE:WORKFLOW")
 @click.argument("id")
 @click.argument("args", nargs=-1, metavar="[JSON ARGS]...")
-@options.database
+@options.place
 @options.namespace
 @click.option("--wait", is_flag=True, help="Wait for the end and print the result as JSON.")
-def command(workflow: str, id: str, args: tuple[str, ...], path: str, namespace: str, wait: bool) -> None:
+def command(workflow: str, id: str, args: tuple[str, ...], path: options.Place, namespace: str, wait: bool) -> None:
     """Start WORKFLOW of FILE under ID. Each argument is JSON; text needs its quotes.
 
     The start is on disk when this returns. The engine of the database runs it (`dw dev`, or your application), now or
@@ -42,6 +42,15 @@ def command(workflow: str, id: str, args: tuple[str, ...], path: str, namespace:
     target = program.workflow(name)
     check_arguments(target, given)
 
+    if isinstance(path, options.ServerAt):
+        from holdfast.cli.reading import client_of
+
+        with told(), client_of(path, namespace) as client:
+            handle = client.start(target, id, *given)
+            click.echo(f"started {handle.id} (run {handle.run_id})", err=wait)
+            if wait:
+                _print_result(handle)
+        return
     from holdfast import Holdfast
 
     things = program.things if wait else ()

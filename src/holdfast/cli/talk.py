@@ -18,7 +18,7 @@ from holdfast.cli import options
 from holdfast.cli.problems import Problem, Unsuccessful, told
 
 if TYPE_CHECKING:
-    from holdfast import Holdfast
+    from holdfast import Client
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -45,8 +45,14 @@ def _parsed(number: int, text: str) -> Any:
 
 
 @contextmanager
-def opened(path: str, namespace: str, app: str | None = None) -> Generator[Holdfast]:
-    """The database, as somebody who says something to it and runs nothing. With a file, its code can be asked."""
+def opened(path: options.Place, namespace: str, app: str | None = None) -> Generator[Client]:
+    """A database, as somebody who says something to it and runs nothing; with a file, its code can be asked. Or a server."""
+    if isinstance(path, options.ServerAt):
+        from holdfast.cli.reading import client_of
+
+        with told(), client_of(path, namespace) as client:
+            yield client
+        return
     from holdfast import Holdfast
     from holdfast.cli.loading import load
 
@@ -71,6 +77,11 @@ def opened(path: str, namespace: str, app: str | None = None) -> Generator[Holdf
         yield holdfast
 
 
+def alone(client: Client) -> bool:
+    """Whether nobody is there to act on what is said: this process holds the database."""
+    return getattr(client, "is_engine", False)
+
+
 def _shown(value: Any) -> str:
     import msgspec
 
@@ -84,10 +95,12 @@ def _shown(value: Any) -> str:
 @click.argument("id")
 @click.argument("name")
 @click.argument("args", nargs=-1, metavar="[JSON ARGS]...")
-@options.database
+@options.place
 @options.namespace
 @click.option("--request-id", metavar="TEXT", help="Sent again with the same id, it is taken once.")
-def signal(id: str, name: str, args: tuple[str, ...], path: str, namespace: str, request_id: str | None) -> None:
+def signal(
+    id: str, name: str, args: tuple[str, ...], path: options.Place, namespace: str, request_id: str | None
+) -> None:
     """Send signal NAME to workflow ID. Each argument is JSON; text needs its quotes.
 
     The signal is on disk when this returns, and its arguments fit what the workflow declared.
@@ -102,7 +115,7 @@ def signal(id: str, name: str, args: tuple[str, ...], path: str, namespace: str,
         client = holdfast if request_id is None else holdfast.options(request_id=request_id)
         client.handle(None, id).signal(name, *given)
         click.echo(f"{id}: signal {name} accepted")
-        if holdfast.is_engine:
+        if alone(holdfast):
             click.echo(LATER, err=True)
 
 
@@ -110,7 +123,7 @@ def signal(id: str, name: str, args: tuple[str, ...], path: str, namespace: str,
 @click.argument("id")
 @click.argument("name")
 @click.argument("args", nargs=-1, metavar="[JSON ARGS]...")
-@options.database
+@options.place
 @options.namespace
 @_app("The file with the workflow's code; its validators are asked before the update is accepted.")
 @click.option("--wait/--no-wait", default=True, help="Wait for what the handler returns (the default), or not.")
@@ -120,7 +133,7 @@ def update(
     id: str,
     name: str,
     args: tuple[str, ...],
-    path: str,
+    path: options.Place,
     namespace: str,
     app: str | None,
     wait: bool,
@@ -144,7 +157,7 @@ def update(
         client = holdfast if request_id is None else holdfast.options(request_id=request_id)
         submitted = client.handle(None, id).submit(name, *given)
         click.echo(f"{id}: update {name} accepted ({submitted.id})", err=wait)
-        if holdfast.is_engine:
+        if alone(holdfast):
             click.echo(LATER, err=True)
         elif wait:
             try:
@@ -159,17 +172,17 @@ def update(
 @click.argument("id")
 @click.argument("name")
 @click.argument("args", nargs=-1, metavar="[JSON ARGS]...")
-@options.database
+@options.place
 @options.namespace
 @_app("The file with the workflow's code, which answers.")
 @click.option("--run", "run_id", metavar="RUN_ID", help="An earlier run of ID.")
 def query(
-    id: str, name: str, args: tuple[str, ...], path: str, namespace: str, app: str | None, run_id: str | None
+    id: str, name: str, args: tuple[str, ...], path: options.Place, namespace: str, app: str | None, run_id: str | None
 ) -> None:
     """Ask workflow ID the query NAME and print its answer, as JSON. Nothing is changed or recorded.
 
-    The answer comes from the workflow's own code, replayed here from what is on disk; so this needs its file. Runs that
-    have ended answer too.
+    The answer comes from the workflow's own code, replayed here from what is on disk; so this needs its file. A server
+    asks one of its workers instead. Runs that have ended answer too.
 
     \b
     Examples:
@@ -177,7 +190,7 @@ def query(
       dw query expense-1 status --app examples/approval.py --run 01J8...
     """
     given = parsed(args, "dw query")
-    if app is None:
+    if app is None and not isinstance(path, options.ServerAt):
         raise Problem("a query is answered by the workflow's code; name its file with --app FILE")
     with opened(path, namespace, app) as holdfast:
         handle = holdfast.handle(None, id)

@@ -95,7 +95,8 @@ class Commands:
     async def signal_with_start(self, request: tell.SignalWithStart) -> StartedAndSignalled:
         start = start_message(request.start, self._engine)
         key = await self._engine.key_of(start.namespace, start.workflow_id)
-        before = None if key is None else await self._access.retained(key, "signal", request.request_id)
+        asked = None if request.fresh else request.request_id
+        before = None if key is None else await self._access.retained(key, "signal", asked)
         signal = Signal(
             name=request.signal_name,
             arguments=request.arguments,
@@ -286,7 +287,7 @@ class Commands:
             "request_id": request.request_id,
             "source": request.source,
             "context": request.context,
-            "retained": await self._access.retained(key, command_type, request.request_id),
+            "retained": await self._access.retained(key, command_type, None if request.fresh else request.request_id),
         }
 
     async def _arguments(self, key: int, request: Any, name: str, contracts: str) -> Arguments:

@@ -23,6 +23,7 @@ from holdfast.engine.loading import Loading
 from holdfast.engine.losses import Losses
 from holdfast.engine.matching import Executor, Lane, Matching, Waiter
 from holdfast.engine.sending import Sending
+from holdfast.engine.stations import Station, queue_of
 from holdfast.engine.waking import Waking
 from holdfast.engine.watching import ENDED, Watching
 from holdfast.engine.world import World
@@ -60,7 +61,7 @@ class Engine:
         self.world = world
         self.store = store
         self.machine = machine
-        self.matching = Matching()
+        self.matching = Matching(world.now)
         self.leases = Leases()
         self.cache = Cache(cache_bytes, self.forget_code)
         self.waking = Waking(world, store, self._wake)
@@ -152,10 +153,13 @@ class Engine:
         except Exception as error:
             # A bug: the state may be half folded. It is thrown away; nothing of it was written.
             log.exception("deciding %s for workflow %s failed", type(message).__name__, entry.flow.workflow_id)
+            self.matching.stations.decided(())
             self.discard(entry)
             if reply is not None:
                 reply(None, error)
             return
+        if self.matching.stations.promised:
+            self.matching.stations.decided(turn.granted)
         if item is None:
             if self.machine.idle(turn):
                 self._line_up(entry, turn)
@@ -210,6 +214,8 @@ class Engine:
         entry.open = None
         unborn = item.turn.due is not None
         decision = item.decision = self.machine.seal(item.turn)
+        if self.matching.stations:
+            self.matching.stations.sealed(item.turn.granted, entry.flow.tasks)
         if unborn:
             self._follow(item)
         if decision.wake_moved and self.holder:
@@ -314,11 +320,15 @@ class Engine:
         assert decision is not None, "what is on disk was sealed"
         entry.inflight -= 1
         freed = self.leases.committed(decision.tasks)
+        stations = self.matching.stations
+        roomier = stations.committed(decision.tasks, bool(decision.closed)) if stations and decision.tasks else ()
         for assignment in item.assignments:
             self._deliver(entry, assignment)
         if freed and self.matching.admission is not None:
             for queue in dict.fromkeys(wide for one in freed for wide in self.matching.admission.relieved(one)):
                 self.serve_parked(queue)
+        for station in roomier:
+            self.serve_station(station)
         for _, reply, value, _ in item.asked:
             if reply is not None:
                 reply(value, None)
@@ -363,6 +373,10 @@ class Engine:
                 entry.held = True
             executor.deliver(assignment)
             return
+        station = self.matching.stations.of(task.id)
+        if station is not None:
+            station.deliver(entry, assignment)
+            return
         waiter = self.matching.promised(task.id)
         if waiter is None:
             return  # claimed by name: the caller has the task in its reply
@@ -388,6 +402,17 @@ class Engine:
         """A queue may lease again: whoever waits there is served."""
         for waiter in self.matching.waiting(queue):
             self.serve(waiter)
+
+    def serve_station(self, station: Station) -> None:
+        """A station has room: give it what waits in its lanes."""
+        matching = self.matching
+        for _ in range(sum(station.slots.values())):
+            if not matching.has_tasks or not station.open:
+                return
+            found = matching.next_for(lambda lane: station.takes(lane) and matching.admits(queue_of(lane)))
+            if found is None:
+                return
+            self.submit(found[1], Offer(task_id=found[0]))
 
     def give_up_waiting(self, waiter: Waiter) -> None:
         """A poll's time is over. If a task was promised to it meanwhile, that commit answers it."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.engine.cache import Entry
 from holdfast.engine.matching import COLD, Executor, Held
+from holdfast.engine.stations import Ahead
 from holdfast.kernel.event import HistoryDamaged, Recorded
 from holdfast.kernel.features.lease import Claim, Offer
 from holdfast.kernel.features.workflow_task import FailWorkflowTask, WorkflowAssignment, shown_to
@@ -34,13 +35,13 @@ BURST = 512  # activations of workflow code between two commits
 class InlineCode:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._due: deque[tuple[Entry, str, Executor]] = deque()
+        self._due: deque[tuple[Entry, str, Executor | Ahead]] = deque()
         self._executing: dict[str, asyncio.Future[Any]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._due)
 
-    def add(self, entry: Entry, task_id: str, executor: Executor) -> None:
+    def add(self, entry: Entry, task_id: str, executor: Executor | Ahead) -> None:
         self._due.append((entry, task_id, executor))
 
     def clear(self) -> None:
@@ -65,7 +66,7 @@ class InlineCode:
         if due:
             self._engine.keep_flushing()
 
-    def _activate(self, entry: Entry, task_id: str, executor: Executor) -> None:
+    def _activate(self, entry: Entry, task_id: str, executor: Executor | Ahead) -> None:
         flow = entry.flow
         item = entry.open
         if item is None:
@@ -80,7 +81,9 @@ class InlineCode:
             return
         if entry.held or task is None or task.state != "ready":
             return
-        if not executor.inline(task.kind, task.type):  # its type has moved to a thread of its own meanwhile
+        if isinstance(executor, Ahead) or not executor.inline(
+            task.kind, task.type
+        ):  # its type has moved to a thread of its own meanwhile
             if task_id in flow.tasks:
                 self._engine.submit(flow.key, Offer(task_id=task_id))
             return

@@ -114,6 +114,7 @@ class Losses:
             executor = matching.executor_of(task.owner or "")
             if executor is not None:
                 executor.give_back(task)
+            matching.stations.give_back(task.id)
             waiter = matching.promised(task.id)
             if waiter is not None and not waiter.future.done():
                 matching.park(waiter)

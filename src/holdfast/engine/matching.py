@@ -1,6 +1,7 @@
 """Matching: which live worker gets the next ready task. Memory only; the task rows are the truth.
 
-A worker is either an *executor* inside this process (it takes tasks as it has room) or a *waiter* (a parked poll).
+A worker is an *executor* inside this process (it takes tasks as it has room), a *station* (the same, elsewhere) or a
+*waiter* (a parked poll).
 What nobody can take now waits in a lane: the most urgent first, with fair shares between fairness keys.
 """
 
@@ -13,6 +14,7 @@ from typing import Any, NamedTuple, Protocol
 
 from holdfast.engine.backlog import Backlog, Rank, Shares
 from holdfast.engine.leases import Queue, queue_of
+from holdfast.engine.stations import AHEAD, Ahead, Station, Stations
 from holdfast.kernel.event import Recorded
 from holdfast.kernel.features.lease import Claimant
 from holdfast.kernel.session import WorkerSession
@@ -178,8 +180,9 @@ class Waiter:
 
 
 class Matching:
-    def __init__(self) -> None:
+    def __init__(self, now: Callable[[], Micros]) -> None:
         self.executors: list[Executor] = []
+        self.stations = Stations(now)
         self.admission: Admission | None = None
         self.sessions: Sessions | None = None
         self.remote: Inquirer | None = None
@@ -191,8 +194,10 @@ class Matching:
         self._promised: dict[str, Waiter] = {}
         self._inline: dict[str, Executor] = {}
 
-    def here(self, run: Run) -> Executor | None:
-        """Who runs the code of this run on the engine's own thread, before the next commit."""
+    def here(self, run: Run) -> Executor | Ahead | None:
+        """Who runs the code of this run on the engine's own thread, before the next commit; or has run it elsewhere."""
+        if self.stations.ahead == run.key:
+            return AHEAD
         routing = run.routing
         for executor in self.executors:
             kind = run.workflow_type
@@ -210,6 +215,10 @@ class Matching:
                 if executor.take(task):
                     return Lease(owner=executor.owner)
         queue = queue_of(task)
+        if self.stations:
+            station = self._station(task, queue)
+            if station is not None:
+                return self.stations.promise(station, task)
         waiting = self._waiters.get(queue) if self._waiters else None
         if waiting and self.admits(queue):
             lane = lane_of(task)
@@ -234,6 +243,14 @@ class Matching:
             return False
         asked = lane.session
         return asked is None or self.sessions is None or self.sessions.admits(waiter.namespace, asked, waiter.owner)
+
+    def _station(self, task: Task, queue: Queue) -> Station | None:
+        if not self.admits(queue):
+            return None
+        station = self.stations.choose(task, lane_of(task))
+        if station is not None and self.admission is not None:
+            self.admission.dispatched(queue)
+        return station
 
     def admits(self, queue: Queue) -> bool:
         return self.admission is None or self.admission.admits(queue)

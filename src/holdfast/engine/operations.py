@@ -73,7 +73,9 @@ class Operations:
         self._start(request, started)
         return future
 
-    def run(self, request: ask.RunWorkflow) -> asyncio.Future[ask.Result]:
+    def run(self, request: ask.RunWorkflow) -> Awaitable[ask.Result]:
+        if request.start.request_id is not None and not request.start.fresh:
+            return self._run_once(request.start)
         future: asyncio.Future[ask.Result] = self._engine.world.future()
         namespace = request.start.namespace
 
@@ -97,9 +99,14 @@ class Operations:
         self._start(request.start, started)
         return future
 
+    async def _run_once(self, start: ask.StartWorkflow) -> ask.Result:
+        """One that may have been asked for before, and may have ended since."""
+        started = await self.start(start)
+        return await self.result(ask.AwaitResult(workflow_id=started.workflow_id, namespace=start.namespace))
+
     def _start(self, request: ask.StartWorkflow, reply: Reply) -> None:
         message = start_message(request, self._engine)
-        if request.request_id is not None:
+        if request.request_id is not None and not request.fresh:
             self._engine.world.spawn(self._start_once(message, reply), "holdfast-start")
         else:
             self._engine.address(request.namespace, message.workflow_id, message, reply)

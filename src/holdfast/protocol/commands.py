@@ -31,6 +31,7 @@ class ToInstance(Request[R], frozen=True, kw_only=True):
     namespace: str = "default"
     run_id: str | None = None
     request_id: str | None = None
+    fresh: bool = False  # nobody has used this request id before: there is no earlier try to look for
     source: str = "python"
     context: dict[str, Any] = {}
 
@@ -46,6 +47,7 @@ class SignalWithStart(Request[StartedAndSignalled], frozen=True, kw_only=True):
     signal_name: str
     arguments: bytes | None = None
     request_id: str | None = None
+    fresh: bool = False
 
 
 class UpdateStatus(Struct, frozen=True, kw_only=True):

@@ -54,6 +54,7 @@ class StartWorkflow(Request[Started], frozen=True, kw_only=True):
     duplicate_policy: DuplicatePolicy = "reject_duplicate"
     definition: Definition | None = None
     request_id: str | None = None
+    fresh: bool = False  # nobody has used this request id before: there is no earlier try to look for
     source: str = "python"
 
 
@@ -234,6 +235,7 @@ class CompleteTask(WorkerVerb[TaskOutcome], frozen=True, kw_only=True):
     handled_failures: list[str] = []
     numbered: bool = True
     met: int | None = None  # code that has ended got no further in the history it was shown
+    quiet: bool = False  # it may have nothing to ask for
 
 
 class FailTask(WorkerVerb[TaskOutcome], frozen=True, kw_only=True):

@@ -83,8 +83,15 @@ class Activities:
 
     def cancel(self, run_id: str) -> None:
         """Nobody waits for the attempts of this run any more."""
+        self._cancel(lambda attempt: attempt.run_id == run_id)
+
+    def withdraw(self, task_id: str) -> None:
+        """Somebody else was given this task."""
+        self._cancel(lambda attempt: attempt.task_id == task_id)
+
+    def _cancel(self, meant: Callable[[Attempt], bool]) -> None:
         for attempt, task in list(self._running.values()):
-            if attempt.run_id == run_id:
+            if meant(attempt):
                 attempt.cancel()
                 if task is not None:
                     task.cancel()

@@ -41,6 +41,10 @@ class Attempt:
         return self._assignment.activity_type
 
     @property
+    def task_id(self) -> str:
+        return self._assignment.task.id
+
+    @property
     def workflow_id(self) -> str:
         return self._assignment.workflow_id
 

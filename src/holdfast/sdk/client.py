@@ -1,13 +1,17 @@
 """The client: start workflows, wait for their results, look at them. Async; `sync.py` offers the same without `await`.
 
+It reaches an engine in this process (`AsyncHoldfast`) or a server by its address (`AsyncClient("http://...")`).
+
 Options go before the call (`client.options(business_key=...).start(order, "id", ...)`), because the workflow's own
 arguments come last and keep their types.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Coroutine, Mapping, Sequence
-from typing import Any, ParamSpec, TypedDict, TypeVar, Unpack, overload
+from types import TracebackType
+from typing import Any, ParamSpec, Self, TypedDict, TypeVar, Unpack, overload
 
 from holdfast.codec.exceptions import Exceptions, UnresolvedFailure
 from holdfast.codec.values import dumps, loads
@@ -54,13 +58,26 @@ class StartOptions(TypedDict, total=False):
     request_id: str
 
 
+def connected(url: str, token: str | None, namespace: str) -> Transport:
+    """The transport to a server. HTTP is loaded when it is first needed."""
+    from holdfast.sdk.remote.transport import Access, HttpTransport
+
+    return HttpTransport(Access(url, token, namespace))
+
+
 class AsyncClient:
     def __init__(
-        self, transport: Transport, *, namespace: str = "default", exceptions: Exceptions | None = None
+        self,
+        server: str | Transport,
+        *,
+        token: str | None = None,
+        namespace: str = "default",
+        exceptions: Exceptions | None = None,
     ) -> None:
+        """`server`: its address, like "http://127.0.0.1:8080"."""
         if "/" in namespace:
             raise ValueError(f"{namespace!r} cannot be the name of a namespace; use a-z 0-9 . _ -")
-        self._transport = transport
+        self._transport = connected(server, token, namespace) if isinstance(server, str) else server
         self.namespace = namespace
         self.exceptions = exceptions or Exceptions()
         self._options: StartOptions = {}
@@ -74,6 +91,21 @@ class AsyncClient:
         changed = AsyncClient(self._transport, namespace=self.namespace, exceptions=self.exceptions)
         changed._options = {**self._options, **options}
         return changed
+
+    async def close(self) -> None:
+        """Close the connections to the server."""
+        close = getattr(self._transport, "close", None)
+        if close is not None:
+            close()
+            await asyncio.sleep(0)  # a socket is closed by the loop's next round
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
 
     @property
     def schedules(self) -> AsyncSchedules:

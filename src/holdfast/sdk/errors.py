@@ -22,6 +22,10 @@
     ├── ScheduleAlreadyExists    the id is taken
     ├── ScheduleNotFound         there is none, or it was deleted
     ├── UpdateFailed             the handler of an update raised; the run goes on
+    ├── ServerError              a server could not be used at all
+    │   ├── ServerUnreachable    nothing answers, or nothing that is a Holdfast server
+    │   ├── AccessDenied         wrong token, or one without the role
+    │   └── ServerTooOld         it speaks another version of our protocol
     └── RequestRefused           anything else the engine refused, with its stable reason
 
 `Evicted` and `ContinueAsNewRequested` are no errors: they end code without being one, so `except Exception` misses them.
@@ -145,6 +149,29 @@ class UpdateFailed(HoldfastError):
     def __init__(self, message: str, update_id: str | None) -> None:
         super().__init__(message)
         self.update_id = update_id
+
+
+class ServerError(HoldfastError):
+    """A server could not be used. `url` is where it was looked for."""
+
+    def __init__(self, url: str, message: str) -> None:
+        super().__init__(message)
+        self.url = url
+
+
+class ServerUnreachable(ServerError, ConnectionError):
+    def __init__(self, url: str, why: str) -> None:
+        super().__init__(url, f"no Holdfast server at {url}: {why}; is `dw server` running there?")
+
+
+class AccessDenied(ServerError, PermissionError):
+    def __init__(self, url: str, why: str) -> None:
+        super().__init__(url, f"{url} refuses access: {why}")
+
+
+class ServerTooOld(ServerError):
+    def __init__(self, url: str, why: str) -> None:
+        super().__init__(url, f"{url} does not speak our protocol: {why}; install the same release on both sides")
 
 
 class Evicted(GreenletExit):

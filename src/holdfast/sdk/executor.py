@@ -48,6 +48,8 @@ class Suspect:
 
 
 class EmbeddedExecutor:
+    fiber = Fiber
+
     def __init__(
         self,
         host: Host,
@@ -134,12 +136,20 @@ class EmbeddedExecutor:
         if fiber is not None:
             self._abandon(fiber)
 
+    def live(self, run: int) -> Fiber | None:
+        """The live code of a run, if there is any."""
+        return self._fibers.get(run)
+
     def weight(self, run: int) -> int:
         return FIBER_BYTES if run in self._fibers else 0
 
     def closed(self, run_id: str) -> None:
         """The run is over: attempts that still run for it are told to stop."""
         self.activities.cancel(run_id)
+
+    def withdrawn(self, task_id: str) -> None:
+        """The task was given to somebody else: an attempt that still runs for it is told to stop."""
+        self.activities.withdraw(task_id)
 
     def stop(self) -> None:
         """Give up all live code and stop the async activities; their leases end with this process's engine."""
@@ -161,6 +171,13 @@ class EmbeddedExecutor:
             if consumed or not events:
                 return self.host.cold
             fiber = self._new_fiber(assignment)
+        self.drive(fiber, events, assignment)
+        if _goes_on(fiber):
+            return self.host.held(lambda error: self._locals.start(fiber, assignment, error))
+        return self.report(fiber, assignment, self._lease)
+
+    def drive(self, fiber: Fiber, events: list[Recorded], assignment: WorkflowAssignment) -> None:
+        """Run the code on this thread, with an eye on how long that takes."""
         fiber.assignment = assignment
         suspected = self._suspects.get(assignment.workflow_type) if self._suspects else None
         clock = perf_counter if suspected is None else thread_time
@@ -169,9 +186,6 @@ class EmbeddedExecutor:
         spent = clock() - began
         if suspected is not None or spent > SLOW:
             self._judge(assignment.workflow_type, suspected, spent, len(events))
-        if _goes_on(fiber):
-            return self.host.held(lambda error: self._locals.start(fiber, assignment, error))
-        return self.report(fiber, assignment, self._lease)
 
     def _resume(self, fiber: Fiber, events: list[Recorded], assignment: WorkflowAssignment) -> None:
         """Drive the code. What escapes here is our own bug, not the author's: it fails the task, never the engine."""
@@ -249,7 +263,7 @@ class EmbeddedExecutor:
 
     def _new_fiber(self, assignment: WorkflowAssignment) -> Fiber:
         definition = self.registry.workflows[assignment.workflow_type]
-        fiber = self._fibers[assignment.run_key] = Fiber(
+        fiber = self._fibers[assignment.run_key] = self.fiber(
             self.machine,
             assignment,
             definition.main,

@@ -275,6 +275,10 @@ class Fiber:
     def awaits(self, step: int) -> bool:
         return step in self._waiting
 
+    def awaits_only(self, step: int) -> bool:
+        """Whether nothing but this step can make the code go on."""
+        return len(self._waiting) == 1 and step in self._waiting
+
     def _answering(self, step: int) -> Callable[[Outcome], None]:
         def answer(outcome: Outcome) -> None:
             waiter = self._waiting.pop(step, None)

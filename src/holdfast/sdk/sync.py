@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Sequence
-from typing import Any, Generic, ParamSpec, Protocol, TypeVar, Unpack, overload
+from types import TracebackType
+from typing import Any, Generic, ParamSpec, Protocol, Self, TypeVar, Unpack, overload
 
+from holdfast.codec.exceptions import Exceptions
 from holdfast.kernel.decision import RunRow
 from holdfast.kernel.event import Recorded
 from holdfast.kernel.features.reconcile import Reconciled
@@ -168,9 +170,41 @@ class Handle(Generic[R]):
 
 
 class Client:
-    def __init__(self, client: AsyncClient, bridge: Bridge) -> None:
-        self._client = client
+    """A client of a server, by its address; or of whatever an async client reaches, over a bridge to its loop."""
+
+    def __init__(
+        self,
+        server: str | AsyncClient,
+        bridge: Bridge | None = None,
+        *,
+        token: str | None = None,
+        namespace: str = "default",
+        exceptions: Exceptions | None = None,
+    ) -> None:
+        if isinstance(server, str):
+            server = AsyncClient(server, token=token, namespace=namespace, exceptions=exceptions)
+        if bridge is None:
+            from holdfast.sdk.remote.thread import LoopThread
+
+            bridge = LoopThread("holdfast-client")
+        self._client = server
         self._bridge = bridge
+
+    def close(self) -> None:
+        """Close the connections to the server, and stop waiting for it."""
+        from holdfast.sdk.remote.thread import LoopThread
+
+        if isinstance(self._bridge, LoopThread):
+            self._bridge.run(self._client.close())
+            self._bridge.stop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
     def options(self, **options: Unpack[StartOptions]) -> Client:
         """The same client with other options for the starts that follow."""

@@ -14,6 +14,7 @@ import msgspec
 
 from holdfast.kernel.event import HistoryDamaged
 from holdfast.kernel.message import Refused
+from holdfast.protocol.calls import VERSION as OWN_VERSION
 from holdfast.protocol.versions import (
     CONTROL_PLANE,
     CONTROL_PLANE_HEADER,
@@ -93,6 +94,8 @@ class App:
             call.version = _worker_version(call.headers)
         elif route.plane == "control":
             _check_control_version(call.headers)
+        elif route.plane == "own":
+            _check_own_version(call.headers)
         wanted = call.headers.get("x-namespace") or call.query.get("namespace") or server.settings.default_namespace
         call.namespace = wanted.lower()
         if not route.any_namespace or route.plane == "control":
@@ -153,6 +156,20 @@ def _check_control_version(headers: Mapping[str, str]) -> None:
         supported_version=CONTROL_PLANE,
         requested_version=given,
         remediation=f"Send {CONTROL_PLANE_HEADER}: {CONTROL_PLANE}.",
+    )
+
+
+def _check_own_version(headers: Mapping[str, str]) -> None:
+    given = headers.get("x-holdfast-protocol")
+    if given == str(OWN_VERSION):
+        return
+    raise Problem(
+        400,
+        "unsupported_holdfast_protocol",
+        f"this server speaks version {OWN_VERSION} of Holdfast's own protocol, the caller {given or 'none'}",
+        supported_version=OWN_VERSION,
+        requested_version=given,
+        remediation="Install the same release of Holdfast on both sides.",
     )
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.kernel.limits import Limits
 from holdfast.kernel.session import WorkerSession
 from holdfast.kernel.values import CODEC
+from holdfast.protocol import calls
 from holdfast.protocol.history import COMPRESS_ABOVE
 from holdfast.protocol.requests import PAGE_DEFAULT, PAGE_MAX
 from holdfast.protocol.task_commands import COMMAND_TYPES
@@ -73,6 +74,16 @@ def server_capabilities(settings: Settings) -> dict[str, Any]:
             "compression_threshold": COMPRESS_ABOVE,
         },
         "response_compression": [],
+        # Ours, and additive: what workers and clients of the same release use instead of single polls and completions.
+        "holdfast": {
+            "version": calls.VERSION,
+            "header": calls.HEADER,
+            "task_batches": True,
+            "replies_carry_tasks": True,
+            "sticky_suffix": True,
+            "eager_resume": True,
+            "start_and_wait": True,
+        },
     }
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from holdfast.protocol import calls
 from holdfast.protocol.versions import CONTROL_PLANE, CONTROL_PLANE_HEADER, VERSION, VERSION_HEADER
 from holdfast.server.routing import Route
 
@@ -26,7 +27,11 @@ _PROBLEM = {
         "validation_errors": {"type": "object", "additionalProperties": {"type": "array", "items": {"type": "string"}}},
     },
 }
-_HEADERS = {"worker": (VERSION_HEADER, VERSION), "control": (CONTROL_PLANE_HEADER, CONTROL_PLANE)}
+_HEADERS = {
+    "worker": (VERSION_HEADER, VERSION),
+    "control": (CONTROL_PLANE_HEADER, CONTROL_PLANE),
+    "own": (calls.HEADER, str(calls.VERSION)),
+}
 
 
 _WORDS = re.compile(r"[a-z_-]+")

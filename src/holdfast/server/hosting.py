@@ -59,6 +59,7 @@ def config(app: App, settings: Settings) -> uvicorn.Config:
         access_log=False,
         server_header=False,
         date_header=False,
+        proxy_headers=False,
         backlog=4096,
         timeout_keep_alive=75,
         timeout_graceful_shutdown=round(settings.drain_seconds),

@@ -7,8 +7,8 @@ no history, is never tried again, and dies with its caller.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Any, Literal
+from collections.abc import Callable, Iterable
+from typing import Any, Literal, Protocol
 
 from holdfast.engine.world import World
 from holdfast.kernel.event import Recorded
@@ -19,6 +19,7 @@ from holdfast.protocol.commands import Inquiry
 from holdfast.server.workers import Worker, Workers
 
 Kind = Literal["query", "validate"]
+BOTH: frozenset[str] = frozenset({"query", "validate"})
 WORDS = {"query": "query", "validate": "update_validation"}
 
 
@@ -51,6 +52,16 @@ class Asker:
         self.future = future
 
 
+class Desk(Protocol):
+    """A worker that is told of questions without polling for them."""
+
+    worker: Worker
+
+    @property
+    def listens(self) -> bool: ...
+    def ask(self, question: Question) -> None: ...
+
+
 class Questions:
     """What an engine asks of workers elsewhere."""
 
@@ -61,6 +72,7 @@ class Questions:
         self._max = max_pending
         self._open: dict[str, Question] = {}
         self._askers: list[Asker] = []
+        self.desks: Iterable[Desk] = ()
 
     # -- for the engine
 
@@ -122,6 +134,21 @@ class Questions:
         question.owner = None
         self._offer(question)
 
+    def serve(self, desk: Desk) -> None:
+        """A worker has come that is told of questions: those that wait for one like it."""
+        while desk.listens and (question := self.poll(desk.worker, BOTH)) is not None:
+            desk.ask(question)
+
+    def return_unasked(self, id: str) -> None:
+        question = self._open.get(id)
+        if question is not None:
+            self.give_back(question)
+
+    def leased(self, id: str, owner: str, attempt: int) -> Question | None:
+        """The open question that this worker has been asked, if somebody still waits for the answer."""
+        question = self._open.get(id)
+        return question if question is not None and (question.owner, question.attempt) == (owner, attempt) else None
+
     def give_up(self) -> None:
         for asker in list(self._askers):
             self.unpark(asker)
@@ -155,6 +182,10 @@ class Questions:
     # -- inside
 
     def _offer(self, question: Question) -> None:
+        for desk in self.desks:
+            if desk.listens and _fits(desk.worker, BOTH, question):
+                desk.ask(self._lease(desk.worker, question))
+                return
         for asker in self._askers:
             if not asker.future.done() and _fits(asker.worker, asker.kinds, question):
                 self._askers.remove(asker)

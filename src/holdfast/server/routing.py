@@ -17,8 +17,11 @@ if TYPE_CHECKING:
     from holdfast.server.call import Call
     from holdfast.server.server import Server
 
-Plane = Literal["open", "discovery", "worker", "control"]
-"""`open` needs nothing, `discovery` a credential, the other two also their version and a namespace that exists."""
+Plane = Literal["open", "discovery", "worker", "control", "own"]
+"""`open` needs nothing, `discovery` a credential, the others also their version and a namespace that exists.
+
+`own` is for our own clients and workers: bodies and answers as their structs are, without an envelope.
+"""
 
 
 class Answer(NamedTuple):

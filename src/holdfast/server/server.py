@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Self
+from typing import Any, Self
 
 import msgspec
 from msgspec.structs import replace
@@ -29,6 +29,7 @@ from holdfast.server.retention import Retention
 from holdfast.server.rollouts import Rollouts
 from holdfast.server.sessions import Sessions
 from holdfast.server.settings import Settings
+from holdfast.server.stations import Desks
 from holdfast.server.tokens import Tokens
 from holdfast.server.workers import Workers
 from holdfast.store.opening import open_store
@@ -43,6 +44,7 @@ class Server:
         self.capabilities = msgspec.Raw(msgspec.json.encode(server_capabilities(settings)))
         self.draining = False
         self.parked = 0
+        self.waiting: dict[asyncio.Future[Any], Callable[[], None]] = {}  # calls that wait, and how to end that
         self._world = world
         self._reload: Alarm | None = None
         self._loading: asyncio.Task[None] | None = None
@@ -73,6 +75,8 @@ class Server:
             self.settings.query_task_max_pending_per_queue,
         )
         self.recovery.on_take_over.append(self._read_registries)
+        self.stations = Desks()
+        self.questions.desks = self.stations
         try:
             await self._read_registries()
             self.recovery.on_foreign.append(self._changed_elsewhere)
@@ -141,7 +145,11 @@ class Server:
         self.draining = True
         for waiter in self.engine.matching.waiting():
             self.engine.give_up_waiting(waiter)
+        for desk in self.stations:
+            desk.leave()
         self.questions.give_up()
+        for give_up in list(self.waiting.values()):
+            give_up()
 
     def release(self, task: Task) -> None:
         """Take back a lease that its worker cannot use."""

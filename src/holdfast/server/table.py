@@ -8,6 +8,7 @@ from holdfast.server.auth import EVERY
 from holdfast.server.call import Call
 from holdfast.server.control import (
     attributes,
+    calls,
     commands,
     fleet,
     history,
@@ -26,7 +27,7 @@ from holdfast.server.control import (
 from holdfast.server.documents import openapi, stream_document
 from holdfast.server.routing import Answer, Route
 from holdfast.server.server import Server
-from holdfast.server.worker import activity_tasks, lifecycle, query_tasks, worker_sessions, workflow_tasks
+from holdfast.server.worker import activity_tasks, exchange, lifecycle, query_tasks, worker_sessions, workflow_tasks
 
 
 async def openapi_document(server: Server, call: Call) -> Answer:
@@ -41,6 +42,7 @@ async def asyncapi_document(server: Server, call: Call) -> Answer:
 
 ROUTES = [
     *house.ROUTES,
+    *calls.ROUTES,
     *starting.ROUTES,
     *workflows.ROUTES,
     *commands.ROUTES,
@@ -60,6 +62,7 @@ ROUTES = [
     *activity_tasks.ROUTES,
     *query_tasks.ROUTES,
     *worker_sessions.ROUTES,
+    *exchange.ROUTES,
     Route("GET", "/api/openapi.json", openapi_document, "open", EVERY),
     Route("GET", "/api/asyncapi.json", asyncapi_document, "open", EVERY),
 ]

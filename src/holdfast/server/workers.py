@@ -45,6 +45,7 @@ class Worker(Struct, frozen=True, kw_only=True):
     supported_activity_types: list[str] = []
     workflow_definition_fingerprints: dict[str, str] = {}
     workflow_command_contracts: dict[str, CommandContract] = {}
+    definitions: dict[str, Definition] = {}  # what our own workers say of their code, in full
     capabilities: list[str] = []
     capability_manifest: dict[str, Any] = {}
     max_concurrent_workflow_tasks: int = 100
@@ -151,6 +152,9 @@ class Workers:
         if not able:
             return None
         newest = max(able, key=lambda worker: worker.registered_at)
+        whole = newest.definitions.get(workflow_type)
+        if whole is not None:
+            return whole
         contract = newest.workflow_command_contracts[workflow_type]
         return Definition(
             fingerprint=newest.workflow_definition_fingerprints.get(workflow_type),

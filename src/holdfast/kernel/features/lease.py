@@ -75,6 +75,14 @@ class Release(Message, frozen=True, kw_only=True):
     attempt: int
 
 
+class Renew(Message, frozen=True, kw_only=True):
+    """The worker is alive and still at it."""
+
+    task_id: str
+    owner: str
+    attempt: int
+
+
 def claim(turn: Turn, message: Claim) -> None:
     if turn.due is not None and turn.due.id == message.task_id:
         turn.machine.bear(turn)
@@ -113,6 +121,12 @@ def offer(turn: Turn, message: Offer) -> None:
 
 def release(turn: Turn, message: Release) -> None:
     turn.release(turn.hold(message.task_id, message.owner, message.attempt))
+
+
+def renew(turn: Turn, message: Renew) -> None:
+    task = turn.hold(message.task_id, message.owner, message.attempt)
+    if task.until is not None:
+        turn.put(replace(task, until=turn.now + LEASE))
 
 
 def grant(turn: Turn, task: Task, lease: Lease) -> Task | None:
@@ -167,6 +181,6 @@ def _expire(turn: Turn, task_id: str) -> None:
 
 FEATURE = Feature(
     name="lease",
-    decide={Claim: claim, Offer: offer, Release: release},
+    decide={Claim: claim, Offer: offer, Release: release, Renew: renew},
     deadlines={"lease": Deadline(_armed, _expire, _length)},
 )

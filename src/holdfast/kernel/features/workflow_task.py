@@ -43,6 +43,7 @@ class CompleteWorkflowTask(Message, frozen=True, kw_only=True):
     lease: Lease | None = None
     numbered: bool = True
     met: int | None = None  # code that has ended got no further in what its task had seen
+    seen: int | None = None  # with `lease`: what the code had seen when it ran ahead; refused if that is not all
 
 
 class FailWorkflowTask(Message, frozen=True, kw_only=True):
@@ -332,6 +333,8 @@ def _held(turn: Turn, message: CompleteWorkflowTask | FailWorkflowTask) -> Task:
         _refuse_other(task)
         if not serves(turn.flow, task):
             raise Refused("task_not_found", f"nothing waits for task {message.task_id}", task_id=message.task_id)
+        if isinstance(message, CompleteWorkflowTask) and message.seen not in (None, sees(turn.run, task)):
+            raise Refused("eager_refused", f"something else reached the run of task {message.task_id} first")
         return replace(
             task,
             state="leased",

@@ -147,8 +147,10 @@ async def claim(server: Server, call: Call) -> Answer:
 
 async def complete(server: Server, call: Call) -> dict[str, Any]:
     body = call.decode(CompleteBody)
+    leased = server.engine.leases.get(call.params["task_id"])
+    queue = "" if leased is None else leased.routing.queue
     commands = [
-        _described(server, call, command.command(f"commands[{position}]"))
+        described(server, call.namespace, queue, command.command(f"commands[{position}]"))
         for position, command in enumerate(body.commands)
     ]
     outcome = await server.operations.call(
@@ -231,7 +233,7 @@ async def history(server: Server, call: Call) -> dict[str, Any]:
     }
 
 
-def _described(server: Server, call: Call, command: Command) -> Command:
+def described(server: Server, namespace: str, own_queue: str, command: Command) -> Command:
     """New runs are judged by what the newest worker of their type says of its code, like those that clients start."""
     match command:
         case StartChildWorkflow(definition=None, workflow_type=type, queue=queue):
@@ -240,10 +242,8 @@ def _described(server: Server, call: Call, command: Command) -> Command:
             wanted = type
         case _:
             return command
-    if queue is None:
-        task = server.engine.leases.get(call.params["task_id"])
-        queue = "" if task is None else task.routing.queue
-    return replace(command, definition=server.workers.definition(call.namespace, queue, wanted, None))
+    definition = server.workers.definition(namespace, own_queue if queue is None else queue, wanted, None)
+    return replace(command, definition=definition)
 
 
 def claiming(server: Server, call: Call, worker_id: str | None) -> Worker:

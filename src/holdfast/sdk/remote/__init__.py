@@ -1,0 +1,1 @@
+"""The SDK against a server: the same code as embedded, over HTTP."""

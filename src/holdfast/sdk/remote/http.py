@@ -1,0 +1,232 @@
+"""A small HTTP/1.1 client: keep-alive connections, one request at a time on each, nothing else.
+
+Every reply that our server sends has a length; a proxy in between may send chunks. Made for many small requests: the whole
+of a request is one write, the whole of a reply usually one read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import NamedTuple, cast
+from urllib.parse import urlsplit
+
+LIMIT = 256 << 20  # bytes of one reply
+IDLE = 100  # connections kept for later
+
+
+class Lost(Exception):
+    """No reply came. `sent`: the request may have arrived all the same."""
+
+    def __init__(self, why: str, *, sent: bool) -> None:
+        super().__init__(why)
+        self.sent = sent
+
+
+class NotHttp(Exception):
+    """Something answered that is no HTTP server."""
+
+
+class Reply(NamedTuple):
+    status: int
+    body: bytes
+
+
+class Origin(NamedTuple):
+    """Where a server is. `base` goes before every path."""
+
+    scheme: str
+    host: str
+    port: int
+    base: str
+
+    @property
+    def host_header(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == (443 if self.scheme == "https" else 80) else f"{host}:{self.port}"
+
+
+def origin_of(url: str) -> Origin:
+    """The parts of a server's address, or a `ValueError` that says what is wrong with it."""
+    parts = urlsplit(url.strip())
+    if parts.scheme not in ("http", "https"):
+        raise ValueError(f"{url!r} is no address of a server; write it like http://127.0.0.1:8080")
+    if not parts.hostname:
+        raise ValueError(f"{url!r} names no host; write it like http://127.0.0.1:8080")
+    if parts.query or parts.fragment or parts.username:
+        raise ValueError(f"{url!r} has more than a server's address has; give a token with token=...")
+    base = parts.path.rstrip("/").removesuffix("/api")
+    return Origin(parts.scheme, parts.hostname, parts.port or (443 if parts.scheme == "https" else 80), base)
+
+
+class _Connection(asyncio.Protocol):
+    def __init__(self, client: HttpClient) -> None:
+        self._client = client
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._reply: asyncio.Future[Reply] | None = None
+        self._received = b""
+        self._needed = 0  # bytes until the reply is whole, once its head is read; 0: not known yet
+        self.usable = True
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+
+    def send(self, request: bytes) -> asyncio.Future[Reply]:
+        assert self._transport is not None
+        self._reply = self._loop.create_future()
+        self._received = b""
+        self._needed = 0
+        self._transport.write(request)
+        return self._reply
+
+    def data_received(self, data: bytes) -> None:
+        received = self._received = self._received + data if self._received else data
+        if len(received) < self._needed:
+            return
+        if len(received) > LIMIT:
+            self._fail(NotHttp(f"the reply is longer than {LIMIT} bytes"))
+            return
+        try:
+            found = self._whole(received)
+        except (ValueError, IndexError):
+            self._fail(NotHttp("what answered there does not speak HTTP"))
+            return
+        if found is not None and self._reply is not None:
+            reply, self._reply, self._received = self._reply, None, b""
+            if not reply.done():
+                reply.set_result(found)
+
+    def _whole(self, received: bytes) -> Reply | None:
+        """The reply, as soon as all of it is there."""
+        end = received.find(b"\r\n\r\n")
+        if end < 0:
+            if not received.startswith(b"HTTP/1."[: len(received)]):
+                raise ValueError
+            return None
+        if not received.startswith(b"HTTP/1."):
+            raise ValueError
+        status = int(received[9:12])
+        head = received[:end].lower()
+        if b"\r\nconnection: close" in head or received.startswith(b"HTTP/1.0"):
+            self.usable = False
+        at = head.find(b"\r\ncontent-length:")
+        if at >= 0:
+            stop = head.find(b"\r\n", at + 2)
+            self._needed = end + 4 + int(head[at + 17 : stop if stop > 0 else end])
+            return None if len(received) < self._needed else Reply(status, received[end + 4 : self._needed])
+        if b"\r\ntransfer-encoding: chunked" in head:
+            body = _chunks(received, end + 4)
+            return None if body is None else Reply(status, body)
+        return Reply(status, b"")
+
+    def _fail(self, error: Exception) -> None:
+        self.usable = False
+        reply, self._reply = self._reply, None
+        if reply is not None and not reply.done():
+            reply.set_exception(error)
+        self.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._client.forget(self)
+        self._fail(Lost("the connection was closed before the reply", sent=True))
+
+    def close(self) -> None:
+        self.usable = False
+        if self._transport is not None:
+            self._transport.close()
+
+
+def _chunks(received: bytes, at: int) -> bytes | None:
+    parts: list[bytes] = []
+    while True:
+        line = received.find(b"\r\n", at)
+        if line < 0:
+            return None
+        size = int(received[at:line].partition(b";")[0], 16)
+        at = line + 2
+        if size == 0:
+            return b"".join(parts) if received.find(b"\r\n", at) >= 0 else None
+        if len(received) < at + size + 2:
+            return None
+        parts.append(received[at : at + size])
+        at += size + 2
+
+
+class HttpClient:
+    """Requests to one server, on the loop that makes them."""
+
+    def __init__(self, url: str, headers: dict[str, str]) -> None:
+        self.origin = origin_of(url)
+        lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        if not lines.isascii() or lines.count("\n") != len(headers):
+            raise ValueError("a token or namespace may hold no line breaks and no characters beyond ASCII")
+        self._head = f" HTTP/1.1\r\nHost: {self.origin.host_header}\r\n{lines}Content-Length: ".encode()
+        self._idle: list[_Connection] = []
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def post(self, path: str, body: bytes, seconds: float, more: str = "") -> Reply:
+        """Send and wait for the reply. `more`: further header lines. `Lost` if none comes."""
+        connection = await self._connected()
+        request = f"POST {self.origin.base}{path}".encode() + self._head + f"{len(body)}\r\n{more}\r\n".encode() + body
+        alarm = asyncio.get_running_loop().call_later(seconds, connection.close)
+        try:
+            reply = await connection.send(request)
+        except BaseException:
+            connection.close()
+            raise
+        finally:
+            alarm.cancel()
+        if connection.usable and len(self._idle) < IDLE:
+            self._idle.append(connection)
+        else:
+            connection.close()
+        return reply
+
+    async def _connected(self) -> _Connection:
+        loop = asyncio.get_running_loop()
+        if loop is not self._loop:
+            # Connections belong to a loop; one that has ended took its own along.
+            self._loop, self._idle = loop, []
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.usable:
+                return connection
+        tls = None
+        if self.origin.scheme == "https":
+            import ssl
+
+            tls = ssl.create_default_context()
+        try:
+            async with asyncio.timeout(10):
+                _, made = await loop.create_connection(
+                    lambda: _Connection(self), self.origin.host, self.origin.port, ssl=tls
+                )
+        except (OSError, TimeoutError) as error:
+            raise Lost(_said(error), sent=False) from error
+        return made
+
+    def forget(self, connection: _Connection) -> None:
+        if connection in self._idle:
+            self._idle.remove(connection)
+
+    def close(self) -> None:
+        for connection in list(self._idle):
+            connection.close()
+
+
+def _said(error: BaseException) -> str:
+    """What went wrong, without the machine's numbers."""
+    import ssl
+
+    match error:
+        case ConnectionRefusedError():
+            return "nothing listens there"
+        case TimeoutError():
+            return "nothing answers there"
+        case ssl.SSLError():
+            return f"no secure connection ({error.reason or error})"
+        case OSError(strerror=str(text)):
+            return text
+        case _:
+            return str(error) or type(error).__name__

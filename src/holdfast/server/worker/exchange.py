@@ -1,0 +1,169 @@
+"""The routes of our own workers: open a station, exchange reports for tasks, read on in a history, close."""
+
+from __future__ import annotations
+
+import asyncio
+
+from holdfast.protocol import exchange as wire
+from holdfast.protocol import requests as ask
+from holdfast.protocol.entries import pack
+from holdfast.server.auth import WORKER
+from holdfast.server.call import Call
+from holdfast.server.problems import Problem, invalid
+from holdfast.server.reports import Reports
+from holdfast.server.routing import Answer, Route
+from holdfast.server.server import Server
+from holdfast.server.stations import Desk, Waiting
+from holdfast.server.worker.lifecycle import leave
+from holdfast.server.worker.polls import watching
+from holdfast.server.workers import CommandContract, Worker
+
+_SLOTS = 100_000
+_NAME = 255
+
+
+async def open_station(server: Server, call: Call) -> Answer:
+    """Open a station: what a worker of the same release can run, and what it holds."""
+    opening = call.decode(wire.Opening)
+    _check(opening)
+    if server.draining:
+        raise _stopping()
+    worker = _registration(server, call, opening)
+    await server.workers.register(worker)
+    if worker.workflow_definition_fingerprints:
+        # A definition that differs from the one a run was blocked by is reason to try it again.
+        server.recovery.fingerprints.update(worker.workflow_definition_fingerprints)
+        await server.recovery.deployed()
+    desk = Desk(server, worker, opening)
+    lost = server.stations.open(desk, opening.holding)
+    return Answer({}, raw=wire.encode(wire.Opened(station=desk.id, lost=lost)))
+
+
+async def exchange(server: Server, call: Call) -> Answer:
+    """Reports for answers, and tasks with any reply. Without reports it waits until there are tasks."""
+    body = call.decode(wire.Exchange)
+    desk = _desk(server, call, body.worker_id, body.station)
+    server.workers.heard(desk.worker)
+    if body.draining:
+        desk.drain()
+    waiting = Waiting(server.engine.world.future(), len(body.reports))
+    if body.reports:
+        Reports(server, desk, waiting, body.again).take(body.reports)
+        return Answer({}, raw=await waiting.future)
+    if body.draining or server.draining:
+        return Answer({}, raw=wire.encode(wire.Exchanged(leaving=server.draining)))
+    return Answer({}, raw=await _parked(server, call, desk, waiting, body.wait))
+
+
+async def _parked(server: Server, call: Call, desk: Desk, waiting: Waiting, seconds: float) -> bytes:
+    worker = desk.worker
+    if server.rollouts.draining(worker.namespace, worker.task_queue, worker.build_id):
+        desk.drain()
+        await asyncio.sleep(min(seconds, 1.0))
+        return wire.encode(wire.Exchanged())
+    alarm = asyncio.get_running_loop().call_later(max(0.0, min(seconds, wire.PARKED)), desk.expire, waiting)
+    try:
+        async with watching(server, call):
+            desk.park(waiting)
+            return await waiting.future
+    finally:
+        alarm.cancel()
+        desk.unpark(waiting)
+
+
+async def history(server: Server, call: Call) -> Answer:
+    """The rest of the history of a leased task."""
+    body = call.decode(wire.HistoryWanted)
+    page = await server.operations.call(
+        ask.GetTaskHistory(
+            task_id=body.task_id,
+            namespace=call.namespace,
+            lease_owner=body.worker_id,
+            workflow_task_attempt=body.attempt,
+            after_sequence=body.after,
+            page_size=ask.PAGE_MAX,
+        )
+    )
+    part = wire.HistoryPart(events=pack(page.history_events), more=page.has_more)
+    return Answer({}, raw=wire.encode(part))
+
+
+async def close_station(server: Server, call: Call) -> Answer:
+    """The worker goes; what it still had is offered to others."""
+    body = call.decode(wire.Closing)
+    desk = server.stations.get(call.namespace, body.worker_id, body.station)
+    if desk is not None:
+        server.stations.close(desk)
+        await leave(server, call.namespace, body.worker_id)
+    return Answer({}, raw=b"{}")
+
+
+def _desk(server: Server, call: Call, worker_id: str, station: str) -> Desk:
+    desk = server.stations.get(call.namespace, worker_id, station)
+    if desk is None:
+        raise Problem(
+            410,
+            "station_unknown",
+            f"worker {worker_id!r} has no open station {station!r} here; open one and say what you hold",
+            worker_id=worker_id,
+        )
+    return desk
+
+
+def _stopping() -> Problem:
+    return Problem(503, "server_draining", "this server is about to stop", retryable=True, retry_after_seconds=1)
+
+
+def _check(opening: wire.Opening) -> None:
+    for field in ("worker_id", "queue"):
+        if not 1 <= len(getattr(opening, field)) <= _NAME:
+            raise invalid(field, f"{field} has 1 to {_NAME} characters")
+    for field in ("workflow_slots", "activity_slots", "async_slots"):
+        if not 0 <= getattr(opening, field) <= _SLOTS:
+            raise invalid(field, f"{field} is from 0 to {_SLOTS}")
+
+
+def _registration(server: Server, call: Call, opening: wire.Opening) -> Worker:
+    now = server.now
+    before = server.workers.get(call.namespace, opening.worker_id)
+    return Worker(
+        worker_id=opening.worker_id,
+        namespace=call.namespace,
+        task_queue=opening.queue,
+        runtime="python",
+        registered_at=now if before is None else before.registered_at,
+        updated_at=now,
+        sdk_version=opening.sdk_version,
+        build_id=opening.build_id,
+        supported_workflow_types=sorted(opening.workflows),
+        supported_activity_types=sorted(opening.activities),
+        workflow_definition_fingerprints={
+            type: definition.fingerprint
+            for type, definition in opening.workflows.items()
+            if definition.fingerprint is not None
+        },
+        workflow_command_contracts={
+            type: CommandContract(
+                queries=definition.queries,
+                query_contracts=definition.query_contracts,
+                signals=definition.signals,
+                signal_contracts=definition.signal_contracts,
+                updates=definition.updates,
+                update_contracts=definition.update_contracts,
+                update_validators=opening.validators.get(type, []),
+            )
+            for type, definition in opening.workflows.items()
+        },
+        definitions=opening.workflows,
+        capabilities=["task_batches", "eager_resume"],
+        max_concurrent_workflow_tasks=max(1, opening.workflow_slots),
+        max_concurrent_activity_tasks=max(1, opening.activity_slots + opening.async_slots),
+    )
+
+
+ROUTES = [
+    Route("POST", wire.OPEN, open_station, "own", WORKER, body=wire.Opening),
+    Route("POST", wire.EXCHANGE, exchange, "own", WORKER, body=wire.Exchange),
+    Route("POST", wire.HISTORY, history, "own", WORKER, body=wire.HistoryWanted),
+    Route("POST", wire.CLOSE, close_station, "own", WORKER, body=wire.Closing),
+]

@@ -1,0 +1,114 @@
+"""A server, a worker and a client in one: what looks like an embedded Holdfast and speaks HTTP in between."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Container
+from types import ModuleType
+from typing import Any, Self
+
+from holdfast import AsyncClient, AsyncWorker
+from holdfast.server.app import App
+from holdfast.server.hosting import Serving, config
+from holdfast.server.server import Server
+from holdfast.server.settings import Settings
+
+TOKEN = "secret"
+
+
+class House:
+    """A real server on a free port, in this process."""
+
+    def __init__(self, store: str = ":memory:", port: int = 0, **settings: Any) -> None:
+        self.settings = Settings(store=f"sqlite:{store}", port=port, token=TOKEN, **settings)
+
+    async def __aenter__(self) -> Self:
+        self.server = Server(self.settings)
+        await self.server.__aenter__()
+        address: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self.serving = Serving(config(App(self.server), self.settings), self.server, address.set_result)
+        self._life = asyncio.ensure_future(self.serving.serve())
+        self.url = await address
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.serving.drain()
+        await self._life
+        await self.server.__aexit__()
+
+
+class Remote(AsyncClient):
+    """The same as `AsyncHoldfast(":memory:", things)`, over HTTP."""
+
+    def __init__(self, *things: Any, queues: Any = ("default",), limits: Any = None, **options: Any) -> None:
+        self._things = things
+        self._options = options
+        self._queues = sorted(queues)
+        self.namespace = "default"
+
+    async def __aenter__(self) -> Self:
+        self.house = await House().__aenter__()
+        try:
+            self.workers = [self._worker(queue) for queue in self._queues]
+            for worker in self.workers:
+                await worker.__aenter__()
+        except BaseException:
+            await self.house.__aexit__()
+            raise
+        super().__init__(self.house.url, token=TOKEN, exceptions=self.workers[0].registry.exceptions)
+        return self
+
+    def _worker(self, queue: str) -> AsyncWorker:
+        return AsyncWorker(self.house.url, self._things, queue=queue, token=TOKEN, drain=0.3, **self._options)
+
+    @property
+    def executor(self) -> Any:
+        return self.workers[0].executor
+
+    @property
+    def engine(self) -> Any:
+        return self.house.server.engine
+
+    @property
+    def store(self) -> Any:
+        return self.house.server.store
+
+    async def __aexit__(self, *_: object) -> None:
+        for worker in self.workers:
+            await worker.close()
+        await self.close()
+        await self.house.__aexit__()
+
+
+def remote(*things: Any, **options: Any) -> Remote:
+    return Remote(*things, **options)
+
+
+def forgetful(*things: Any, **options: Any) -> Remote:
+    """With a worker that keeps no live code: every task is a replay of all history."""
+    return Remote(*things, live=0, **options)
+
+
+def retold(module: ModuleType, *, without: Container[str] = ()) -> dict[str, Any]:
+    """The stories of a module of the SDK's tests that need nothing but `memory(...)` and `evicting(...)`, with their fixtures.
+
+    Given to `globals().update` of another module they are collected there; `conftest.py` puts a server in between.
+    """
+    return {
+        name: thing
+        for name, thing in vars(module).items()
+        if not name.startswith("__") and name not in without and (_is_fixture(thing) or _is_story(name, thing))
+    }
+
+
+def _is_fixture(thing: object) -> bool:
+    return hasattr(thing, "_fixture_function_marker") or hasattr(thing, "_pytestfixturefunction")
+
+
+def _is_story(name: str, thing: Any) -> bool:
+    """Not those that were given an embedded one when their module was loaded, or a clock of their own."""
+    if not name.startswith("test_") or not inspect.iscoroutinefunction(thing):
+        return False
+    told = inspect.getsource(thing)
+    return "make" not in inspect.signature(thing).parameters and "world" not in told and "AsyncHoldfast(" not in told

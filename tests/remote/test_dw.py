@@ -1,0 +1,114 @@
+"""`dw` with a server in place of a database: a worker of its own process, and every command that talks to workflows."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ..interop.conftest import TOKEN, Running
+
+DW = (sys.executable, "-P", "-m", "holdfast.cli.main")
+
+EXPENSE = """
+from holdfast import activity, query, signal, update, wait, workflow
+
+
+@activity
+def pay(cents: int) -> str:
+    return f"paid {cents}"
+
+
+@workflow
+class Expense:
+    by = ""
+    cents = 0
+
+    @signal
+    def approve(self, by: str) -> None:
+        self.by = by
+
+    @query
+    def status(self) -> str:
+        return self.by or "waiting"
+
+    @update
+    def amend(self, cents: int) -> int:
+        self.cents = cents
+        return cents
+
+    @amend.validator
+    def _check(self, cents: int) -> None:
+        if cents < 0:
+            raise ValueError("negative")
+
+    def handle(self, cents: int) -> str:
+        self.cents = cents
+        wait(lambda: self.by, key="approved")
+        return f"{pay(self.cents)} for {self.by}"
+"""
+
+
+class Shop:
+    def __init__(self, directory: Path, url: str) -> None:
+        self.directory = directory
+        self.url = url
+
+    def dw(self, *arguments: str, token: str = TOKEN, code: int = 0) -> str:
+        done = subprocess.run(
+            [*DW, *arguments, "--server", self.url, "--token", token],
+            cwd=self.directory,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert done.returncode == code, done.stderr + done.stdout
+        return done.stdout + done.stderr
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Iterator[Shop]:
+    (tmp_path / "expense.py").write_text(EXPENSE)
+    running = Running(tmp_path / "expense.db")
+    try:
+        yield Shop(tmp_path, running.url)
+    finally:
+        running.stop()
+
+
+def test_a_worker_and_every_command_over_a_server(shop: Shop) -> None:
+    worker = subprocess.Popen(
+        [*DW, "worker", "expense.py", "--server", shop.url, "--token", TOKEN],
+        cwd=shop.directory,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert worker.stdout is not None
+    try:
+        assert "works for" in worker.stdout.readline()
+        assert "started e-1" in shop.dw("start", "expense.py:Expense", "e-1", "100")
+        assert "e-1" in shop.dw("list", "--status", "open")
+        assert shop.dw("query", "e-1", "status").strip() == '"waiting"'
+        assert "250" in shop.dw("update", "e-1", "amend", "250")
+        assert "negative" in shop.dw("update", "e-1", "amend", "-1", code=2)
+        assert "waits for" in shop.dw("describe", "e-1")
+        assert "accepted" in shop.dw("signal", "e-1", "approve", '"ann"')
+        assert "paid 250 for ann" in shop.dw("history", "e-1", "--follow")
+        shop.dw("start", "expense.py:Expense", "e-2", "1")
+        assert "cancelled" in shop.dw("cancel", "e-2")
+        assert "e-2" in shop.dw("list", "--id", "e-2")
+    finally:
+        worker.send_signal(signal.SIGTERM)
+        assert worker.wait(30) == 0
+        worker.stdout.close()
+
+
+def test_mistakes_are_said_in_one_line(shop: Shop) -> None:
+    assert "token" in shop.dw("list", token="wrong", code=2)
+    assert "no workflow 'x'" in shop.dw("describe", "x", code=1)
+    said = shop.dw("list", "--db", "a.db", code=2)
+    assert "not both" in said

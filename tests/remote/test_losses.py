@@ -1,0 +1,328 @@
+"""Whatever is lost between a worker and its server: nothing is done twice, nothing stops, and nobody has to say a word."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from holdfast import AsyncClient, AsyncWorker, Signal, WorkflowFailed, activity, query, sleep, wait, workflow
+from holdfast.server import stations
+
+from ..interop.conftest import TOKEN as PROCESS_TOKEN
+from ..interop.conftest import Running
+from ..sdk.kit import eventually, names
+from .kit import TOKEN, House
+from .lossy import Lossy
+
+ran: list[int] = []
+gate = asyncio.Event()
+more = Signal[int]("more")
+
+
+@activity
+def step(n: int) -> int:
+    ran.append(n)
+    return n + 1
+
+
+@activity
+async def guarded(n: int) -> int:
+    ran.append(n)
+    await gate.wait()
+    return n + 1
+
+
+@workflow
+def steps(count: int) -> int:
+    total = 0
+    for _ in range(count):
+        total = step(total)
+    return total
+
+
+@workflow
+def one_guarded() -> int:
+    return guarded.step(1).run()
+
+
+@workflow
+class Counter:
+    extra = Signal[int]()
+
+    def __init__(self) -> None:
+        self.seen: list[int] = []
+
+    @query
+    def so_far(self) -> list[int]:
+        return self.seen
+
+    def handle(self, count: int) -> list[int]:
+        for n in range(count):
+            self.seen.append(step(n * 100))
+            while (got := wait(self.extra, timeout=0.001)) is not None:
+                self.seen.append(got)
+        return self.seen
+
+
+@pytest.fixture(autouse=True)
+def _anew() -> None:
+    global gate
+    ran.clear()
+    gate = asyncio.Event()
+
+
+@asynccontextmanager
+async def lossy(*things: object) -> AsyncIterator[tuple[Lossy, AsyncClient, AsyncWorker]]:
+    async with (
+        House() as house,
+        Lossy(house.url) as network,
+        AsyncWorker(network.url, things, token=TOKEN, drain=2.0) as worker,
+        AsyncClient(house.url, token=TOKEN) as client,
+    ):
+        yield network, client, worker
+
+
+@pytest.mark.parametrize(
+    "sign",
+    [
+        pytest.param(b'"deliveries":[["task"', id="a task born leased to a parked exchange"),
+        pytest.param(b'"deliveries":[["activity"', id="an activity that came with the reply to a report"),
+        pytest.param(b'"answers":[[null,[', id="the reply to what code did ahead"),
+    ],
+)
+async def test_a_reply_that_is_lost_after_its_commit(sign: bytes) -> None:
+    async with lossy(steps, step) as (network, client, worker):
+        network.lose(sign)
+        assert await client.execute(steps, "s", 5) == 5
+        assert network.lost == 1
+        assert worker.session.lost == 1, "it opened another station"
+    assert ran == [0, 1, 2, 3, 4], "no effect happened twice"
+
+
+async def test_the_answer_to_an_outcome_is_lost_while_another_one_is_running() -> None:
+    async with lossy(steps, step, one_guarded, guarded) as (network, client, _):
+        held = await client.start(one_guarded, "held")
+        await eventually(lambda: ran == [1], "the guarded activity began")
+        network.lose(b'"answers":[[null,[')
+        assert await client.execute(steps, "s", 3) == 3
+        assert network.lost == 1
+        gate.set()
+        assert await held.result() == 2
+    assert sorted(ran) == [0, 1, 1, 2], "what was running was kept, not begun again"
+
+
+async def test_a_lost_reply_to_a_start_starts_once() -> None:
+    async with (
+        House() as house,
+        Lossy(house.url) as network,
+        AsyncWorker(house.url, [steps, step], token=TOKEN),
+        AsyncClient(network.url, token=TOKEN) as client,
+    ):
+        network.lose(b"workflow_id")
+        handle = await client.start(steps, None, 2)
+        assert await handle.result() == 2
+        assert len(await client.list()) == 1
+        network.lose(b"workflow_id")
+        assert await client.execute(steps, "again", 1) == 1
+        assert network.lost == 2
+    assert ran == [0, 1, 0]
+
+
+async def test_a_lost_reply_to_a_signal_signals_once() -> None:
+    @workflow(type="adds")
+    def adds() -> int:
+        return wait(more) + wait(more)
+
+    async with House() as house, Lossy(house.url) as network:
+        async with AsyncWorker(house.url, [adds], token=TOKEN), AsyncClient(network.url, token=TOKEN) as client:
+            handle = await client.start(adds, "a")
+            network.lose(b"signal")
+            await handle.signal(more, 1)
+            assert network.lost == 1
+            assert names(await handle.history()).count("SignalReceived") == 1
+            await handle.signal(more, 20)
+            assert await handle.result() == 21
+
+
+async def test_code_that_ran_ahead_of_a_signal_is_dropped_and_replayed() -> None:
+    async with House() as house:
+        async with AsyncWorker(house.url, [Counter, step], token=TOKEN), AsyncClient(house.url, token=TOKEN) as client:
+            handles = [await client.start(Counter, f"c-{n}", 12) for n in range(6)]
+
+            async def nudge(handle: object, n: int) -> None:
+                for extra in range(8):
+                    await handle.signal(Counter.extra, n * 10 + extra)  # type: ignore[attr-defined]
+
+            await asyncio.gather(*(nudge(handle, n) for n, handle in enumerate(handles)), return_exceptions=True)
+            for n, handle in enumerate(handles):
+                seen = await handle.result()
+                assert [v for v in seen if (v % 100 == 1 and v // 100 < 12 and v >= 100) or v == 1][:1] == [1]
+                assert [v for v in seen if n * 10 <= v < n * 10 + 8 and v % 100 != 1] == sorted(
+                    v for v in seen if n * 10 <= v < n * 10 + 8 and v % 100 != 1
+                )
+                assert await handle.query(Counter.so_far) == seen, "a cold replay of it all says the same"
+
+
+async def test_a_server_that_is_killed_and_comes_back(tmp_path: Path) -> None:
+    running = Running(tmp_path / "killed.db")
+    try:
+        async with (
+            AsyncWorker(running.url, [steps, step, one_guarded, guarded], token=PROCESS_TOKEN, drain=2.0) as worker,
+            AsyncClient(running.url, token=PROCESS_TOKEN) as client,
+        ):
+            held = await client.start(one_guarded, "held")
+            await eventually(lambda: 1 in ran, "the guarded activity began")
+            working = asyncio.create_task(client.execute(steps, "s", 60))
+            await eventually(lambda: len(ran) > 10, "it was in the middle of it")
+            await asyncio.to_thread(running.kill)
+            await asyncio.to_thread(running.restart)
+            assert await working == 60
+            gate.set()  # it ended while the worker was heard again
+            assert await held.result() == 2
+            assert worker.session.lost >= 1
+            assert [n for n in ran if n != 1] == [n for n in range(60) if n != 1], "each step once, across the kill"
+            assert ran.count(1) == 2
+    finally:
+        await asyncio.to_thread(running.stop)
+
+
+async def test_a_server_that_is_restarted_while_workers_wait(tmp_path: Path) -> None:
+    running = Running(tmp_path / "restarted.db")
+    try:
+        async with (
+            AsyncWorker(running.url, [steps, step], token=PROCESS_TOKEN) as worker,
+            AsyncClient(running.url, token=PROCESS_TOKEN) as client,
+        ):
+            assert await client.execute(steps, "before", 2) == 2
+            assert await asyncio.to_thread(running.stop) == 0
+            await asyncio.to_thread(running.restart)
+            assert await client.execute(steps, "after", 2) == 2
+            assert worker.session.lost >= 1
+    finally:
+        await asyncio.to_thread(running.stop)
+
+
+async def test_work_of_a_worker_that_is_gone_is_done_by_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stations, "UNSEEN", 50_000)
+    monkeypatch.setattr(stations, "LOST", 100_000)
+    async with House() as house, AsyncClient(house.url, token=TOKEN) as client:
+        gone = AsyncWorker(house.url, [one_guarded, guarded], token=TOKEN)
+        await gone.__aenter__()
+        handle = await client.start(one_guarded, "g")
+        await eventually(lambda: ran == [1], "the first worker had it")
+        assert gone._life is not None  # its process dies: no goodbye, the sockets close
+        gone._life.cancel()
+        await asyncio.gather(gone._life, return_exceptions=True)
+        gate.set()
+        async with AsyncWorker(house.url, [one_guarded, guarded], token=TOKEN):
+            assert await handle.result() == 2
+        assert ran == [1, 1]
+        gone.executor.stop()
+        gone.host.close()
+        gone.session._http.close()
+
+
+async def test_a_worker_that_closes_finishes_what_it_does() -> None:
+    async with House() as house, AsyncClient(house.url, token=TOKEN) as client:
+        worker = AsyncWorker(house.url, [one_guarded, guarded], token=TOKEN)
+        await worker.__aenter__()
+        handle = await client.start(one_guarded, "g")
+        await eventually(lambda: ran == [1], "it was running")
+        closing = asyncio.create_task(worker.close())
+        later = await client.start(one_guarded, "later")
+        gate.set()
+        await closing
+        assert (await client.history("g"))[-1].type in ("ActivityCompleted", "WorkflowCompleted")
+        assert ran == [1], "nothing new was begun"
+        async with AsyncWorker(house.url, [one_guarded, guarded], token=TOKEN):
+            assert (await handle.result(), await later.result()) == (2, 2)
+        assert ran == [1, 1]
+
+
+async def test_an_activity_is_told_that_its_run_is_over() -> None:
+    stopped: list[str] = []
+
+    @activity
+    async def endless() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            stopped.append("stopped")
+
+    @workflow(type="endless-run")
+    def endless_run() -> None:
+        endless.step().run()
+
+    async with House() as house, AsyncClient(house.url, token=TOKEN) as client:
+        async with AsyncWorker(house.url, [endless_run, endless], token=TOKEN, drain=2.0):
+            handle = await client.start(endless_run, "e")
+            await eventually(lambda: _started(client), "the activity began")
+            await handle.terminate()
+            await eventually(lambda: stopped, "it was stopped")
+
+
+async def _started(client: AsyncClient) -> bool:
+    return "ActivityStarted" in names(await client.history("e"))
+
+
+async def test_a_long_history_is_read_page_by_page() -> None:
+    async with House() as house, AsyncClient(house.url, token=TOKEN) as client:
+        async with AsyncWorker(house.url, [steps, step], token=TOKEN, live=1) as worker:
+
+            @workflow(type="long")
+            def long(count: int) -> int:
+                total = 0
+                for _ in range(count):
+                    total = step(total)
+                wait(more)
+                return total
+
+            worker.registry.register([long])
+        async with AsyncWorker(house.url, [long, step], token=TOKEN) as worker:
+            handle = await client.start(long, "l", 400)
+            await eventually(lambda: len(ran) == 400, "all steps were done")
+        async with AsyncWorker(house.url, [long, step], token=TOKEN):
+            await handle.signal(more, 1)
+            assert await handle.result() == 400
+            assert len(await client.history("l")) > 1200
+    assert len(ran) == 400
+
+
+async def test_code_that_looks_at_the_clock_does_not_run_ahead() -> None:
+    from holdfast import now
+
+    @workflow(type="clocked")
+    def clocked() -> list[float]:
+        seen: list[float] = []
+        for n in range(3):
+            step(n)
+            seen.append(now().timestamp())
+        sleep(0.001)
+        return seen
+
+    async with House() as house, AsyncClient(house.url, token=TOKEN) as client:
+        async with AsyncWorker(house.url, [clocked, step], token=TOKEN):
+            seen = await client.execute(clocked, "c")
+            history = await client.history("c")
+    recorded = [entry.at / 1_000_000 for entry in history if entry.type == "ActivityCompleted"]
+    assert seen == recorded, "it is as late as history says"
+
+
+async def test_a_failing_run_fails_with_its_own_exception() -> None:
+    @activity
+    def breaks() -> None:
+        raise KeyError("gone")
+
+    @workflow(type="breaking")
+    def breaking() -> None:
+        breaks()
+
+    async with House() as house, AsyncClient(house.url, token=TOKEN) as client:
+        async with AsyncWorker(house.url, [breaking, breaks], token=TOKEN):
+            with pytest.raises(WorkflowFailed) as failed:
+                await client.execute(breaking, "b")
+    assert isinstance(failed.value.__cause__, KeyError)
