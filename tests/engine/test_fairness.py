@@ -29,7 +29,7 @@ arrivals = st.lists(st.sampled_from(" abcdef"), min_size=30, max_size=30)
 @given(weights, arrivals)
 def test_no_key_starves_however_much_the_others_ask(shares: dict[str, int], coming: list[str]) -> None:
     """While it waits, a key is served within one round of the others' weights, whatever arrives meanwhile."""
-    matching = Matching()
+    matching = Matching(lambda: 0)
     keys = [key for key in shares for _ in range(30)]
     for number, key in enumerate(keys):
         matching.enqueue(task(number, key, shares[key], type="xy"[number % 2]))
@@ -80,7 +80,7 @@ def test_a_key_that_was_idle_has_saved_up_nothing() -> None:
 
 
 def test_priority_goes_before_fairness() -> None:
-    matching = Matching()
+    matching = Matching(lambda: 0)
     for number in range(3):
         matching.enqueue(task(number, "a", priority=5))
     matching.enqueue(task(3, "a", priority=1))
