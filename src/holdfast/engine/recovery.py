@@ -89,6 +89,7 @@ class Recovery:
         return Reconcile(
             incarnation=self._engine.incarnation,
             holding=self._held() if at_rest else None,
+            asked_at=self._engine.world.now(),
             fingerprints=self.fingerprints,
         )
 

@@ -175,6 +175,16 @@ def test_a_lease_inside_the_engine_that_nobody_there_holds_is_given_back(
     assert decision.reply.released == (["RUN1-a1.1"] if over else [])
 
 
+@pytest.mark.parametrize(("asked_at", "over"), [(0.9, False), (1.0, False), (1.1, True)])
+def test_who_held_what_says_nothing_about_leases_given_since(asked_at: float, over: bool) -> None:
+    """Two of these may wait for one load; the first leads to a lease that the second cannot know of."""
+    flow = given(ACTIVITY)
+    flow.now = instant(1)
+    flow.begin(1, owner="engine-2/0", until=None)
+    decision = flow.when(reconcile("engine-2", holding=frozenset(), asked_at=instant(asked_at)), at=2)
+    assert decision.reply.released == (["RUN1-a1.1"] if over else [])
+
+
 @pytest.mark.contract("ACT-31")
 def test_a_row_that_history_does_not_know_is_dropped() -> None:
     flow = given(ACTIVITY)

@@ -30,6 +30,7 @@ class Reconcile(Message, frozen=True, kw_only=True):
 
     incarnation: str
     holding: frozenset[str] | None = None
+    asked_at: Micros | None = None  # when `holding` was true: it says nothing about leases given since
     fingerprints: dict[str, str | None] = {}
     force: bool = False
     ask: bool = False
@@ -91,7 +92,9 @@ def _over(owner: str | None, until: Micros | None, now: Micros, incarnation: str
 
 
 def _let_go(task: Task, message: Reconcile) -> bool:
-    return task.until is None and message.holding is not None and task.id not in message.holding
+    if task.until is not None or message.holding is None or task.id in message.holding:
+        return False
+    return message.asked_at is None or task.leased_at is None or task.leased_at < message.asked_at
 
 
 def _fit_again(task: Task, message: Reconcile) -> bool:
