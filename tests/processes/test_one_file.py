@@ -74,7 +74,9 @@ def test_an_id_that_several_programs_start_at_once_is_started_once(remote: Start
     assert sum(answer() for answer in waiting) == 40
     for id in ids:
         assert programs[-1].ask("result", workflow="visit", id=id) == "x done"
-    assert len(place.signed()) == len({line.key for line in place.signed()}) == 40
+    signed = place.signed()
+    assert [line for line in signed if [other.key for other in signed].count(line.key) > 1] == []
+    assert len(signed) == 40
 
 
 @pytest.mark.contract("MATCH-01", "REPLAY-11", "REPAIR-18")

@@ -101,6 +101,14 @@ def test_a_worker_and_every_command_over_a_server(shop: Shop) -> None:
         shop.dw("start", "expense.py:Expense", "e-2", "1")
         assert "cancelled" in shop.dw("cancel", "e-2")
         assert "e-2" in shop.dw("list", "--id", "e-2")
+        assert "created monthly" in shop.dw(
+            "schedule", "create", "expense.py:Expense", "monthly", "9", "--cron", "@monthly"
+        )
+        assert "monthly" in shop.dw("schedule", "list")
+        assert "schedule:monthly" in shop.dw("schedule", "trigger", "monthly")
+        assert "on queue default" in shop.dw("schedule", "describe", "monthly")
+        assert "Triggered" in shop.dw("schedule", "history", "monthly")
+        assert "deleted monthly" in shop.dw("schedule", "delete", "monthly")
     finally:
         worker.send_signal(signal.SIGTERM)
         assert worker.wait(30) == 0

@@ -45,7 +45,7 @@ def command() -> None:
 
 
 def _place(command: F) -> F:
-    return options.database(options.namespace(command))
+    return options.place(options.namespace(command))
 
 
 def _one(command: F) -> F:
@@ -83,7 +83,7 @@ def _told(given: dict[str, Any]) -> dict[str, Any]:
 @_when
 @click.option("--paused", is_flag=True, help="Fire nothing until it is resumed.")
 def create(
-    workflow: str, id: str, args: tuple[str, ...], path: str, namespace: str, paused: bool, **given: Any
+    workflow: str, id: str, args: tuple[str, ...], path: options.Place, namespace: str, paused: bool, **given: Any
 ) -> None:
     """Start WORKFLOW of FILE by the clock, with these arguments, under the schedule ID.
 
@@ -105,10 +105,12 @@ def create(
     from holdfast.cli.start import check_arguments
 
     check_arguments(target, values)
-    with told(), _durations(), Holdfast(path, namespace=namespace, queues=(), run_tasks=False) as holdfast:
+    there = isinstance(path, options.ServerAt)
+    place = opened(path, namespace) if there else Holdfast(path, namespace=namespace, queues=(), run_tasks=False)
+    with told(), _durations(), place as holdfast:
         schedule = holdfast.schedules.options(**_told(given), paused=paused).create(target, id, *values)
         click.echo(f"created {schedule.id}: {_next(schedule.describe())}")
-        if holdfast.is_engine:
+        if alone(holdfast):
             click.echo(LATER, err=True)
 
 
@@ -117,7 +119,7 @@ def create(
 @click.option("--status", type=click.Choice(["active", "paused", "deleted"]), help="Only schedules with this status.")
 @click.option("--type", "type_", metavar="TYPE", help="Only schedules of this workflow type.")
 @click.option("--limit", metavar="N", type=click.IntRange(1, 10_000), default=50, show_default=True)
-def listing(path: str, namespace: str, status: str | None, type_: str | None, limit: int) -> None:
+def listing(path: options.Place, namespace: str, status: str | None, type_: str | None, limit: int) -> None:
     """List schedules, newest first; deleted ones with --status deleted.
 
     \b
@@ -128,11 +130,11 @@ def listing(path: str, namespace: str, status: str | None, type_: str | None, li
     from rich.table import Table
 
     from holdfast.cli import words
-    from holdfast.cli.reading import Reader
+    from holdfast.cli.reading import reader_of
     from holdfast.cli.screen import console
     from holdfast.protocol.schedules import ListSchedules
 
-    with Reader(path) as reader:
+    with reader_of(path, namespace) as reader:
         asked = ListSchedules(namespace=namespace, status=status, workflow_type=type_, limit=limit)
         found = reader.ask(asked).schedules
     out = console()
@@ -161,7 +163,7 @@ def listing(path: str, namespace: str, status: str | None, type_: str | None, li
 
 @command.command(name="describe")
 @_one
-def describe(id: str, path: str, namespace: str) -> None:
+def describe(id: str, path: options.Place, namespace: str) -> None:
     """Show what schedule ID is, when it fires next, and what it has started lately.
 
     \b
@@ -171,11 +173,11 @@ def describe(id: str, path: str, namespace: str) -> None:
     from rich.table import Table
 
     from holdfast.cli import words
-    from holdfast.cli.reading import Reader
+    from holdfast.cli.reading import reader_of
     from holdfast.cli.screen import console
     from holdfast.protocol.schedules import DescribeSchedule
 
-    with Reader(path) as reader:
+    with reader_of(path, namespace) as reader:
         schedule = reader.ask(DescribeSchedule(schedule_id=id, namespace=namespace))
     plan = schedule.plan
     facts = [
@@ -210,7 +212,7 @@ def describe(id: str, path: str, namespace: str) -> None:
 @command.command(name="update")
 @_one
 @_when
-def update(id: str, path: str, namespace: str, **given: Any) -> None:
+def update(id: str, path: options.Place, namespace: str, **given: Any) -> None:
     """Change what is named of schedule ID; the rest stays.
 
     \b
@@ -230,7 +232,7 @@ def update(id: str, path: str, namespace: str, **given: Any) -> None:
 @command.command(name="pause")
 @_one
 @click.option("--note", metavar="TEXT", help="Why; it is recorded.")
-def pause(id: str, path: str, namespace: str, note: str | None) -> None:
+def pause(id: str, path: options.Place, namespace: str, note: str | None) -> None:
     """Fire no more of schedule ID until it is resumed. What runs goes on.
 
     \b
@@ -245,7 +247,7 @@ def pause(id: str, path: str, namespace: str, note: str | None) -> None:
 @command.command(name="resume")
 @_one
 @click.option("--note", metavar="TEXT", help="Why; it is recorded.")
-def resume(id: str, path: str, namespace: str, note: str | None) -> None:
+def resume(id: str, path: options.Place, namespace: str, note: str | None) -> None:
     """Let schedule ID fire again, from now on. What it would have fired meanwhile: dw schedule backfill.
 
     \b
@@ -263,7 +265,7 @@ def resume(id: str, path: str, namespace: str, note: str | None) -> None:
 @command.command(name="trigger")
 @_one
 @click.option("--overlap", type=click.Choice(OVERLAPS), help="This time. Default: what the schedule says.")
-def trigger(id: str, path: str, namespace: str, overlap: Any) -> None:
+def trigger(id: str, path: options.Place, namespace: str, overlap: Any) -> None:
     """Fire schedule ID once, now.
 
     \b
@@ -283,7 +285,7 @@ def trigger(id: str, path: str, namespace: str, overlap: Any) -> None:
 @click.argument("start", metavar="FROM")
 @click.argument("end", metavar="TO")
 @click.option("--overlap", type=click.Choice(OVERLAPS), help="This time. Default: what the schedule says.")
-def backfill(id: str, path: str, namespace: str, start: str, end: str, overlap: Any) -> None:
+def backfill(id: str, path: options.Place, namespace: str, start: str, end: str, overlap: Any) -> None:
     """Fire schedule ID for every occurrence from FROM on and before TO. Times without a zone are those of this machine.
 
     \b
@@ -304,7 +306,7 @@ def backfill(id: str, path: str, namespace: str, start: str, end: str, overlap: 
 @_one
 @click.option("--after", metavar="N", type=click.IntRange(0), default=0, help="Only what came behind event N.")
 @click.option("--limit", metavar="N", type=click.IntRange(1, 10_000), default=100, show_default=True)
-def history(id: str, path: str, namespace: str, after: int, limit: int) -> None:
+def history(id: str, path: options.Place, namespace: str, after: int, limit: int) -> None:
     """Show what has happened to schedule ID, after it was deleted too.
 
     \b
@@ -313,10 +315,10 @@ def history(id: str, path: str, namespace: str, after: int, limit: int) -> None:
       dw schedule history nightly --after 100
     """
     from holdfast.cli import words
-    from holdfast.cli.reading import Reader
+    from holdfast.cli.reading import reader_of
     from holdfast.protocol.schedules import GetScheduleHistory
 
-    with Reader(path) as reader:
+    with reader_of(path, namespace) as reader:
         found = reader.ask(GetScheduleHistory(schedule_id=id, namespace=namespace, after=after, limit=limit))
     for event in found.events:
         about: Any = event.entry.event
@@ -330,7 +332,7 @@ def history(id: str, path: str, namespace: str, after: int, limit: int) -> None:
 
 @command.command(name="delete")
 @_one
-def delete(id: str, path: str, namespace: str) -> None:
+def delete(id: str, path: options.Place, namespace: str) -> None:
     """End schedule ID. What it has started goes on, and its history stays.
 
     \b

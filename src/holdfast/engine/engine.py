@@ -298,6 +298,7 @@ class Engine:
     def _written(self, batch: list[Item], applied: Applied) -> None:
         self._writing = False
         self.batch = []
+        self.losses.restless.clear()
         self._batch_ended()
         if applied.down is not None:
             self.losses.go_down(batch, applied.down)

@@ -27,6 +27,7 @@ class Losses:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._deferred: list[tuple[int, Message]] = []
+        self.restless: set[int] = set()  # given up while something of theirs is on its way to disk
         self.careful: set[int] = set()  # instances of which a decision could not be written: one message at a time
 
     def take_apart(self, batch: list[Item], applied: Applied) -> list[Item]:
@@ -68,6 +69,8 @@ class Losses:
         for item in items:
             self._undo(item)
         flow = entry.flow
+        if any(item.entry is entry for item in engine.batch):
+            self.restless.add(flow.key)
         answers, entry.answers = entry.answers, []
         for message, reply, _, _ in answers:
             self._submit_again(flow.key, message, reply)

@@ -85,7 +85,7 @@ class Recovery:
     def _reconcile(self, key: int) -> Reconcile:
         # Work that is on its way to (or from) a worker is held by nobody for a moment: only judge what is at rest.
         entry = self._engine.cache.get(key)
-        at_rest = entry is None or not (entry.inflight or entry.held)
+        at_rest = key not in self._engine.losses.restless and (entry is None or not (entry.inflight or entry.held))
         return Reconcile(
             incarnation=self._engine.incarnation,
             holding=self._held() if at_rest else None,
@@ -94,8 +94,10 @@ class Recovery:
         )
 
     def _held(self) -> frozenset[str]:
-        """The tasks somebody in this process is working on."""
-        return frozenset[str]().union(*(executor.holding for executor in self._engine.matching.executors))
+        """The tasks somebody in this process is working on, or will be when their lease is known to be on disk."""
+        engine = self._engine
+        coming = (a.task.id for item in (*engine.batch, *engine.open) for a in item.assignments)
+        return frozenset(coming).union(*(executor.holding for executor in engine.matching.executors))
 
     async def deployed(self) -> None:
         """Definitions were registered: what another definition was blocked by is tried again."""

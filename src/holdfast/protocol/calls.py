@@ -19,10 +19,12 @@ from holdfast.kernel.decision import RunRow
 from holdfast.kernel.event import Recorded
 from holdfast.kernel.features.intake import Commanded
 from holdfast.kernel.features.repair import Repaired
+from holdfast.kernel.features.schedule import Schedule, ScheduleReply
 from holdfast.kernel.features.signal_with_start import StartedAndSignalled
 from holdfast.kernel.features.start import Reserved, Started
 from holdfast.protocol import commands as tell
 from holdfast.protocol import requests as ask
+from holdfast.protocol import schedules
 from holdfast.protocol.entries import Entry, pack, packed, unpack, unpacked
 
 VERSION = 1
@@ -91,6 +93,26 @@ def _unpack_update(found: _Update) -> tell.UpdateStatus:
     return tell.UpdateStatus(**values)
 
 
+class _ScheduleEvent(Struct, frozen=True):
+    id: str
+    sequence: int
+    entry: Entry
+
+
+class _ScheduleHistory(Struct, frozen=True):
+    events: list[_ScheduleEvent]
+    more: bool
+
+
+def _pack_schedule(found: schedules.ScheduleHistory) -> _ScheduleHistory:
+    return _ScheduleHistory([_ScheduleEvent(e.id, e.sequence, packed(e.entry)) for e in found.events], found.more)
+
+
+def _unpack_schedule(found: _ScheduleHistory) -> schedules.ScheduleHistory:
+    events = [schedules.ScheduleEvent(id=e.id, sequence=e.sequence, entry=unpacked(e.entry)) for e in found.events]
+    return schedules.ScheduleHistory(events=events, more=found.more)
+
+
 class Verb(NamedTuple):
     """How one request and its reply cross the wire."""
 
@@ -125,6 +147,15 @@ _PLAIN: dict[type[ask.Request[Any]], Any] = {
     tell.UnpauseWorkflow: Commanded,
     tell.ArchiveWorkflow: Commanded,
     tell.RepairWorkflow: Repaired,
+    schedules.CreateSchedule: ScheduleReply,
+    schedules.UpdateSchedule: ScheduleReply,
+    schedules.PauseSchedule: ScheduleReply,
+    schedules.ResumeSchedule: ScheduleReply,
+    schedules.TriggerSchedule: ScheduleReply,
+    schedules.BackfillSchedule: ScheduleReply,
+    schedules.DeleteSchedule: ScheduleReply,
+    schedules.DescribeSchedule: Schedule,
+    schedules.ListSchedules: schedules.SchedulePage,
 }
 
 
@@ -148,6 +179,7 @@ _ALL = (
     _verb(ask.GetHistory, list[Entry], pack, unpack),
     _verb(tell.UpdateWorkflow, _Update, _pack_update, _unpack_update),
     _verb(tell.GetUpdate, _Update, _pack_update, _unpack_update),
+    _verb(schedules.GetScheduleHistory, _ScheduleHistory, _pack_schedule, _unpack_schedule),
 )
 VERBS: dict[str, Verb] = {verb.name: verb for verb in _ALL}
 """By name."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_type_hints
 
+import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from holdfast.kernel.event import Recorded
 from holdfast.kernel.features.schedule import Overlap, Plan, Schedule, ScheduleReply
@@ -43,6 +45,15 @@ class UpdateSchedule(ToSchedule[ScheduleReply], frozen=True, kw_only=True):
     """`changes`: fields of the plan by name."""
 
     changes: dict[str, Any]
+
+    def typed(self) -> UpdateSchedule:
+        """With changes of the types that a plan has, if they come from JSON. Names it does not have are left as they are."""
+        hints = get_type_hints(Plan)
+        changes = {
+            name: msgspec.convert(value, hints[name]) if name in hints else value
+            for name, value in self.changes.items()
+        }
+        return replace(self, changes=changes)
 
 
 class PauseSchedule(ToSchedule[ScheduleReply], frozen=True, kw_only=True):

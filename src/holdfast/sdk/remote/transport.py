@@ -16,7 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.kernel.message import Refused
-from holdfast.protocol import calls
+from holdfast.protocol import calls, schedules
 from holdfast.protocol import commands as tell
 from holdfast.protocol import requests as ask
 from holdfast.sdk import errors
@@ -71,6 +71,11 @@ class HttpTransport:
                 return await self._wait_for_update(request, seconds)
             case tell.SignalWithStart(start=start):
                 return await self._send(replace(_numbered(request), start=_named(start)))
+            case schedules.CreateSchedule(schedule_id=schedule_id, request_id=request_id):
+                made = replace(request, schedule_id=schedule_id or fresh_id(), request_id=request_id or fresh_id())
+                return await self._send(made)
+            case schedules.ToSchedule(request_id=None):
+                return await self._send(_under_an_id(request))  # pyright: ignore[reportUnknownArgumentType]
             case ask.GetHistory(limit=None):
                 return await self._history(request)
             case _:
@@ -165,6 +170,10 @@ def _named(start: ask.StartWorkflow) -> ask.StartWorkflow:
 
 def _numbered(request: Any) -> Any:
     return request if request.request_id is not None else replace(request, request_id=fresh_id(), fresh=True)
+
+
+def _under_an_id(request: Any) -> Any:
+    return replace(request, request_id=fresh_id())
 
 
 def fresh_id() -> str:

@@ -10,7 +10,7 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.kernel.message import Refused
-from holdfast.protocol import calls
+from holdfast.protocol import calls, schedules
 from holdfast.protocol import commands as tell
 from holdfast.protocol import requests as ask
 from holdfast.server.auth import OPERATOR
@@ -52,6 +52,15 @@ def _placed(server: Server, call: Call, request: Any) -> Any:
         case tell.SignalWithStart(start=start):
             fresh = _fresh(request, again)
             return replace(request, start=_start(server, call, start, again), fresh=fresh)
+        case schedules.UpdateSchedule():
+            return replace(_typed(request), namespace=call.namespace, source="python")
+        case schedules.ToSchedule() | schedules.CreateSchedule():
+            asked: Any = request  # pyright: ignore[reportUnknownVariableType]
+            return replace(asked, namespace=call.namespace, source="python")
+        case schedules.ListSchedules(limit=limit):
+            return replace(request, namespace=call.namespace, limit=max(1, min(limit, schedules.PAGE_MAX)))
+        case schedules.GetScheduleHistory(limit=limit):
+            return replace(request, namespace=call.namespace, limit=max(1, min(limit, schedules.HISTORY_PAGE_MAX)))
         case ask.ListWorkflows(limit=limit):
             return replace(request, namespace=call.namespace, limit=max(1, min(limit, _LIST_MAX)))
         case ask.GetHistory(limit=limit):
@@ -59,6 +68,13 @@ def _placed(server: Server, call: Call, request: Any) -> Any:
             return replace(request, namespace=call.namespace, limit=limit)
         case _:
             return replace(request, namespace=call.namespace)
+
+
+def _typed(request: schedules.UpdateSchedule) -> schedules.UpdateSchedule:
+    try:
+        return request.typed()
+    except msgspec.MsgspecError as error:
+        raise undecodable(error) from None
 
 
 def _fresh(request: Any, again: bool) -> bool:
