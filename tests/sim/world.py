@@ -81,14 +81,21 @@ class NodeWorld(VirtualWorld):
         task._log_destroy_pending = False  # type: ignore[attr-defined]
         self.tasks.append((task, work))
         if len(self.tasks) > 200:
-            self.tasks = [pair for pair in self.tasks if not pair[0].done()]
+            self.bury_done()
         return task
 
     def bury(self) -> None:
         """What never came to run is not waited for."""
-        for task, work in self.tasks:
-            if not task.done() and getcoroutinestate(work) == CORO_CREATED:
+        for _, work in self.tasks:
+            if getcoroutinestate(work) == CORO_CREATED:
                 work.close()
+
+    def bury_done(self) -> None:
+        """Some end before they began: they were cancelled."""
+        for task, work in self.tasks:
+            if task.done() and getcoroutinestate(work) == CORO_CREATED:
+                work.close()
+        self.tasks = [pair for pair in self.tasks if not pair[0].done()]
 
     def pool(self, size: int, name: str) -> SimPool:
         return SimPool(self, name, self._faults)
