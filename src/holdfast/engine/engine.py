@@ -208,6 +208,12 @@ class Engine:
         for task in born:
             self._ready(entry, task)
 
+    def seal_open(self) -> None:
+        """This process becomes the engine: what follows is offered to its workers, in turns of their own."""
+        for item in self.open:
+            if item.decision is None:
+                self._seal(item)
+
     def _seal(self, item: Item) -> None:
         """No more messages for this turn: it becomes a decision."""
         entry = item.entry

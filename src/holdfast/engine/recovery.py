@@ -106,6 +106,7 @@ class Recovery:
                 self.look_at(task.workflow)
 
     async def _take_over(self) -> None:
+        self._engine.seal_open()
         self._engine.holder = True
         self._forget_guest_state()
         self._every("sweep", SWEEP, self._sweep)
