@@ -52,18 +52,18 @@ class Turn(Struct, eq=False):
     born: list[Task] = []  # those that nobody took
     due: Task | None = None  # the workflow task that is not born because its code runs before the turn is sealed
     runner: Any = None  # by whom
-    # Most turns have none of these; a shared empty tuple costs nothing.
-    asked: Sequence[Command] = ()  # by the completion that is being checked
-    commands: Sequence[CommandRecord] = ()
     reply: Any = None
+    reindex: bool = False
+    commands: list[CommandRecord] = []
+    granted: list[Task] = []  # leased in this turn
+    told: list[tuple[str, Any]] = []
+    sends: list[Send] = []
+    took: list[int] = []
+    # Hardly a turn has more than one of these; a shared empty tuple costs nothing.
+    asked: Sequence[Command] = ()  # by the completion that is being checked
     indexed: Sequence[tuple[bool, RunRow]] = ()
     runs_started: Sequence[int] = ()
     closed: Sequence[str] = ()
-    granted: Sequence[Task] = ()  # leased in this turn
-    told: Sequence[tuple[str, Any]] = ()
-    sends: Sequence[Send] = ()
-    took: Sequence[int] = ()
-    reindex: bool = False
 
     def act_for(self, context: Context) -> None:
         """From here on events are caused by this."""
@@ -193,7 +193,7 @@ class Turn(Struct, eq=False):
             source=source,
             **more,
         )
-        self.commands = (*self.commands, entry)
+        self.commands.append(entry)
         return entry
 
     def admit(self, event: Event, context: Context) -> None:
@@ -216,11 +216,11 @@ class Turn(Struct, eq=False):
 
     def send(self, namespace: str, workflow_id: str, parcel: Parcel) -> None:
         """Tell another instance something, once this is on disk."""
-        self.sends = (*self.sends, Send(self.ids.key(), self.flow.key, namespace, workflow_id, parcel))
+        self.sends.append(Send(self.ids.key(), self.flow.key, namespace, workflow_id, parcel))
 
     def tell(self, topic: str, value: Any) -> None:
         """Once this is on disk, tell whoever waits for this topic."""
-        self.told = (*self.told, (topic, value))
+        self.told.append((topic, value))
 
     def begin(self, run: Run) -> None:
         """A new run of this instance starts in this turn."""

@@ -30,7 +30,7 @@ def deliver(turn: Turn, message: Deliver) -> None:
     if not turn.flow.exists and not parcel.creates:
         raise Refused("workflow_not_found", f"there is no workflow {turn.flow.workflow_id!r} to take this send")
     take = turn.machine.receiver(turn.flow, parcel)
-    turn.took = (*turn.took, message.send.key)
+    turn.took.append(message.send.key)
     take(turn, message)
 
 

@@ -146,7 +146,7 @@ def grant(turn: Turn, task: Task, lease: Lease) -> Task | None:
             seen=(turn.run.length if task.upto is None else task.upto) if task.kind == "workflow" else None,
         )
     )
-    turn.granted = (*turn.granted, leased)
+    turn.granted.append(leased)
     if task.kind in turn.machine.claims:
         turn.act_for(context(leased))
         turn.machine.claim(turn, leased)

@@ -163,7 +163,7 @@ def answer(turn: Turn, command: CommandRecord, outcome: str, fired: list[Fired] 
     # Only a request with an id can be asked for again.
     payload = None if command.request_id is None else _encode(reply)
     done = replace(command, outcome=outcome, payload=payload)
-    turn.commands = tuple(done if kept is command else kept for kept in turn.commands)
+    turn.commands = [done if kept is command else kept for kept in turn.commands]
 
 
 def _fingerprint(message: Commanding) -> str | None:
