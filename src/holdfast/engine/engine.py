@@ -34,8 +34,8 @@ from holdfast.kernel.features.lease import Offer, Release
 from holdfast.kernel.features.start import Definition
 from holdfast.kernel.machine import Machine
 from holdfast.kernel.message import Message, Refused
-from holdfast.kernel.state import Workflow
-from holdfast.kernel.task import Task
+from holdfast.kernel.state import Run, Workflow
+from holdfast.kernel.task import Lease, Task
 from holdfast.kernel.turn import Turn
 from holdfast.kernel.values import Routing
 from holdfast.store import Applied, ForkedEngine, Now, Store, Unavailable
@@ -172,9 +172,15 @@ class Engine:
             self._seal(item)  # an end is told once; and who failed in company is tried alone
 
     def _turn(self, flow: Workflow) -> Turn:
-        if self.holder:
-            return self.machine.open(flow, self.world.ids, self.matching.offer, self.matching.here)
-        return self.machine.open(flow, self.world.ids)
+        return self.machine.open(flow, self.world.ids, self._offer, self._here)
+
+    # A process may become the engine, or stop being it, in the middle of a turn.
+
+    def _offer(self, task: Task) -> Lease | None:
+        return self.matching.offer(task) if self.holder else None
+
+    def _here(self, run: Run) -> Any:
+        return self.matching.here(run) if self.holder else None
 
     def _begin(self, entry: Entry, turn: Turn) -> Item:
         if turn.after == 0:
@@ -207,12 +213,6 @@ class Engine:
         born, turn.born = turn.born, []
         for task in born:
             self._ready(entry, task)
-
-    def seal_open(self) -> None:
-        """This process becomes the engine: what follows is offered to its workers, in turns of their own."""
-        for item in self.open:
-            if item.decision is None:
-                self._seal(item)
 
     def _seal(self, item: Item) -> None:
         """No more messages for this turn: it becomes a decision."""

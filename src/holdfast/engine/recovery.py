@@ -94,10 +94,8 @@ class Recovery:
         )
 
     def _held(self) -> frozenset[str]:
-        """The tasks somebody in this process is working on, or will be when their lease is known to be on disk."""
-        engine = self._engine
-        coming = (a.task.id for item in (*engine.batch, *engine.open) for a in item.assignments)
-        return frozenset(coming).union(*(executor.holding for executor in engine.matching.executors))
+        """The tasks somebody in this process is working on."""
+        return frozenset[str]().union(*(executor.holding for executor in self._engine.matching.executors))
 
     async def deployed(self) -> None:
         """Definitions were registered: what another definition was blocked by is tried again."""
@@ -106,7 +104,6 @@ class Recovery:
                 self.look_at(task.workflow)
 
     async def _take_over(self) -> None:
-        self._engine.seal_open()
         self._engine.holder = True
         self._forget_guest_state()
         self._every("sweep", SWEEP, self._sweep)
