@@ -287,9 +287,9 @@ class Bridge:
         worker = Claimant(connection=connection, compatibility=compatibility)
         waiter = Waiter(kind, namespace, queue, types, lease, future, worker, worker_id)
         engine.matching.park(waiter)
-        engine.serve(waiter)
+        engine.serving.poll(waiter)
         alarm = engine.world.at(
-            engine.world.now() + round(wait_seconds * SECOND), lambda: engine.give_up_waiting(waiter)
+            engine.world.now() + round(wait_seconds * SECOND), lambda: engine.serving.give_up(waiter)
         )
         try:
             return await future

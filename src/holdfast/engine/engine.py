@@ -18,19 +18,18 @@ from weakref import WeakSet
 from holdfast.engine.batch import Item
 from holdfast.engine.cache import Cache, Entry, Reply
 from holdfast.engine.inline import InlineCode
-from holdfast.engine.leases import Leases, Queue
+from holdfast.engine.leases import Leases
 from holdfast.engine.loading import Loading
 from holdfast.engine.losses import Losses
-from holdfast.engine.matching import Executor, Lane, Matching, Waiter
+from holdfast.engine.matching import Matching
 from holdfast.engine.sending import Sending
-from holdfast.engine.stations import Station, queue_of
+from holdfast.engine.serving import Serving
 from holdfast.engine.waking import Waking
 from holdfast.engine.watching import ENDED, Watching
 from holdfast.engine.world import World
 from holdfast.kernel.decision import CommandRecord, Decision
 from holdfast.kernel.event import Recorded
 from holdfast.kernel.features.deadline import Due
-from holdfast.kernel.features.lease import Offer, Release
 from holdfast.kernel.features.start import Definition
 from holdfast.kernel.machine import Machine
 from holdfast.kernel.message import Message, Refused
@@ -74,6 +73,7 @@ class Engine:
         self.watching = Watching()
         self.loading = Loading(self)
         self.sending = Sending(self)
+        self.serving = Serving(self)
         self.inline = InlineCode(self)
         self.losses = Losses(self)
         self._forked = False
@@ -330,12 +330,12 @@ class Engine:
         stations = self.matching.stations
         roomier = stations.committed(decision.tasks, bool(decision.closed)) if stations and decision.tasks else ()
         for assignment in item.assignments:
-            self._deliver(entry, assignment)
+            self.serving.deliver(entry, assignment)
         if freed and self.matching.admission is not None:
             for queue in dict.fromkeys(wide for one in freed for wide in self.matching.admission.relieved(one)):
-                self.serve_parked(queue)
+                self.serving.parked(queue)
         for station in roomier:
-            self.serve_station(station)
+            self.serving.station(station)
         for _, reply, value, _ in item.asked:
             if reply is not None:
                 reply(value, None)
@@ -370,75 +370,6 @@ class Engine:
                 executor.closed(run_id)
         if decision.ended is not None:
             self.watching.tell(entry.flow.key, ENDED, decision.ended)
-
-    def _deliver(self, entry: Entry, assignment: Any) -> None:
-        """Hand out work whose lease is on disk now."""
-        task: Task = assignment.task
-        executor = self.matching.executor_of(task.owner or "")
-        if executor is not None:
-            if task.kind == "workflow":
-                entry.held = True
-            executor.deliver(assignment)
-            return
-        station = self.matching.stations.of(task.id)
-        if station is not None:
-            station.deliver(entry, assignment)
-            return
-        waiter = self.matching.promised(task.id)
-        if waiter is None:
-            return  # claimed by name: the caller has the task in its reply
-        if waiter.future.done():
-            self.submit(entry.flow.key, Release(task_id=task.id, owner=task.owner or "", attempt=task.attempt))
-        else:
-            waiter.future.set_result(assignment)
-
-    def serve(self, waiter: Waiter) -> None:
-        """A poll has come: offer it the best task that waits for one like it."""
-        queue = (waiter.kind, waiter.namespace, waiter.queue)
-        while self.matching.admits(queue) and (found := self._next_for(waiter)) is not None:
-            # Nobody takes what was claimed by name or closed while it stood in its lane; there may be another.
-            answers: list[BaseException | None] = []
-            self.submit(found[1], Offer(task_id=found[0]), lambda _, error, answers=answers: answers.append(error))
-            if answers != [None] or not self.matching.waits(waiter):
-                return
-
-    def _next_for(self, waiter: Waiter) -> tuple[str, int] | None:
-        return self.matching.next_for(lambda lane: self.matching.fits(waiter, lane))
-
-    def serve_parked(self, queue: Queue) -> None:
-        """A queue may lease again: whoever waits there is served."""
-        for waiter in self.matching.waiting(queue):
-            self.serve(waiter)
-
-    def serve_station(self, station: Station) -> None:
-        """A station has room: give it what waits in its lanes."""
-        matching = self.matching
-        for _ in range(sum(station.slots.values())):
-            if not matching.has_tasks or not station.open:
-                return
-            found = matching.next_for(lambda lane: station.takes(lane) and matching.admits(queue_of(lane)))
-            if found is None:
-                return
-            self.submit(found[1], Offer(task_id=found[0]))
-
-    def give_up_waiting(self, waiter: Waiter) -> None:
-        """A poll's time is over. If a task was promised to it meanwhile, that commit answers it."""
-        if self.matching.unpark(waiter) and not waiter.future.done():
-            waiter.future.set_result(None)
-
-    def refill(self, executor: Executor) -> None:
-        """An executor has room: give it what waits in its lanes."""
-        if not self.matching.has_tasks:
-            return
-
-        def wants(lane: Lane) -> bool:
-            return executor.runs(
-                lane.kind, lane.type, lane.namespace, lane.queue, lane.compatibility
-            ) and executor.has_room(lane.kind, lane.type)
-
-        while (found := self.matching.next_for(wants)) is not None:
-            task_id, key = found
-            self.submit(key, Offer(task_id=task_id))
 
     # -- when a decision does not become fact
 

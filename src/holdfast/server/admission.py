@@ -210,7 +210,7 @@ class Admission:
         def serve() -> None:
             self._alarmed.discard(queue)
             self._dispatched = {scope: used for scope, used in self._dispatched.items() if used[0] == self._minute}
-            self._engine.serve_parked(queue)
+            self._engine.serving.parked(queue)
 
         self._engine.world.at(begins, serve)
 

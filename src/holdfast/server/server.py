@@ -144,7 +144,7 @@ class Server:
         """Lease nothing any more; whoever waits is told at once that there is nothing."""
         self.draining = True
         for waiter in self.engine.matching.waiting():
-            self.engine.give_up_waiting(waiter)
+            self.engine.serving.give_up(waiter)
         for desk in self.stations:
             desk.leave()
         self.questions.give_up()

@@ -296,7 +296,7 @@ class Sessions:
 
     def relieve(self, namespace: str, queue: str) -> None:
         """A session has lost its worker: whoever polls this queue may take it over."""
-        self._engine.serve_parked(("activity", namespace, queue))
+        self._engine.serving.parked(("activity", namespace, queue))
 
     async def _write(self, session: Session) -> None:
         await self._kept.put(session.namespace, session.options.session_id, session)

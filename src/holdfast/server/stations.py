@@ -285,7 +285,7 @@ class Desk:
             self._alarm.cancel()
         if not self.station.open and not self.server.draining:
             self.station.open = True
-            self.server.engine.serve_station(self.station)
+            self.server.engine.serving.station(self.station)
             self.server.questions.serve(self)
         if self._outbox or self._over:
             self._turn_soon()

@@ -36,7 +36,7 @@ class EngineHost:
 
     def room(self) -> None:
         assert self.executor is not None
-        self._engine.refill(self.executor)
+        self._engine.serving.executor(self.executor)
 
     def events(
         self, after: int, assignment: WorkflowAssignment, then: Callable[[list[Recorded] | Exception], None]

@@ -1,0 +1,97 @@
+"""Handing out work: what is leased goes to its worker, and who has room or waits is offered what stands in the lanes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from holdfast.engine.cache import Entry
+from holdfast.engine.leases import Queue
+from holdfast.engine.matching import Executor, Lane, Waiter
+from holdfast.engine.stations import Station, queue_of
+from holdfast.kernel.features.lease import Offer, Release
+from holdfast.kernel.task import Task
+
+if TYPE_CHECKING:
+    from holdfast.engine.engine import Engine
+
+
+class Serving:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._matching = engine.matching
+
+    def deliver(self, entry: Entry, assignment: Any) -> None:
+        """Hand out work whose lease is on disk now."""
+        task: Task = assignment.task
+        matching = self._matching
+        executor = matching.executor_of(task.owner or "")
+        if executor is not None:
+            if task.kind == "workflow":
+                entry.held = True
+            executor.deliver(assignment)
+            return
+        station = matching.stations.of(task.id)
+        if station is not None:
+            station.deliver(entry, assignment)
+            return
+        waiter = matching.promised(task.id)
+        if waiter is None:
+            return  # claimed by name: the caller has the task in its reply
+        if waiter.future.done():
+            release = Release(task_id=task.id, owner=task.owner or "", attempt=task.attempt)
+            self._engine.submit(entry.flow.key, release)
+        else:
+            waiter.future.set_result(assignment)
+
+    def poll(self, waiter: Waiter) -> None:
+        """A poll has come: offer it the best task that waits for one like it."""
+        matching = self._matching
+        queue = (waiter.kind, waiter.namespace, waiter.queue)
+        while matching.admits(queue):
+            found = matching.next_for(lambda lane: matching.fits(waiter, lane))
+            if found is None:
+                return
+            # Nobody takes what was claimed by name or closed while it stood in its lane; there may be another.
+            task_id, key = found
+            answers: list[BaseException | None] = []
+            self._engine.submit(key, Offer(task_id=task_id), lambda _, error, answers=answers: answers.append(error))
+            if answers != [None] or not matching.waits(waiter):
+                return
+
+    def parked(self, queue: Queue) -> None:
+        """A queue may lease again: whoever waits there is served."""
+        for waiter in self._matching.waiting(queue):
+            self.poll(waiter)
+
+    def give_up(self, waiter: Waiter) -> None:
+        """A poll's time is over. If a task was promised to it meanwhile, that commit answers it."""
+        if self._matching.unpark(waiter) and not waiter.future.done():
+            waiter.future.set_result(None)
+
+    def station(self, station: Station) -> None:
+        """A station has room: give it what waits in its lanes."""
+        matching = self._matching
+        for _ in range(sum(station.slots.values())):
+            if not matching.has_tasks or not station.open:
+                return
+            found = matching.next_for(lambda lane: station.takes(lane) and matching.admits(queue_of(lane)))
+            if found is None:
+                return
+            self._offer(*found)
+
+    def executor(self, executor: Executor) -> None:
+        """An executor has room: give it what waits in its lanes."""
+        matching = self._matching
+        if not matching.has_tasks:
+            return
+
+        def wants(lane: Lane) -> bool:
+            return executor.runs(
+                lane.kind, lane.type, lane.namespace, lane.queue, lane.compatibility
+            ) and executor.has_room(lane.kind, lane.type)
+
+        while (found := matching.next_for(wants)) is not None:
+            self._offer(*found)
+
+    def _offer(self, task_id: str, key: int) -> None:
+        self._engine.submit(key, Offer(task_id=task_id))
