@@ -444,7 +444,7 @@ def _counts(flow: Flow, state: Workflow, entry: tuple[Micros, str, int | str]) -
     at, kind, id = entry
     if kind == "heartbeat" or (kind in ("retry", "first_task") and at <= flow.latest):
         return False
-    return flow.machine.deadlines[kind].armed(state, id) == at
+    return flow.machine.agenda.deadlines[kind].armed(state, id) == at
 
 
 def _groups(groups: Groups) -> dict[str, Any]:

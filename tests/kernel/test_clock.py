@@ -102,13 +102,13 @@ def restart(flow: Flow, at: float, known: dict[tuple[int, Moment], Micros] | Non
     """The engine comes up again, and the clock says this."""
     flow.now = instant(at)
     flow.reopen()
-    flow.machine.rearm(flow.state, flow.now, {} if known is None else known)
+    flow.machine.agenda.rearm(flow.state, flow.now, {} if known is None else known)
     flow.when(Reconcile(incarnation="new", holding=None))
 
 
 def test_every_deadline_knows_its_length() -> None:
-    assert [kind for kind, deadline in MACHINE.deadlines.items() if deadline.length is None] == []
-    assert set(MACHINE.deadlines) <= set(CASES)
+    assert [kind for kind, deadline in MACHINE.agenda.deadlines.items() if deadline.length is None] == []
+    assert set(MACHINE.agenda.deadlines) <= set(CASES)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -203,7 +203,7 @@ def test_heartbeats_are_recorded_again_after_the_clock_went_back() -> None:
     restart_at = NOW
     flow.now = instant(restart_at)
     flow.reopen()
-    flow.machine.rearm(flow.state, flow.now, {})
+    flow.machine.agenda.rearm(flow.state, flow.now, {})
     assert names(flow.beat(1, at=NOW + 1).events) == ["ActivityHeartbeatRecorded"]
     assert flow.beat(1, at=NOW + 1.5).events == []
     assert flow.state.next_wake == instant(NOW + 21)

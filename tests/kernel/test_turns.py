@@ -95,7 +95,7 @@ class Shared(Story):
         assert self.commands == self.flow.commands
         assert other.tasks == one.tasks
         assert (other.cursor, other.busy, other.held) == (one.cursor, one.busy, one.held)
-        assert self.machine.next_wake(other) == self.machine.next_wake(one)
+        assert self.machine.agenda.next_wake(other) == self.machine.agenda.next_wake(one)
         assert self.machine.expect(other) == self.machine.expect(one)
 
 

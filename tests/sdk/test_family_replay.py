@@ -149,7 +149,7 @@ class Parent(Drive):
                 return
             tasks = [task for task in self.flow.tasks.values() if task.available_at <= self.now]
             choices: list[Any] = [*tasks, *self.flow.current.part(Children).open.values()]
-            if MACHINE.next_wake(self.flow) is not None:
+            if MACHINE.agenda.next_wake(self.flow) is not None:
                 choices.append(None)
             assert choices, "a run that waits for nothing"
             chosen = choices[next(self.tape) % len(choices)]
@@ -162,7 +162,7 @@ class Parent(Drive):
 
     def act(self, task: Task | None) -> None:
         if task is None:
-            self.now = max(self.now, MACHINE.next_wake(self.flow) or 0)
+            self.now = max(self.now, MACHINE.agenda.next_wake(self.flow) or 0)
             self.message(Due())
         elif task.state == "ready":
             self.message(Claim(task_id=task.id, lease=Lease(owner="me")))

@@ -270,7 +270,7 @@ class Drive:
                 return
             actions = [task for task in self.flow.tasks.values() if task.available_at <= self.now]
             choices: list[Task | None] = list(actions)
-            if MACHINE.next_wake(self.flow) is not None:
+            if MACHINE.agenda.next_wake(self.flow) is not None:
                 choices.append(None)
             assert choices, "a run that waits for nothing"
             self.act(choices[next(self.tape) % len(choices)])
@@ -279,7 +279,7 @@ class Drive:
     def act(self, task: Task | None) -> None:
         self.now += 1
         if task is None:
-            self.now = max(self.now, MACHINE.next_wake(self.flow) or 0)
+            self.now = max(self.now, MACHINE.agenda.next_wake(self.flow) or 0)
             self.message(Due())
         elif task.state == "ready":
             self.message(Claim(task_id=task.id, lease=Lease(owner="me")))

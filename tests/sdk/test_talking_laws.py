@@ -166,7 +166,7 @@ class TalkingDrive(Drive):
                 return
             tasks = [task for task in self.flow.tasks.values() if task.available_at <= self.now]
             choices: list[Any] = [*tasks, *tasks]
-            wake = MACHINE.next_wake(self.flow)
+            wake = MACHINE.agenda.next_wake(self.flow)
             if wake is not None and wake < self.now + 10**12:
                 choices.append(None)
             if self.talked < 12:

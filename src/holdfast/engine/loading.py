@@ -94,6 +94,6 @@ class Loading:
             for task in loaded.tasks:
                 flow.keep(task)
                 watch(run, task)
-            self._engine.machine.rearm(flow, self._engine.world.now(), self._rearmed)
+            self._engine.machine.agenda.rearm(flow, self._engine.world.now(), self._rearmed)
         flow.held = list(row.held)
         return flow

@@ -8,6 +8,7 @@ from holdfast.kernel.features import pause
 from holdfast.kernel.features.memo import Memo
 from holdfast.kernel.features.start import Identity
 from holdfast.kernel.machine import Machine
+from holdfast.kernel.rows import run_row
 from holdfast.kernel.state import Workflow
 from holdfast.kernel.values import Micros, kind_at
 from holdfast.kernel.views.actions import actions, declared
@@ -48,7 +49,7 @@ def describe(
         namespace=flow.namespace,
         workflow_type=run.workflow_type,
         status=run.status,
-        run=machine.index(flow, run),
+        run=run_row(flow, run),
         memo=run.part(Memo).values,
         fingerprint=None if started is None else started.workflow_definition_fingerprint,
         execution_deadline_at=None if started is None else started.execution_deadline_at,

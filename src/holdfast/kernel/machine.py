@@ -7,14 +7,14 @@ repair, the operator and the tests alike.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, MutableMapping
-from heapq import heapify, heappop
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
+from holdfast.kernel.agenda import Agenda, may_stay
 from holdfast.kernel.command import Command
-from holdfast.kernel.decision import Decision, Ended, RunRow, TaskChange, WorkflowRow
+from holdfast.kernel.decision import Decision, Ended, TaskChange, WorkflowRow
 from holdfast.kernel.event import NO_CONTEXT, Context, Event, Recorded, StepEvent
-from holdfast.kernel.feature import CommandRule, Deadline, Feature, Outcome, Shape
+from holdfast.kernel.feature import CommandRule, Feature, Outcome, Shape
 from holdfast.kernel.features import (
     activity,
     archive,
@@ -47,8 +47,9 @@ from holdfast.kernel.features import (
 from holdfast.kernel.groups import Groups
 from holdfast.kernel.limits import Breach, Limits
 from holdfast.kernel.message import Message, Refused
+from holdfast.kernel.rows import instance_row, run_row
 from holdfast.kernel.send import Parcel
-from holdfast.kernel.state import Moment, Run, Workflow
+from holdfast.kernel.state import Run, Workflow
 from holdfast.kernel.task import Lease, Task
 from holdfast.kernel.turn import Turn
 from holdfast.kernel.values import Ids, Micros
@@ -105,7 +106,7 @@ class Machine:
         self.commands: dict[type[Any], CommandRule] = _merge(features, lambda f: f.commands)
         self._evolve = _merge(features, lambda f: f.evolve)
         self._resume = _merge(features, lambda f: f.resume)
-        self.deadlines: dict[str, Deadline] = _merge(features, lambda f: f.deadlines)
+        self.agenda = Agenda(_merge(features, lambda f: f.deadlines))
         self.claims = _merge(features, lambda f: f.claim)
         self._serves = _merge(features, lambda f: f.serves)
         self._assign = _merge(features, lambda f: f.assign)
@@ -185,7 +186,7 @@ class Machine:
             or turn.sends
             or turn.took
             or turn.after == 0
-        ) and _may_stay(turn, self.next_wake(turn.flow))
+        ) and may_stay(turn.flow.next_wake, self.agenda.next_wake(turn.flow), turn.now)
 
     def seal(self, turn: Turn) -> Decision:
         """All effects of the messages that the turn has taken, as one decision."""
@@ -197,7 +198,7 @@ class Machine:
             turn.index_now()
         before = flow.next_wake
         run = flow.run
-        flow.next_wake = self.next_wake(flow) if run is not None and run.agenda else None
+        flow.next_wake = self.agenda.next_wake(flow) if run is not None and run.agenda else None
         flow.last = turn.ids.serial()
         tasks = flow.tasks
         return Decision(
@@ -248,46 +249,7 @@ class Machine:
         if flow.run is None or not flow.run.open:
             return Expected({}, None)
         tasks = {task.id: task for source in self._expect for task in source(flow)}
-        return Expected(tasks, self.next_wake(flow))
-
-    def next_wake(self, flow: Workflow) -> Micros | None:
-        """The earliest deadline that still counts; stale agenda entries are dropped on the way."""
-        run = flow.run
-        if run is None or run.closed_reason is not None:
-            return None
-        agenda = run.agenda
-        while agenda:
-            at, kind, id = agenda[0]
-            if self.armed(flow, kind, id) == at:
-                return at
-            heappop(agenda)
-        return None
-
-    def armed(self, flow: Workflow, kind: str, id: int | str) -> Micros | None:
-        """When this deadline is due, if its feature still vouches for it."""
-        at = self.deadlines[kind].armed(flow, id)
-        rearmed = flow.current.rearmed
-        return rearmed.get((at, kind, id), at) if rearmed and at is not None else at
-
-    def rearm(self, flow: Workflow, now: Micros, known: MutableMapping[tuple[int, Moment], Micros]) -> None:
-        """Begin again, from now, every deadline that is farther away than it was when it was set: the clock went back.
-
-        `known` remembers what was begun again, so that folding a run anew does not put it off once more.
-        """
-        run = flow.run
-        if run is None or not run.open:
-            return
-        for moment in run.agenda:
-            at, kind, id = moment
-            rule = self.deadlines[kind]
-            if at > now and rule.length is not None and rule.armed(flow, id) == at:
-                length = rule.length(flow, id)
-                if at - now > length:
-                    instead = now + length if rule.again is None else rule.again(flow, id, now)
-                    run.rearmed[moment] = known.setdefault((run.key, moment), instead)
-        if run.rearmed:
-            run.agenda = [(run.rearmed.get(moment, moment[0]), *moment[1:]) for moment in run.agenda]
-            heapify(run.agenda)
+        return Expected(tasks, self.agenda.next_wake(flow))
 
     def claim(self, turn: Turn, task: Task) -> None:
         """Record what a claim of this kind of task means; claiming a workflow task is no fact of its run."""
@@ -361,29 +323,7 @@ class Machine:
         rule = self.outcomes.get(type(event))
         return None if rule is None else rule(event)
 
-    def index(self, flow: Workflow, run: Run) -> RunRow:
-        labels = run.part(start.Identity)
-        return RunRow(
-            run.key,
-            flow.key,
-            run.run_id,
-            run.number,
-            flow.namespace,
-            flow.workflow_id,
-            run.workflow_type,
-            run.status,
-            run.closed_reason,
-            run.routing.queue,
-            run.routing.connection,
-            run.routing.compatibility,
-            labels.business_key,
-            labels.visibility_labels,
-            run.part(search.SearchAttributes).values,
-            run.started_at,
-            run.closed_at,
-            run.length,
-            run.part(archive.Archived).at if archive.Archived in run.parts else None,
-        )
+    index = staticmethod(run_row)  # for features, which the rows are made of
 
     def bear(self, turn: Turn) -> None:
         """Put the workflow task whose code was to run within this turn: somebody asks for it, or it did not run."""
@@ -409,31 +349,15 @@ class Machine:
 
     def _row(self, flow: Workflow) -> WorkflowRow:
         run = flow.run
-        expects = len(flow.tasks)
+        if run is None:
+            return instance_row(flow, 0, False)
         awaited = 0
-        if run is not None:
-            for count in self._awaited:
-                awaited += count(run)
-        return WorkflowRow(
-            flow.key,
-            flow.namespace,
-            flow.workflow_id,
-            flow.workflow_type,
-            flow.last,
-            None if run is None else run.key,
-            flow.command_sequence,
-            flow.cursor,
-            flow.next_wake,
-            expects,
-            0 if run is None else run.length,
-            0 if run is None else run.checksum,
-            flow.reserved_at,
-            int(not expects and flow.next_wake is None and run is not None and self.waits_outside(run)),
-            awaited,
-            tuple(flow.held) if flow.held else (),
-        )
+        for count in self._awaited:
+            awaited += count(run)
+        idle = not flow.tasks and flow.next_wake is None
+        return instance_row(flow, awaited, idle and self._waits_outside(run))
 
-    def waits_outside(self, run: Run) -> bool:
+    def _waits_outside(self, run: Run) -> bool:
         """Whether nothing has to move this run until somebody else does."""
         return run.open and any(rule(run) for rule in self._outside)
 
@@ -478,12 +402,6 @@ class Machine:
                     turn.born.append(task)
                 else:
                     lease.grant(turn, task, offered)
-
-
-def _may_stay(turn: Turn, wake: Micros | None) -> bool:
-    """A wake that only moved later need not be written: it may be early, never late."""
-    before = turn.flow.next_wake
-    return wake == before or (wake is not None and before is not None and turn.now < before < wake)
 
 
 def _ended(turn: Turn) -> Ended | None:

@@ -39,8 +39,8 @@ def due(turn: Turn, message: Due) -> None:
         return
     while run.open and run.agenda and run.agenda[0][0] <= turn.now:
         at, kind, id = heappop(run.agenda)
-        if turn.machine.armed(flow, kind, id) == at:
-            turn.machine.deadlines[kind].due(turn, id)
+        if turn.machine.agenda.armed(flow, kind, id) == at:
+            turn.machine.agenda.deadlines[kind].due(turn, id)
 
 
 def _execution_deadline(flow: Workflow, _: object) -> Micros | None:

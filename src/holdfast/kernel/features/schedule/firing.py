@@ -85,7 +85,7 @@ def due(turn: Turn, occurrence: Micros) -> None:
     """Fire once for everything that was missed, and count the rest."""
     schedule = _schedule(turn)
     first = schedule.next_fire
-    at = turn.machine.armed(turn.flow, "schedule", occurrence)
+    at = turn.machine.agenda.armed(turn.flow, "schedule", occurrence)
     if first is None or at is None:
         return
     plan, name = schedule.plan, _name(turn.flow, schedule)

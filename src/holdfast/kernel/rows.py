@@ -1,0 +1,57 @@
+"""Rows beside history, as a state has them: of the instance itself, and of its run in the index."""
+
+from __future__ import annotations
+
+from holdfast.kernel.decision import RunRow, WorkflowRow
+from holdfast.kernel.features.archive import Archived
+from holdfast.kernel.features.search import SearchAttributes
+from holdfast.kernel.features.start import Identity
+from holdfast.kernel.state import Run, Workflow
+
+
+def run_row(flow: Workflow, run: Run) -> RunRow:
+    labels = run.part(Identity)
+    return RunRow(
+        run.key,
+        flow.key,
+        run.run_id,
+        run.number,
+        flow.namespace,
+        flow.workflow_id,
+        run.workflow_type,
+        run.status,
+        run.closed_reason,
+        run.routing.queue,
+        run.routing.connection,
+        run.routing.compatibility,
+        labels.business_key,
+        labels.visibility_labels,
+        run.part(SearchAttributes).values,
+        run.started_at,
+        run.closed_at,
+        run.length,
+        run.part(Archived).at if Archived in run.parts else None,
+    )
+
+
+def instance_row(flow: Workflow, awaited: int, outside: bool) -> WorkflowRow:
+    """`awaited`: how many others owe it an answer. `outside`: nothing has to move it until somebody else does."""
+    run = flow.run
+    return WorkflowRow(
+        flow.key,
+        flow.namespace,
+        flow.workflow_id,
+        flow.workflow_type,
+        flow.last,
+        None if run is None else run.key,
+        flow.command_sequence,
+        flow.cursor,
+        flow.next_wake,
+        len(flow.tasks),
+        0 if run is None else run.length,
+        0 if run is None else run.checksum,
+        flow.reserved_at,
+        int(outside),
+        awaited,
+        tuple(flow.held) if flow.held else (),
+    )
