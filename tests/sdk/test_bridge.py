@@ -930,3 +930,20 @@ async def test_sleeping_code_executes_by_hand_too() -> None:
             await by.app.call(ask.ExecuteWorkflowTask(task_id=view.task.id))
             await by.world.advance(61)
         assert await by.app.handle(naps, "o").result() == "rested"
+
+
+async def test_a_task_with_a_local_activity_executes_by_hand_too() -> None:
+    @activity(local=True)
+    def measure() -> int:
+        return 7
+
+    @workflow(type="order")
+    def measures() -> int:
+        return measure()
+
+    async with bridge(measures, measure) as by:
+        await by.start()
+        (view,) = (await by.app.describe("o")).tasks
+        outcome = await by.app.call(ask.ExecuteWorkflowTask(task_id=view.task.id))
+        assert (outcome.outcome, outcome.run_status) == ("completed", "completed")
+        assert await by.app.handle(measures, "o").result() == 7

@@ -13,13 +13,18 @@ from collections.abc import Awaitable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from holdfast.engine.cache import Entry
+from holdfast.engine.cache import Entry, Reply
 from holdfast.engine.matching import COLD, Executor, Held
 from holdfast.engine.stations import Ahead
 from holdfast.kernel.event import HistoryDamaged, Recorded
 from holdfast.kernel.features.lease import Claim, Offer
-from holdfast.kernel.features.workflow_task import FailWorkflowTask, WorkflowAssignment, shown_to
-from holdfast.kernel.message import Refused
+from holdfast.kernel.features.workflow_task import (
+    CompleteWorkflowTask,
+    FailWorkflowTask,
+    WorkflowAssignment,
+    shown_to,
+)
+from holdfast.kernel.message import Message, Refused
 from holdfast.kernel.state import Run
 from holdfast.kernel.task import Block, Lease, Task
 from holdfast.store import Now, Unavailable
@@ -29,6 +34,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("holdfast.engine")
 
+TASK_REPORTS = (CompleteWorkflowTask, FailWorkflowTask)
 BURST = 512  # activations of workflow code between two commits
 
 
@@ -36,7 +42,8 @@ class InlineCode:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._due: deque[tuple[Entry, str, Executor | Ahead]] = deque()
-        self._executing: dict[str, asyncio.Future[Any]] = {}
+        self._executing: dict[str, asyncio.Future[Any]] = {}  # who asked for a task to be run, by task
+        self._held: dict[int, asyncio.Future[Any]] = {}  # those whose task is held, by instance
 
     def __bool__(self) -> bool:
         return bool(self._due)
@@ -168,6 +175,8 @@ class InlineCode:
         future = self._executing.pop(task.id, None)
         if isinstance(result, Held):
             entry.held = True
+            if future is not None:
+                self._held[entry.flow.key] = future
             start = result.start
             lease = Lease(owner=owner, call="held")
             self._engine.decide(entry, Claim(task_id=task.id, lease=lease), lambda _v, e: start(e), False)
@@ -200,8 +209,7 @@ class InlineCode:
                 task_id=task.id, owner=owner, attempt=task.attempt + 1, block=block, lease=Lease(owner=owner)
             )
             self._engine.submit(entry.flow.key, failure, again=False)
-        if future is not None and not future.done():
-            future.set_result(value) if error is None else future.set_exception(error)
+        _settle(future, value, error)
 
     async def execute(self, key: int, task_id: str) -> Any:
         """Run one ready workflow task on this process's executor and answer when its outcome is on disk."""
@@ -233,8 +241,32 @@ class InlineCode:
         self._executing[task_id] = future
         self._activate(entry, task_id, executor)
 
+    def report(self, key: int, message: Message, reply: Reply | None) -> None:
+        """What became of work in this process. Who asked for a held task to be run is answered with its outcome."""
+        future = self._held.pop(key, None) if self._held and isinstance(message, TASK_REPORTS) else None
+        if future is None:
+            self._engine.submit(key, message, reply)
+            return
+
+        def reported(value: Any, error: BaseException | None) -> None:
+            if reply is not None:
+                reply(value, error)
+            _settle(future, value, error)
+
+        self._engine.submit(key, message, reported)
+
+    def given_up(self, key: int) -> None:
+        """The code of a held task will not report: the task is offered again."""
+        _settle(self._held.pop(key, None), None, Refused("task_not_claimable", "the code was given up half-way"))
+        self._engine.look_at(key)
+
     def release_hold(self, entry_key: int) -> None:
         """The code of this instance has ended its task and reported."""
         entry = self._engine.cache.get(entry_key)
         if entry is not None:
             entry.held = False
+
+
+def _settle(future: asyncio.Future[Any] | None, value: Any, error: BaseException | None) -> None:
+    if future is not None and not future.done():
+        future.set_result(value) if error is None else future.set_exception(error)

@@ -32,7 +32,7 @@ class EngineHost:
         return Held(start)
 
     def report(self, key: int, message: Message, reply: Callable[[Any, BaseException | None], None] | None) -> None:
-        self._engine.submit(key, message, reply)
+        self._engine.inline.report(key, message, reply)
 
     def room(self) -> None:
         assert self.executor is not None
@@ -51,7 +51,7 @@ class EngineHost:
         self._engine.inline.release_hold(key)
 
     def look_at(self, key: int) -> None:
-        self._engine.look_at(key)
+        self._engine.inline.given_up(key)
 
     def thread(self, call: Callable[[], Any], done: Callable[[Any], None]) -> None:
         self._pool.submit(call, done)
