@@ -12,7 +12,7 @@ from asyncio import AbstractEventLoop, CancelledError
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from copy import copy
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol
 
 from holdfast.codec.exceptions import Exceptions
 from holdfast.kernel.command import Command
@@ -22,6 +22,7 @@ from holdfast.kernel.features.start import WorkflowStarted
 from holdfast.kernel.features.timer import TimerFired
 from holdfast.kernel.features.workflow_task import WorkflowAssignment, place_of
 from holdfast.kernel.machine import Machine
+from holdfast.kernel.state import PartOf, Parts
 from holdfast.kernel.task import Block
 from holdfast.kernel.values import Micros
 from holdfast.sdk import strand as strands
@@ -29,8 +30,6 @@ from holdfast.sdk.errors import DurableCallRefused, Evicted
 from holdfast.sdk.handled import Given
 from holdfast.sdk.known import Known, KnownSteps
 from holdfast.sdk.strand import Strand, current_strand
-
-P = TypeVar("P")
 
 CANCEL = object()
 """Woken with this, a strand meets a cancellation where it waits."""
@@ -111,15 +110,9 @@ class Fiber:
         self._runnable: deque[tuple[Strand | None, Any]] = deque()
         self._suspended: set[Strand] = set()
         self._random: random.Random | None = None
-        self.parts: dict[type[Any], Any] = {}
+        self.parts = Parts()  # what the SDK's features keep of this run
+        self.part: PartOf = self.parts.__getitem__
         self._ahead: Iterator[Recorded] = iter(())  # the events behind the one being applied
-
-    def part(self, kind: type[P]) -> P:
-        """What one of the SDK's features keeps of this run, made on first use."""
-        found = self.parts.get(kind)
-        if found is None:
-            found = self.parts[kind] = kind()
-        return found
 
     # -- driven by the worker
 

@@ -72,37 +72,19 @@ class Started(Struct, frozen=True, kw_only=True, omit_defaults=True):
     message: str | None = None
 
 
-class ScheduleCreated(Event, frozen=True, kw_only=True, omit_defaults=True):
+class ScheduleCreated(Plan, Event, frozen=True, kw_only=True, omit_defaults=True):
     """`trigger_number` and `sequence_base` go on where a schedule of this name that was deleted had ended."""
 
     schedule_id: str
-    spec: Spec
-    action: Action
-    overlap_policy: Overlap = "skip"
-    jitter_seconds: int = 0
-    max_runs: int | None = None
-    memo: dict[str, bytes] = {}
-    search_attributes: dict[str, Any] = {}
-    visibility_labels: dict[str, str] = {}
-    note: str | None = None
     paused: bool = False
     next_fire: Fire | None = None
     trigger_number: int = 0
     sequence_base: int = 0
 
 
-class ScheduleUpdated(Event, frozen=True, kw_only=True, omit_defaults=True):
+class ScheduleUpdated(Plan, Event, frozen=True, kw_only=True, omit_defaults=True):
     """The whole plan as it is now; `changed` names what differs."""
 
-    spec: Spec
-    action: Action
-    overlap_policy: Overlap = "skip"
-    jitter_seconds: int = 0
-    max_runs: int | None = None
-    memo: dict[str, bytes] = {}
-    search_attributes: dict[str, Any] = {}
-    visibility_labels: dict[str, str] = {}
-    note: str | None = None
     changed: list[str] = []
     next_fire: Fire | None = None
 
