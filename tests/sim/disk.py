@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from operator import attrgetter
 from typing import Any
 
@@ -33,7 +34,7 @@ from holdfast.store import (
 EventRow = tuple[int, str, int, bytes, bytes, int]
 
 _encode = msgspec.json.Encoder().encode
-_task = msgspec.json.Decoder(Task).decode
+_task = lru_cache(20_000)(msgspec.json.Decoder(Task).decode)  # a row that is the same is the same task
 
 
 class Disk:

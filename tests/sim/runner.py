@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import logging
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -45,6 +47,14 @@ class Report(NamedTuple):
 
 
 def report(seed: int, options: dict[str, Any]) -> Report:
+    found = _report(seed, options)
+    logging.disable()  # code that was killed may say that it did not end
+    gc.collect()
+    logging.disable(logging.NOTSET)
+    return found
+
+
+def _report(seed: int, options: dict[str, Any]) -> Report:
     began = time.perf_counter()
     sim = simulate(seed, **options)
     broken = sim.violations[0] if sim.violations else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import math
 import traceback
@@ -452,4 +453,11 @@ def _unhandled(sim: Simulation, context: dict[str, Any]) -> None:
 
 
 def simulate(seed: int, **options: Any) -> Simulation:
-    return Simulation(seed, **options).run()
+    """Nothing is collected on the way: what a collection finds, and when, would be part of the run."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        return Simulation(seed, **options).run()
+    finally:
+        if collecting:
+            gc.enable()

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import random
-import selectors
+from collections import deque
 from collections.abc import Callable, Coroutine
+from contextvars import Context, copy_context
+from heapq import heappop, heappush
 from typing import Any, TypeVar
 
 from holdfast.engine.world import AsyncioWorld, Minted
@@ -18,6 +20,9 @@ T = TypeVar("T")
 EPOCH = 1_800_000_000 * SECOND
 
 
+MOMENT = 1e-9
+"""Timers that are no farther apart are due together."""
+
 TURNS = 100_000
 """So many rounds of the loop at one and the same moment are a circle."""
 
@@ -26,37 +31,90 @@ class Standstill(RuntimeError):
     """Nothing will ever happen again, or the same thing for ever."""
 
 
-class _Jump(selectors.DefaultSelector):
-    """Never waits: when nothing is ready, the time of the loop moves to its next timer."""
+class _Call:
+    """A call that the loop is to make. What asyncio's own handles remember beyond that, nobody here asks for."""
 
-    loop: VirtualLoop
-    turns = 0
+    __slots__ = ("args", "callback", "context", "moment")
 
-    def select(self, timeout: float | None = None) -> list[Any]:
-        ready = super().select(0)
-        if not ready and timeout is None:
-            raise Standstill("everything waits and no timer is set: this world has come to a stop")
-        self.turns += 1
-        if not ready and timeout:
-            self.loop.skip(timeout)
-            self.turns = 0
-        elif self.turns > TURNS:
-            raise Standstill("the same moment goes on and on: something waits by asking again and again")
-        return ready
+    def __init__(
+        self, callback: Callable[..., Any], args: tuple[Any, ...], context: Context | None, moment: float
+    ) -> None:
+        self.callback: Callable[..., Any] | None = callback
+        self.args = args
+        self.context = copy_context() if context is None else context
+        self.moment = moment
+
+    def cancel(self) -> None:
+        self.callback, self.args = None, ()  # what it held on to is free
+
+    def cancelled(self) -> bool:
+        return self.callback is None
+
+    def when(self) -> float:
+        return self.moment
 
 
-class VirtualLoop(asyncio.SelectorEventLoop):
+class VirtualLoop(asyncio.BaseEventLoop):
+    """A loop that never waits: when nothing is ready, its time moves to its next timer.
+
+    It does what asyncio's loop does without files, other threads and debugging: a simulated day is mostly the turning of
+    this loop. Timers of one moment ring in the order in which they were set.
+    """
+
     def __init__(self) -> None:
+        super().__init__()
         self._virtual = 0.0
-        selector = _Jump()
-        selector.loop = self
-        super().__init__(selector)
+        self._turns = 0
+        self._calls: deque[_Call] = deque()
+        self._timers: list[tuple[float, int, _Call]] = []
+        self._set = 0  # timers, so far
 
     def time(self) -> float:
         return self._virtual
 
-    def skip(self, seconds: float) -> None:
-        self._virtual += seconds
+    def call_soon(self, callback: Callable[..., Any], *args: Any, context: Context | None = None) -> Any:
+        call = _Call(callback, args, context, 0.0)
+        self._calls.append(call)
+        return call
+
+    call_soon_threadsafe = call_soon  # there is one thread
+
+    def call_at(self, when: float, callback: Callable[..., Any], *args: Any, context: Context | None = None) -> Any:
+        call = _Call(callback, args, context, when)
+        self._set += 1
+        heappush(self._timers, (when, self._set, call))
+        return call
+
+    def call_later(self, delay: float, callback: Callable[..., Any], *args: Any, context: Context | None = None) -> Any:
+        return self.call_at(self._virtual + delay, callback, *args, context=context)
+
+    def _run_once(self) -> None:
+        calls, timers = self._calls, self._timers
+        while timers and timers[0][2].callback is None:
+            heappop(timers)
+        self._turns += 1
+        if not calls and not self._stopping:  # type: ignore[attr-defined]
+            self._jump()
+        elif self._turns > TURNS:
+            raise Standstill("the same moment goes on and on: something waits by asking again and again")
+        now = self._virtual + MOMENT
+        while timers and timers[0][0] < now:
+            calls.append(heappop(timers)[2])
+        for _ in range(len(calls)):
+            call = calls.popleft()
+            if call.callback is not None:
+                try:
+                    call.context.run(call.callback, *call.args)
+                except Exception as error:
+                    self.call_exception_handler({"message": f"calling {call.callback} failed", "exception": error})
+
+    def _jump(self) -> None:
+        if not self._timers:
+            raise Standstill("everything waits and no timer is set: this world has come to a stop")
+        pause = self._timers[0][0] - self._virtual
+        if pause > 0:
+            self._virtual += pause
+            self._turns = 0
 
 
 class InlinePool:

@@ -112,7 +112,7 @@ _NEVER = _Never()
 @coroutine
 def _mortal(life: Life, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> Generator[Any, Any, T]:
     """Drive a coroutine for as long as its node lives."""
-    send: Callable[[], Any] = lambda: work.send(None)  # noqa: E731
+    thrown: BaseException | None = None
     while True:
         if not life.alive:
             try:
@@ -121,24 +121,18 @@ def _mortal(life: Life, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, An
                 with suppress(BaseException):
                     work.close()
         try:
-            waits = send()
+            waits = work.send(None) if thrown is None else work.throw(thrown)
         except StopIteration as end:
             return end.value
         try:
             yield waits
+            thrown = None
         except GeneratorExit:
             with suppress(BaseException):  # the node is dead, or the world has ended
                 work.close()
             raise
         except BaseException as error:
             thrown = error
-
-            def throw() -> Any:
-                return work.throw(thrown)  # noqa: B023 - called at once
-
-            send = throw
-        else:
-            send = lambda: work.send(None)  # noqa: E731
 
 
 class SimPool:
