@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from holdfast.kernel.features.activity import RetryPolicy, ScheduleActivity
+from holdfast.kernel.features.activity import ActivityStarted, RetryPolicy, ScheduleActivity
 from holdfast.kernel.features.close import CompleteWorkflow
+from holdfast.kernel.features.deadline import Due
 from holdfast.kernel.features.lease import Claim
 from holdfast.kernel.features.reconcile import Reconcile
 from holdfast.kernel.features.timer import StartTimer
@@ -328,3 +329,13 @@ def test_a_forged_workflow_task_is_closed_at_its_claim(lease: Lease | None) -> N
             )
         )
     assert refusal.reason == "task_not_found"
+
+
+def test_a_second_row_of_an_activity_gets_no_attempt_of_its_own() -> None:
+    flow = given(ACTIVITY)
+    real = flow.begin(1)
+    row = forged(flow, real)
+    decision = flow.when(Due(), at=300, offer=to("worker-2"))
+    assert [task.id for task in decision.leased] == [real.id]
+    assert [e.event.attempt_number for e in decision.events if isinstance(e.event, ActivityStarted)] == [2]
+    assert row.id not in flow.rows

@@ -199,7 +199,9 @@ def expect(flow: Workflow) -> Iterable[Task]:
 
 
 def serves(flow: Workflow, task: Task) -> bool:
-    return task.step in flow.current.part(Activities).open
+    """A row of another name is nobody's, whatever step it says it is for."""
+    execution = flow.current.part(Activities).open.get(task.step or 0)
+    return execution is not None and execution.task_id == task.id
 
 
 def limits(turn: Turn, commands: list[Command]) -> Breach | None:
