@@ -320,7 +320,8 @@ class Auditor:
             # A change that older code got past, with no step behind it, cannot be told from one that is new.
             started = next(e.event for e in history if e.type == "WorkflowStarted")
             newer = started.workflow_definition_fingerprint == definition.fingerprint  # type: ignore[attr-defined]
-            mixed = newer and self.sim.faults.fired["other build"] > 0
+            fired = self.sim.faults.fired
+            mixed = newer and fired["other build"] + fired["rolling restart"] > 0
             told = fiber.closing is not None or not mixed
             if ended is not None and fiber.block is None and told:
                 result = getattr(fiber.closing, "result", None)

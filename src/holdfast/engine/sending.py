@@ -15,8 +15,8 @@ from msgspec.structs import replace
 
 from holdfast.engine.recalling import recalled
 from holdfast.engine.world import Alarm
-from holdfast.kernel.features.delivery import Deliver
-from holdfast.kernel.message import Message
+from holdfast.kernel.features.delivery import Deliver, Returned
+from holdfast.kernel.message import Message, Refused
 from holdfast.kernel.send import Send, unpack
 from holdfast.kernel.values import SECOND
 from holdfast.store import StoreError
@@ -107,6 +107,8 @@ class Sending:
                 return
             if error is not None:
                 log.warning("a send to workflow %s was not taken: %s", send.workflow_id, error)
+                if isinstance(error, Refused) and error.reason == "workflow_not_found":
+                    self._engine.submit(send.sender, Returned(send=send), again=False)
             self._under_way.discard(send.key)
             queue.popleft()
             if queue:

@@ -339,3 +339,13 @@ def test_a_second_row_of_an_activity_gets_no_attempt_of_its_own() -> None:
     assert [task.id for task in decision.leased] == [real.id]
     assert [e.event.attempt_number for e in decision.events if isinstance(e.event, ActivityStarted)] == [2]
     assert row.id not in flow.rows
+
+
+def test_a_row_that_is_not_leased_says_nothing_about_what_its_code_has_seen() -> None:
+    flow = given(StartTimer(delay_seconds=5))
+    flow.signal()
+    real = flow.claim(flow.workflow_task.id)
+    flow.due(5)
+    flow.rows[real.id] = replace(real, state="ready", owner=None, until=None)
+    flow.reopen()
+    assert flow.machine.assign(flow.state, flow.state.tasks[real.id]).last_sequence == flow.run.length

@@ -34,4 +34,19 @@ def deliver(turn: Turn, message: Deliver) -> None:
     take(turn, message)
 
 
-FEATURE = Feature(name="delivery", decide={Deliver: deliver})
+class Returned(Message, frozen=True, kw_only=True):
+    """To the sender: nobody is there to take this send, because the one that should have made its receiver is lost."""
+
+    send: Send
+
+
+def returned(turn: Turn, message: Returned) -> None:
+    """Who still waits for the receiver makes it once more; of a run that is over nothing will, so its send ends here."""
+    run = turn.flow.run
+    if run is not None and run.open:
+        turn.machine.ask(turn)
+    else:
+        turn.took.append(message.send.key)
+
+
+FEATURE = Feature(name="delivery", decide={Deliver: deliver, Returned: returned})

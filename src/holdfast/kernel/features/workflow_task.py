@@ -109,7 +109,8 @@ def assign(flow: Workflow, task: Task) -> WorkflowAssignment:
         run_status=run.status,
         workflow_type=run.workflow_type,
         started=started,
-        last_sequence=sees(run, task) if task.seen is None else task.seen,
+        # What a row that is not leased says it has seen is nobody's.
+        last_sequence=task.seen if task.seen is not None and task.state == "leased" else sees(run, task),
         cursor=flow.cursor,
     )
 

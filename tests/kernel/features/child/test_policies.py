@@ -18,9 +18,10 @@ from holdfast.kernel.features.child import (
     ParentClosePolicyApplied,
     ParentClosePolicyFailed,
 )
-from holdfast.kernel.features.child.parcels import ChildReport, PolicyAnswer, StopFromParent
+from holdfast.kernel.features.child.parcels import ChildReport, PolicyAnswer, StartFromParent, StopFromParent
 from holdfast.kernel.features.close import CompleteWorkflow, FailWorkflow
 from holdfast.kernel.features.continue_as_new import ContinueAsNew
+from holdfast.kernel.features.delivery import Returned
 from holdfast.kernel.features.reconcile import Reconcile
 from holdfast.kernel.features.start import Definition, Identity
 from holdfast.kernel.features.timer import StartTimer
@@ -341,3 +342,24 @@ def test_what_ends_behind_the_close_lets_nobody_go() -> None:
     assert parent.row.awaited == 0
     assert not world.rows
     assert snapshot(parent, refold(parent)) == snapshot(parent)
+
+
+@pytest.mark.parametrize("over", [True, False])
+def test_a_stop_that_finds_nobody_comes_back(over: bool) -> None:
+    """The start was lost. Whoever waits for the child starts it after all; of a parent that is over the stop ends there."""
+    world, parent = calling(deliver=False)
+    del world.rows[world.one(StartFromParent).key]
+    parent.signal()
+    parent.complete(CancelChild(step=1), *((CompleteWorkflow(),) if over else ()))
+    stop = world.one(StopFromParent)
+    with pytest.raises(Refused) as refusal:
+        world.deliver(stop)
+    assert refusal.value.reason == "workflow_not_found"
+    parent.when(Returned(send=stop))
+    if over:
+        assert not world.rows
+        return
+    world.deliver(world.one(StartFromParent))
+    world.settle()
+    assert world.child_of(parent).run.closed_reason == "cancelled"
+    assert names(parent.history)[-1] == "ChildRunCancelled"
