@@ -207,3 +207,18 @@ def test_heartbeats_are_recorded_again_after_the_clock_went_back() -> None:
     assert names(flow.beat(1, at=NOW + 1).events) == ["ActivityHeartbeatRecorded"]
     assert flow.beat(1, at=NOW + 1.5).events == []
     assert flow.state.next_wake == instant(NOW + 21)
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_a_schedule_does_not_start_the_same_again_by_a_clock_that_went_back_a_little(finished: bool) -> None:
+    one = scheduling(every="PT1M", overlap_policy="allow_all")
+    one.due(60)
+    if finished:
+        one.finish(one.started[0])
+    restart(one.flow, 53)
+    assert names(one.due(60).events) == ["ScheduleTriggerSkipped"]
+    assert one.state.last_skip_reason == "already_started"
+    assert one.flow.state.next_wake == instant(120), "and what comes next is not lost"
+    assert one.due(60.5).events == []
+    assert names(one.due(120).events) == ["ScheduleTriggered"]
+    assert len(one.started) == 2

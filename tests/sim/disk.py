@@ -325,10 +325,14 @@ class MemoryStore:
     def runs(self, where: RunFilter) -> list[RunRow]:
         self._seam.read(self)
         found = [r for r in self.disk.runs.values() if r.namespace == where.namespace]
-        for column in ("workflow_id", "workflow_type", "status", "business_key"):
+        for column in ("workflow_id", "workflow_type", "status", "business_key", "queue"):
             value = getattr(where, column)
             if value is not None:
                 found = [r for r in found if getattr(r, column) == value]
+        if where.statuses is not None:
+            found = [r for r in found if r.status in where.statuses]
+        if where.current:
+            found = [r for r in found if self.disk.workflows[r.workflow].run == r.key]
         if where.before is not None:
             found = [r for r in found if r.key < where.before]
         return sorted(found, key=lambda r: -r.key)[: where.limit]

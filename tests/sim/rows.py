@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 Statement = tuple[str, tuple[Any, ...]]
 
-MADE_AGAIN = {"StartFromParent", "ChildReport", "PolicyAnswer"}
+MADE_AGAIN = {"StartFromParent", "StartFromSchedule", "ChildReport", "PolicyAnswer"}
 """Sends that the slow sweep asks for once more."""
 
 
@@ -116,6 +116,7 @@ class Rows:
         if self._also(("delete from send where key = ?", (send.key,))):
             del self._sim.disk.sends[send.key]
             self._sim.log(f"a {send.kind} to {send.workflow_id} is lost")
+            self._sim.auditor.schedules.lost.add(send.workflow_id)
 
     def _falsify_index(self, run: Any) -> None:
         """A list may be wrong for a while; nobody may believe an end that history does not know."""

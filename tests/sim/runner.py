@@ -24,11 +24,15 @@ VERBS = (
     *("start", "signal with start", "note", "letter", "add", "query", "result", "describe", "list"),
     *("pause", "unpause", "cancel", "terminate", "repair", "archive", "far activity"),
     *("task elsewhere", "activity elsewhere"),
+    *("create schedule", "pause schedule", "resume schedule", "trigger schedule", "backfill schedule"),
+    *("update schedule", "delete schedule", "describe schedule", "list schedule"),
 )
 FEATURES = (
     *("act good", "act flaky", "act beating", "act near", "act far", "risk bad", "risk near_bad", "risk hasty"),
     *("sleep", "signal", "notes", "child", "child later", "fails", "tell", "gather", "risky gather", "race", "saga"),
     *("spawn", "background", "within", "version", "memo", "effect", "luck", "again"),
+    *("schedule schedule", "schedule manual", "schedule backfill", "schedule missed", "schedule skipped"),
+    *("schedule buffered", "schedule drained", "schedule overlap", "schedule stops others", "schedule rolled over"),
 )
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from holdfast.engine import recovery
 from holdfast.kernel.event import HistoryDamaged
+from holdfast.kernel.features.schedule import firing
 from holdfast.kernel.machine import Machine
 from holdfast.kernel.values import SECOND
 from holdfast.sdk import executor
@@ -31,6 +32,7 @@ from .faults import HARMLESS, Faults
 from .files import Files, FileStore
 from .nodes import Node
 from .rows import Rows
+from .schedules import SHARE, Planner
 from .virtual import EPOCH, Standstill, VirtualLoop
 from .workers import Worker
 
@@ -86,6 +88,7 @@ class Simulation:
         self._generation = 0
         self._checked = 0
         self._clients = [Client(self, n) for n in range(clients)]
+        self.planner = Planner(self) if Random(f"{seed}:schedules").random() < SHARE else None
         self._over = False
         self._workers: list[asyncio.Task[None]] = []
         self.away: list[AwayWorker] = []
@@ -278,7 +281,8 @@ class Simulation:
             self._workers.append(task)
         for number in range(2):
             self._hire(number)
-        await asyncio.gather(*(client.live() for client in self._clients))
+        planner = [self.planner] if self.planner is not None else []
+        await asyncio.gather(*(client.live() for client in (*self._clients, *planner)))
         self.log("calm")
         self.faults.calm = True
         self.calm_at = EPOCH + round(self.loop.time() * SECOND)
@@ -327,6 +331,8 @@ class Simulation:
         began = self.loop.time()
         client = self._clients[0]
         client.wire.patience = 60
+        if self.planner is not None:
+            await self.planner.end()
         round = 0
         while self.loop.time() < began + BOUND:
             await asyncio.sleep(5 if round < 10 else 60)
@@ -424,9 +430,10 @@ def _world(sim: Simulation) -> Iterator[None]:
     level, propagate, handlers = logger.level, logger.propagate, logger.handlers
     logger.handlers, logger.propagate = [listener], False
     logger.setLevel(logging.WARNING)
-    kept = recovery.NOTICE, recovery.TAKE_OVER, executor.SLOW, programs.ledger.__dict__
+    kept = recovery.NOTICE, recovery.TAKE_OVER, executor.SLOW, firing.ROLL_OVER
     recovery.NOTICE, recovery.TAKE_OVER = 3 * SECOND, 2 * SECOND  # type: ignore[misc]
     executor.SLOW = math.inf
+    firing.ROLL_OVER = 30  # type: ignore[misc]
     programs.ledger.__init__()  # type: ignore[misc]
     faults = sim.faults
     programs.ledger.poison = lambda: next((f for f in ("poison", "unresolvable") if faults.fires(f)), None)
@@ -434,7 +441,7 @@ def _world(sim: Simulation) -> Iterator[None]:
     try:
         yield
     finally:
-        recovery.NOTICE, recovery.TAKE_OVER, executor.SLOW = kept[:3]  # type: ignore[misc]
+        recovery.NOTICE, recovery.TAKE_OVER, executor.SLOW, firing.ROLL_OVER = kept  # type: ignore[misc]
         logger.handlers, logger.propagate = handlers, propagate
         logger.setLevel(level)
 

@@ -195,7 +195,7 @@ def _record_skips(turn: Turn, fired: Iterable[Fired], policy: Overlap) -> None:
 def _attempt(turn: Turn, occasion: Occasion, policy: Overlap, following: Fire | None) -> Fired:
     schedule = _schedule(turn)
     reason = _reason_to_skip(schedule, policy)
-    if reason is None and workflow_id_of(schedule.schedule_id, occasion, 0) in schedule.running:
+    if reason is None and _known(schedule, workflow_id_of(schedule.schedule_id, occasion, 0)):
         reason = "already_started"
     if reason is not None:
         fired = _skip(turn, occasion, reason, policy, following)
@@ -213,6 +213,11 @@ def _attempt(turn: Turn, occasion: Occasion, policy: Overlap, following: Fire | 
         fired = _start(turn, occasion, policy, following)
     _exhausted(turn)
     return fired
+
+
+def _known(schedule: Schedule, workflow_id: str) -> bool:
+    """Whether a clock since set back has come to this before."""
+    return workflow_id in schedule.running or any(started.workflow_id == workflow_id for started in schedule.recent)
 
 
 def _reason_to_skip(schedule: Schedule, policy: Overlap) -> str | None:

@@ -302,7 +302,7 @@ def triggered(run: Run, event: ScheduleTriggered, entry: Recorded) -> None:
     schedule.recent = [*schedule.recent[1 - RECENT :], started]
     if event.drained:
         schedule.buffer.pop(0)
-    _planned(run, event.next_fire, entry)
+    _planned(run, event.next_fire, entry, anew=event.cause == "schedule" and not event.drained)
 
 
 def skipped(run: Run, event: ScheduleTriggerSkipped, entry: Recorded) -> None:
@@ -310,12 +310,12 @@ def skipped(run: Run, event: ScheduleTriggerSkipped, entry: Recorded) -> None:
     schedule.skipped_count += event.skipped
     schedule.last_skip_reason = event.reason
     schedule.last_skipped_at = entry.at
-    _planned(run, event.next_fire, entry)
+    _planned(run, event.next_fire, entry, anew=event.cause == "schedule")
 
 
 def buffered(run: Run, event: ScheduleActionBuffered, entry: Recorded) -> None:
     _of(run).buffer.append(Occasion(occurrence=event.occurrence_time, cause=event.cause))
-    _planned(run, event.next_fire, entry)
+    _planned(run, event.next_fire, entry, anew=event.cause == "schedule")
 
 
 def action_closed(run: Run, event: ScheduleActionClosed, entry: Recorded) -> None:
@@ -375,13 +375,17 @@ def _remember(schedule: Schedule, started: Started) -> None:
     ]
 
 
-def _planned(run: Run, fire: Fire | None, entry: Recorded) -> None:
-    """What an event says of the next fire: every one of them that may move it says where it is."""
+def _planned(run: Run, fire: Fire | None, entry: Recorded, *, anew: bool = False) -> None:
+    """What an event says of the next fire: every one of them that may move it says where it is.
+
+    `anew`: its moment has come. By a clock since set back that may be one that came before, and the next is the same again.
+    """
     schedule = _of(run)
-    if fire != schedule.next_fire:
+    if anew or fire != schedule.next_fire:
         schedule.next_fire = fire
         schedule.planned_at = entry.clock
         if fire is not None:
+            run.rearmed.pop((fire.at, "schedule", fire.occurrence), None)
             run.remind(fire.at, "schedule", fire.occurrence)
 
 
