@@ -153,7 +153,7 @@ class AwayWorker:
         call = f"{self.label}.{self._polls}"
         for _ in range(3):
             try:
-                return await self.wire.call(make(call, self.random.choice([0, 5, 20])))
+                return await self.wire.call(make(call, self.random.choice([0, 20, 35])))
             except Lost:
                 continue
             except (StoreError, Refused, HistoryDamaged):

@@ -108,7 +108,7 @@ class Client:
 
     async def live(self) -> None:
         while self.sim.operations < self.sim.target:
-            await asyncio.sleep(self.random.choice([0, 0.001, 0.05, 0.5, 2, 15, 100]))
+            await asyncio.sleep(self.random.choice([0, 0, 0.001, 0.05, 0.05, 0.5, 2, 2, 15, 100]))
             await self.act()
 
     async def act(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from hashlib import sha256
 from typing import Any, get_args, get_type_hints
 
@@ -50,11 +51,17 @@ def micros(text: str) -> Micros:
     return (datetime.fromisoformat(text) - EPOCH) // timedelta(microseconds=1)
 
 
+@cache
+def _moments(kind: type[Event]) -> list[str]:
+    """The fields that are points in time."""
+    hints = get_type_hints(kind, include_extras=True)
+    return [name for name, hint in hints.items() if Micros in (hint, *get_args(hint))]
+
+
 def _event(wire: dict[str, Any], kind: type[Event]) -> Event:
     payload = dict(wire["payload"])
-    hints = get_type_hints(kind, include_extras=True)
-    for name, hint in hints.items():
-        if name in payload and Micros in (hint, *get_args(hint)):
+    for name in _moments(kind):
+        if name in payload:
             payload[name] = micros(payload[name])
     for name in ("entries", "merged"):
         if isinstance(payload.get(name), dict) and "blob" in payload[name]:

@@ -67,7 +67,7 @@ class Worker:
                         worker_id=self.name,
                         activity_types=frozenset({"far"}),
                         queue=FAR,
-                        wait_seconds=self.random.choice([0, 5, 20]),
+                        wait_seconds=self.random.choice([0, 20, 35]),
                         poll_request_id=call,
                     )
                 )

@@ -13,6 +13,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any
+from zlib import crc32
 
 from holdfast.kernel.feature import Outcome
 from holdfast.kernel.features.timer import CancelTimer
@@ -39,14 +40,18 @@ class _Timer(asyncio.TimerHandle):
 
 
 class _Task(asyncio.Task[Any]):
-    """Tasks hash by creation order, so that sets of them iterate the same way in every replay."""
+    """Tasks hash by run and creation order, so that sets of them iterate the same way in every replay.
+
+    The run is part of it because asyncio keeps all tasks of a process in one set.
+    """
 
     def __init__(self, coroutine: Any, *, loop: WorkflowLoop, name: str | None = None, **options: Any) -> None:
-        self._number = loop.next_task()
-        super().__init__(coroutine, loop=loop, name=name or f"task-{self._number}", **options)
+        number = loop.next_task()
+        self._hash = loop.base + number
+        super().__init__(coroutine, loop=loop, name=name or f"task-{number}", **options)
 
     def __hash__(self) -> int:
-        return self._number
+        return self._hash
 
     def __eq__(self, other: object) -> bool:
         return self is other
@@ -55,6 +60,7 @@ class _Task(asyncio.Task[Any]):
 class WorkflowLoop(asyncio.AbstractEventLoop):
     def __init__(self, fiber: Fiber) -> None:
         self._fiber = fiber
+        self.base = crc32(fiber.assignment.run_id.encode())  # of the hashes of its tasks
         self.strand: strands.Strand | None = None  # that it was last pumped on
         self._ready: deque[asyncio.Handle] = deque()
         self._scheduled = False
