@@ -135,8 +135,14 @@ async def test_a_server_that_was_killed_goes_on_with_its_schedules(server: Runni
         server.restart()
         before = (await handle.describe()).fires_count
         await once(lambda: times(before + 1))
-        id = (await handle.describe()).latest_workflow_instance_id
-        await desk.result(id or "")
+        id = (await handle.describe()).latest_workflow_instance_id or ""
+
+        async def arrived() -> bool:
+            """Firing is one commit, the start that it sends another."""
+            return id in [found.workflow_id for found in (await desk.client.list_workflows()).executions]
+
+        await once(arrived)
+        await desk.result(id)
         page = await handle.history(limit=500)
         ids = [event.workflow_instance_id for event in page.events if event.event_type == "ScheduleTriggered"]
         assert len(ids) == len(set(ids))

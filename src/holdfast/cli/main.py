@@ -27,6 +27,7 @@ COMMANDS = {
     "unpause": "holdfast.cli.operate:unpause",
     "archive": "holdfast.cli.operate:archive",
     "repair": "holdfast.cli.repair",
+    "repair-pass": "holdfast.cli.repair_pass",
     "schedule": "holdfast.cli.schedule",
     "server": "holdfast.cli.server",
     "token": "holdfast.cli.token",

@@ -51,6 +51,8 @@ class Recovery:
             Callable[[], Awaitable[None]]
         ] = []  # awaited when this process becomes the engine later
         self.on_foreign: list[Callable[[], None]] = []  # called when another process has committed
+        self.rests: Callable[[], bool] = lambda: False  # whether somebody else says when to sweep
+        self.on_sweep: list[Callable[[], None]] = []
         engine.look_at = self.look_at
         engine.retry = self._retry
         engine.on_down = self._went_down
@@ -106,7 +108,7 @@ class Recovery:
     async def _take_over(self) -> None:
         self._engine.holder = True
         self._forget_guest_state()
-        self._every("sweep", SWEEP, self._sweep)
+        self._every("sweep", SWEEP, self._sweep_in_turn)
         self._every("ask", ASK, self._ask)
         self._unheard = True
         await self._come_up()
@@ -248,18 +250,25 @@ class Recovery:
             for callback in self.on_foreign:
                 callback()
 
-    async def _sweep(self) -> None:
+    async def _sweep_in_turn(self) -> None:
+        if self.rests():
+            self._intervals["sweep"] = SWEEP
+        elif self._engine.down is None:
+            quiet = await self.sweep()
+            self._intervals["sweep"] = min(self._intervals["sweep"] * 2, SWEEP_IDLE) if quiet else SWEEP
+
+    async def sweep(self) -> bool:
+        """Look for what should move and does not, a page at a time; whether all of it was read and there is nothing."""
         engine = self._engine
-        if engine.down is not None:
-            return
         await engine.waking.look_again()
         suspects, after = await engine.store.suspects(self._sweep_from, PAGE)
         self._sweep_from = after or 0
         suspects += [task.workflow for task in await self.stuck()]
-        quiet = not suspects and not after
-        self._intervals["sweep"] = min(self._intervals["sweep"] * 2, SWEEP_IDLE) if quiet else SWEEP
         for key in suspects:
             self.look_again(key)
+        for callback in self.on_sweep:
+            callback()
+        return not suspects and not after
 
     async def stuck(self) -> list[Task]:
         """Tasks that should have gone on by now: leased to nobody who is alive, or ready and in no lane."""

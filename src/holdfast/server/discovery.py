@@ -87,13 +87,15 @@ def server_capabilities(settings: Settings) -> dict[str, Any]:
     }
 
 
-def matching_role(settings: Settings) -> dict[str, Any]:
+def matching_role(server: Server) -> dict[str, Any]:
+    settings = server.settings
     return {
         "queue_wake_enabled": settings.v2_matching_role_queue_wake,
         "shape": "in_server" if settings.v2_matching_role_queue_wake else "dedicated",
         "wake_owner": "server" if settings.v2_matching_role_queue_wake else "repair_pass",
         "task_dispatch_mode": "long_poll",
         "wake_signal_ttl_seconds": settings.wake_signal_ttl_seconds,
+        "wake_marker": server.cadence.shown(),
         # Frozen: what work is partitioned by is the same wherever matching happens.
         "partition_primitives": ["namespace", "connection", "queue", "compatibility", "activity_type"],
         "backpressure_model": "lease",
@@ -119,7 +121,7 @@ async def cluster_info(server: Server, call: Call) -> dict[str, Any]:
             "current_shape": "standalone_server",
             "current_process_class": "server",
             "current_roles": ["api", "matching", "timers", "repair"],
-            "matching_role": matching_role(settings),
+            "matching_role": matching_role(server),
         },
         "client_compatibility": {
             "authority": "protocol_manifests",

@@ -21,6 +21,7 @@ from holdfast.kernel.task import Task
 from holdfast.kernel.values import SECOND, Micros, Routing
 from holdfast.server.admission import Admission
 from holdfast.server.auth import Gate
+from holdfast.server.cadence import Cadence
 from holdfast.server.discovery import server_capabilities
 from holdfast.server.kept import Kept
 from holdfast.server.namespaces import Namespaces
@@ -59,6 +60,9 @@ class Server:
         self.engine = Engine(world, self.store, machine)
         self.admission = self.engine.matching.admission = Admission(self.engine, self.settings)
         self.recovery = Recovery(self.engine)
+        self.cadence = Cadence(self.settings, world.now)
+        self.recovery.rests = self.cadence.rests
+        self.recovery.on_sweep.append(self.cadence.swept)
         self.operations = Operations(self.engine, self.recovery, AvroPayloads())
         self.namespaces = Namespaces(self.store, self.settings.default_namespace)
         self.workers = Workers(self.store, world.now, self.settings.worker_stale_after_seconds)
@@ -82,6 +86,8 @@ class Server:
             self.recovery.on_foreign.append(self._changed_elsewhere)
             self.retention.start()
             await self.recovery.start()
+            if self.engine.holder:
+                self.cadence.swept()  # whoever becomes the engine has looked at everything
         except BaseException:
             await self._shut()
             raise

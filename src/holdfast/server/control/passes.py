@@ -16,6 +16,7 @@ from holdfast.kernel.values import SECOND, Micros, execution_id, run_of
 from holdfast.protocol.history import iso
 from holdfast.server.auth import ADMIN
 from holdfast.server.call import Call
+from holdfast.server.problems import Problem
 from holdfast.server.routing import Answer, Route
 from holdfast.server.server import Server
 
@@ -27,6 +28,7 @@ SCAN = 100
 class RepairBody(Struct, frozen=True, kw_only=True):
     run_ids: Ids | None = None
     instance_id: Annotated[str, Meta(min_length=1, max_length=255)] | None = None
+    sweep_owner: Annotated[str, Meta(min_length=1, max_length=255)] | None = None
 
 
 class RetentionBody(Struct, frozen=True, kw_only=True):
@@ -90,8 +92,19 @@ async def repair_status(server: Server, call: Call) -> dict[str, Any]:
 
 
 async def repair_pass(server: Server, call: Call) -> Answer:
-    """Look at the candidates now, or at the named runs and instance: expected minus actual, for each."""
+    """Look at the candidates now, or at the named runs and instance: expected minus actual, for each.
+
+    With a `sweep_owner` all namespaces are swept as well, and a wake marker with this name is left.
+    """
     body = call.decode(RepairBody)
+    if not server.engine.holder:
+        raise Problem(
+            503,
+            "engine_elsewhere",
+            "another process runs the engine of this database; ask that one",
+            retryable=True,
+            retry_after_seconds=1,
+        )
     found = await _candidates(server, call.namespace)
     missing, existing = list(found.missing), [task.workflow for task in found.existing]
     failures: list[dict[str, Any]] = []
@@ -101,6 +114,9 @@ async def repair_pass(server: Server, call: Call) -> Answer:
         existing = [key for key in named if key not in missing]
     moved = {key: server.recovery.look_again(key) for key in dict.fromkeys([*missing, *existing])}
     repaired = sum(moved.values())
+    if body.sweep_owner is not None:
+        await server.recovery.sweep()
+        server.cadence.swept(body.sweep_owner)
     return Answer(
         {
             "namespace": call.namespace,
@@ -112,6 +128,7 @@ async def repair_pass(server: Server, call: Call) -> Answer:
             "dispatched_tasks": repaired,
             "existing_task_failures": failures,
             "missing_run_failures": [],
+            "wake_marker": server.cadence.shown(),
         },
         207 if failures else 200,
     )

@@ -56,7 +56,7 @@ def _metrics(server: Server, namespace: str) -> dict[str, Any]:
         if since and not server.questions.alive_on(namespace, queue)
     ]
     return {
-        "matching_role": matching_role(server.settings),
+        "matching_role": matching_role(server),
         "backlog": {
             "runnable_tasks": len(waiting),
             "oldest_ready_at": iso(min(waiting)) if waiting else None,
