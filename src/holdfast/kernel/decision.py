@@ -66,6 +66,10 @@ class RunRow(Struct, frozen=True, gc=False):
     length: int
     archived_at: Micros | None = None
 
+    @property
+    def open(self) -> bool:
+        return self.closed_at is None
+
 
 class CommandRecord(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """The audit trail of one accepted or rejected command."""

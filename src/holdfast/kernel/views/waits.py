@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Protocol
 
 from msgspec import Struct
 
@@ -31,7 +31,6 @@ from holdfast.kernel.features.signal import SignalApplied, SignalWaitCancelled, 
 from holdfast.kernel.features.timer import TimerCancelled, TimerFired, TimerScheduled
 from holdfast.kernel.features.update import UpdateAccepted, UpdateCompleted
 from holdfast.kernel.groups import GroupEntry
-from holdfast.kernel.state import Run
 from holdfast.kernel.values import Micros
 
 
@@ -72,7 +71,18 @@ class Waits:
             view.status, view.source_status, view.resolved_at = status, source_status, at
 
 
-def waits(history: Iterable[Recorded], run: Run) -> list[WaitView]:
+class Ending(Protocol):
+    """Whether and how a run has closed."""
+
+    @property
+    def open(self) -> bool: ...
+    @property
+    def closed_at(self) -> Micros | None: ...
+    @property
+    def closed_reason(self) -> str | None: ...
+
+
+def waits(history: Iterable[Recorded], run: Ending) -> list[WaitView]:
     """From typed history alone. A run that closed has cancelled what was still open."""
     kept = Waits()
     for entry in history:

@@ -1,0 +1,194 @@
+"""The detail of a run: everything in it comes from typed events, whatever becomes of task rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from .kit import Api, blob, serving, value
+
+RETRIED = {"max_attempts": 3, "backoff_seconds": [5]}
+
+
+async def detail(api: Api, workflow_id: str = "o-1") -> dict[str, Any]:
+    answer = await api.control("GET", f"/workflows/{workflow_id}/detail")
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+async def tampered(api: Api, *words: str) -> None:
+    """Put one word for another in every task row, or delete them all, and have the engine look at its history again."""
+    engine = api.server.engine
+    statement = (
+        "update task set body = cast(replace(cast(body as text), ?, ?) as blob)" if words else "delete from task"
+    )
+    changed = engine.store._writer.connection.execute(statement, words).rowcount  # type: ignore[attr-defined]
+    assert changed or not words
+    for entry in list(engine.cache):
+        engine.discard_cached(entry)
+
+
+async def scheduled(api: Api, **options: Any) -> None:
+    await api.register()
+    await api.start()
+    command = {"type": "schedule_activity", "activity_type": "charge", "arguments": blob(["ann", 4200]), **options}
+    await api.complete(await api.poll(), command)
+
+
+@pytest.mark.contract("ACT-22")
+async def test_an_activity_is_told_with_every_attempt_from_its_events() -> None:
+    async with serving() as api:
+        await scheduled(api, retry_policy=RETRIED)
+        first = await api.poll("activity")
+        await api.world.advance(2)
+        await api.activity("heartbeat", first, progress={"message": "half", "current": 1, "total": 2, "unit": "files"})
+        await api.activity("fail", first, failure={"message": "declined"})
+        (waiting,) = (await detail(api))["activities"]
+        assert (waiting["status"], waiting["attempt_count"], waiting["message"]) == ("pending", 1, "declined")
+        assert waiting["available_at"] > waiting["started_at"]
+        await api.world.advance(6)
+        await api.register("worker-2")
+        second = await api.poll("activity", "worker-2")
+        await api.world.advance(301)  # its worker is never heard of again
+        third = await api.poll("activity")
+        before = await detail(api)
+        (activity,) = before["activities"]
+        assert (activity["activity_type"], activity["status"]) == ("charge", "running")
+        assert (activity["id"], activity["idempotency_key"]) == (first["activity_execution_id"],) * 2
+        assert value(activity["arguments"]) == ["ann", 4200]
+        assert activity["retry_policy"]["max_attempts"] == 3
+        assert (activity["attempt_count"], activity["current_attempt_id"]) == (3, third["activity_attempt_id"])
+        assert activity["last_heartbeat_progress"]["message"] == "half"
+        told = [
+            (a["id"], a["attempt_number"], a["task_id"], a["lease_owner"], a["status"], a["closed_at"] is not None)
+            for a in activity["attempts"]
+        ]
+        assert told == [
+            (first["activity_attempt_id"], 1, first["task_id"], "worker-1", "failed", True),
+            (second["activity_attempt_id"], 2, second["task_id"], "worker-2", "expired", True),
+            (third["activity_attempt_id"], 3, third["task_id"], "worker-1", "running", False),
+        ]
+        assert activity["attempts"][0]["last_heartbeat_at"] == activity["last_heartbeat_at"]
+        assert activity["attempts"][2]["lease_expires_at"] > activity["attempts"][2]["started_at"]
+        await tampered(api, "worker-1", "mallory")
+        assert (await detail(api))["activities"] == before["activities"]
+        await tampered(api)
+        assert (await detail(api))["activities"] == before["activities"]
+
+
+@pytest.mark.contract("ACT-23")
+async def test_heartbeats_and_cancellations_are_points_of_the_timeline() -> None:
+    async with serving() as api:
+        await scheduled(api)
+        task = await api.poll("activity")
+        await api.world.advance(2)
+        await api.activity("heartbeat", task, progress={"message": "begun"})
+        await api.world.advance(2)
+        await api.control("POST", "/workflows/o-1/cancel", {"reason": "enough"})
+        assert (await api.activity("heartbeat", task)).json()["cancel_requested"] is True
+        await tampered(api)
+        timeline = (await detail(api))["timeline"]
+        assert [point["sequence"] for point in timeline] == list(range(1, len(timeline) + 1))
+        by_type = {point["type"]: point for point in timeline}
+        beat, cancelled = by_type["ActivityHeartbeatRecorded"], by_type["ActivityCancelled"]
+        for point in (beat, cancelled):
+            assert (point["kind"], point["entry_kind"], point["source_kind"]) == (
+                *("activity", "point", "activity_execution"),
+            )
+            assert point["source_id"] == task["activity_execution_id"]
+            assert point["activity_attempt_id"] == task["activity_attempt_id"]
+        assert (beat["progress"]["message"], beat["task_id"]) == ("begun", task["task_id"])
+        assert cancelled["cancelled_at"] > beat["heartbeat_at"]
+        assert by_type["CancelRequested"]["kind"] == "command"
+        assert (by_type["WorkflowCancelled"]["kind"], by_type["WorkflowCancelled"]["source_kind"]) == (
+            *("workflow", "workflow_run"),
+        )
+
+
+@pytest.mark.contract("ACT-25", "ACT-32")
+async def test_logs_bars_waits_and_labels_follow_history_and_not_rows() -> None:
+    async with serving() as api:
+        await scheduled(api)
+        task = await api.poll("activity")
+        before = await detail(api)
+        (log,) = before["logs"]
+        assert (log["id"], log["class"], log["status"], log["result"]) == (
+            *(task["activity_execution_id"], "charge", "running", None),
+        )
+        run, bar = before["chartData"]
+        assert (run["type"], bar["type"], bar["x"]) == ("Workflow", "Activity", "charge")
+        assert bar["y"][0] >= run["y"][0]
+        assert (bar["y"][1], bar["source_id"]) == (None, task["activity_execution_id"])
+        (wait,) = before["waits"]
+        assert (wait["kind"], wait["status"], wait["resume_source_id"]) == ("activity", "open", log["id"])
+        assert before["open_wait_count"] == 1
+        assert [t["label"] for t in before["tasks"]] == ["activity charge, attempt 1"]
+        assert before["liveness_state"] == "activity_task_leased"
+        for shown in (log, run, bar, wait, before["activities"][0]):
+            assert (shown["history_authority"], shown["history_unsupported_reason"], shown["diagnostic_only"]) == (
+                *("typed_history", None, False),
+            )
+        await tampered(api, '"charge"', '"refund"')
+        drifted = await detail(api)
+        for part in ("logs", "chartData", "waits", "liveness_state", "wait_kind", "open_wait_id"):
+            assert drifted[part] == before[part], part
+        assert [t["label"] for t in drifted["tasks"]] == ["activity charge, attempt 1"]
+        await tampered(api)
+        gone = await detail(api)
+        assert gone["liveness_state"] == "activity_running_without_task"
+        for part in ("logs", "chartData", "waits", "wait_kind", "open_wait_id"):
+            assert gone[part] == before[part], part
+        await api.activity("complete", task, result=blob("paid"))
+        done = await detail(api)
+        assert value(done["logs"][0]["result"]) == "paid"
+        assert done["chartData"][1]["y"][1] is not None
+        assert done["open_wait_count"] == 0
+
+
+@pytest.mark.contract("CHILD-18", "VER-05")
+async def test_children_and_versions_are_on_the_timeline() -> None:
+    async with serving() as api:
+        await api.register()
+        await api.start()
+        version = {"change_id": "fix-1", "version": 2, "min_supported": 1, "max_supported": 3}
+        await api.complete(
+            await api.poll(),
+            {"type": "record_version_marker", **version},
+            {"type": "start_child_workflow", "workflow_type": "order"},
+        )
+        await api.complete(await api.poll(), {"type": "complete_workflow"})
+        timeline = (await detail(api))["timeline"]
+        (marker,) = [point for point in timeline if point["kind"] == "version"]
+        assert {name: marker[name] for name in version} == version
+        assert marker["source_id"] == "fix-1"
+        children = [point for point in timeline if point["kind"] == "child"]
+        assert [point["type"] for point in children] == [
+            "ChildWorkflowScheduled",
+            "ChildRunStarted",
+            "ChildRunCompleted",
+        ]
+        assert len({point["child_call_id"] for point in children}) == 1
+        refused = await api.complete(
+            await api.poll(), {"type": "record_version_marker", **version, "version": 9, "change_id": "fix-2"}
+        )
+        assert refused.status_code == 422
+        after = (await detail(api))["timeline"]
+        assert [point["change_id"] for point in after if point["kind"] == "version"] == ["fix-1"]
+
+
+async def test_an_earlier_run_is_told_as_it_was() -> None:
+    async with serving() as api:
+        await scheduled(api)
+        await api.activity("complete", await api.poll("activity"), result=blob(1))
+        await api.control("POST", "/workflows/o-1/signal/hello", {"input": ["x"]})
+        await api.complete(await api.poll(), {"type": "continue_as_new"})
+        runs = (await api.control("GET", "/workflows/o-1/runs")).json()["runs"]
+        first = (await api.control("GET", f"/workflows/o-1/runs/{runs[0]['run_id']}/detail")).json()
+        assert [activity["status"] for activity in first["activities"]] == ["completed"]
+        assert first["timeline"][-1]["type"] == "WorkflowContinuedAsNew"
+        assert (first["tasks"], first["open_wait_count"]) == ([], 0)
+        now = await detail(api)
+        assert (now["run_id"], now["activities"]) == (runs[1]["run_id"], [])
+        missing = await api.control("GET", "/workflows/nobody/detail")
+        assert (missing.status_code, missing.json()["reason"]) == (404, "instance_not_found")
