@@ -6,9 +6,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 PACKAGE := $(VENV)/.package
 READY := $(VENV)/.ready
+FUZZ := $(VENV)/.fuzz
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test check bench contract sim clean help
+.PHONY: demo test check bench contract sim fuzz clean help
 
 help:
 	@echo "make demo      an order survives three kill -9, with proof (about ten seconds)"
@@ -16,6 +17,7 @@ help:
 	@echo "make check     linters, formatter, types, import rules"
 	@echo "make contract  what of the contract is proven"
 	@echo "make sim       bad days, simulated: SEEDS=2000, or SEED=7 for one of them; see docs/simulator.md"
+	@echo "make fuzz      generated requests to every route of a server: SECONDS=60 SEED=1"
 	@echo "make bench     the benchmarks"
 	@echo "make clean     remove what the targets above have made"
 
@@ -41,6 +43,10 @@ sim: $(READY)
 	  $(if $(INSTANCES),--instances $(INSTANCES)) $(if $(PLACES),--places $(PLACES)) $(if $(STORE),--store $(STORE)) \
 	  $(if $(LOG),--log $(LOG))
 
+SECONDS ?= 60
+fuzz: $(FUZZ)
+	$(BIN)/python -m tests.fuzz --seconds $(SECONDS) --seed $(or $(SEED),1)
+
 bench: $(READY)
 	$(BIN)/python bench/run.py
 
@@ -57,6 +63,11 @@ $(PACKAGE): pyproject.toml
 # What checks and tests need: its development tools as well.
 $(READY): $(PACKAGE)
 	$(PIP) --editable '.[dev]'
+	@touch $@
+
+# What only fuzzing needs, and what would make every other run of the tests slower to begin.
+$(FUZZ): $(READY)
+	$(PIP) --editable '.[dev,fuzz]'
 	@touch $@
 
 clean:

@@ -202,3 +202,14 @@ async def test_a_payload_above_the_structural_limit_is_refused(size: int) -> Non
             "payload_size",
         )
         assert body["current_value"] > body["configured_limit"] == 2 << 20
+
+
+async def test_arguments_that_nobody_can_read_are_refused_between_our_own_processes_too() -> None:
+    async with serving() as api:
+        own = {"Authorization": f"Bearer {TOKEN}", "X-Holdfast-Protocol": "1"}
+        started = {"workflow_type": "order", "workflow_id": "o-1", "routing": {"queue": "q"}}
+        asked = {"start": started, "signal_name": "pay", "arguments": ""}
+        answer = await api.http.post("/api/call/signal-with-start", json=asked, headers=own)
+        assert (answer.status_code, answer.json()["reason"]) == (409, "invalid_payload"), answer.text
+        assert answer.json()["fields"]["field"] == "arguments"
+        assert (await api.control("GET", "/workflows")).json()["workflows"] == []

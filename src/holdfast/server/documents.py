@@ -70,18 +70,33 @@ def _operation(route: Route, body: Any) -> dict[str, Any]:
         "tags": [route.plane],
         "parameters": [*_path_parameters(route.path), *_header(route.plane)],
         "responses": {
-            "2XX": {"description": "done", "content": {"application/json": {"schema": {"type": "object"}}}},
-            "4XX": {
-                "description": "refused",
-                "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Problem"}}},
+            "2XX": {"description": "done", "content": {"application/json": {"schema": _done(route.plane)}}},
+            "4XX": _refusal("refused"),
+            "503": {
+                "description": "not now: the database is away, or this server stops",
+                "content": {"application/json": {"schema": {"type": "object"}}},
             },
         },
     }
+    if route.plane in ("control", "discovery") and route.method == "POST":
+        operation["responses"]["504"] = _refusal("nobody answered in time")
     if route.plane == "open":
         operation["security"] = []
     if body is not None:
         operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": body}}}
     return operation
+
+
+def _done(plane: str) -> dict[str, Any]:
+    """Between our own processes an answer may be a list, or a plain value."""
+    return {} if plane == "own" else {"type": "object"}
+
+
+def _refusal(description: str) -> dict[str, Any]:
+    return {
+        "description": description,
+        "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Problem"}}},
+    }
 
 
 def _path_parameters(path: str) -> list[dict[str, Any]]:
