@@ -283,6 +283,50 @@ class MoodyAgain(Moody):
         yield ctx.schedule_activity("add", [1, 2])
 
 
+@workflow.defn(name="patchwork")
+class Patchwork:
+    """As it was first deployed."""
+
+    def __init__(self) -> None:
+        self.go = False
+
+    @workflow.signal("go")
+    def begin(self) -> None:
+        self.go = True
+
+    def told(self) -> bool:
+        return self.go
+
+    def run(self, ctx: Any) -> Any:
+        first = yield ctx.schedule_activity("add", [1, 1])
+        yield ctx.wait_condition(self.told, key="go", timeout=60)
+        return [first, (yield ctx.schedule_activity("add", [first, 10]))]
+
+
+@workflow.defn(name="patchwork")
+class Patched(Patchwork):
+    """A change behind a patch, before the step at which old runs wait, and one after it."""
+
+    def run(self, ctx: Any) -> Any:
+        early = yield ctx.patched("early")
+        first = yield ctx.schedule_activity("add", [1, 100 if early else 1])
+        yield ctx.wait_condition(self.told, key="go", timeout=60)
+        late = yield ctx.patched("late")
+        return [first, (yield ctx.schedule_activity("add", [first, 20 if late else 10]))]
+
+
+@workflow.defn(name="patchwork")
+class Settled(Patchwork):
+    """The old branches are gone."""
+
+    def run(self, ctx: Any) -> Any:
+        yield ctx.deprecate_patch("early")
+        first = yield ctx.schedule_activity("add", [1, 100])
+        yield ctx.wait_condition(self.told, key="go", timeout=60)
+        yield ctx.deprecate_patch("late")
+        return [first, (yield ctx.schedule_activity("add", [first, 20]))]
+
+
 WORKFLOWS = [
     Moody,
     Bound,

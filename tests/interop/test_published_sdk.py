@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 import pytest
 from durable_workflow import Client, Worker
@@ -30,6 +33,12 @@ from . import flows
 from .conftest import TOKEN, Running
 
 numbers = itertools.count()
+
+
+class Place(Protocol):
+    """Where a server is reached."""
+
+    url: str
 
 
 class Desk:
@@ -63,7 +72,7 @@ class Desk:
 
 
 @asynccontextmanager
-async def working(server: Running, workflows: Any = flows.WORKFLOWS, **options: Any) -> AsyncIterator[Desk]:
+async def working(server: Place, workflows: Any = flows.WORKFLOWS, **options: Any) -> AsyncIterator[Desk]:
     async with Client(server.url, token=TOKEN) as client:
         worker = Worker(client, task_queue="q", workflows=workflows, activities=flows.ACTIVITIES, **options)
         running = asyncio.create_task(worker.run())
@@ -344,3 +353,40 @@ async def test_a_query_of_a_run_whose_code_has_changed_is_refused_and_changes_no
             await desk.client.query_workflow(moody.workflow_id, "mood")
         assert await desk.history(moody.workflow_id) == before
         assert (await desk.client.describe_workflow(moody.workflow_id)).status == "waiting"
+
+
+async def test_a_patch_reaches_what_has_not_passed_it_and_can_be_settled(server: Running) -> None:
+    async def waits(desk: Desk, id: str) -> None:
+        while "ConditionWaitOpened" not in [event["event_type"] for event in await desk.history(id)]:
+            pass
+
+    async with working(server, [flows.Patchwork]) as desk:
+        await desk.start("patchwork", id="old")
+        await waits(desk, "old")
+    async with working(server, [flows.Patched], worker_id="patched") as desk:
+        await desk.start("patchwork", id="new")
+        await desk.start("patchwork", id="later")
+        await waits(desk, "new")
+        await waits(desk, "later")
+        for id in ("old", "new"):
+            await desk.client.signal_workflow(id, "go")
+        assert await desk.result("old") == [2, 22], "behind the first patch, before the second"
+        assert await desk.result("new") == [101, 121]
+    async with working(server, [flows.Settled], worker_id="settled") as desk:
+        await desk.client.signal_workflow("later", "go")
+        assert await desk.result("later") == [101, 121]
+
+
+async def test_an_exported_file_satisfies_the_published_command(server: Running, tmp_path: Path) -> None:
+    async with working(server) as desk:
+        collected = await desk.start("collector")
+        await desk.result(collected.workflow_id)
+        described = await desk.client.describe_workflow(collected.workflow_id)
+        bundle = await desk.client.export_history(collected.workflow_id, described.run_id)
+    file = tmp_path / "bundle.json"
+    verify = Path(sys.executable).parent / "durable-workflow-history-bundle-verify"
+    for change, code in ((lambda: None, 0), (lambda: bundle["history_events"].pop(), 1)):
+        change()
+        file.write_text(json.dumps(bundle))
+        done = await asyncio.to_thread(subprocess.run, [str(verify), str(file)], capture_output=True, text=True)
+        assert (done.returncode == 0) == (code == 0), done.stdout + done.stderr
