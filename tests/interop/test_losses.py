@@ -11,6 +11,7 @@ import asyncio
 from durable_workflow import Client
 
 from ..remote.lossy import Lossy
+from ..sdk.kit import eventually
 from . import flows
 from .conftest import TOKEN, Running
 from .test_published_sdk import Desk, working
@@ -56,7 +57,7 @@ async def test_a_completion_whose_answer_is_lost_is_recorded_once(server: Runnin
             network.lose(sign)
             started = await desk.start("persistent", f"lossy-{number}", 0)
             assert await desk.result(started.workflow_id) == 1
-            assert network.lost == number
+            await eventually(lambda n=number: network.lost == n, "the reply was lost")
             types = [event["event_type"] for event in await desk.history(started.workflow_id)]
             assert types.count("ActivityCompleted") == types.count("WorkflowCompleted") == 1
     assert set(flows.tries.values()) == {1}, "no activity ran twice"
