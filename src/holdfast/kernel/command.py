@@ -28,3 +28,8 @@ class StepCommand(Command, frozen=True, kw_only=True, omit_defaults=True, gc=Fal
 
 class TerminalCommand(Command, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """Closes the run; at most one per completion."""
+
+
+def command_type(kind: type[Command]) -> str:
+    """The wire's `type` of a command."""
+    return str(kind.__struct_config__.tag)

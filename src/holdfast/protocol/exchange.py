@@ -63,10 +63,11 @@ class Opening(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Opened(Struct, frozen=True, kw_only=True):
-    """`lost`: tasks that the worker holds and that are not its own any more."""
+    """`lost`: tasks that the worker holds and that are not its own any more. `commands`: the types this server takes."""
 
     station: str
     lost: list[str]
+    commands: list[str]
 
 
 class Closing(Struct, frozen=True, kw_only=True):

@@ -15,8 +15,11 @@ from functools import partial
 from random import random
 from typing import Any
 
+from holdfast.kernel.command import Command, command_type
 from holdfast.kernel.event import Recorded
+from holdfast.kernel.machine import Machine
 from holdfast.kernel.message import Refused
+from holdfast.kernel.task import Block
 from holdfast.protocol import exchange as wire
 from holdfast.protocol.entries import UnknownEvent, unpack
 from holdfast.sdk import errors
@@ -29,6 +32,7 @@ log = logging.getLogger("holdfast.worker")
 TOGETHER = 500  # reports in one request
 BYTES = 1 << 20  # of payload in one request, unless a single report has more
 ANSWER = 60.0  # seconds to wait for the answer to reports
+OURS = frozenset(command_type(kind) for kind in Machine().commands)
 AGAIN = 0.5  # seconds until a report is sent again that the server could not write
 
 
@@ -43,6 +47,7 @@ class Session:
         self._opening = opening
         self._http: HttpClient = access.client()
         self._station = ""
+        self._untaken: frozenset[str] = frozenset()  # commands that this release knows, and the server does not
         self._reports: deque[Pending] = deque()
         self._beats: dict[tuple[str, int, int], Pending] = {}
         self._out: list[Pending] = []
@@ -54,7 +59,7 @@ class Session:
     # -- reports
 
     def send(self, pending: Pending) -> None:
-        report = pending.report
+        report = self._fitted(pending) if self._untaken else pending.report
         if isinstance(report, wire.Beat):
             # Only the newest of an attempt counts; one that has not left yet leaves with what is known now.
             waiting = self._beats.setdefault((report.run_id, report.step, report.attempt), pending)
@@ -64,6 +69,27 @@ class Session:
                 return
         self._reports.append(pending)
         self._something.set()
+
+    def _fitted(self, pending: Pending) -> wire.Report:
+        """The report without what the server does not take: it is older than this SDK."""
+        report = pending.report
+        match report:
+            case wire.ActivityDone(resumed=wire.Resumed(commands=commands)) if self._refused(commands):
+                self.host.doubt(pending)  # the next task runs the code again, and says what is wrong
+                pending.again = False
+            case wire.TaskDone(commands=commands) if refused := self._refused(commands):
+                message = f"the server at {self.access.url} takes no command {refused!r}: it is older than this SDK"
+                block = Block(message=message, type="UnsupportedCommand", reason="unsupported_command")
+                pending.report = wire.TaskFailed(report.key, report.task_id, report.attempt, block)
+                if pending.run is not None:
+                    self.host.forget(pending.run)
+            case _:
+                pass
+        return pending.report
+
+    def _refused(self, commands: list[Command]) -> str | None:
+        types = (command_type(type(command)) for command in commands)
+        return next((name for name in types if name in self._untaken), None)
 
     @property
     def quiet(self) -> bool:
@@ -100,6 +126,7 @@ class Session:
             raise self._trouble(reply)
         opened = wire.decode_opened(reply.body)
         self._station = opened.station
+        self._untaken = OURS - frozenset(opened.commands)
         if opened.lost:
             host.lose(opened.lost)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+from holdfast.kernel.command import command_type
+from holdfast.kernel.machine import Machine
 from holdfast.protocol import exchange as wire
 from holdfast.protocol import requests as ask
 from holdfast.protocol.entries import pack
@@ -18,6 +20,7 @@ from holdfast.server.worker.lifecycle import leave
 from holdfast.server.worker.polls import watching
 from holdfast.server.workers import CommandContract, Worker
 
+_COMMANDS = sorted(command_type(kind) for kind in Machine().commands)
 _SLOTS = 100_000
 _NAME = 255
 
@@ -36,7 +39,7 @@ async def open_station(server: Server, call: Call) -> Answer:
         await server.recovery.deployed()
     desk = Desk(server, worker, opening)
     lost = server.stations.open(desk, opening.holding)
-    return Answer({}, raw=wire.encode(wire.Opened(station=desk.id, lost=lost)))
+    return Answer({}, raw=wire.encode(wire.Opened(station=desk.id, lost=lost, commands=_COMMANDS)))
 
 
 async def exchange(server: Server, call: Call) -> Answer:
