@@ -23,8 +23,9 @@ from holdfast.kernel.task import Block
 from holdfast.protocol import exchange as wire
 from holdfast.protocol.entries import UnknownEvent, unpack
 from holdfast.sdk import errors
-from holdfast.sdk.remote.host import Pending, RemoteHost
+from holdfast.sdk.remote.host import RemoteHost
 from holdfast.sdk.remote.http import HttpClient, Lost, NotHttp, Reply
+from holdfast.sdk.remote.reports import Pending
 from holdfast.sdk.remote.transport import PAUSES, Access, refusal, said_by
 
 log = logging.getLogger("holdfast.worker")

@@ -27,8 +27,9 @@ from holdfast.protocol import exchange as wire
 from holdfast.sdk.errors import ServerUnreachable
 from holdfast.sdk.guard.shims import install as install_shims
 from holdfast.sdk.registry import Guard, Registry, Types
-from holdfast.sdk.remote.host import Pending, RemoteExecutor, RemoteHost
+from holdfast.sdk.remote.host import RemoteHost
 from holdfast.sdk.remote.http import Lost
+from holdfast.sdk.remote.reports import Pending
 from holdfast.sdk.remote.session import Reset, Session
 from holdfast.sdk.remote.thread import LoopThread, new_loop
 from holdfast.sdk.remote.transport import PAUSES, Access
@@ -101,24 +102,19 @@ class AsyncWorker:
         machine = Machine()
         self.host = RemoteHost(
             loop,
+            machine,
+            self.registry,
+            self.worker_id,
             self._send,
             self._history,
             namespace=self.access.namespace,
             queue=self.queue,
-            threads=self._threads,
-            live=self._live,
-        )
-        self.executor = self.host.executor = RemoteExecutor(
-            self.host,
-            machine,
-            self.registry,
-            self.worker_id,
-            namespace=self.access.namespace,
-            queues=frozenset({self.queue}),
+            compatibility=self._compatibility,
             threads=self._threads,
             tasks=self._async_tasks,
-            compatibility=self._compatibility,
+            live=self._live,
         )
+        self.executor = self.host.executor
         known = {*machine.outcomes, *RULES.reactions}
         self._quiet = sorted(name for name, kind in machine.kinds.items() if kind not in known)
         self.session = Session(self.access, self.host, self._opening)
