@@ -53,7 +53,11 @@ class Operations:
         }
 
     async def call(self, request: ask.Request[R]) -> R:
-        return await self._table[type(request)](request)
+        return await self.begin(request)
+
+    def begin(self, request: ask.Request[R]) -> Awaitable[R]:
+        """The same; what needs no coroutine of its own is answered without one."""
+        return self._table[type(request)](request)
 
     # -- clients
 

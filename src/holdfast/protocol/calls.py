@@ -2,6 +2,10 @@
 
     POST /api/call/start-workflow   {"workflow_type": "order", ...}   ->   {"workflow_id": ..., "run_id": ...}
 
+Calls that are made at the same moment go together, and their answers come back one by one, as there are any:
+
+    POST /api/calls   {"calls": [["start-workflow", {...}], ["signal-workflow", {...}]]}   ->   [[1, {...}]] [[0, {...}]]
+
 A refusal keeps its reason and fields, so a caller cannot tell a server from an engine in its own process. A request that
 may be sent again carries a request id; `X-Holdfast-Again` says that an earlier try may have arrived.
 """
@@ -10,10 +14,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Raw, Struct
 
 from holdfast.kernel.decision import RunRow
 from holdfast.kernel.event import Recorded
@@ -33,6 +37,10 @@ VERSION = 1
 HEADER = "X-Holdfast-Protocol"
 AGAIN_HEADER = "X-Holdfast-Again"
 PATH = "/api/call/"
+MANY = "/api/calls"
+TOGETHER = 1000
+"""Calls in one request."""
+
 PATIENCE = 20.0
 """Seconds that a server keeps a call waiting for something to happen, before its caller has to ask again."""
 
@@ -43,6 +51,25 @@ class Refusal(Struct, frozen=True):
     reason: str
     message: str
     fields: dict[str, Any] = {}
+
+
+class Asked(Struct, frozen=True, array_like=True, gc=False):
+    """One of several calls."""
+
+    verb: str
+    request: Raw
+
+
+class Calls(Struct, frozen=True):
+    calls: Annotated[list[Asked], Meta(min_length=1, max_length=TOGETHER)]
+
+
+class Said(Struct, frozen=True, array_like=True, omit_defaults=True, gc=False):
+    """The answer to the call in this place. `status`: as if it had been made alone."""
+
+    place: int
+    body: Raw
+    status: int = 200
 
 
 class _Result(Struct, frozen=True, omit_defaults=True):
@@ -132,6 +159,7 @@ class Verb(NamedTuple):
 
 
 encode = msgspec.json.Encoder().encode
+decode_said = msgspec.json.Decoder(list[Said]).decode
 
 _PLAIN: dict[type[ask.Request[Any]], Any] = {
     ask.StartWorkflow: Started,

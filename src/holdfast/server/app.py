@@ -6,14 +6,11 @@ learns nothing about versions, bodies or namespaces, and a caller without a cred
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any
 
 import msgspec
 
-from holdfast.kernel.event import HistoryDamaged
-from holdfast.kernel.message import Refused
 from holdfast.protocol.calls import VERSION as OWN_VERSION
 from holdfast.protocol.versions import (
     CONTROL_PLANE,
@@ -25,13 +22,10 @@ from holdfast.protocol.versions import (
 from holdfast.server.auth import admit, within
 from holdfast.server.call import Call, Gone, Receive
 from holdfast.server.control.contract import control_plane
-from holdfast.server.problems import Problem, damaged, refused
+from holdfast.server.problems import Problem, problem_of
 from holdfast.server.routing import Answer, Route, Router
 from holdfast.server.server import Server
 from holdfast.server.table import ROUTES
-from holdfast.store import StoreError, Unavailable
-
-log = logging.getLogger("holdfast.server")
 
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
@@ -58,21 +52,9 @@ class App:
             answer = await route.handler(self._server, call)
         except Gone:
             return
-        except Problem as problem:
+        except Exception as error:
+            problem = problem_of(error, f"{call.method} {call.path}")
             answer = Answer(problem.body(), problem.status)
-        except Refused as refusal:
-            problem = refused(refusal)
-            answer = Answer(problem.body(), problem.status)
-        except Unavailable as error:
-            answer = _unavailable(error)
-        except HistoryDamaged as error:
-            log.error("%s %s: %s", call.method, call.path, error)
-            answer = Answer(damaged(error).body(), 500)
-        except StoreError as error:
-            answer = Answer(Problem(500, "storage_error", str(error)).body(), 500)
-        except Exception:
-            log.exception("%s %s failed", call.method, call.path)
-            answer = Answer(Problem(500, "internal_error", "the server made a mistake; its log says more").body(), 500)
         await self._send(route, call, answer if isinstance(answer, Answer) else Answer(answer), send)
 
     async def _admit(self, route: Route, call: Call) -> None:
@@ -115,6 +97,9 @@ class App:
             headers.append(_CONTROL_HEADER)
             if route is not None and route.operation is not None:
                 body = {**body, "control_plane": control_plane(route.operation, call, body)}
+        if answer.parts is not None:
+            await _send_parts(answer, headers, send)
+            return
         content = answer.raw if answer.raw is not None else _encode(body)
         headers.append((b"content-length", str(len(content)).encode()))
         if answer.status == 401:
@@ -123,6 +108,14 @@ class App:
             headers.append((b"retry-after", str(body.get("retry_after_seconds") or 1).encode()))
         await send({"type": "http.response.start", "status": answer.status, "headers": headers})
         await send({"type": "http.response.body", "body": content})
+
+
+async def _send_parts(answer: Answer, headers: list[tuple[bytes, bytes]], send: Send) -> None:
+    assert answer.parts is not None
+    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+    async for part in answer.parts:
+        await send({"type": "http.response.body", "body": part, "more_body": True})
+    await send({"type": "http.response.body", "body": b""})
 
 
 def _check_content_type(headers: Mapping[str, str]) -> None:
@@ -171,10 +164,3 @@ def _check_own_version(headers: Mapping[str, str]) -> None:
         requested_version=given,
         remediation="Install the same release of Holdfast on both sides.",
     )
-
-
-def _unavailable(error: Unavailable) -> Answer:
-    problem = Problem(
-        503, "storage_unavailable", f"the database cannot be used now: {error}", retryable=True, retry_after_seconds=1
-    )
-    return Answer(problem.body(), 503)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from typing import Any
 
@@ -10,6 +11,9 @@ import msgspec
 from holdfast.kernel.event import HistoryDamaged
 from holdfast.kernel.message import Refused
 from holdfast.protocol.history import iso
+from holdfast.store import StoreError, Unavailable
+
+log = logging.getLogger("holdfast.server")
 
 _AT = re.compile(r" - at `\$\.?(.*)`$")
 _MISSING = re.compile(r"Object missing required field `([^`]+)`")
@@ -93,8 +97,24 @@ def undecodable(error: msgspec.MsgspecError) -> Problem:
     return invalid(field, f"{field}: {said[0].lower()}{said[1:]}")
 
 
-def damaged(error: HistoryDamaged) -> Problem:
-    return Problem(500, "history_damaged", str(error))
+def problem_of(error: Exception, where: str) -> Problem:
+    """Whatever went wrong while a request was answered, as the answer. What is our own mistake is logged."""
+    match error:
+        case Problem():
+            return error
+        case Refused():
+            return refused(error)
+        case Unavailable():
+            said = f"the database cannot be used now: {error}"
+            return Problem(503, "storage_unavailable", said, retryable=True, retry_after_seconds=1)
+        case HistoryDamaged():
+            log.error("%s: %s", where, error)
+            return Problem(500, "history_damaged", str(error))
+        case StoreError():
+            return Problem(500, "storage_error", str(error))
+        case _:
+            log.error("%s failed", where, exc_info=error)
+            return Problem(500, "internal_error", "the server made a mistake; its log says more")
 
 
 def _errors(field: str, message: str) -> dict[str, Any]:

@@ -5,7 +5,7 @@ One function a route: it takes the server and the call, and gives the body of th
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from msgspec import Struct
@@ -25,12 +25,13 @@ Plane = Literal["open", "discovery", "worker", "control", "own"]
 
 
 class Answer(NamedTuple):
-    """`raw`: bytes of a type of its own, without the envelope of the plane."""
+    """`raw`: bytes of a type of its own, without the envelope of the plane. `parts`: the same, sent as they come."""
 
     body: Mapping[str, Any]
     status: int = 200
     raw: bytes | None = None
     content_type: str = "application/json"
+    parts: AsyncIterator[bytes] | None = None
 
 
 Handler = Callable[["Server", "Call"], Awaitable[Mapping[str, Any] | Answer]]

@@ -21,6 +21,7 @@ from holdfast.server.control import (
     starting,
     system,
     tenants,
+    together,
     tokens,
     webhooks,
     workflows,
@@ -44,6 +45,7 @@ async def asyncapi_document(server: Server, call: Call) -> Answer:
 ROUTES = [
     *house.ROUTES,
     *calls.ROUTES,
+    *together.ROUTES,
     *starting.ROUTES,
     *workflows.ROUTES,
     *detail.ROUTES,

@@ -1,12 +1,13 @@
 """A small HTTP/1.1 client: keep-alive connections, one request at a time on each, nothing else.
 
-Every reply that our server sends has a length; a proxy in between may send chunks. Made for many small requests: the whole
+Every reply that our server sends has a length, except one that is told line by line; a proxy in between may send chunks. Made for many small requests: the whole
 of a request is one write, the whole of a reply usually one read.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import NamedTuple, cast
 from urllib.parse import urlsplit
 
@@ -66,20 +67,27 @@ class _Connection(asyncio.Protocol):
         self._reply: asyncio.Future[Reply] | None = None
         self._received = b""
         self._needed = 0  # bytes until the reply is whole, once its head is read; 0: not known yet
+        self._line: Callable[[bytes], None] | None = None  # gets each line of a reply that comes in chunks
+        self._lines: Lines | None = None  # of the reply that is coming
         self.usable = True
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
 
-    def send(self, request: bytes) -> asyncio.Future[Reply]:
+    def send(self, request: bytes, line: Callable[[bytes], None] | None = None) -> asyncio.Future[Reply]:
         assert self._transport is not None
         self._reply = self._loop.create_future()
         self._received = b""
         self._needed = 0
+        self._line = line
+        self._lines = None
         self._transport.write(request)
         return self._reply
 
     def data_received(self, data: bytes) -> None:
+        if self._lines is not None:
+            self._read_lines(data)
+            return
         received = self._received = self._received + data if self._received else data
         if len(received) < self._needed:
             return
@@ -91,10 +99,24 @@ class _Connection(asyncio.Protocol):
         except (ValueError, IndexError):
             self._fail(NotHttp("what answered there does not speak HTTP"))
             return
-        if found is not None and self._reply is not None:
-            reply, self._reply, self._received = self._reply, None, b""
-            if not reply.done():
-                reply.set_result(found)
+        if found is not None:
+            self._answer(found)
+
+    def _answer(self, found: Reply) -> None:
+        reply, self._reply, self._received = self._reply, None, b""
+        if reply is not None and not reply.done():
+            reply.set_result(found)
+
+    def _read_lines(self, data: bytes) -> None:
+        assert self._lines is not None
+        try:
+            over = self._lines.feed(data)
+        except ValueError:
+            self._fail(NotHttp("what answered there does not speak HTTP"))
+            return
+        if over:
+            self._lines = None
+            self._answer(Reply(200, b""))
 
     def _whole(self, received: bytes) -> Reply | None:
         """The reply, as soon as all of it is there."""
@@ -115,6 +137,10 @@ class _Connection(asyncio.Protocol):
             self._needed = end + 4 + int(head[at + 17 : stop if stop > 0 else end])
             return None if len(received) < self._needed else Reply(status, received[end + 4 : self._needed])
         if b"\r\ntransfer-encoding: chunked" in head:
+            if self._line is not None and status == 200:
+                self._lines = Lines(self._line)
+                self._read_lines(received[end + 4 :])
+                return None
             body = _chunks(received, end + 4)
             return None if body is None else Reply(status, body)
         return Reply(status, b"")
@@ -135,6 +161,37 @@ class _Connection(asyncio.Protocol):
         self.usable = False
         if self._transport is not None:
             self._transport.close()
+
+
+class Lines:
+    """The body of a reply that comes in chunks, handed on line by line."""
+
+    def __init__(self, line: Callable[[bytes], None]) -> None:
+        self._line = line
+        self._received = b""
+        self._begun = b""  # of a line whose end has not come yet
+
+    def feed(self, data: bytes) -> bool:
+        """More of the body; true when that was all of it. A `ValueError` if this is no such body."""
+        received = self._received + data
+        at = 0
+        while True:
+            head = received.find(b"\r\n", at)
+            size = -1 if head < 0 else int(received[at:head].partition(b";")[0], 16)
+            if size < 0 or len(received) < head + size + 4:
+                self._received = received[at:]
+                if len(self._received) > LIMIT:
+                    raise ValueError("too much")
+                return False
+            if size == 0:
+                return True
+            self._text(received[head + 2 : head + 2 + size])
+            at = head + size + 4
+
+    def _text(self, text: bytes) -> None:
+        *whole, self._begun = (self._begun + text).split(b"\n")
+        for line in whole:
+            self._line(line)
 
 
 def _chunks(received: bytes, at: int) -> bytes | None:
@@ -165,13 +222,18 @@ class HttpClient:
         self._idle: list[_Connection] = []
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    async def post(self, path: str, body: bytes, seconds: float, more: str = "") -> Reply:
-        """Send and wait for the reply. `more`: further header lines. `Lost` if none comes."""
+    async def post(
+        self, path: str, body: bytes, seconds: float, more: str = "", line: Callable[[bytes], None] | None = None
+    ) -> Reply:
+        """Send and wait for the reply. `more`: further header lines. `Lost` if none comes.
+
+        `line`: called with each line of a reply that is told line by line; the reply itself then is only its end.
+        """
         connection = await self._connected()
         request = f"POST {self.origin.base}{path}".encode() + self._head + f"{len(body)}\r\n{more}\r\n".encode() + body
         alarm = asyncio.get_running_loop().call_later(seconds, connection.close)
         try:
-            reply = await connection.send(request)
+            reply = await connection.send(request, line)
         except BaseException:
             connection.close()
             raise

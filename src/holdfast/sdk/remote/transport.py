@@ -21,6 +21,7 @@ from holdfast.protocol import commands as tell
 from holdfast.protocol import requests as ask
 from holdfast.sdk import errors
 from holdfast.sdk.remote.http import HttpClient, Lost, NotHttp, Reply
+from holdfast.sdk.remote.together import Together
 
 R = TypeVar("R")
 
@@ -49,6 +50,7 @@ class HttpTransport:
     def __init__(self, access: Access, *, patience: float = 15.0) -> None:
         self.access = access
         self._http = access.client()
+        self._together = Together(self._http, REPLY_SECONDS)
         self._patience = patience  # seconds without any answer until a caller is told
 
     def close(self) -> None:
@@ -129,17 +131,20 @@ class HttpTransport:
             raise errors.RequestRefused(
                 "not_over_http", f"{request.__class__.__name__} works with an engine in the same process only"
             )
-        reply = await self.post(calls.PATH + verb.name, calls.encode(request))
+        reply = await self._answered(verb.name, calls.encode(request))
         return verb.decode_reply(reply.body)
 
-    async def post(self, path: str, body: bytes) -> Reply:
+    async def _answered(self, verb: str, body: bytes) -> Reply:
         """Send until there is an answer. Raises what the server refused, or that there is none."""
         pause = PAUSES[0]
         more = ""
         silent_since: float | None = None
         while True:
             try:
-                reply = await self._http.post(path, body, REPLY_SECONDS, more)
+                if more:
+                    reply = await self._http.post(calls.PATH + verb, body, REPLY_SECONDS, more)
+                else:
+                    reply = await self._together.post(verb, body)
             except Lost as lost:
                 if lost.sent:
                     more = _AGAIN

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
 from typing import Any
 
 import msgspec
@@ -22,18 +21,100 @@ from holdfast.server.server import Server
 _LIST_MAX = 1000
 
 
+class Begun:
+    """A call on its way to its answer. One that waits for something to happen is given up after a while, or by a drain."""
+
+    __slots__ = ("_alarm", "_given_up", "_not_yet", "_server", "_verb", "answer")
+
+    def __init__(
+        self, server: Server, verb: calls.Verb, answer: asyncio.Future[Any], not_yet: Any, seconds: float
+    ) -> None:
+        self.answer = answer
+        self._server = server
+        self._verb = verb
+        self._not_yet = not_yet  # what is said of something that has not happened so far; None: this does not wait
+        self._given_up = False
+        self._alarm: asyncio.TimerHandle | None = None
+        if not_yet is not None:
+            server.parked += 1
+            server.waiting[answer] = self.give_up
+            self._alarm = asyncio.get_running_loop().call_later(seconds, self.give_up)
+
+    def give_up(self) -> None:
+        if self._not_yet is not None and not self.answer.done():
+            self._given_up = True
+            self.answer.cancel()
+
+    def end(self) -> None:
+        """It has its answer, or nobody waits for it any more."""
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+            self._server.parked -= 1
+            self._server.waiting.pop(self.answer, None)
+
+    async def awaited(self) -> bytes:
+        try:
+            await self.answer
+        except asyncio.CancelledError:
+            if not self._given_up:
+                raise
+        finally:
+            self.end()
+        return self.body()
+
+    def body(self) -> bytes:
+        """The answer as it goes over the wire, or the error that it is."""
+        return self._verb.encode_reply(self._not_yet if self._given_up else self.answer.result())
+
+
+def begin(server: Server, call: Call, verb: calls.Verb, body: bytes | msgspec.Raw) -> Begun:
+    """Begin to answer a call."""
+    try:
+        request = verb.asked.decode(body or b"{}")
+    except msgspec.MsgspecError as error:
+        raise undecodable(error) from None
+    asked: Any = _placed(server, call, request)
+    seconds = calls.PATIENCE
+    not_yet: ask.Result | None = None
+    match asked:
+        case ask.RunWorkflow(start=start):
+            not_yet = ask.Result(workflow_id=start.workflow_id or "", run_id="", status=None)
+        case ask.AwaitResult(workflow_id=workflow_id):
+            seconds = _cut(asked.wait_seconds)
+            not_yet = ask.Result(workflow_id=workflow_id, run_id="", status=None)
+            asked = replace(asked, wait_seconds=None)
+        case tell.GetUpdate() | tell.UpdateWorkflow():
+            # What has been accepted is told by the engine, which knows how far it got: no cut from here.
+            asked = replace(asked, wait_seconds=_cut(asked.wait_seconds))
+        case _:
+            pass
+    if not_yet is not None and server.parked >= server.settings.max_parked_polls:
+        raise _full()
+    answer: asyncio.Future[Any] = asyncio.ensure_future(server.operations.begin(asked))
+    return Begun(server, verb, answer, not_yet, seconds)
+
+
+def refusal_body(refusal: Refused) -> bytes:
+    return calls.encode(calls.Refusal(refusal.reason, refusal.message, refusal.fields))
+
+
+def _full() -> Problem:
+    return Problem(
+        429,
+        "long_poll_capacity_exhausted",
+        "this server keeps as many calls waiting as it may (max_parked_polls); ask again in a second",
+        retryable=True,
+        retry_after_seconds=1,
+    )
+
+
 def _route(verb: calls.Verb) -> Route:
     async def answer(server: Server, call: Call) -> Answer:
         try:
-            request = verb.asked.decode(call.body or b"{}")
-        except msgspec.MsgspecError as error:
-            raise undecodable(error) from None
-        try:
-            reply = await _answered(server, _placed(server, call, request))
+            return Answer({}, raw=await begin(server, call, verb, call.body).awaited())
         except Refused as refusal:
-            body = calls.encode(calls.Refusal(refusal.reason, refusal.message, refusal.fields))
-            return Answer({}, 409, raw=body)
-        return Answer({}, raw=verb.encode_reply(reply))
+            return Answer({}, 409, raw=refusal_body(refusal))
 
     answer.__doc__ = f"{verb.request.__name__}, for clients of the same release."
     return Route("POST", calls.PATH + verb.name, answer, "own", OPERATOR, body=verb.request)
@@ -98,58 +179,8 @@ def _start(server: Server, call: Call, start: ask.StartWorkflow, again: bool) ->
     )
 
 
-async def _answered(server: Server, request: Any) -> Any:
-    """The answer; a call that waits for something is told after a while that it has not happened yet."""
-    match request:
-        case ask.RunWorkflow(start=start):
-            ended = await patiently(server, server.operations.call(request), calls.PATIENCE)
-            return ended or ask.Result(workflow_id=start.workflow_id or "", run_id="", status=None)
-        case ask.AwaitResult(workflow_id=workflow_id, wait_seconds=seconds):
-            ended = await patiently(server, server.operations.call(replace(request, wait_seconds=None)), _cut(seconds))
-            return ended or ask.Result(workflow_id=workflow_id, run_id="", status=None)
-        case tell.GetUpdate(wait_seconds=seconds) | tell.UpdateWorkflow(wait_seconds=seconds):
-            # What has been accepted is told by the engine, which knows how far it got: no cut from here.
-            return await server.operations.call(replace(request, wait_seconds=_cut(seconds)))
-        case _:
-            return await server.operations.call(request)
-
-
 def _cut(seconds: float | None) -> float:
     return calls.PATIENCE if seconds is None else min(seconds, calls.PATIENCE)
-
-
-async def patiently(server: Server, work: Awaitable[Any], seconds: float) -> Any:
-    """What comes of it, or None when the time is over or this server drains."""
-    if server.parked >= server.settings.max_parked_polls:
-        asyncio.ensure_future(work).cancel()
-        raise Problem(
-            429,
-            "long_poll_capacity_exhausted",
-            "this server keeps as many calls waiting as it may (max_parked_polls); ask again in a second",
-            retryable=True,
-            retry_after_seconds=1,
-        )
-    waiting = asyncio.ensure_future(work)
-    given_up = False
-
-    def give_up() -> None:
-        nonlocal given_up
-        given_up = True
-        waiting.cancel()
-
-    alarm = asyncio.get_running_loop().call_later(seconds, give_up)
-    server.parked += 1
-    server.waiting[waiting] = give_up
-    try:
-        return await waiting
-    except asyncio.CancelledError:
-        if given_up:
-            return None
-        raise
-    finally:
-        server.parked -= 1
-        server.waiting.pop(waiting, None)
-        alarm.cancel()
 
 
 ROUTES = [_route(verb) for verb in calls.VERBS.values()]
