@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from .kit import forgetful, remote
+from .kit import forgetful, no_threads, remote
 
 PATIENCE = 60  # some of them start processes
 
@@ -30,3 +30,4 @@ def _over_http(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
     if told_in.__name__.startswith("tests.sdk."):
         monkeypatch.setattr(told_in, "memory", remote)
         monkeypatch.setattr(told_in, "evicting", forgetful, raising=False)
+        monkeypatch.setattr(told_in, "no_threads", no_threads, raising=False)

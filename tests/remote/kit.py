@@ -90,6 +90,12 @@ def forgetful(*things: Any, **options: Any) -> Remote:
     return Remote(*things, live=0, **options)
 
 
+def no_threads(app: Remote) -> None:
+    """From now on every thread for activities is taken: the server has nowhere to send what is scheduled."""
+    for desk in app.house.server.stations:
+        desk.station.slots["activity"] = 0
+
+
 def retold(module: ModuleType, *, without: Container[str] = ()) -> dict[str, Any]:
     """The stories of a module of the SDK's tests that need nothing but `memory(...)` and `evicting(...)`, with their fixtures.
 

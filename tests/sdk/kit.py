@@ -47,6 +47,11 @@ def evicting(*things: Any, **options: Any) -> AsyncHoldfast:
     return Evicting(":memory:", things, **options)
 
 
+def no_threads(app: Any) -> None:
+    """From now on every thread for activities is taken: what is scheduled waits."""
+    app.executor.activities._free[False] = 0
+
+
 def names(history: Iterable[Recorded]) -> list[str]:
     return [entry.type for entry in history]
 

@@ -29,7 +29,7 @@ from holdfast import (
     workflow,
 )
 
-from .kit import StillWorld, events, eventually, evicting, memory, names, settle
+from .kit import StillWorld, events, eventually, evicting, memory, names, no_threads, settle
 
 APPS = [pytest.param(memory, id="live"), pytest.param(evicting, id="evicted after every task")]
 
@@ -378,7 +378,7 @@ async def test_the_deadline_closes_what_does_not_end() -> None:
 
 async def test_a_second_cancel_closes_at_once() -> None:
     async with memory(tidy, do) as app:
-        app.executor.activities._free[False] = 0  # nobody cleans up
+        no_threads(app)  # nobody cleans up
         run = await app.start(tidy, "t")
         await reach(app, "t", "SignalWaitOpened")
         assert await run.cancel() == "cancel_requested"
@@ -441,7 +441,7 @@ async def test_a_request_before_the_first_wait_is_met_there() -> None:
             return "both"
 
     async with memory(Early, do) as app:
-        app.executor.activities._free[False] = 0
+        no_threads(app)
         run = await app.start(Early, "e")
         await reach(app, "e", "ActivityScheduled")
         await run.pause()
@@ -453,7 +453,7 @@ async def test_a_request_before_the_first_wait_is_met_there() -> None:
 
 async def test_cancelling_again_with_the_same_request_id_changes_nothing() -> None:
     async with memory(tidy, do) as app:
-        app.executor.activities._free[False] = 0
+        no_threads(app)
         await app.start(tidy, "t")
         await reach(app, "t", "SignalWaitOpened")
         again = app.options(request_id="r").handle(tidy, "t")

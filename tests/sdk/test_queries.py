@@ -275,7 +275,12 @@ async def test_a_handle_of_one_run_is_about_that_run_alone() -> None:
         first = whole.of_run(whole.run_id)
         assert await first.update(Legs.say) == first.run_id
         await first.signal(letters, "a")
-        second = whole.of_run((await app.list(workflow_id="l"))[0].run_id)
+
+        async def latest() -> str | None:
+            run_id = (await app.list(workflow_id="l"))[0].run_id
+            return None if run_id == whole.run_id else run_id
+
+        second = whole.of_run(await eventually(latest, "the second run"))
         assert await second.query(Legs.look) == second.run_id != first.run_id
         assert await first.query(Legs.look) == first.run_id
         assert names(await first.history())[-1] == "WorkflowContinuedAsNew"

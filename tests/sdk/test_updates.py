@@ -541,14 +541,19 @@ async def test_a_bounded_wait_falls_back_to_where_the_update_stands() -> None:
         )
         status = await app.call(request)
         assert (status.update_status, status.wait_timed_out, status.wait_timeout_seconds) == ("accepted", True, 0.01)
-        wrong: Any = "status"
-        with pytest.raises(RequestRefused) as refused:
-            await app.call(tell.UpdateWorkflow(workflow_id="a", update_name="deposit", wait_for=wrong))
-        assert refused.value.reason == "invalid_wait_for"
         await run.unpause()
         with pytest.raises(RequestRefused) as refused:
             await app.call(tell.GetUpdate(workflow_id="a", update_id="nope"))
         assert refused.value.reason == "update_not_found"
+
+
+async def test_what_to_wait_for_is_one_of_two() -> None:
+    async with memory(Account) as app:
+        await app.start(Account, "a")
+        wrong: Any = "status"
+        with pytest.raises(RequestRefused) as refused:
+            await app.call(tell.UpdateWorkflow(workflow_id="a", update_name="deposit", wait_for=wrong))
+        assert refused.value.reason == "invalid_wait_for"
 
 
 def test_an_update_is_found_again_after_a_restart(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from holdfast import (
     workflow,
 )
 
-from .kit import events, eventually, evicting, memory, names
+from .kit import blocked, events, eventually, evicting, memory, names
 
 
 class Colour(Enum):
@@ -161,8 +161,7 @@ async def test_an_argument_of_the_wrong_kind_blocks_the_run_until_the_code_fits(
 
     async with memory(typed) as app:
         await app.start(elsewhere, "t", "not a number")
-        description = await app.describe("t")
-    assert description.liveness_state == "workflow_replay_blocked"
+        description = await blocked(app, "t")
     assert description.tasks[0].task.block is not None
     assert description.tasks[0].task.block.reason == "workflow_entry_arguments_mismatch"
 
