@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from queue import SimpleQueue
 from typing import Any, Protocol, TypeVar
 
@@ -29,8 +30,12 @@ class ThreadPool:
     CORE = 2
     PATIENCE = 2_000  # microseconds
 
-    def __init__(self, clock: Clock, size: int, name: str) -> None:
+    def __init__(
+        self, clock: Clock, size: int, name: str, around: Callable[[], AbstractContextManager[None]] = nullcontext
+    ) -> None:
+        """`around`: what is put around a series of results that are brought back together."""
         self._clock = clock
+        self._around = around
         self._size = size
         self._name = name
         self._jobs: SimpleQueue[tuple[Callable[[], Any], Callable[[Any], None]] | None] = SimpleQueue()
@@ -82,7 +87,8 @@ class ThreadPool:
     def _drain(self) -> None:
         self._draining = False  # before emptying: a result that arrives from now on posts again
         results = self._results
-        while results:
-            done, result = results.popleft()
-            self._busy -= 1
-            done(result)
+        with self._around():
+            while results:
+                done, result = results.popleft()
+                self._busy -= 1
+                done(result)

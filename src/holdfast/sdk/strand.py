@@ -9,8 +9,7 @@ from __future__ import annotations
 import asyncio.events
 import threading
 from asyncio import AbstractEventLoop
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from greenlet import getcurrent, greenlet
@@ -111,23 +110,25 @@ def enter(strand: Strand, value: Any) -> None:
             strand.switch(value)
 
 
-@contextmanager
-def hidden_loop() -> Generator[None, None, None]:
+class hidden_loop:  # noqa: N801 - used like the context managers of contextlib, without the cost of a generator
     """No event loop is running on this thread, as far as anybody can see. Worth doing once for many entries:
 
     asking for the running loop and setting it are system calls (asyncio checks for forks).
     """
-    if _pools.loop_hidden:
-        yield
-        return
-    outer = _get_running_loop()
-    _set_running_loop(None)
-    _pools.loop_hidden = True
-    try:
-        yield
-    finally:
-        _pools.loop_hidden = False
-        _set_running_loop(outer)
+
+    __slots__ = ("_mine", "_outer")
+
+    def __enter__(self) -> None:
+        self._mine = not _pools.loop_hidden
+        if self._mine:
+            self._outer = _get_running_loop()
+            _set_running_loop(None)
+            _pools.loop_hidden = True
+
+    def __exit__(self, *_: object) -> None:
+        if self._mine:
+            _pools.loop_hidden = False
+            _set_running_loop(self._outer)
 
 
 def suspend(loop: AbstractEventLoop | None) -> Any:

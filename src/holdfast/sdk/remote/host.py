@@ -27,6 +27,7 @@ from holdfast.sdk.remote.ahead import RemoteExecutor
 from holdfast.sdk.remote.reports import Pending, Reply, Reports
 from holdfast.sdk.remote.standing import Standings
 from holdfast.sdk.remote.tasks import FetchHistory, Held, Tasks
+from holdfast.sdk.strand import hidden_loop
 from holdfast.threads import ThreadPool
 
 REMEMBERED = 1000  # runs that have closed
@@ -69,7 +70,7 @@ class RemoteHost:
     ) -> None:
         clock = LoopClock(loop)
         self._loop = loop
-        self._pool = ThreadPool(clock, threads, "holdfast-activity")
+        self._pool = ThreadPool(clock, threads, "holdfast-activity", hidden_loop)  # results make code go on
         self._workflows = ThreadPool(clock, 1, "holdfast-workflow")
         self.executor = RemoteExecutor(
             self,
