@@ -50,21 +50,19 @@ class Remote(AsyncClient):
     async def __aenter__(self) -> Self:
         self.house = await House().__aenter__()
         try:
-            self.workers = [self._worker(queue) for queue in self._queues]
-            for worker in self.workers:
-                await worker.__aenter__()
+            self.worker = AsyncWorker(
+                self.house.url, self._things, queues=self._queues, token=TOKEN, drain=0.3, **self._options
+            )
+            await self.worker.__aenter__()
         except BaseException:
             await self.house.__aexit__()
             raise
-        super().__init__(self.house.url, token=TOKEN, exceptions=self.workers[0].registry.exceptions)
+        super().__init__(self.house.url, token=TOKEN, exceptions=self.worker.registry.exceptions)
         return self
-
-    def _worker(self, queue: str) -> AsyncWorker:
-        return AsyncWorker(self.house.url, self._things, queue=queue, token=TOKEN, drain=0.3, **self._options)
 
     @property
     def executor(self) -> Any:
-        return self.workers[0].executor
+        return self.worker.executor
 
     @property
     def engine(self) -> Any:
@@ -75,8 +73,7 @@ class Remote(AsyncClient):
         return self.house.server.store
 
     async def __aexit__(self, *_: object) -> None:
-        for worker in self.workers:
-            await worker.close()
+        await self.worker.close()
         await self.close()
         await self.house.__aexit__()
 

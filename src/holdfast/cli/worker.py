@@ -47,21 +47,18 @@ def command(
 
     wanted = sorted(queues or program.queues)
     try:
-        workers = [
-            AsyncWorker(
-                server,
-                program.things,
-                queue=queue,
-                token=token,
-                namespace=namespace,
-                types=program.types,
-                guard="off",  # loading has checked already
-                shims=True,
-                compatibility=build,
-                drain=drain,
-            )
-            for queue in wanted
-        ]
+        worker = AsyncWorker(
+            server,
+            program.things,
+            queues=wanted,
+            token=token,
+            namespace=namespace,
+            types=program.types,
+            guard="off",  # loading has checked already
+            shims=True,
+            compatibility=build,
+            drain=drain,
+        )
     except ValueError as wrong:
         raise Problem(str(wrong)) from None
 
@@ -69,4 +66,4 @@ def command(
         click.echo(f"{file} works for {server}, queue {', '.join(wanted)}")
 
     with told():
-        work(workers, ready)
+        work(worker, ready)

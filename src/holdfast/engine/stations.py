@@ -42,7 +42,7 @@ class Station:
         self,
         owner: str,
         namespace: str,
-        queue: str,
+        queues: frozenset[str],
         workflow_types: frozenset[str],
         activity_types: frozenset[str],
         async_types: frozenset[str],
@@ -53,7 +53,8 @@ class Station:
     ) -> None:
         self.owner = owner
         self.namespace = namespace
-        self.queue = queue
+        self.queues = queues
+        self.resting: frozenset[str] = frozenset()  # queues of which it takes nothing for now
         self.types = {"workflow": workflow_types, "activity": activity_types}
         self.async_types = async_types
         self.worker = worker
@@ -71,7 +72,8 @@ class Station:
         slot = self.slot(kind, lane.type)
         return (
             self.open
-            and lane.queue == self.queue
+            and lane.queue in self.queues
+            and lane.queue not in self.resting
             and lane.namespace == self.namespace
             and lane.type in self.types[kind]
             and self.used[slot] < self.slots[slot]
@@ -97,15 +99,17 @@ class Stations:
         return bool(self._by_queue)
 
     def add(self, station: Station) -> None:
-        self._by_queue.setdefault((station.namespace, station.queue), {})[station] = None
+        for queue in station.queues:
+            self._by_queue.setdefault((station.namespace, queue), {})[station] = None
 
     def remove(self, station: Station) -> list[Task]:
         """Take a station out; what it had is for others."""
-        place = (station.namespace, station.queue)
-        there = self._by_queue.get(place, {})
-        there.pop(station, None)
-        if not there:
-            self._by_queue.pop(place, None)
+        for queue in station.queues:
+            place = (station.namespace, queue)
+            there = self._by_queue.get(place, {})
+            there.pop(station, None)
+            if not there:
+                self._by_queue.pop(place, None)
         station.open = False
         for run in list(station.live):
             self.leave_home(run, station)

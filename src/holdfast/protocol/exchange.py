@@ -48,7 +48,7 @@ class Opening(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """`quiet`: events that live code of this worker has no use for; it is told how many there were."""
 
     worker_id: str
-    queue: str
+    queues: list[str]
     build_id: str | None = None
     sdk_version: str | None = None
     workflows: dict[str, Definition] = {}

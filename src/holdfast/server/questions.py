@@ -232,7 +232,7 @@ def _fits(worker: Worker, kinds: frozenset[str], question: Question) -> bool:
     return (
         inquiry.kind in kinds
         and worker.namespace == inquiry.namespace
-        and worker.task_queue == question.queue
+        and question.queue in worker.queues
         and _runs(worker, inquiry.workflow_type, None)
         and (inquiry.kind == "query" or _validates(worker, inquiry.workflow_type, inquiry.name))
     )

@@ -14,7 +14,8 @@ from holdfast.kernel.features import pause
 from holdfast.kernel.features.activity import CompleteActivity, FailActivity, HeartbeatActivity, HeartbeatReply
 from holdfast.kernel.features.workflow_task import CompleteWorkflowTask, FailWorkflowTask
 from holdfast.kernel.message import Refused
-from holdfast.kernel.task import Lease
+from holdfast.kernel.state import Run
+from holdfast.kernel.task import Lease, Task
 from holdfast.kernel.values import attempt_id, run_of, workflow_task_id
 from holdfast.protocol import exchange as wire
 from holdfast.protocol import requests as ask
@@ -94,7 +95,7 @@ class Reports:
             task_id=report.task_id,
             owner=self._owner,
             attempt=report.attempt,
-            commands=self._described(report.commands),
+            commands=self._described(report.commands, task),
             handled_failures=report.handled,
             met=report.met,
         )
@@ -139,7 +140,7 @@ class Reports:
             task_id=task_id,
             owner=self._owner,
             attempt=1,
-            commands=self._described(resumed.commands),
+            commands=self._described(resumed.commands, run),
             handled_failures=resumed.handled,
             met=resumed.met,
             lease=Lease(owner=self._owner),
@@ -166,9 +167,11 @@ class Reports:
             step=report.step, attempt=report.attempt, owner=self._owner, run_id=report.run_id, result=report.result
         )
 
-    def _described(self, commands: list[Command]) -> list[Command]:
-        worker = self._desk.worker
-        return [described(self._server, worker.namespace, worker.task_queue, command) for command in commands]
+    def _described(self, commands: list[Command], of: Task | Run | None) -> list[Command]:
+        """`of`: whose commands these are; new runs are on the same queue, if nothing else is said."""
+        namespace = self._desk.worker.namespace
+        queue = self._desk.worker.task_queue if of is None else of.routing.queue
+        return [described(self._server, namespace, queue, command) for command in commands]
 
     def _told(self, place: int, told: wire.Told) -> None:
         questions = self._server.questions
@@ -200,7 +203,7 @@ class Reports:
                     namespace=namespace,
                     lease_owner=self._owner,
                     workflow_task_attempt=report.attempt,
-                    commands=self._described(report.commands),
+                    commands=self._described(report.commands, self._engine.leases.get(report.task_id)),
                     handled_failures=report.handled,
                     met=report.met,
                     quiet=True,

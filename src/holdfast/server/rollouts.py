@@ -5,6 +5,8 @@ An intent outlives the workers it is about: a build that drains still drains whe
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -25,9 +27,11 @@ class Rollout(Struct, frozen=True, kw_only=True):
 class Rollouts:
     def __init__(self, store: Store) -> None:
         self._kept = Kept(store, "rollout", Rollout)
+        self.on_change: Callable[[], None] = lambda: None
 
     async def load(self) -> None:
         await self._kept.load()
+        self.on_change()
 
     def get(self, namespace: str, queue: str, build_id: str | None) -> Rollout:
         found = self._kept.get(namespace, _name(queue, build_id))
@@ -64,6 +68,7 @@ class Rollouts:
 
     async def _put(self, namespace: str, rollout: Rollout) -> Rollout:
         await self._kept.put(namespace, _name(rollout.queue, rollout.build_id), rollout)
+        self.on_change()
         return rollout
 
 

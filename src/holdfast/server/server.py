@@ -81,6 +81,7 @@ class Server:
         self.recovery.on_take_over.append(self._read_registries)
         self.stations = Desks()
         self.questions.desks = self.stations
+        self.rollouts.on_change = self.stations.look_at_rollouts
         try:
             await self._read_registries()
             self.recovery.on_foreign.append(self._changed_elsewhere)

@@ -53,7 +53,7 @@ class Desk:
         self.station = Station(
             worker.worker_id,
             worker.namespace,
-            worker.task_queue,
+            frozenset(opening.queues),
             frozenset(opening.workflows),
             frozenset(opening.activities),
             frozenset(opening.async_activities),
@@ -110,6 +110,15 @@ class Desk:
         """Take nothing more."""
         self.station.open = False
         self._take_back_undelivered()
+
+    def look_at_rollouts(self) -> None:
+        """Where the worker's build drains it takes nothing more; where it does so no longer, it is served again."""
+        station, worker = self.station, self.worker
+        draining = self.server.rollouts.draining
+        resting = frozenset(q for q in station.queues if draining(worker.namespace, q, worker.build_id))
+        before, station.resting = station.resting, resting
+        if before - resting:
+            self.server.engine.serve_station(station)
 
     def leave(self) -> None:
         """The server stops: the worker is told, so that it looks for the next one."""
@@ -354,6 +363,10 @@ class Desks:
             if task.state == "leased":  # what is still on its way to disk comes here, and goes back
                 desk.server.engine.matching.stations.give_back(task.id)
         desk.close()
+
+    def look_at_rollouts(self) -> None:
+        for desk in self:
+            desk.look_at_rollouts()
 
     def get(self, namespace: str, worker_id: str, id: str) -> Desk | None:
         desk = self._desks.get((namespace, worker_id))

@@ -54,6 +54,11 @@ class Worker(Struct, frozen=True, kw_only=True):
     task_slots: dict[str, int] = {}
     process_metrics: dict[str, Any] = {}
     heartbeat_interval_seconds: int | None = None
+    task_queues: list[str] = []  # of our own workers, which may serve several; `task_queue` is the first
+
+    @property
+    def queues(self) -> list[str]:
+        return self.task_queues or [self.task_queue]
 
     @property
     def workflow_types(self) -> frozenset[str] | None:
@@ -101,7 +106,7 @@ class Workers:
         return self._kept.all()
 
     def on(self, namespace: str, queue: str) -> list[Worker]:
-        return [worker for worker in self.of(namespace) if worker.task_queue == queue]
+        return [worker for worker in self.of(namespace) if queue in worker.queues]
 
     def last_heard(self, worker: Worker) -> Micros:
         return self._heard.get((worker.namespace, worker.worker_id), self._began)

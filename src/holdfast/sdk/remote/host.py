@@ -18,7 +18,6 @@ from holdfast.kernel.event import Recorded
 from holdfast.kernel.features.workflow_task import WorkflowAssignment
 from holdfast.kernel.machine import Machine
 from holdfast.kernel.message import Message, Refused
-from holdfast.kernel.values import Routing
 from holdfast.protocol import exchange as wire
 from holdfast.protocol.calls import Refusal
 from holdfast.protocol.entries import unpack
@@ -62,7 +61,7 @@ class RemoteHost:
         fetch: FetchHistory,
         *,
         namespace: str,
-        queue: str,
+        queues: frozenset[str],
         compatibility: str | None,
         threads: int,
         tasks: int,
@@ -78,14 +77,13 @@ class RemoteHost:
             registry,
             owner,
             namespace=namespace,
-            queues=frozenset({queue}),
+            queues=queues,
             threads=threads,
             tasks=tasks,
             compatibility=compatibility,
         )
         self._standings = Standings(self.executor, live)
-        routing = Routing(namespace=namespace, queue=queue)
-        self._tasks = Tasks(self, self.executor, self._standings, fetch, routing)
+        self._tasks = Tasks(self, self.executor, self._standings, fetch)
         self._reports = Reports(self.executor, self._standings, self._tasks, send)
         self._over: OrderedDict[str, None] = OrderedDict()  # runs that have closed lately
         self.leases: dict[str, int] = {}  # task id -> attempt, of all that is ours

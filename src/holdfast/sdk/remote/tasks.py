@@ -11,7 +11,6 @@ from holdfast.kernel.features.start import WorkflowStarted
 from holdfast.kernel.features.workflow_task import WorkflowAssignment
 from holdfast.kernel.message import Refused
 from holdfast.kernel.task import Task
-from holdfast.kernel.values import Routing
 from holdfast.protocol import exchange as wire
 from holdfast.protocol.entries import unpack
 from holdfast.sdk.fiber import Fiber
@@ -47,13 +46,11 @@ class Tasks:
         executor: RemoteExecutor,
         standings: Standings,
         fetch: FetchHistory,
-        routing: Routing,
     ) -> None:
         self._host = host
         self._executor = executor
         self._standings = standings
         self._fetch = fetch
-        self._routing = routing
         self._shown: dict[str, Shown] = {}  # by task id, until it is reported
         self._stash: dict[str, list[Recorded]] = {}
         self._held_back: dict[int, list[wire.TaskLease]] = {}
@@ -165,7 +162,7 @@ class Tasks:
                 run=lease.run,
                 kind="workflow",
                 type=lease.workflow_type,
-                routing=self._routing,
+                routing=started.routing,
                 available_at=0,
                 created_at=0,
                 state="leased",
@@ -175,7 +172,7 @@ class Tasks:
                 upto=lease.upto,
                 resume=lease.resume,
             ),
-            namespace=self._routing.namespace,
+            namespace=self._executor.namespace,
             workflow_id=lease.workflow_id,
             run_id=lease.run_id,
             run_key=lease.run,

@@ -1,4 +1,4 @@
-"""A worker of a server: runs the workflows and activities of one queue, the same code as embedded.
+"""A worker of a server: runs the workflows and activities of one queue or several, the same code as embedded.
 
     with Worker("http://127.0.0.1:8080", [order, charge], token="..."):
         ...                                     # works in the background until the block ends
@@ -44,6 +44,7 @@ class WorkerOptions(TypedDict, total=False):
     """Options of a worker, the same in both forms."""
 
     queue: str
+    queues: Iterable[str]
     token: str | None
     namespace: str
     threads: int
@@ -66,7 +67,8 @@ class AsyncWorker:
         server: str,
         register: Iterable[Any],
         *,
-        queue: str = "default",
+        queue: str | None = None,
+        queues: Iterable[str] | None = None,
         token: str | None = None,
         namespace: str = "default",
         threads: int = 200,
@@ -80,14 +82,17 @@ class AsyncWorker:
         worker_id: str | None = None,
         drain: float = 30.0,
     ) -> None:
-        """`live`: runs whose code is kept in memory between tasks. `drain`: seconds that running work gets to end."""
+        """`queue`, or `queues` for several: whose tasks it takes. Without either: `default`.
+
+        `live`: runs whose code is kept in memory between tasks. `drain`: seconds that running work gets to end.
+        """
         self.registry = Registry(types, guard)
         self.registry.register(register)
         if shims:
             install_shims()
         self.access = Access(server, token, namespace)
         self.access.client()  # a wrong address is a mistake of whoever wrote it, and is said right here
-        self.queue = queue
+        self.queues = _queues(queue, queues)
         self.worker_id = worker_id or f"{socket.gethostname()[:60]}-{os.getpid()}-{os.urandom(4).hex()}"
         self._threads = threads
         self._async_tasks = async_tasks
@@ -108,7 +113,7 @@ class AsyncWorker:
             self._send,
             self._history,
             namespace=self.access.namespace,
-            queue=self.queue,
+            queues=frozenset(self.queues),
             compatibility=self._compatibility,
             threads=self._threads,
             tasks=self._async_tasks,
@@ -180,7 +185,7 @@ class AsyncWorker:
         workflows = self.registry.workflows
         return wire.Opening(
             worker_id=self.worker_id,
-            queue=self.queue,
+            queues=self.queues,
             build_id=self._compatibility,
             sdk_version=__version__,
             workflows={type: definition.snapshot for type, definition in workflows.items()},
@@ -197,6 +202,19 @@ class AsyncWorker:
             quiet=self._quiet,
             holding=holding,
         )
+
+
+def _queues(queue: str | None, queues: Iterable[str] | None) -> list[str]:
+    if queues is None:
+        return ["default" if queue is None else queue]
+    if queue is not None:
+        raise TypeError("give queue= for one queue or queues= for several, not both")
+    if isinstance(queues, str):
+        raise TypeError(f"queues takes several: write queues=[{queues!r}]")
+    several = list(dict.fromkeys(queues))
+    if not several:
+        raise ValueError("queues names none; a worker serves at least one")
+    return several
 
 
 class Worker:
@@ -238,23 +256,20 @@ class Worker:
 
     def run(self) -> None:
         """Work until SIGTERM or Ctrl-C, then drain."""
-        work([self._worker], lambda: None)
+        work(self._worker, lambda: None)
 
 
-def work(workers: list[AsyncWorker], ready: Callable[[], None]) -> None:
-    """Work with all of these until SIGTERM or Ctrl-C, then drain. `ready`: called when all are there."""
+def work(worker: AsyncWorker, ready: Callable[[], None]) -> None:
+    """Work until SIGTERM or Ctrl-C, then drain. `ready`: called when the worker is at its server."""
     with asyncio.Runner(loop_factory=new_loop) as runner:
-        runner.run(_until_told(workers, ready))
+        runner.run(_until_told(worker, ready))
 
 
-async def _until_told(workers: list[AsyncWorker], ready: Callable[[], None]) -> None:
+async def _until_told(worker: AsyncWorker, ready: Callable[[], None]) -> None:
     loop = asyncio.get_running_loop()
     told = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, told.set)
-    async with contextlib.AsyncExitStack() as stack:
-        for worker in workers:
-            await stack.enter_async_context(worker)
+    async with worker:
         ready()
         await told.wait()
-        await asyncio.gather(*(worker.close() for worker in workers))

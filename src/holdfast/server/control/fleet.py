@@ -27,11 +27,13 @@ class BuildBody(Struct, frozen=True, kw_only=True):
     build_id: Annotated[str, Meta(min_length=1, max_length=255)] | None
 
 
-def status_of(server: Server, worker: Worker) -> str:
+def status_of(server: Server, worker: Worker, on: str | None = None) -> str:
+    """`on`: as far as this queue is concerned; otherwise all of those it serves."""
     if server.workers.stale(worker):
         return "stale"
-    draining = server.rollouts.draining(worker.namespace, worker.task_queue, worker.build_id)
-    return "draining" if draining else "active"
+    queues = worker.queues if on is None else [on]
+    draining = (server.rollouts.draining(worker.namespace, queue, worker.build_id) for queue in queues)
+    return "draining" if all(draining) else "active"
 
 
 def shown(server: Server, worker: Worker) -> dict[str, Any]:
@@ -52,7 +54,9 @@ async def workers(server: Server, call: Call) -> dict[str, Any]:
     return {
         "namespace": call.namespace,
         "workers": [
-            worker for worker in found if status in (None, worker["status"]) and queue in (None, worker["task_queue"])
+            worker
+            for worker in found
+            if status in (None, worker["status"]) and queue in (None, worker["task_queue"], *worker["task_queues"])
         ],
         "stale_after_seconds": server.settings.worker_stale_after_seconds,
     }
@@ -70,7 +74,7 @@ async def remove_worker(server: Server, call: Call) -> dict[str, Any]:
 
 
 async def queues(server: Server, call: Call) -> dict[str, Any]:
-    names = {worker.task_queue for worker in server.workers.of(call.namespace)}
+    names = {queue for worker in server.workers.of(call.namespace) for queue in worker.queues}
     names |= {name for _, namespace, name in server.engine.matching.backlog() if namespace == call.namespace}
     return {
         "namespace": call.namespace,
@@ -143,7 +147,7 @@ async def builds(server: Server, call: Call) -> dict[str, Any]:
         "namespace": call.namespace,
         "task_queue": name,
         "stale_after_seconds": server.settings.worker_stale_after_seconds,
-        "overlap": _overlap(server, serving),
+        "overlap": _overlap(server, name, serving),
         "build_ids": [
             _cohort(server, call.namespace, name, build, [w for w in serving if w.build_id == build])
             for build in sorted(known, key=lambda build: build or "")
@@ -151,9 +155,9 @@ async def builds(server: Server, call: Call) -> dict[str, Any]:
     }
 
 
-def _overlap(server: Server, serving: list[Worker]) -> dict[str, Any]:
+def _overlap(server: Server, name: str, serving: list[Worker]) -> dict[str, Any]:
     """Whether builds work side by side, and what a worker of the wrong one is told: a claim across builds is refused."""
-    live = sorted({worker.build_id or "" for worker in serving if status_of(server, worker) == "active"})
+    live = sorted({worker.build_id or "" for worker in serving if status_of(server, worker, name) == "active"})
     return {
         "live": len(live) > 1,
         "builds": [build or None for build in live],
@@ -163,7 +167,7 @@ def _overlap(server: Server, serving: list[Worker]) -> dict[str, Any]:
 
 
 def _cohort(server: Server, namespace: str, name: str, build: str | None, members: list[Worker]) -> dict[str, Any]:
-    states = [status_of(server, member) for member in members]
+    states = [status_of(server, member, name) for member in members]
     counts = {state: states.count(state) for state in STATUSES}
     prints: dict[str, set[str]] = {}
     for member in members:

@@ -23,6 +23,7 @@ from holdfast.server.workers import CommandContract, Worker
 _COMMANDS = sorted(command_type(kind) for kind in Machine().commands)
 _SLOTS = 100_000
 _NAME = 255
+_QUEUES = 100
 
 
 async def open_station(server: Server, call: Call) -> Answer:
@@ -59,11 +60,7 @@ async def exchange(server: Server, call: Call) -> Answer:
 
 
 async def _parked(server: Server, call: Call, desk: Desk, waiting: Waiting, seconds: float) -> bytes:
-    worker = desk.worker
-    if server.rollouts.draining(worker.namespace, worker.task_queue, worker.build_id):
-        desk.drain()
-        await asyncio.sleep(min(seconds, 1.0))
-        return wire.encode(wire.Exchanged())
+    desk.look_at_rollouts()
     alarm = asyncio.get_running_loop().call_later(max(0.0, min(seconds, wire.PARKED)), desk.expire, waiting)
     try:
         async with watching(server, call):
@@ -118,9 +115,11 @@ def _stopping() -> Problem:
 
 
 def _check(opening: wire.Opening) -> None:
-    for field in ("worker_id", "queue"):
-        if not 1 <= len(getattr(opening, field)) <= _NAME:
+    for field, name in (("worker_id", opening.worker_id), *(("queues", queue) for queue in opening.queues)):
+        if not 1 <= len(name) <= _NAME:
             raise invalid(field, f"{field} has 1 to {_NAME} characters")
+    if not 1 <= len(opening.queues) <= _QUEUES:
+        raise invalid("queues", f"a worker serves 1 to {_QUEUES} queues")
     for field in ("workflow_slots", "activity_slots", "async_slots"):
         if not 0 <= getattr(opening, field) <= _SLOTS:
             raise invalid(field, f"{field} is from 0 to {_SLOTS}")
@@ -132,7 +131,8 @@ def _registration(server: Server, call: Call, opening: wire.Opening) -> Worker:
     return Worker(
         worker_id=opening.worker_id,
         namespace=call.namespace,
-        task_queue=opening.queue,
+        task_queue=opening.queues[0],
+        task_queues=opening.queues,
         runtime="python",
         registered_at=now if before is None else before.registered_at,
         updated_at=now,
