@@ -118,7 +118,7 @@ class Desk:
         resting = frozenset(q for q in station.queues if draining(worker.namespace, q, worker.build_id))
         before, station.resting = station.resting, resting
         if before - resting:
-            self.server.engine.serve_station(station)
+            self.server.engine.serving.station(station)
 
     def leave(self) -> None:
         """The server stops: the worker is told, so that it looks for the next one."""

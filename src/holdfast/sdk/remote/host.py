@@ -134,6 +134,10 @@ class RemoteHost:
         """Whether anything of what was leased is still being worked on or reported."""
         return bool(self.leases)
 
+    def forget(self, run: int) -> None:
+        """Give up the live code of a run."""
+        self._standings.forget(run)
+
     # -- what comes from the server
 
     def deliver(self, deliveries: list[wire.Delivery]) -> None:
