@@ -355,9 +355,9 @@ class Machine:
         for count in self._awaited:
             awaited += count(run)
         idle = not flow.tasks and flow.next_wake is None
-        return instance_row(flow, awaited, idle and self._waits_outside(run))
+        return instance_row(flow, awaited, idle and self.waits_outside(run))
 
-    def _waits_outside(self, run: Run) -> bool:
+    def waits_outside(self, run: Run) -> bool:
         """Whether nothing has to move this run until somebody else does."""
         return run.open and any(rule(run) for rule in self._outside)
 
