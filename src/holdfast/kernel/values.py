@@ -37,6 +37,11 @@ def kind_at(place: str) -> Kind:
     return "schedule" if place.endswith(SCHEDULES) else "workflow"
 
 
+def home(place: str) -> str:
+    """The namespace that a place belongs to."""
+    return place.removesuffix(SCHEDULES)
+
+
 class Ids(Protocol):
     """Where fresh identity comes from: time-ordered, unique over all engines of a store."""
 

@@ -9,7 +9,8 @@ from msgspec import Struct
 from holdfast.kernel.failure import Failure
 from holdfast.kernel.features.start import Definition, Parent
 from holdfast.kernel.send import Parcel
-from holdfast.kernel.values import Micros, Routing
+from holdfast.kernel.turn import Turn
+from holdfast.kernel.values import Micros, Routing, home
 
 
 class StartFromParent(Parcel, frozen=True, kw_only=True, omit_defaults=True):
@@ -46,6 +47,24 @@ class StopFromParent(Parcel, frozen=True, kw_only=True, omit_defaults=True):
     parent_instance_id: str
     parent_run_id: str
     answer: bool
+
+
+def stop(turn: Turn, call: str, instance: str, policy: str, reason: str, *, answer: bool) -> None:
+    """Tell a workflow that this one has started to end. A schedule keeps what it starts in another place than itself."""
+    turn.send(
+        home(turn.flow.namespace),
+        instance,
+        StopFromParent(
+            child_call_id=call,
+            policy=policy,
+            reason=reason,
+            request_id=f"parent-stop:{call}:{policy}",
+            parent_namespace=turn.flow.namespace,
+            parent_instance_id=turn.flow.workflow_id,
+            parent_run_id=turn.run.run_id,
+            answer=answer,
+        ),
+    )
 
 
 class PolicyAnswer(Parcel, frozen=True, kw_only=True, omit_defaults=True):

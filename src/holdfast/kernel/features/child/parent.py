@@ -12,7 +12,7 @@ from holdfast.kernel.features.child.parcels import (
     PolicyAnswer,
     SignalFromParent,
     StartFromParent,
-    StopFromParent,
+    stop,
 )
 from holdfast.kernel.features.child.records import (
     POLICIES,
@@ -154,7 +154,7 @@ def cancel(turn: Turn, command: CancelChild) -> None:
     if child is not None and groups.held_back(turn.run, command.step):
         _never_started(turn, child)
     elif child is not None:
-        _stop(
+        stop(
             turn,
             child.scheduled.child_call_id,
             child.scheduled.child_workflow_instance_id,
@@ -344,7 +344,7 @@ def unanswered(run: Run) -> list[OpenChild]:
 def _enforce(turn: Turn, child: OpenChild) -> None:
     policy = child.parent_close_policy
     reason = f"parent workflow {turn.flow.workflow_id} closed: {turn.run.closed_reason} (policy {policy})"
-    _stop(turn, child.child_call_id, child.child_workflow_instance_id, policy, reason, answer=True)
+    stop(turn, child.child_call_id, child.child_workflow_instance_id, policy, reason, answer=True)
 
 
 def still_open(run: Run) -> list[OpenChild]:
@@ -371,23 +371,6 @@ def _inherited(run: Run) -> list[OpenChild]:
     left = [] if started is None else started.open_children
     part = run.parts.get(Children) if left else None
     return left if part is None else [child for child in left if child.child_call_id not in part.gone]
-
-
-def _stop(turn: Turn, call: str, instance: str, policy: str, reason: str, *, answer: bool) -> None:
-    turn.send(
-        turn.flow.namespace,
-        instance,
-        StopFromParent(
-            child_call_id=call,
-            policy=policy,
-            reason=reason,
-            request_id=f"parent-stop:{call}:{policy}",
-            parent_namespace=turn.flow.namespace,
-            parent_instance_id=turn.flow.workflow_id,
-            parent_run_id=turn.run.run_id,
-            answer=answer,
-        ),
-    )
 
 
 def policy_answered(turn: Turn, message: Deliver) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from msgspec.structs import replace
 
 from holdfast.kernel.features import close
-from holdfast.kernel.features.child.parcels import ChildReport, StopFromParent
+from holdfast.kernel.features.child.parcels import ChildReport, stop
 from holdfast.kernel.features.delivery import Deliver
 from holdfast.kernel.features.schedule import messages
 from holdfast.kernel.features.schedule.action import StartFromSchedule, workflow_id_of
@@ -30,7 +30,6 @@ from holdfast.kernel.features.schedule.records import (
     ScheduleTriggered,
     ScheduleTriggerSkipped,
     Started,
-    home,
     of,
 )
 from holdfast.kernel.features.schedule.spec import Fire, fires, missed, window
@@ -38,7 +37,7 @@ from holdfast.kernel.features.start import Parent
 from holdfast.kernel.message import Refused
 from holdfast.kernel.state import Run, Workflow
 from holdfast.kernel.turn import Turn
-from holdfast.kernel.values import SECOND, Micros
+from holdfast.kernel.values import SECOND, Micros, home
 
 ROLL_OVER = 500  # events, after which a schedule goes on in a new history
 BACKFILL = 1000  # occurrences of one backfill
@@ -304,20 +303,8 @@ def _send_start(turn: Turn, schedule: Schedule, started: Started) -> None:
 
 def _stop_others(turn: Turn, schedule: Schedule, policy: str) -> None:
     for started in schedule.running.values():
-        turn.send(
-            home(turn.flow.namespace),
-            started.workflow_id,
-            StopFromParent(
-                child_call_id=started.workflow_id,
-                policy=policy,
-                reason=f"schedule {schedule.schedule_id} starts the next one",
-                request_id=f"parent-stop:{started.workflow_id}:{policy}",
-                parent_namespace=turn.flow.namespace,
-                parent_instance_id=turn.flow.workflow_id,
-                parent_run_id=turn.run.run_id,
-                answer=False,
-            ),
-        )
+        reason = f"schedule {schedule.schedule_id} starts the next one"
+        stop(turn, started.workflow_id, started.workflow_id, policy, reason, answer=False)
 
 
 # -- what comes back

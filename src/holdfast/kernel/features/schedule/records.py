@@ -16,7 +16,7 @@ from holdfast.kernel.event import Event, Recorded
 from holdfast.kernel.features import close, search
 from holdfast.kernel.features.schedule.spec import Fire, Spec
 from holdfast.kernel.state import Run
-from holdfast.kernel.values import SCHEDULES, Micros, Routing
+from holdfast.kernel.values import Micros, Routing
 
 Overlap = Literal["skip", "buffer_one", "buffer_all", "cancel_other", "terminate_other", "allow_all"]
 OVERLAPS: tuple[Overlap, ...] = get_args(Overlap)
@@ -211,11 +211,6 @@ def of(run: Run) -> Schedule | None:
 
 def plan_of(event: ScheduleCreated | ScheduleUpdated) -> Plan:
     return Plan(**{name: getattr(event, name) for name in PLAN})
-
-
-def home(place: str) -> str:
-    """The namespace whose schedules live at this place."""
-    return place.removesuffix(SCHEDULES)
 
 
 # -- folds
