@@ -9,7 +9,7 @@ import time
 from typing import Any
 
 from .faults import CLASSES
-from .runner import Tally, command, report, run, shrink, trace
+from .runner import Tally, command, run, shrink, trace
 from .simulation import simulate
 
 
@@ -60,8 +60,11 @@ def many(seeds: range, options: dict[str, Any], processes: int) -> int:
     began = time.perf_counter()
     tally = Tally()
     shown = began
+    sample = dict.fromkeys(seeds[:: max(50, len(seeds) // 20)], "")
     for done in run(seeds, options, processes):
         tally.add(done)
+        if done.seed in sample:
+            sample[done.seed] = done.digest
         if done.law is not None:
             print(f"\nseed {done.seed} breaks: {done.why}"[:1200], flush=True)
         now = time.perf_counter()
@@ -75,8 +78,8 @@ def many(seeds: range, options: dict[str, Any], processes: int) -> int:
             )
             print(f"\r{line}" if sys.stdout.isatty() else line, end="" if sys.stdout.isatty() else "\n", flush=True)
     print()
-    summary(tally)
-    code = same_twice(seeds, options) or 0
+    summary(tally, time.perf_counter() - began)
+    code = same_twice(sample, options, processes)
     for failed in tally.failures[:3]:
         told(failed.seed, options, failed.law or "")
     empty = tally.vacuous(options.get("faults")) if len(seeds) >= 100 else []
@@ -85,18 +88,21 @@ def many(seeds: range, options: dict[str, Any], processes: int) -> int:
     return 1 if tally.failures or empty else code
 
 
-def summary(tally: Tally) -> None:
+def summary(tally: Tally, seconds: float) -> None:
     for title, counts in (("faults", tally.fired), ("operations", tally.succeeded), ("features", tally.features)):
         print(f"{title}: " + ", ".join(f"{name} {count}" for name, count in sorted(counts.items())))
     print(f"checks: {sum(tally.checks.values())} of {len(tally.checks)} laws")
+    print(
+        f"{tally.seeds} seeds, {tally.operations} operations, {sum(tally.fired.values())} faults,"
+        f" {len(tally.failures)} failed; {seconds:.0f} seconds, {tally.operations / seconds:.0f} operations per second"
+    )
 
 
-def same_twice(seeds: range, options: dict[str, Any]) -> int:
-    """One seed in fifty is run again: its log must be the same, byte for byte."""
-    sample = list(seeds)[:: max(50, len(seeds) // 20)]
-    for seed in sample:
-        if report(seed, options).digest != report(seed, options).digest:
-            print(f"seed {seed} gives another log the second time")
+def same_twice(sample: dict[int, str], options: dict[str, Any], processes: int) -> int:
+    """Some seeds are run again, whichever process they get: their logs must be the same, byte for byte."""
+    for again in run(sample, options, processes):
+        if again.digest != sample[again.seed]:
+            print(f"seed {again.seed} gives another log the second time")
             return 1
     print(f"{len(sample)} seeds run twice, the same logs byte for byte")
     return 0

@@ -248,6 +248,10 @@ class Auditor:
                 expected = set(self.machine.expect(self.fold(loaded)).tasks)
                 rows = {task.id for task in loaded.tasks}
                 self.must(rows == expected, "I8 what was lost or forged is mended", (key, rows ^ expected))
+                self.must(loaded.row.expects == len(rows), "I8 a count that was forged is mended", key)
+                shut = self.runs[loaded.run.key].closed is not None
+                told = not shut or loaded.run.closed_at is not None
+                self.must(told, "I8 the index of a run that is over says so again", loaded.row.workflow_id)
 
     def bounds(self, flow: Workflow, rows: dict[str, Task]) -> None:
         """A bounded group has no more leaves in flight than it may."""

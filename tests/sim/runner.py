@@ -7,7 +7,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -77,17 +77,20 @@ def _report(seed: int, options: dict[str, Any]) -> Report:
     )
 
 
+PORTION = 4
+"""Seeds that a process takes at once."""
+
+PORTIONS = 40
+"""Then another process takes over: code that must never be unwound stays in memory as long as its process lives."""
+
+
 def run(seeds: Iterable[int], options: dict[str, Any], processes: int) -> Iterator[Report]:
+    """The reports in the order of the seeds."""
     if processes == 1:
         yield from (report(seed, options) for seed in seeds)
         return
-    with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
-        yield from pool.map(report, seeds, _for_ever(options), chunksize=4)
-
-
-def _for_ever(value: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    while True:
-        yield value
+    with get_context("spawn").Pool(processes, maxtasksperchild=PORTIONS) as pool:
+        yield from pool.imap(partial(report, options=options), seeds, chunksize=PORTION)
 
 
 class Tally:

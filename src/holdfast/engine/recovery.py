@@ -13,6 +13,7 @@ from typing import Any
 
 from holdfast.engine.engine import Engine
 from holdfast.engine.world import Alarm
+from holdfast.kernel.features import pause
 from holdfast.kernel.features.lease import Release
 from holdfast.kernel.features.reconcile import Reconcile
 from holdfast.kernel.message import Message
@@ -45,6 +46,7 @@ class Recovery:
         self._up = False  # as the holder: what was on disk has been picked up
         self._unheard = False  # leases of the engine before are still to be asked after
         self._sweep_from = 0
+        self._ready_from: tuple[Micros, int, str] | None = None
         self._ask_from = 0
         self.fingerprints: dict[str, str | None] = {}
         self.on_take_over: list[
@@ -268,21 +270,29 @@ class Recovery:
             self.look_again(key)
         for callback in self.on_sweep:
             callback()
-        return not suspects and not after
+        return not suspects and not after and self._ready_from is None
 
     async def stuck(self) -> list[Task]:
-        """Tasks that should have gone on by now: leased to nobody who is alive, or ready and in no lane."""
+        """Tasks that should have gone on by now: leased to nobody who is alive, or ready and in no lane, a page at a time."""
         engine = self._engine
         held = self._held()
         found = [t for t in await engine.store.leased() if t.until is None and t.id not in held]
         overdue = engine.world.now() - OVERDUE
+        page = await engine.store.ready(PAGE, self._ready_from)
+        more = len(page) == PAGE and page[-1].available_at <= overdue
+        self._ready_from = (page[-1].available_at, page[-1].workflow, page[-1].id) if more else None
         # Ready for a while, and no lane has it: its wake-up was lost.
         found += [
             task
-            for task in await engine.store.ready(PAGE)
-            if task.available_at <= overdue and not engine.matching.knows(task.id)
+            for task in page
+            if task.available_at <= overdue and not engine.matching.knows(task.id) and not self._withheld(task)
         ]
         return found
+
+    def _withheld(self, task: Task) -> bool:
+        """Whether its run is known to be paused: then it stands where it should."""
+        entry = self._engine.cache.get(task.workflow)
+        return entry is not None and entry.flow.run is not None and not pause.allows(entry.flow.run)
 
     def look_again(self, key: int) -> bool:
         """Fold an instance anew from disk and reconcile it, unless it is moving."""

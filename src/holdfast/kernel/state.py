@@ -101,6 +101,7 @@ class Workflow:
     """An instance: durable identity, its current run, and the rows beside history."""
 
     __slots__ = (
+        "amiss",
         "busy",
         "command_sequence",
         "cursor",
@@ -133,6 +134,7 @@ class Workflow:
         self.busy: str | None = None  # the leased workflow task: code is in the middle of it
         # Accepted while code was in the middle of a task; they become history right behind what that task decides.
         self.held: list[tuple[Event, Context]] = []
+        self.amiss = False  # its rows on disk say another count of tasks, or another end, than it has
 
     def keep(self, task: Task) -> None:
         """Take a task row in, new or changed."""

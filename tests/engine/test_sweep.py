@@ -1,0 +1,101 @@
+"""The sweep comes back for what does not move, and only for that."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from holdfast import AsyncHoldfast, wait, workflow
+from holdfast.engine import recovery
+from holdfast.kernel.machine import Machine
+from holdfast.store import Loaded, Now, Store
+from tests.sim.disk import Disk, MemoryStore, Seam
+from tests.sim.virtual import VirtualWorld, run
+
+
+@workflow(type="greeting")
+def greeting() -> str:
+    return "hello"
+
+
+@workflow(type="patient", signals=["go"])
+def patient() -> str:
+    return wait("go")
+
+
+class Counted(MemoryStore):
+    """Counts how often something was folded from it."""
+
+    loads = 0
+
+    def load(self, key: int) -> Now[Loaded | None]:
+        self.loads += 1
+        return super().load(key)
+
+
+class OnDisk(AsyncHoldfast):
+    def __init__(self, disk: Disk, world: Callable[[], VirtualWorld]) -> None:
+        super().__init__("simulated", [greeting, patient], guard="off", world=world)
+        self.disk = disk
+
+    def _open_store(self, machine: Machine, offload: Any) -> Now[Store]:
+        self.counted = Counted(self.disk, machine.kinds, Seam())
+        return Now(self.counted)
+
+    async def loads_during(self, seconds: float) -> int:
+        before = self.counted.loads
+        await asyncio.sleep(seconds)
+        return self.counted.loads - before
+
+
+def test_rows_that_say_something_else_are_written_again_once() -> None:
+    async def story(world: Callable[[], VirtualWorld]) -> None:
+        disk = Disk()
+        async with OnDisk(disk, world) as app:
+            await app.execute(greeting, "over")
+            await app.start(patient, "waits")
+            over = next(run for run in disk.runs.values() if run.workflow_id == "over")
+            disk.runs[over.key] = replace(over, status="pending", closed_reason=None, closed_at=None)
+            waits = disk.workflows[disk.names["default", "waits"]]
+            disk.workflows[waits.key] = replace(waits, expects=waits.expects + 1)
+            assert await app.loads_during(400) >= 2
+            assert disk.runs[over.key] == over
+            assert disk.workflows[waits.key].expects == waits.expects
+            assert await app.loads_during(3600) == 0
+
+    run(1, story)
+
+
+def test_what_is_withheld_is_not_taken_for_stuck() -> None:
+    async def story(world: Callable[[], VirtualWorld]) -> None:
+        disk = Disk()
+        async with OnDisk(disk, world) as app:
+            handle = await app.start(patient, "waits")
+            await handle.pause()
+            await handle.signal("go", "on")
+            assert [task.state for task in disk.all_tasks()] == ["ready"]
+            assert await app.loads_during(3600) == 0
+            await handle.unpause()
+            assert await handle.result() == "on"
+
+    run(1, story)
+
+
+def test_a_long_backlog_hides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recovery, "PAGE", 3)
+
+    async def story(world: Callable[[], VirtualWorld]) -> None:
+        disk = Disk()
+        async with OnDisk(disk, world) as app:
+            for number in range(8):
+                await app.options(queue="nobody serves it").start(greeting, f"w{number}")
+            app.engine.matching.forget_tasks()
+            await asyncio.sleep(60)
+            assert all(app.engine.matching.knows(task.id) for task in disk.all_tasks())
+            assert len(list(disk.all_tasks())) == 8
+
+    run(1, story)
