@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from holdfast import AsyncHoldfast, wait, workflow
+from holdfast import AsyncHoldfast, activity, spawn, wait, workflow
 from holdfast.engine import recovery
 from holdfast.kernel.machine import Machine
 from holdfast.store import Loaded, Now, Store
@@ -27,6 +27,17 @@ def patient() -> str:
     return wait("go")
 
 
+@activity(queue="nobody serves it")
+def elsewhere() -> str:
+    return "never"
+
+
+@workflow(type="both", signals=["go"])
+def both() -> str:
+    spawn(elsewhere)
+    return wait("go")
+
+
 class Counted(MemoryStore):
     """Counts how often something was folded from it."""
 
@@ -39,7 +50,7 @@ class Counted(MemoryStore):
 
 class OnDisk(AsyncHoldfast):
     def __init__(self, disk: Disk, world: Callable[[], VirtualWorld]) -> None:
-        super().__init__("simulated", [greeting, patient], guard="off", world=world)
+        super().__init__("simulated", [greeting, patient, both, elsewhere], guard="off", world=world)
         self.disk = disk
 
     def _open_store(self, machine: Machine, offload: Any) -> Now[Store]:
@@ -97,5 +108,27 @@ def test_a_long_backlog_hides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
             await asyncio.sleep(60)
             assert all(app.engine.matching.knows(task.id) for task in disk.all_tasks())
             assert len(list(disk.all_tasks())) == 8
+
+    run(1, story)
+
+
+def test_a_row_that_is_lost_is_not_forgotten_over_what_comes_meanwhile() -> None:
+    async def story(world: Callable[[], VirtualWorld]) -> None:
+        disk = Disk()
+        async with OnDisk(disk, world) as app:
+            handle = await app.start(both, "waits")
+            await handle.pause()
+            key = disk.names["default", "waits"]
+            (lost,) = disk.tasks[key]
+            del disk.tasks[key][lost]
+            entry = app.engine.cache.get(key)
+            assert entry is not None
+            app.engine.discard_cached(entry)
+            await handle.signal("go", "on")
+            assert lost not in disk.tasks[key]
+            assert disk.workflows[key].expects == len(disk.tasks[key]) + 1
+            await asyncio.sleep(60)
+            assert lost in disk.tasks[key]
+            assert disk.workflows[key].expects == len(disk.tasks[key]) == 2
 
     run(1, story)

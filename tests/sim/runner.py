@@ -89,7 +89,7 @@ def run(seeds: Iterable[int], options: dict[str, Any], processes: int) -> Iterat
     if processes == 1:
         yield from (report(seed, options) for seed in seeds)
         return
-    with get_context("spawn").Pool(processes, maxtasksperchild=PORTIONS) as pool:
+    with get_context("spawn").Pool(processes, gc.freeze, maxtasksperchild=PORTIONS) as pool:
         yield from pool.imap(partial(report, options=options), seeds, chunksize=PORTION)
 
 

@@ -431,7 +431,7 @@ def _world(sim: Simulation) -> Iterator[None]:
     logger.handlers, logger.propagate = [listener], False
     logger.setLevel(logging.WARNING)
     kept = recovery.NOTICE, recovery.TAKE_OVER, executor.SLOW, firing.ROLL_OVER
-    recovery.NOTICE, recovery.TAKE_OVER = 3 * SECOND, 2 * SECOND  # type: ignore[misc]
+    recovery.NOTICE, recovery.TAKE_OVER = 5 * SECOND, 4 * SECOND  # type: ignore[misc]
     executor.SLOW = math.inf
     firing.ROLL_OVER = 30  # type: ignore[misc]
     programs.ledger.__init__()  # type: ignore[misc]

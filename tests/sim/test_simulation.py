@@ -13,7 +13,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 
-BATCHES = 20
+BATCHES = 30
 BATCH = 10
 OPTIONS = {"operations": 100}
 

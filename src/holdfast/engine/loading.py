@@ -95,6 +95,7 @@ class Loading:
                 flow.keep(task)
                 watch(run, task)
             self._engine.machine.agenda.rearm(flow, self._engine.world.now(), self._rearmed)
-            flow.amiss = row.expects != len(loaded.tasks) or (loaded.run.closed_at is None) != run.open
+            flow.missing = row.expects - len(loaded.tasks)
+            flow.amiss = flow.missing != 0 or (loaded.run.closed_at is None) != run.open
         flow.held = list(row.held)
         return flow

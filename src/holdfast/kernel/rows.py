@@ -47,7 +47,7 @@ def instance_row(flow: Workflow, awaited: int, outside: bool) -> WorkflowRow:
         flow.command_sequence,
         flow.cursor,
         flow.next_wake,
-        len(flow.tasks),
+        len(flow.tasks) + flow.missing,  # a row that is lost is not forgotten until it has been looked for
         0 if run is None else run.length,
         0 if run is None else run.checksum,
         flow.reserved_at,

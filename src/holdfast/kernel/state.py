@@ -109,6 +109,7 @@ class Workflow:
         "held",
         "key",
         "last",
+        "missing",
         "namespace",
         "next_wake",
         "reserved_at",
@@ -134,6 +135,7 @@ class Workflow:
         self.busy: str | None = None  # the leased workflow task: code is in the middle of it
         # Accepted while code was in the middle of a task; they become history right behind what that task decides.
         self.held: list[tuple[Event, Context]] = []
+        self.missing = 0  # task rows that its own row counts and nobody found; below zero: that it does not count
         self.amiss = False  # its rows on disk say another count of tasks, or another end, than it has
 
     def keep(self, task: Task) -> None:

@@ -80,7 +80,7 @@ def reconcile(turn: Turn, message: Reconcile) -> None:
         turn.put(replace(task, repair_count=1))
         result.restored.append(id)
     if flow.amiss and flow.run is not None and flow.tasks.keys() == expected.keys():
-        flow.amiss = False
+        flow.amiss, flow.missing = False, 0
         turn.index()  # what the rows say of it is written again, or the sweep would come back for ever
     if (message.ask or message.force) and flow.run is not None:
         turn.machine.ask(turn)
