@@ -51,18 +51,10 @@ class Report(NamedTuple):
 
 
 def report(seed: int, options: dict[str, Any]) -> Report:
-    found = _report(seed, options)
-    logging.disable()  # code that was killed may say that it did not end
-    gc.collect()
-    logging.disable(logging.NOTSET)
-    return found
-
-
-def _report(seed: int, options: dict[str, Any]) -> Report:
     began = time.perf_counter()
     sim = simulate(seed, **options)
     broken = sim.violations[0] if sim.violations else None
-    return Report(
+    found = Report(
         seed,
         sim.operations,
         time.perf_counter() - began,
@@ -75,6 +67,11 @@ def _report(seed: int, options: dict[str, Any]) -> Report:
         sim.features,
         sim.auditor.checks,
     )
+    logging.disable()  # code that was killed may say that it did not end
+    del sim, broken
+    gc.collect()
+    logging.disable(logging.NOTSET)
+    return found
 
 
 PORTION = 4
