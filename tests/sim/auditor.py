@@ -236,7 +236,7 @@ class Auditor:
         self.must(flow.run.open or not expected.tasks, "I2 nothing is expected of what is over", id)
         self.bounds(flow, rows)
         if flow.run.open and row.key not in self.sim.sabotaged:
-            moved = bool(expected.tasks) or expected.next_wake is not None or self.machine._waits_outside(flow.run)
+            moved = bool(expected.tasks) or expected.next_wake is not None or self.machine.waits_outside(flow.run)
             self.must(moved, "I8 every open run has something that moves it", id)
 
     def mended(self) -> None:
