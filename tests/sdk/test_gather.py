@@ -366,6 +366,35 @@ async def test_the_first_to_end_wins_and_the_others_are_cancelled() -> None:
     assert {"TimerCancelled", "ActivityCancelled"} <= set(names(history))
 
 
+async def test_who_has_won_is_recorded_with_its_end() -> None:
+    @workflow
+    def run() -> Any:
+        return [race(never.step(), echo.step("fast"), sleep.step("1h")), race(sleep.step(0.001), long.step())]
+
+    result, history = await told(run)
+    assert result == [[1, "fast"], [0, None]]
+    kinds = names(history)
+    first, second = events(history, "SelectionResolved")
+    assert (first.member_index, first.operation_kind, first.outcome) == (1, "activity", "completed")
+    assert first.selection_group_id == "select-calls:1:3"
+    assert (second.member_key, second.operation_kind, second.resolution_event_type) == (0, "timer", "TimerFired")
+    assert kinds[kinds.index("SelectionResolved") - 1] == "ActivityCompleted", "right behind what ended the winner"
+    assert kinds.count("TimerCancelled") == 1
+    for kind in ("ActivityScheduled", "TimerScheduled", "ChildWorkflowScheduled"):
+        assert {event.parallel_group_path[0].parallel_group_mode for event in events(history, kind)} == {"select"}
+
+
+async def test_a_race_with_a_wait_in_it_is_settled_by_the_code() -> None:
+    @workflow
+    def run() -> Any:
+        return list(race(wait.step(lambda: False), echo.step("fast")))
+
+    result, history = await told(run)
+    assert result == [1, "fast"]
+    assert "SelectionResolved" not in names(history)
+    assert "ConditionWaitCancelled" in names(history)
+
+
 async def test_a_race_between_children_asks_the_loser_to_stop() -> None:
     @workflow
     def run() -> Any:

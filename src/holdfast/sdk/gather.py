@@ -31,7 +31,7 @@ G = TypeVar("G")
 H = TypeVar("H")
 Thunk = Callable[[], T]
 
-_KINDS = {"activity": "activity", "child workflow": "child", "timer": "timer"}
+KINDS = {"activity": "activity", "child workflow": "child", "timer": "timer"}
 _PREFIXES = {
     "activity": "parallel-activities",
     "child": "parallel-children",
@@ -52,7 +52,7 @@ class Leaf:
 
     @property
     def kind(self) -> str:
-        return _KINDS[self.call.shape]
+        return KINDS[self.call.shape]
 
     def leaves(self) -> Iterator[Leaf]:
         yield self
@@ -145,7 +145,7 @@ def _member(fiber: Fiber, member: Any) -> Leaf | Node:
 
 
 def _grouped(call: Call[Any]) -> Call[Any]:
-    if call.shape not in _KINDS:
+    if call.shape not in KINDS:
         raise TypeError(f"{call.describe()} cannot be a member of gather(); use spawn() for it")
     return copy(call)  # the same step may be a member several times, each in its own place
 

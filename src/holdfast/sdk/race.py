@@ -1,14 +1,21 @@
-"""Waiting for the first of several durable calls; the others are given up."""
+"""Waiting for the first of several durable calls; the others are given up.
+
+Activities, children and timers race as a *selection*: the engine records who has won, in the commit that ended the winner.
+Where waits for signals or conditions take part, code finds that out itself, and each contender is a step like any other.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from copy import copy
 from typing import Any, Literal, TypeVar, cast, overload
 
 from holdfast.kernel.feature import Outcome
+from holdfast.kernel.groups import GroupEntry
 from holdfast.sdk.composite import Composite
 from holdfast.sdk.errors import NotInWorkflow
 from holdfast.sdk.fiber import Fiber
+from holdfast.sdk.gather import KINDS
 from holdfast.sdk.step import Call, Step
 
 T = TypeVar("T")
@@ -24,7 +31,7 @@ class Contest:
     def __init__(self, fiber: Fiber, calls: list[Call[Any]], done: Callable[[], None]) -> None:
         self._fiber = fiber
         self._done = done
-        self._calls = calls
+        self._calls = calls = _selection(calls, fiber.step + 1)
         self._steps: dict[int, int] = {}  # place -> step
         self.winner: int | None = None
         self.outcome: Outcome | None = None
@@ -55,6 +62,34 @@ class Contest:
         assert self.winner is not None
         assert self.outcome is not None
         return self.winner, self._calls[self.winner].finish(self._fiber, self.outcome)
+
+
+def _selection(calls: list[Call[Any]], base: int) -> list[Call[Any]]:
+    """The calls with their places in a selection whose first step is `base`; as they are if they cannot be one."""
+    size = len(calls)
+    if size < 2 or any(call.shape not in KINDS for call in calls):
+        return calls
+    kinds = [KINDS[call.shape] for call in calls]
+    placed: list[Call[Any]] = []
+    for place, (call, kind) in enumerate(zip(calls, kinds, strict=True)):
+        call = copy(call)  # the same step may be a contender several times, each in its own place
+        call.group = [
+            GroupEntry(
+                parallel_group_id=f"select-calls:{base}:{size}",
+                parallel_group_kind=kind if len(set(kinds)) == 1 else "mixed",
+                parallel_group_base_sequence=base,
+                parallel_group_size=size,
+                parallel_group_index=place,
+                parallel_group_mode="select",
+                selection_member_key=place,
+                selection_member_index=place,
+                selection_member_base_sequence=base + place,
+                selection_member_size=1,
+                selection_member_kind=kind,
+            )
+        ]
+        placed.append(call)
+    return placed
 
 
 class RaceStep(Composite):
