@@ -112,6 +112,7 @@ class App:
 
 async def _send_parts(answer: Answer, headers: list[tuple[bytes, bytes]], send: Send) -> None:
     assert answer.parts is not None
+    headers.append((b"x-accel-buffering", b"no"))  # a proxy that collects the parts would keep answers from who waits
     await send({"type": "http.response.start", "status": answer.status, "headers": headers})
     async for part in answer.parts:
         await send({"type": "http.response.body", "body": part, "more_body": True})
