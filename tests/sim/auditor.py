@@ -505,8 +505,6 @@ class Auditor:
             allowed.add("cancelled")
         if "terminate" in told.stops:
             allowed.add("terminated")
-        if self.sim.sabotaged and getattr(history[-1].event, "exception_type", None) == "ActivityCancelled":
-            allowed.add("failed")  # known: a forged row tells a heartbeating attempt to stop, and then its end counts
         self.must(reason in allowed, "every program ends as it must", (told.id, reason, history[-1]))
         if told.stopped in ("cancelled", "terminated"):
             self.must(reason == told.stopped, "what was stopped is stopped", (told.id, told.stopped))

@@ -272,7 +272,7 @@ class AwayWorker:
             if isinstance(request, ask.CompleteTask):
                 mine = value is not None and value.workflow_task_attempt == request.workflow_task_attempt
                 self.sim.auditor.must(mine, "I4 whose attempt counts is in history", (request.task_id, value))
-            if isinstance(request, ask.CompleteActivityTask | ask.FailActivityTask):
+            if isinstance(request, ask.CompleteActivityTask | ask.FailActivityTask) and value.recorded:
                 self.sim.auditor.thanked(request.activity_attempt_id, self.name)
         reply(value, None if heartbeat else error)
         if not heartbeat:
@@ -313,6 +313,7 @@ class AwayWorker:
                     activity_attempt_id=attempt_id(message.run_id, message.step, message.attempt),
                     lease_owner=self.name,
                     failure=message.failure,
+                    gave_up=message.gave_up,
                 )
             case HeartbeatActivity():
                 return ask.HeartbeatActivityTask(

@@ -231,7 +231,14 @@ class Bridge:
         run_id, step, attempt = _parse_attempt(request.activity_attempt_id)
         return await self._end_attempt(
             request,
-            FailActivity(step=step, attempt=attempt, owner=request.lease_owner, run_id=run_id, failure=request.failure),
+            FailActivity(
+                step=step,
+                attempt=attempt,
+                owner=request.lease_owner,
+                run_id=run_id,
+                failure=request.failure,
+                gave_up=request.gave_up,
+            ),
         )
 
     async def _end_attempt(

@@ -119,6 +119,7 @@ class ActivityFailed(Struct, frozen=True, array_like=True, tag="activity_failed"
     step: int
     attempt: int
     failure: Failure
+    gave_up: bool = False
 
 
 class Beat(Struct, frozen=True, array_like=True, tag="beat"):

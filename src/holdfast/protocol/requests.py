@@ -284,6 +284,7 @@ class FailActivityTask(WorkerVerb[AttemptOutcome], frozen=True, kw_only=True):
     activity_attempt_id: str
     lease_owner: str
     failure: Failure
+    gave_up: bool = False
 
 
 class HeartbeatActivityTask(WorkerVerb[HeartbeatReply], frozen=True, kw_only=True):

@@ -29,6 +29,8 @@ from holdfast.sdk.errors import ActivityCancelled
 from holdfast.sdk.host import Host
 from holdfast.sdk.registry import Registry
 
+CANCELLED = "ActivityCancelled"
+
 
 class Activities:
     def __init__(
@@ -63,7 +65,7 @@ class Activities:
         attempt = Attempt(assignment, lambda attempt, progress: self._beat(assignment, attempt, progress))
         id = assignment.activity_attempt_id
         self._running[id] = attempt, None
-        task = self.start(assignment, attempt, lambda result: self._ended(assignment, result))
+        task = self.start(assignment, attempt, lambda result: self._ended(assignment, attempt, result))
         if task is not None:
             self._running[id] = attempt, task
 
@@ -87,12 +89,12 @@ class Activities:
 
     def withdraw(self, task_id: str) -> None:
         """Somebody else was given this task."""
-        self._cancel(lambda attempt: attempt.task_id == task_id)
+        self._cancel(lambda attempt: attempt.task_id == task_id, stale=True)
 
-    def _cancel(self, meant: Callable[[Attempt], bool]) -> None:
+    def _cancel(self, meant: Callable[[Attempt], bool], *, stale: bool = False) -> None:
         for attempt, task in list(self._running.values()):
             if meant(attempt):
-                attempt.cancel()
+                attempt.cancel(stale=stale)
                 if task is not None:
                     task.cancel()
 
@@ -133,24 +135,27 @@ class Activities:
 
     def _failure(self, assignment: ActivityAssignment, error: BaseException) -> Failure:
         if isinstance(error, ActivityCancelled):
-            return Failure(message=str(error), exception_type="ActivityCancelled", non_retryable=True)
+            return Failure(message=str(error), exception_type=CANCELLED, non_retryable=True)
         failure = self._registry.exceptions.failure(error)
         fatal = assignment.retry_policy.non_retryable_error_types
         if fatal and any(error_type(kind) in fatal for kind in type(error).__mro__):
             return replace(failure, non_retryable=True)  # as with `except`, a subclass counts
         return failure
 
-    def _ended(self, assignment: ActivityAssignment, result: bytes | Failure) -> None:
+    def _ended(self, assignment: ActivityAssignment, attempt: Attempt, result: bytes | Failure) -> None:
         self._running.pop(assignment.activity_attempt_id, None)
         self._holding.discard(assignment.task.id)
         self.give_back(assignment.activity_type)
-        self._host.report(assignment.task.workflow, self._outcome(assignment, result), None)
+        self._host.report(assignment.task.workflow, self._outcome(assignment, result, attempt.stale), None)
         self._host.room()
 
-    def _outcome(self, assignment: ActivityAssignment, result: bytes | Failure) -> Message:
+    def _outcome(self, assignment: ActivityAssignment, result: bytes | Failure, stale: bool) -> Message:
         step, number, run_id = assignment.step, assignment.attempt_number, assignment.run_id
         if isinstance(result, Failure):
-            return FailActivity(step=step, attempt=number, owner=self._owner, run_id=run_id, failure=result)
+            gave_up = stale and result.exception_type == CANCELLED
+            return FailActivity(
+                step=step, attempt=number, owner=self._owner, run_id=run_id, failure=result, gave_up=gave_up
+            )
         return CompleteActivity(step=step, attempt=number, owner=self._owner, run_id=run_id, result=result)
 
     def _beat(self, assignment: ActivityAssignment, attempt: Attempt, progress: Progress | None) -> None:
@@ -165,7 +170,7 @@ class Activities:
 
         def heard(reply: HeartbeatReply | None, error: BaseException | None) -> None:
             if reply is not None and not reply.can_continue:
-                attempt.cancel()
+                attempt.cancel(stale=not reply.cancel_requested)
 
         self._host.post(lambda: self._host.report(assignment.task.workflow, message, heard))
 

@@ -23,6 +23,7 @@ class Attempt:
         self._beat = beat
         self._assignment = assignment
         self.cancelled = False
+        self.stale = False  # told to stop because it is not the current one any more
 
     @property
     def id(self) -> str:
@@ -73,8 +74,9 @@ class Attempt:
         progress = _progress(message, current, total, unit, details) if said else None
         self._beat(self, progress)
 
-    def cancel(self) -> None:
+    def cancel(self, *, stale: bool = False) -> None:
         self.cancelled = True
+        self.stale = stale
 
 
 _current: ContextVar[Attempt | None] = ContextVar("holdfast_attempt", default=None)

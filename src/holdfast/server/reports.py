@@ -73,6 +73,7 @@ class Reports:
                     owner=self._owner,
                     run_id=report.run_id,
                     failure=report.failure,
+                    gave_up=report.gave_up,
                 )
                 self._engine.submit(report.key, failed, lambda _, error: self._recorded(place, error))
             case wire.Beat():
@@ -229,6 +230,7 @@ class Reports:
                     namespace=namespace,
                     lease_owner=self._owner,
                     failure=report.failure,
+                    gave_up=report.gave_up,
                 )
             case wire.Beat():
                 return ask.HeartbeatActivityTask(

@@ -71,7 +71,9 @@ class Reports:
             case CompleteActivity():
                 self._activity_done(key, message)
             case FailActivity():
-                ended = wire.ActivityFailed(key, message.run_id, message.step, message.attempt, message.failure)
+                ended = wire.ActivityFailed(
+                    key, message.run_id, message.step, message.attempt, message.failure, message.gave_up
+                )
                 self._queue(Pending(ended, self._task_of(message), None, _ended))
             case HeartbeatActivity():
                 beat = wire.Beat(key, message.run_id, message.step, message.attempt, message.progress)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from holdfast.kernel.failure import Failure
 from holdfast.kernel.feature import Thrown, Value
@@ -106,12 +107,46 @@ def test_a_result_counts_when_the_task_row_is_gone() -> None:
     assert names(flow.finish(1, at=10).events) == ["ActivityCompleted"]
 
 
-def test_a_released_attempt_is_over_and_the_next_one_counts_on() -> None:
+def test_an_attempt_that_was_given_back_is_over_when_the_next_one_begins() -> None:
     flow = running()
     late = flow.finished(1)
     flow.when(Release(task_id="RUN1-a1.1", owner=WORKER, attempt=1))
-    assert flow.refused(late).reason == "stale_attempt"
     assert flow.begin(1, owner="worker-2").attempt == 2
+    assert flow.refused(late).reason == "stale_attempt"
+
+
+FORGED: list[dict[str, Any]] = [
+    {"state": "ready", "owner": None, "until": None},
+    {"owner": "nobody/worker", "until": None},
+    {"attempt": 7},
+    {"until": T0},
+]
+
+
+@pytest.mark.parametrize("until", [None, LEASE])
+@pytest.mark.parametrize("forged", FORGED)
+def test_a_row_does_not_outvote_the_history_of_its_attempt(forged: dict[str, Any], until: int | None) -> None:
+    for verb in ("beat", "finish", "fail"):
+        flow = running(RetryPolicy(max_attempts=5), until=until)
+        flow.rows["RUN1-a1.1"] = replace(flow.activity_task(1), **forged)
+        flow.reopen()
+        decision = getattr(flow, verb)(1, attempt=1, owner=WORKER, at=10)
+        if verb == "beat":
+            assert decision.reply.can_continue
+            task = flow.activity_task(1)
+            assert (task.state, task.owner, task.attempt) == ("leased", WORKER, 1)
+        else:
+            assert names(decision.events)[0] in ("ActivityCompleted", "ActivityRetryScheduled")
+
+
+def test_an_attempt_that_gave_up_for_another_that_never_was_is_no_outcome() -> None:
+    flow = running()  # a budget of one attempt
+    told = Failure(message="not wanted", exception_type="ActivityCancelled", non_retryable=True)
+    decision = flow.when(replace(flow.failed(1, told), gave_up=True))
+    assert (decision.events, decision.reply.outcome, decision.reply.recorded) == ([], "released", False)
+    assert flow.activity_task(1).state == "ready"
+    assert flow.begin(1, owner="worker-2").attempt == 2
+    assert names(flow.finish(1).events) == ["ActivityCompleted"]
 
 
 @pytest.mark.contract("ACT-17", "ACT-26")

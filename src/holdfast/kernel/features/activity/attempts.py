@@ -37,11 +37,14 @@ class CompleteActivity(Message, frozen=True, kw_only=True):
 
 
 class FailActivity(Message, frozen=True, kw_only=True):
+    """`gave_up`: it stopped because it was told that it is not the current attempt. That is no outcome of the activity."""
+
     step: int
     attempt: int
     owner: str
     run_id: str
     failure: Failure
+    gave_up: bool = False
 
 
 class HeartbeatActivity(Message, frozen=True, kw_only=True):
@@ -138,6 +141,9 @@ def complete(turn: Turn, message: CompleteActivity) -> None:
 
 def fail(turn: Turn, message: FailActivity) -> None:
     execution = current(turn, message)
+    if message.gave_up:
+        _again(turn, execution)
+        return
     task_id = spend(turn, execution, message.owner)
     failure = message.failure
     id = execution.attempt_id
@@ -164,6 +170,14 @@ def fail(turn: Turn, message: FailActivity) -> None:
         outcome = "failed"
     turn.act_for(NO_CONTEXT)
     turn.reply = AttemptOutcome(task_id=task_id, activity_attempt_id=id, outcome=outcome)
+
+
+def _again(turn: Turn, execution: Execution) -> None:
+    """The current attempt was told otherwise, by another clock, and has stopped: its work is offered to the next one."""
+    task = turn.put(replace(task_of(turn.flow, turn.run, execution), state="ready", owner=None, until=None))
+    turn.reply = AttemptOutcome(
+        task_id=task.id, activity_attempt_id=execution.attempt_id, outcome="released", recorded=False
+    )
 
 
 def retryable(execution: Execution, failure: Failure) -> bool:
@@ -248,7 +262,10 @@ def heartbeat(turn: Turn, message: HeartbeatActivity) -> None:
         execution.heard_at = turn.now
         if execution.policy.heartbeat_timeout is not None:
             turn.run.remind(turn.now + round(execution.policy.heartbeat_timeout * SECOND), "heartbeat", message.step)
-    if task is not None and task.until is not None:
+    if task is not None and not _leased_to(task, execution):
+        task = replace(task_of(turn.flow, run, execution), leased_at=turn.now)  # its row was forged, or given back
+        turn.put(replace(task, until=until))
+    elif task is not None and task.until is not None:
         turn.put(replace(task, until=turn.now + LEASE))
     turn.reply = HeartbeatReply(
         activity_attempt_id=id,
@@ -360,21 +377,31 @@ def current(turn: Turn, message: CompleteActivity | FailActivity) -> Execution:
 
 
 def _is_current(flow: Workflow, execution: Execution, attempt: int, owner: str, now: Micros) -> bool:
+    """Whether this attempt may speak: history says so, whatever its row says.
+
+    A row that is leased to it may only add to its time: not every renewal is worth recording.
+    """
     if not execution.running or execution.attempt != attempt or execution.owner != owner:
         return False
     task = flow.tasks.get(execution.task_id)
-    if task is None:
-        return True  # the row is only transport: history says that this attempt is the current one
-    return task.state == "leased" and (task.until is None or task.until > now)
+    until = execution.lease_until
+    if task is None or until is None:
+        return True
+    if task.until is not None and _leased_to(task, execution):
+        until = max(until, task.until)
+    return until > now
+
+
+def _leased_to(task: Task, execution: Execution) -> bool:
+    return task.state == "leased" and task.owner == execution.owner and task.attempt == execution.attempt
 
 
 def spend(turn: Turn, execution: Execution, owner: str) -> str:
     """Use up the lease of the current attempt, if its row still exists."""
     task_id = execution.task_id
     if task_id in turn.flow.tasks:
-        task = turn.hold(task_id, owner, execution.attempt)
         turn.drop(task_id)
-        turn.act_for(Context(task_id=task.id, attempt=task.attempt, owner=task.owner))
+        turn.act_for(Context(task_id=task_id, attempt=execution.attempt, owner=owner))
     return task_id
 
 
