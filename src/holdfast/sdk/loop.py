@@ -60,7 +60,8 @@ class _Task(asyncio.Task[Any]):
 class WorkflowLoop(asyncio.AbstractEventLoop):
     def __init__(self, fiber: Fiber) -> None:
         self._fiber = fiber
-        self.base = crc32(fiber.assignment.run_id.encode())  # of the hashes of its tasks
+        # Of the hashes of its tasks. Their low bits stay the number: sets of them are in the order of creation.
+        self.base = crc32(fiber.assignment.run_id.encode()) << 16
         self.strand: strands.Strand | None = None  # that it was last pumped on
         self._ready: deque[asyncio.Handle] = deque()
         self._scheduled = False
