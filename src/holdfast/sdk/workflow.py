@@ -19,6 +19,7 @@ from holdfast.kernel.features.continue_as_new import ContinueAsNew
 from holdfast.kernel.features.start import Definition as Snapshot
 from holdfast.kernel.features.start import WorkflowStarted
 from holdfast.kernel.task import Block
+from holdfast.sdk import returned
 from holdfast.sdk.activity import in_async_code
 from holdfast.sdk.cancellation import Cancelled, was_requested
 from holdfast.sdk.durations import Duration, to_seconds
@@ -151,7 +152,7 @@ class WorkflowDefinition:
         if self.is_async:
             self._start_async(fiber, args, kwargs)
         else:
-            self._conclude(fiber, lambda: self._enter(fiber, args, kwargs))
+            self._conclude(fiber, lambda: returned.done(self._enter(fiber, args, kwargs)))
 
     def _enter(self, fiber: Fiber, args: list[Any], kwargs: dict[str, Any]) -> Any:
         if self.is_class:
@@ -159,10 +160,13 @@ class WorkflowDefinition:
             return self.entry(fiber.instance, *args, **kwargs)
         return self.entry(*args, **kwargs)
 
+    async def _entered(self, fiber: Fiber, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        return await returned.awaited(await self._enter(fiber, args, kwargs))
+
     def _start_async(self, fiber: Fiber, args: list[Any], kwargs: dict[str, Any]) -> None:
         loop = WorkflowLoop(fiber)
         fiber.loop = loop
-        task = fiber.main_task = loop.create_task(self._enter(fiber, args, kwargs), name="main")
+        task = fiber.main_task = loop.create_task(self._entered(fiber, args, kwargs), name="main")
         task.add_done_callback(lambda done: self._conclude(fiber, done.result))
 
     def _conclude(self, fiber: Fiber, end: Callable[[], Any]) -> None:
