@@ -192,3 +192,146 @@ async def test_an_earlier_run_is_told_as_it_was() -> None:
         assert (now["run_id"], now["activities"]) == (runs[1]["run_id"], [])
         missing = await api.control("GET", "/workflows/nobody/detail")
         assert (missing.status_code, missing.json()["reason"]) == (404, "instance_not_found")
+
+
+@pytest.mark.contract("COND-10")
+async def test_the_timeout_of_a_condition_is_known_from_history() -> None:
+    async with serving() as api:
+        await api.register()
+        await api.start()
+        await api.complete(
+            await api.poll(), {"type": "open_condition_wait", "condition_key": "paid", "timeout_seconds": 60}
+        )
+        before = await detail(api)
+        (wait,) = before["waits"]
+        assert (wait["kind"], wait["status"], wait["condition_key"]) == ("condition", "open", "paid")
+        assert (wait["resume_source_kind"], wait["resume_source_id"]) == ("timer", before["resume_source_id"])
+        assert wait["deadline_at"] > wait["opened_at"]
+        engine = api.server.engine
+        engine.store._writer.connection.execute("update workflow set next_wake = null")  # type: ignore[attr-defined]
+        await tampered(api)
+        after = await detail(api)
+        for part in ("waits", "wait_kind", "open_wait_id", "resume_source_kind", "resume_source_id"):
+            assert after[part] == before[part], part
+
+
+@pytest.mark.contract("COND-11", "SIG-10")
+async def test_what_a_run_waits_for_stays_while_a_signal_is_applied_and_the_signal_keeps_its_own_facts() -> None:
+    async with serving() as api:
+        await api.register()
+        await api.start()
+        await api.complete(await api.poll(), {"type": "open_condition_wait", "condition_key": "paid"})
+        waits = (await detail(api))["open_wait_id"]
+        sent = (await api.control("POST", "/workflows/o-1/signal/note", {"input": ["hello"]})).json()
+        during = await detail(api)
+        assert [task["type"] for task in during["tasks"]] == ["workflow"]
+        assert (during["wait_kind"], during["open_wait_id"]) == ("condition", waits)
+        await api.complete(await api.poll(), {"type": "open_condition_wait", "condition_key": "paid"})
+        connection = api.server.engine.store._writer.connection  # type: ignore[attr-defined]
+        connection.execute("update command set body = cast(replace(cast(body as text), 'note', 'oops') as blob)")
+        await tampered(api)
+        timeline = (await detail(api))["timeline"]
+        received, applied = (
+            next(p for p in timeline if p["type"] == name) for name in ("SignalReceived", "SignalApplied")
+        )
+        assert (received["signal_name"], received["command_id"]) == ("note", sent["command_id"])
+        assert value({"blob": received["arguments"]}) == ["hello"]
+        assert (received["command"]["source"], received["command"]["sequence"]) == (
+            *("http", received["command_sequence"]),
+        )
+        assert (applied["source_id"], applied["signal_name"]) == (sent["signal_id"], "note")
+        assert applied["task"]["lease_owner"] == "worker-1"
+
+
+@pytest.mark.contract("REPLAY-10")
+async def test_there_are_three_types_of_tasks_and_a_child_is_none() -> None:
+    async with serving() as api:
+        await api.register()
+        await api.start()
+        await api.complete(
+            await api.poll(),
+            {"type": "schedule_activity", "activity_type": "charge"},
+            {"type": "start_timer", "delay_seconds": 60},
+            {"type": "start_child_workflow", "workflow_type": "order"},
+        )
+        await api.control("POST", "/workflows/o-1/signal/note", {"input": []})
+        found = await detail(api)
+        assert sorted(wait["kind"] for wait in found["waits"] if wait["status"] == "open") == [
+            *("activity", "child", "timer"),
+        ]
+        assert sorted(task["type"] for task in found["tasks"]) == ["activity", "timer", "workflow"]
+
+
+@pytest.mark.contract("FAIL-02")
+async def test_an_exception_is_told_with_everything_it_had() -> None:
+    async with serving() as api:
+        await scheduled(api)
+        failure = {
+            "message": "declined",
+            "type": "card.declined",
+            "class": "shop.CardDeclined",
+            "code": 7,
+            "stack_trace": "File shop.py, line 3",
+            "details": blob({"cents": 4200}),
+            "non_retryable": True,
+        }
+        await api.activity("fail", await api.poll("activity"), failure=failure)
+        await api.complete(await api.poll(), {"type": "start_timer", "delay_seconds": 1})
+        (told,) = (await detail(api))["exceptions"]
+        assert (told["message"], told["exception_type"], told["exception_class"]) == (
+            *("declined", "card.declined", "shop.CardDeclined"),
+        )
+        assert (told["source_kind"], told["propagation_kind"], told["handled"]) == (
+            "activity_execution",
+            "activity",
+            True,
+        )
+        assert told["failure_id"]
+        assert told["non_retryable"] is True
+        assert value(told["exception"]["details"]) == {"cents": 4200}
+        assert "shop.py" in str(told["exception"]["diagnostics"])
+        await api.start("o-2")
+        await api.complete(await api.poll(), {"type": "schedule_activity", "activity_type": "charge"})
+        await api.activity("fail", await api.poll("activity"), failure=failure)
+        await api.complete(await api.poll(), {"type": "fail_workflow", "message": "declined"})
+        assert [told["handled"] for told in (await detail(api, "o-2"))["exceptions"]] == [False, False]
+        run_id = (await api.describe())["run_id"]
+        export = (await api.control("GET", f"/workflows/o-1/runs/{run_id}/history/export")).json()
+        assert [exported["failure_id"] for exported in export["failures"]] == [told["failure_id"]]
+
+
+@pytest.mark.contract("DECL-08")
+async def test_metrics_and_health_know_nothing_of_contracts_to_be_normalized() -> None:
+    async with serving() as api:
+        await scheduled(api)
+        for path in ("/system/operator-metrics", "/system/health"):
+            assert "contract" not in (await api.control("GET", path)).text.replace('"response_contract"', "")
+
+
+@pytest.mark.contract("REPAIR-02", "REPAIR-05")
+async def test_a_repair_dispatches_what_is_overdue_and_what_is_lost() -> None:
+    async with serving() as api:
+        await api.register()
+        await api.start("parent")
+        await api.complete(await api.poll(), {"type": "start_child_workflow", "workflow_type": "order"})
+        child = await api.poll()
+        await api.complete(child, {"type": "complete_workflow"})
+        assert "ChildRunCompleted" in await api.types("parent")
+        await tampered(api)
+        api.server.engine.matching.forget_tasks()
+        lost = await detail(api, "parent")
+        assert (lost["liveness_state"], lost["tasks"]) == ("repair_needed", [])
+        repaired = (await api.control("POST", "/workflows/parent/repair", {})).json()
+        assert repaired["outcome"] == "repair_dispatched"
+        task = await api.poll()
+        assert (task["workflow_wait_kind"], task["child_workflow_run_id"]) == ("child", child["run_id"])
+        await api.complete(task, {"type": "complete_workflow"})
+        await api.start("overdue")
+        api.server.engine.matching.forget_tasks()  # ready, and nobody was told
+        await api.world.advance(4)
+        assert await api.poll() is None
+        repaired = (await api.control("POST", "/workflows/overdue/repair", {})).json()
+        assert repaired["outcome"] == "repair_dispatched"
+        healthy = (await api.control("POST", "/workflows/overdue/repair", {})).json()
+        assert healthy["outcome"] == "repair_not_needed", "it only waits for a worker now"
+        assert (await api.poll())["workflow_id"] == "overdue"

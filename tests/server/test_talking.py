@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from .kit import ME, Api, blob, serving, settle, until, value
+from .kit import ME, TOKEN, Api, blob, serving, settle, until, value
 
 DONE = {"type": "complete_workflow"}
 WAIT = {"type": "open_condition_wait", "condition_key": "paid", "condition_definition_fingerprint": "sha256:1"}
@@ -101,6 +101,33 @@ async def test_what_the_contract_does_not_take_is_refused(path: str, body: Any, 
         assert ("did you mean 'pay'?" in said) == (path == "signal/pai"), said
         assert ("cancel or terminate it first" in said) == (path == "archive"), said
         assert await api.poll() is None, "nothing woke the run"
+
+
+@pytest.mark.contract("UPD-06", "UPD-07")
+async def test_an_update_waits_for_its_end_on_webhooks_and_for_acceptance_elsewhere() -> None:
+    async with serving() as api:
+        await running(api)
+        for path in ("/api/workflows/o-1/update/rename", "/webhooks/instances/o-1/updates/rename"):
+            headers = {"Authorization": f"Bearer {TOKEN}", "X-Durable-Workflow-Control-Plane-Version": "2"}
+            for wrong in ("status", "never", ""):
+                refused = await api.http.post(path, json={"input": ["a"], "wait_for": wrong}, headers=headers)
+                assert (refused.status_code, refused.json()["field"]) == (422, "wait_for"), refused.text
+        accepted = (await post(api, "update/rename", {"input": ["a"]})).json()
+        assert (accepted["wait_for"], accepted["update_status"]) == ("accepted", "accepted")
+        hooked = asyncio.create_task(
+            api.http.post("/webhooks/instances/o-1/updates/rename", json={"input": ["b"]}, headers=headers)
+        )
+        for answer in ("a", "b"):
+            task = None
+            while task is None:
+                task = await api.poll()
+                if task is not None and task["workflow_update_id"] is None:
+                    await api.complete(task, WAIT)
+                    task = None
+            done = {"type": "complete_update", "update_id": task["workflow_update_id"], "result": blob(answer)}
+            await api.complete(task, done)
+        ended = (await hooked).json()
+        assert (ended["wait_for"], ended["update_status"], ended["result"]) == ("completed", "completed", "b")
 
 
 async def test_a_request_id_makes_a_retry_harmless_and_a_lie_visible() -> None:

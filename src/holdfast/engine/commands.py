@@ -28,6 +28,7 @@ from holdfast.kernel.features.signal_with_start import SignalWithStart, StartedA
 from holdfast.kernel.features.start import Identity, WorkflowStarted
 from holdfast.kernel.features.update import Update, topic
 from holdfast.kernel.message import Message, Refused
+from holdfast.kernel.state import Workflow
 from holdfast.kernel.values import run_of
 from holdfast.kernel.views.liveness import liveness, wait_of
 from holdfast.protocol import commands as tell
@@ -238,12 +239,22 @@ class Commands:
         flow = await self._access.committed(key)
         now = self._engine.world.now()
         message = Repair(
-            work=Reconcile(incarnation=await self._living(key), fingerprints=self._recovery.fingerprints, force=True),
+            work=Reconcile(
+                incarnation=await self._living(key),
+                fingerprints=self._recovery.fingerprints,
+                force=True,
+                unoffered=self._unoffered(flow),
+            ),
             liveness_state=None if flow.run is None else liveness(self._engine.machine, flow, now),
             wait_kind=None if flow.run is None else wait_of(flow).kind,
             **await self._addressed(key, request, "repair"),
         )
         return await self._access.submit(key, message)
+
+    def _unoffered(self, flow: Workflow) -> frozenset[str]:
+        if flow.run is None or not pause.allows(flow.run):
+            return frozenset()  # what is paused is withheld, not lost
+        return frozenset(task.id for task in flow.tasks.values() if self._recovery.unoffered(task))
 
     async def _earlier(self, run_id: str) -> archive.Earlier:
         row = await self._engine.store.run(run_id)

@@ -277,17 +277,17 @@ class Recovery:
         engine = self._engine
         held = self._held()
         found = [t for t in await engine.store.leased() if t.until is None and t.id not in held]
-        overdue = engine.world.now() - OVERDUE
         page = await engine.store.ready(PAGE, self._ready_from)
-        more = len(page) == PAGE and page[-1].available_at <= overdue
+        more = len(page) == PAGE and page[-1].available_at <= engine.world.now() - OVERDUE
         self._ready_from = (page[-1].available_at, page[-1].workflow, page[-1].id) if more else None
-        # Ready for a while, and no lane has it: its wake-up was lost.
-        found += [
-            task
-            for task in page
-            if task.available_at <= overdue and not engine.matching.knows(task.id) and not self._withheld(task)
-        ]
+        found += [task for task in page if self.unoffered(task)]
         return found
+
+    def unoffered(self, task: Task) -> bool:
+        """Whether a task has been ready for a while, and no lane has it: its wake-up was lost."""
+        engine = self._engine
+        overdue = task.state == "ready" and task.available_at <= engine.world.now() - OVERDUE
+        return overdue and engine.holder and not engine.matching.knows(task.id) and not self._withheld(task)
 
     def _withheld(self, task: Task) -> bool:
         """Whether its run is known to be paused: then it stands where it should."""

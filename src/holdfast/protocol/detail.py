@@ -14,6 +14,7 @@ from holdfast.kernel.event import Recorded
 from holdfast.kernel.task import Task
 from holdfast.kernel.values import SECOND, Micros, activity_task_id
 from holdfast.kernel.views.activities import ActivityView
+from holdfast.kernel.views.waits import WaitView
 from holdfast.protocol.history import iso, to_wire
 from holdfast.protocol.payloads import envelope
 from holdfast.protocol.requests import TaskView
@@ -182,6 +183,23 @@ def shown_task(view: TaskView, run_id: str, views: Iterable[ActivityView]) -> di
         "lease_expires_at": None if task.until is None else iso(task.until),
         "available_at": iso(task.available_at),
         "created_at": iso(task.created_at),
+    }
+
+
+def timer_task(wait: WaitView) -> dict[str, Any]:
+    """A wait that its timer will end, as the task that its timer is: no row stands for it, its deadline does."""
+    assert wait.deadline_at is not None
+    return {
+        "id": wait.resume_source_id,
+        "type": "timer",
+        "status": "ready",
+        "transport_state": "scheduled",
+        "task_missing": False,
+        "label": f"timer, for {wait.kind}",
+        "timer_id": wait.resume_source_id,
+        "open_wait_id": wait.wait_id,
+        "available_at": iso(wait.deadline_at),
+        "created_at": iso(wait.opened_at),
     }
 
 

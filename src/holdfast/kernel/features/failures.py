@@ -35,6 +35,7 @@ class Raised(Struct, frozen=True, kw_only=True):
     message: str
     exception_type: str | None
     exception_class: str | None
+    recorded: int  # its place in history
 
 
 class Failures:
@@ -48,6 +49,11 @@ class Failures:
 
 def remember(run: Run, raised: Raised) -> None:
     run.part(Failures).raised[raised.failure_id] = raised
+
+
+def shown(run: Run, seen: int) -> list[str]:
+    """Those that stand in history up to here."""
+    return [raised.failure_id for raised in run.part(Failures).raised.values() if raised.recorded <= seen]
 
 
 def handled(turn: Turn, failure_id: str) -> None:

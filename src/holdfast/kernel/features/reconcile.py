@@ -34,6 +34,7 @@ class Reconcile(Message, frozen=True, kw_only=True):
     fingerprints: dict[str, str | None] = {}
     force: bool = False
     ask: bool = False
+    unoffered: frozenset[str] = frozenset()  # tasks that have been ready for a while, and that nobody was told of
 
 
 class Reconciled(Struct, frozen=True, kw_only=True):
@@ -68,6 +69,8 @@ def reconcile(turn: Turn, message: Reconcile) -> None:
             turn.put(task)  # the clock went back: it waits from now
         elif task.state == "ready" and task.due(turn.now):
             turn.stirred.append(id)
+            if id in message.unoffered:
+                result.revived.append(id)
     for id, task in expected.items():
         if id in flow.tasks:
             continue

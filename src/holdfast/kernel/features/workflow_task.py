@@ -168,6 +168,14 @@ def ensure(turn: Turn) -> None:
     turn.put(task)
 
 
+def _handled(turn: Turn, task: Task, message: CompleteWorkflowTask) -> list[str]:
+    """Failures that the code has handled. Who does not say so has handled what its task was shown, if it goes on."""
+    commands = message.commands
+    if message.numbered or task.upto is not None or not commands or isinstance(commands[-1], close.FailWorkflow):
+        return message.handled_failures
+    return failures.shown(turn.run, task.seen or 0)
+
+
 def complete(turn: Turn, message: CompleteWorkflowTask) -> None:
     _refuse_closed(turn, message.task_id)
     task = _held(turn, message)
@@ -194,7 +202,7 @@ def complete(turn: Turn, message: CompleteWorkflowTask) -> None:
     if not apart:
         met = task if message.met is None else replace(task, seen=min(message.met, task.seen or 0))
         turn.machine.before_commands(turn, met)
-    for failure_id in message.handled_failures:
+    for failure_id in _handled(turn, task, message):
         failures.handled(turn, failure_id)
     breach = turn.machine.breach(turn, commands)
     if breach is not None:

@@ -53,7 +53,10 @@ async def _detail(server: Server, found: ask.Description, row: RunRow) -> dict[s
         "updates": [show.plain(view) for view in (held.updates if held else updates(history))],
         "waits": [show.plain(view) | show.AUTHORITY for view in waiting],
         "open_wait_count": sum(view.status == "open" for view in waiting),
-        "tasks": [show.shown_task(view, row.run_id, done) for view in (held.tasks if held else [])],
+        "tasks": [
+            *(show.shown_task(view, row.run_id, done) for view in (held.tasks if held else [])),
+            *(show.timer_task(view) for view in waiting if view.status == "open" and view.deadline_at is not None),
+        ],
         "timeline": show.timeline(history, row.run_id),
         "activities": [show.shown_activity(view) for view in done],
         "exceptions": [show.plain(view) for view in failures(history, row.run_id)],

@@ -270,5 +270,6 @@ def closed(run: Run, event: Terminal, entry: Recorded) -> None:
                 message=event.message,
                 exception_type=event.exception_type if isinstance(event, ActivityFailed) else None,
                 exception_class=event.exception_class,
+                recorded=entry.sequence,
             ),
         )

@@ -234,6 +234,7 @@ def closed(run: Run, event: ChildRunCompleted | ChildUnsuccessful, entry: Record
                 message=event.message,
                 exception_type=event.exception_type,
                 exception_class=event.exception_class,
+                recorded=entry.sequence,
             ),
         )
 
