@@ -18,6 +18,7 @@ DONE = {"type": "complete_workflow"}
 NAP = {"type": "start_timer", "delay_seconds": 5}
 PART = {"type": "start_child_workflow", "workflow_type": "part"}
 CHARGE = {"type": "schedule_activity", "activity_type": "charge"}
+NOTED = {"type": "record_side_effect", "result": blob(1)["blob"]}
 
 
 async def leased(api: Api, **more: Any) -> dict[str, Any]:
@@ -104,6 +105,7 @@ async def test_commands_are_applied_in_order() -> None:
         ([CHARGE, CHARGE | {"arguments": {"codec": "avro", "blob": "!"}}], "commands[1].arguments.blob"),
         ([CHARGE, {"type": "record_side_effect"}], "commands[1].result"),
         ([CHARGE, {"type": "record_side_effect", "result": "not a blob"}], "commands[1].result"),
+        ([CHARGE, NOTED | {"workflow_stream": {"operation": "append"}}], "commands[1].workflow_stream"),
         ([CHARGE, {"type": "record_version_marker", "change_id": "c", "version": 1}], "commands[1].min_supported"),
         ([CHARGE, {"type": "upsert_search_attributes"}], "commands[1].attributes"),
         ([CHARGE, {"type": "upsert_memo", "entries": [1]}], "commands[1].entries"),
