@@ -71,7 +71,9 @@ def test_draining_answers_who_waits_and_keeps_what_was_registered(tmp_path: Path
         target=lambda: answers.append(process.call("POST", "/worker/workflow-tasks/poll", "t", poll))
     )
     waiting.start()
-    while "workers" not in (found := process.call("GET", "/workers", "t").json()) or not found["workers"]:
+    while not process.call("GET", "/system/operator-metrics", "t").json()["operator_metrics"]["workers"][
+        "parked_polls"
+    ]:
         pass
     assert process.call("POST", "/workflows", "t", {"workflow_type": "other", "workflow_id": "x"}).status_code == 201
     code, _ = process.stop()
