@@ -7,6 +7,7 @@ code, and compares that with the rows, with what the clients were told, and with
 from __future__ import annotations
 
 from collections import Counter
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
@@ -14,14 +15,15 @@ from msgspec.structs import replace
 from holdfast.codec.values import loads
 from holdfast.kernel.decision import Decision, WorkflowRow
 from holdfast.kernel.event import HistoryDamaged, Recorded
-from holdfast.kernel.features import pause
+from holdfast.kernel.features import pause, workflow_task
 from holdfast.kernel.features.activity import Activities
+from holdfast.kernel.features.child.parcels import StartFromParent
 from holdfast.kernel.groups import Groups
 from holdfast.kernel.machine import Machine
 from holdfast.kernel.state import Run, Workflow
 from holdfast.kernel.task import Task
 from holdfast.kernel.turn import watch
-from holdfast.kernel.values import SECOND, kind_at
+from holdfast.kernel.values import SECOND, activity_task_id, kind_at
 from holdfast.protocol.export import bundle, canonical
 from holdfast.sdk.background import run_in_background
 from holdfast.sdk.fiber import Fiber
@@ -34,7 +36,6 @@ from .clients import Told
 from .faults import GENTLE
 from .programs import ACTIVITIES, BUILDS, HELPERS, disagreement, ledger
 from .schedules import ScheduleLaws
-from .virtual import EPOCH
 
 if TYPE_CHECKING:
     from .simulation import Simulation
@@ -79,8 +80,14 @@ class Watched:
         self.opened: set[int] = set()
         self.ended: set[int] = set()
         self.attempts: dict[int, tuple[int, str | None]] = {}
+        self.paused = False
+        self.retries: Counter[int] = Counter()
         self.updates: dict[str, int] = {}
         self.commands = 0
+        self.groups: dict[
+            str, tuple[int, dict[int, None]]
+        ] = {}  # bounded ones: the bound, and the leaves that are open
+        self.groups_of: dict[int, tuple[str, ...]] = {}
 
 
 class Auditor:
@@ -90,12 +97,13 @@ class Auditor:
         self.registry = Registry(None, "off")
         self.registry.register([*BUILDS["B"], *ACTIVITIES, *HELPERS, run_in_background])
         self.runs: dict[int, Watched] = {}
-        self.sent: set[int] = set()
+        self.sent: set[tuple[int, int, str]] = set()
         self.taken: set[int] = set()
         self.seen: dict[str, Any] = {}
         self.checks: Counter[str] = Counter()
         self.touched: set[int] = set()
         self.schedules = ScheduleLaws(sim)
+        self.at_work: set[str] = set()  # workflow tasks that are leased
 
     def must(self, holds: bool, law: str, about: object) -> None:
         self.checks[law] += 1
@@ -113,25 +121,64 @@ class Auditor:
         if row.key not in self.sim.sabotaged:
             rows = len(self.sim.disk.tasks.get(row.key, ()))
             self.must(rows == row.expects, "I9 tasks are conserved", (row.workflow_id, rows, row.expects))
+            for task in [change.task for change in decision.tasks if change.task is not None]:
+                begun = task.state != "leased" or task.leased_at is not None
+                self.must(begun, "I4 a lease is given, not made up", (row.workflow_id, task))
         self.handed_out(decision)
         self.schedules.committed(decision)
+        self.left_alone(decision)
         for send in decision.sends:
-            self.must(send.key not in self.sent, "I9 a send is made once", send.key)
-            self.sent.add(send.key)
+            made = (send.key, send.sender, send.workflow_id)
+            self.must(made not in self.sent, "I9 a send is made once", made)
+            self.sent.add(made)
         self.taken.update(decision.took)
         self.sim.operated(1)
 
+    def left_alone(self, decision: Decision) -> None:
+        """The row of a workflow task that somebody works on does not go away as long as history has use for it."""
+        for change in decision.tasks:
+            if change.task is not None:
+                if change.task.kind == "workflow" and change.task.state == "leased":
+                    self.at_work.add(change.task_id)
+                else:
+                    self.at_work.discard(change.task_id)
+            elif change.task_id in self.at_work:
+                self.at_work.discard(change.task_id)
+                if not decision.events and decision.workflow.key not in self.sim.damaged:
+                    loaded = self.sim.disk.load(self.machine.kinds, decision.workflow.key)
+                    assert loaded is not None
+                    gone = workflow_task.due_id(self.fold(loaded)) != change.task_id
+                    self.must(gone, "I8 what is at work is left alone", (loaded.row.workflow_id, change.task_id))
+
     def handed_out(self, decision: Decision) -> None:
-        """Of the leaves of a bounded group that are scheduled together, no more get a task than it allows."""
-        members: dict[tuple[str, int], set[int]] = {}
-        for entry in decision.events:
-            for group in getattr(entry.event, "parallel_group_path", ()) if entry.type == "ActivityScheduled" else ():
-                if group.parallel_group_limit is not None:
-                    where = (group.parallel_group_id, group.parallel_group_limit)
-                    members.setdefault(where, set()).add(entry.event.sequence)  # type: ignore[attr-defined]
-        for (id, limit), steps in members.items():
-            given = [c.task.step for c in decision.tasks if c.task is not None and c.task.step in steps]
-            self.must(len(given) <= limit, "I12 a bounded group keeps its bound", (id, limit, given))
+        """Of the open leaves of a bounded group, in the order they were scheduled, only the first few are handed out."""
+        given = [(c.task.run, c.task.step) for c in decision.tasks if c.task is not None and c.task.step is not None]
+        for send in decision.sends:
+            if isinstance(send.parcel, StartFromParent):
+                parent = send.parcel.parent
+                given.append((self.sim.disk.run_ids[parent.workflow_run_id], parent.sequence))
+        for run, step in given:
+            for group in self.runs[run].groups_of.get(step, ()):
+                limit, open = self.runs[run].groups[group]
+                early = list(islice(open, limit))
+                held = step not in open or step in early
+                self.must(held, "I12 a bounded group keeps its bound", (group, limit, step, early))
+
+    def grouped(self, run: Watched, entry: Recorded, step: int) -> None:
+        """Keep the bounded groups of a run: which of their leaves are open."""
+        if entry.type in ENDS:
+            for group in run.groups_of.pop(step, ()):
+                run.groups[group][1].pop(step, None)
+            return
+        bounds: dict[str, int] = {}  # a group that is all of another has its name: they are one, with the tighter bound
+        for group in getattr(entry.event, "parallel_group_path", ()):
+            if group.parallel_group_limit is not None:
+                id, limit = group.parallel_group_id, group.parallel_group_limit
+                bounds[id] = min(limit, bounds.get(id, limit))
+        for id, limit in bounds.items():
+            run.groups.setdefault(id, (limit, {}))[1][step] = None
+        if bounds:
+            run.groups_of[step] = tuple(bounds)
 
     def event(self, entry: Recorded, row: WorkflowRow) -> None:
         run = self.runs.setdefault(entry.run, Watched())
@@ -151,20 +198,31 @@ class Auditor:
         if entry.type in OPENS and step is not None:
             self.must(step not in run.opened, "I2 a step opens once", about)
             run.opened.add(step)
+            self.grouped(run, entry, step)
         if entry.type in ENDS and step is not None:
             self.must(step in run.opened, "I3 what ends was open", about)
             self.must(step not in run.ended, "I2 a step ends once", about)
             run.ended.add(step)
+            self.grouped(run, entry, step)
         if entry.type == "ActivityStarted":
             before = run.attempts.get(step, (0, None))[0]
             self.must(event.attempt_number > before, "I4 attempts count up", about)
             run.attempts[step] = (event.attempt_number, entry.context.owner)
-        if entry.type in OUTCOMES and step in run.attempts and "-a" in (entry.context.task_id or ""):
-            mine = (entry.context.attempt, entry.context.owner)
-            self.must(mine == run.attempts[step], "I4 only the current attempt writes", (about, mine))
+            if not event.local_activity:
+                self.must(not run.paused, "a paused run begins nothing", about)
+                task = activity_task_id(event.activity_attempt_id.partition("-")[0], step, run.retries[step] + 1)
+                self.must(entry.context.task_id == task, "I4 an attempt is one of its own task", (about, entry.context))
+        if entry.type in ("WorkflowPaused", "WorkflowUnpaused"):
+            run.paused = entry.type == "WorkflowPaused"
+        if entry.type == "ActivityRetryScheduled":
+            run.retries[step] += 1
+        if entry.type in OUTCOMES and step in run.attempts and not event.local_activity:
+            number, owner = run.attempts[step]
+            said = (event.attempt_number, entry.context.attempt or number, entry.context.owner or owner)
+            self.must(said == (number, number, owner), "I4 only the current attempt writes", (about, said))
         punctual = not self.sim.deaf and row.key not in self.sim.sabotaged
         if entry.type == "TimerFired" and self.sim.calm_at is not None and punctual:
-            late = event.fired_at - max(event.fire_at, self.sim.calm_at + 60 * SECOND)
+            late = self.sim.true_time() - max(event.fire_at, self.sim.calm_at + 60 * SECOND)
             self.must(late < 10 * SECOND, "I8 what is due comes in time", (about, late / SECOND))
         until = entry.context.lease_expires_at
         if until is not None:
@@ -265,7 +323,7 @@ class Auditor:
     def nothing_waits(self, patience: int, kind: str) -> None:
         """In calm, no task of the nodes' own queue stands ready for long."""
         sim = self.sim
-        now = EPOCH + round(sim.loop.time() * SECOND)
+        now = sim.true_time()
         for task in sim.disk.all_tasks():
             if task.kind != kind or task.state != "ready" or task.routing.queue != "default" or sim.deaf:
                 continue
@@ -385,6 +443,27 @@ class Auditor:
         ]
         counted = set(ends) - {"ActivityStarted", "ActivityHeartbeatRecorded"}
         self.must(bool(counted), "I4 whose attempt counts is in history", (attempt_id, worker, ends))
+
+    def told_over(self, attempt_id: str, worker: str) -> None:
+        """A worker that was told that its attempt is over finds in history why, on disk and by one of the clocks."""
+        run_id, step, number = attempt_id.split("-")
+        run = self.sim.disk.run_ids[run_id]
+        if self.sim.disk.runs[run].workflow in self.sim.damaged:
+            return
+        current = False
+        for entry in self.sim.disk.history(self.machine.kinds, run):
+            event: Any = entry.event
+            if entry.type in CLOSES:
+                current = False
+            elif getattr(event, "sequence", None) != int(step):
+                continue
+            elif entry.type in ("ActivityStarted", "ActivityHeartbeatRecorded"):
+                mine = event.attempt_number == int(number)
+                self.sim.latest()
+                current = mine and (event.lease_expires_at is None or event.lease_expires_at > self.sim.farthest)
+            elif entry.type == "ActivityRetryScheduled" or entry.type in ENDS:
+                current = False
+        self.must(not current, "I11 what history calls current is not over", (attempt_id, worker))
 
     def outcome_seen(self, told: Told, value: Any) -> None:
         before = self.seen.setdefault(told.id, value)

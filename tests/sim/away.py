@@ -12,6 +12,8 @@ from collections.abc import Callable, Coroutine
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
 from holdfast.engine.matching import COLD
 from holdfast.kernel.event import HistoryDamaged, Recorded
 from holdfast.kernel.features.activity import CompleteActivity, FailActivity, HeartbeatActivity
@@ -203,6 +205,8 @@ class AwayWorker:
         if history is None:
             return
         if self.sim.faults.fires("lease runs out"):
+            if not self.draining and self.random.random() < 0.5:
+                self.sim.succeed(self)  # it hangs, and another of its name takes its place
             await asyncio.sleep(self.random.choice([left(self.sim, task.task), 301, 700]))
         self._forget_what_others_moved(task, history)
         self.host.shown = history
@@ -265,8 +269,13 @@ class AwayWorker:
                 await asyncio.sleep(attempt)
             except (Refused, HistoryDamaged) as refusal:
                 self.sim.log(f"{self.label} is told: {refusal}"[:200])
+                if isinstance(refusal, Refused) and isinstance(message, CompleteActivity | FailActivity):
+                    id = attempt_id(message.run_id, message.step, message.attempt)
+                    self.sim.auditor.told_over(id, self.name)
                 error = refusal
                 break
+        if heartbeat and value is not None and self.sim.faults.fires("false stop"):
+            value = replace(value, can_continue=False, reason="stale_attempt")
         if error is None and not heartbeat:
             self.sim.done("task elsewhere" if isinstance(request, ask.CompleteTask) else "activity elsewhere")
             if isinstance(request, ask.CompleteTask):

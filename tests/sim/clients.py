@@ -108,7 +108,7 @@ class Client:
 
     async def live(self) -> None:
         while self.sim.operations < self.sim.target:
-            await asyncio.sleep(self.random.choice([0, 0, 0.001, 0.05, 0.05, 0.5, 2, 2, 15, 100]))
+            await asyncio.sleep(self.random.choice(self.sim.swarm.pace))
             await self.act()
 
     async def act(self) -> None:
@@ -116,7 +116,7 @@ class Client:
         mine = [told for told in sim.told if told.started]
         verbs = ["start"] * 4 + ["note"] * 4 + ["letter"] * 4 + ["add"] * 4 + ["query"] * 3 + ["result"] * 2
         verbs += ["describe", "list", "pause", "pause", "cancel", "terminate", "repair", "archive", "unpause"]
-        verb = "start" if not mine or len(mine) < 2 else pick.choice(verbs)
+        verb = "start" if not mine or len(mine) < 2 else pick.choice(sim.swarm.likes(verbs))
         told = pick.choice(mine[-6:]) if mine else None
         sim.operation(f"{self.name} {verb} {'' if verb == 'start' or told is None else told.id}")
         if verb == "start" or told is None:
@@ -135,11 +135,11 @@ class Client:
             return
         definition = pick.choice(BUILDS[sim.newest_build()])
         place = BUILDS[sim.newest_build()].index(definition)
-        grammar = Grammar(Random(f"{sim.seed}:program {len(sim.told)}"))
+        grammar = Grammar(Random(f"{sim.seed}:program {len(sim.told)}"), sim.swarm)
         program = grammar.program(is_async=place == 1, careful=place == 2)
         id = f"w{len(sim.told)}"
         told = Told(id, definition, program, (program, []))
-        told.away = pick.random() < 0.3
+        told.away = pick.random() < sim.swarm.away
         grammar_used = sorted(grammar.used)
         sim.told.append(told)
         sim.log(f"{self.name} starts {id}: {program}")
@@ -167,7 +167,7 @@ class Client:
         sim.auditor.answered(told, "start", f"start-{id}")
         sim.features.update(grammar_used)
         sim.done("start" if first is None else "signal with start")
-        for verb in pick.choice([(), (), ("note",), ("add",), ("add", "note", "add")]):
+        for verb in pick.choice(sim.swarm.at_once):
             sim.operation(f"{self.name} {verb} {id} at once")
             sim.done(verb if await self.insist(verb, told) else f"{verb} in vain")
 

@@ -75,6 +75,8 @@ class Disk:
             ):
                 self.twice(row.workflow_id, command.request_id)
                 raise StoreError(f"request id {command.request_id!r} has a record already")
+        if any(s.key in self.sends for s in decision.sends) or any(n and r.key in self.runs for n, r in decision.runs):
+            raise StoreError("a key is taken")  # two engines may mint the same one; no store has it twice
         kept = replace(row, held=tuple(row.held))
         if stored is not None and not decision.wake_moved and not any(is_new for is_new, _ in decision.runs):
             kept = replace(kept, next_wake=stored.next_wake)  # as files do: a wake that did not move is not written

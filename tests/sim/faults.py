@@ -9,6 +9,8 @@ from collections import Counter
 from collections.abc import Iterable
 from random import Random
 
+from .swarm import Swarm
+
 CHANCES: dict[str, float] = {
     # nodes
     "kill": 0.002,  # before any call the node's loop makes
@@ -20,7 +22,7 @@ CHANCES: dict[str, float] = {
     "restart": 0.5,  # an orderly stop instead of a kill, when somebody is stopped at all
     "rolling restart": 0.5,  # one node after the other, each with the newer build, while the rest goes on
     "other build": 0.5,  # a node comes back with the other build
-    "clock": 0.3,  # a node comes back with another clock
+    "clock": 0.4,  # a node comes back with another clock
     # the store
     "slow commit": 0.15,
     "store down": 0.006,  # an I/O error: nothing was written
@@ -44,6 +46,7 @@ CHANCES: dict[str, float] = {
     "worker dies": 0.05,  # one of another process, with a task it was given
     "worker fails": 0.1,
     "lease runs out": 0.1,  # and its holder goes on and reports late
+    "false stop": 0.3,  # a heartbeat is answered by a clock that is far ahead: the attempt is told that it is over
     "drain": 0.5,  # a worker elsewhere takes no more tasks, and the next of its name begins beside it
     "moved to thread": 0.01,  # a workflow type proves slow
     "evicted": 0.05,  # live code is given up
@@ -68,21 +71,26 @@ HARMLESS = {"conflict", "slow commit", "evicted", "stall", "late report", "reque
 GENTLE = HARMLESS | {"store down", "disk full", "busy", "request lost", "reply lost", "missed notice"}
 """Faults after which nothing has to be done again."""
 
+DEADLY = {"kill": 0.006, "kill before commit": 0.03, "kill after commit": 0.03, "kill in recovery": 0.2}
+"""Faults of which more would leave nobody alive to do anything, with how likely they may be at most."""
+
 
 class Faults:
     def __init__(self, seed: int, only: Iterable[str] | None = None) -> None:
         profile = Random(f"{seed}:profile").random()
-        self.on = frozenset((GENTLE if profile < 0.15 else CLASSES) if only is None else only)
+        kind = HARMLESS if profile < 0.08 else GENTLE if profile < 0.2 else CLASSES
+        self.on = frozenset(kind if only is None else only)
         unknown = self.on - set(CLASSES)
         if unknown:
             raise ValueError(f"no such fault: {', '.join(sorted(unknown))}; there are {', '.join(CLASSES)}")
         self.fired: Counter[str] = Counter()
         self.calm = False
-        self.chances = dict(CHANCES)
         self._dice = {name: Random(f"{seed}:{name}") for name in CLASSES}
         # Not every run is hit by everything: which faults a seed has, and how hard, is part of the seed.
-        for name, dice in self._dice.items():
-            self.chances[name] *= dice.choice([0, 0.5, 1, 1, 3])
+        self.swarm = Swarm(seed)
+        self.chances = {
+            name: self.swarm.chance(CHANCES[name], DEADLY.get(name, 0.7), dice) for name, dice in self._dice.items()
+        }
 
     def fires(self, name: str) -> bool:
         if self.calm or name not in self.on or self._dice[name].random() >= self.chances[name]:

@@ -1,13 +1,15 @@
 """The simulator simulated: deliberate one-line bugs, one at a time, each of which it must catch.
 
-    python -m tests.sim.mutants [--seeds 60] [--only NAME]
+    python -m tests.sim.mutants [--seeds 100] [--only NAME] [--remember]
 
-The bugs are put into a copy of the sources; the working tree is never touched.
+The bugs are put into a copy of the sources; the working tree is never touched. A seed that caught one is tried first the next
+time (`caught.json`, written with `--remember`): it spares the search as long as the world is the same, and proves nothing else.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shutil
 import subprocess
@@ -19,6 +21,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parent.parent.parent
+CAUGHT = Path(__file__).parent / "caught.json"
+"""Mutant -> the seed that caught it last."""
 
 
 class Mutant(NamedTuple):
@@ -46,7 +50,12 @@ MUTANTS = [
         "if passed or not (marked or fresh)",
         "if not (marked or fresh)",
     ),
-    Mutant("a mixed history is replayed", "engine/inline.py", "whole[-1].checksum != run.checksum", "False"),
+    Mutant(
+        "a mixed history is replayed",
+        "engine/inline.py",
+        "        if whole and whole[-1].checksum != run.checksum:\n            return COLD",
+        "        if False:\n            return COLD",
+    ),
     Mutant(
         "coming up is not gone through again",
         "engine/recovery.py",
@@ -54,6 +63,12 @@ MUTANTS = [
         "False and",
     ),
     Mutant("sends overtake each other", "engine/sending.py", "if len(queue) == 1:", "if True:"),
+    Mutant(
+        "a group that is all of another loses its bound",
+        "kernel/groups.py",
+        "        elif entry.parallel_group_limit is not None:",
+        "        elif False:",
+    ),
     # guards and commits
     Mutant(
         "a stale decision is not decided again",
@@ -84,7 +99,7 @@ MUTANTS = [
         "the index is believed",
         "engine/operations.py",
         "        if run.open:",
-        "        if loaded.run.closed_at is None:",
+        "        if loaded.run.closed_reason is None:",
     ),
     Mutant(
         "stopping spins",
@@ -147,6 +162,13 @@ MUTANTS = [
         "if False:",
     ),
     Mutant(
+        "a row outvotes the history of an attempt",
+        f"{K}/activity/attempts.py",
+        "    return until > now\n",
+        '    return task.state == "leased" and until > now\n',
+    ),
+    Mutant("giving up is an outcome", f"{K}/activity/attempts.py", "    if message.gave_up:\n", "    if False:\n"),
+    Mutant(
         "an attempt of another counts", "kernel/turn.py", "        if task.attempt != attempt:", "        if False:"
     ),
     Mutant("a lease counts no attempt", f"{K}/lease.py", "attempt=task.attempt + 1", "attempt=task.attempt"),
@@ -163,14 +185,20 @@ MUTANTS = [
     Mutant(
         "a timer fires twice",
         f"{K}/timer.py",
-        "    timers.pending.pop(event.sequence, None)\n    groups.leave(run, event.sequence, event.parallel_group_path, True",
-        "    groups.leave(run, event.sequence, event.parallel_group_path, True",
+        "    timers = run.part(Timers)\n    timers.pending.pop(event.sequence, None)\n",
+        "    timers = run.part(Timers)\n",
     ),
     Mutant(
         "an off-by-one in the barrier",
         "kernel/groups.py",
         "len(group.open) >= group.limit",
         "len(group.open) > group.limit",
+    ),
+    Mutant(
+        "one more is handed out",
+        "kernel/groups.py",
+        "        if group.limit is not None and step not in islice(group.open, group.limit):",
+        "        if group.limit is not None and step not in islice(group.open, group.limit + 1):",
     ),
     Mutant("signals are not carried on", f"{K}/signal.py", "    carry=_carry,\n", ""),
     Mutant("updates are not carried on", f"{K}/update.py", "    carry=_carry,\n", ""),
@@ -218,57 +246,88 @@ MUTANTS = [
     Mutant(
         "an activity's end wakes nobody",
         f"{K}/activity/__init__.py",
-        "ActivityCompleted: ",
-        "ActivityHeartbeatRecorded: ",
+        "ActivityCompleted: _wake_unless_local",
+        "ActivityHeartbeatRecorded: _wake_unless_local",
     ),
 ]
 
 
-def hunt(mutant: Mutant, seeds: int, first: int) -> tuple[Mutant, str]:
-    """Which seed catches it, and by which law."""
+SCRIPT = """
+import sys
+from tests.sim.runner import report
+for seed in map(int, sys.argv[1:]):
+    try:
+        law = report(seed, {}).law
+    except BaseException as error:
+        law = f"crashed {error!r}"[:80]
+    if law:
+        print(seed, law)
+        break
+"""
+
+
+def made(mutant: Mutant, sources: Path) -> str:
+    """The text of its file with the bug in it."""
+    text = (sources / mutant.file).read_text()
+    if text.count(mutant.old) != 1:
+        raise ValueError(f"{mutant.name!r} cannot be made: its line is {text.count(mutant.old)} times in {mutant.file}")
+    return text.replace(mutant.old, mutant.new)
+
+
+def hunt(mutant: Mutant, seeds: list[int]) -> tuple[Mutant, int | None, str]:
+    """Which of these seeds catches it first, and by which law."""
     with tempfile.TemporaryDirectory(prefix="holdfast-mutant-") as place:
-        shutil.copytree(ROOT / "src", Path(place) / "src", ignore=shutil.ignore_patterns("__pycache__"))
-        file = Path(place) / "src" / "holdfast" / mutant.file
-        text = file.read_text()
-        if mutant.old not in text:
-            return mutant, "cannot be made: its line is not there any more"
-        file.write_text(text.replace(mutant.old, mutant.new, 1))
-        script = (
-            "import sys\nfrom tests.sim.runner import report\nfrom tests.sim.faults import HARMLESS\n"
-            f"for seed in range({first}, {first + seeds}):\n"
-            "    try:\n        found = report(seed, {} if seed % 4 else {'faults': sorted(HARMLESS)})\n"
-            "    except BaseException as error:\n        print(seed, 'crashed', repr(error)[:80]); sys.exit()\n"
-            "    if found.law:\n        print(seed, found.law); sys.exit()\n"
-        )
-        environment = {**os.environ, "PYTHONPATH": f"{place}/src{os.pathsep}{ROOT}", "PYTHONDONTWRITEBYTECODE": "1"}
+        sources = Path(place) / "src" / "holdfast"
+        shutil.copytree(ROOT / "src" / "holdfast", sources, ignore=shutil.ignore_patterns("__pycache__"))
+        (sources / mutant.file).write_text(made(mutant, sources))
+        environment = {
+            **os.environ,
+            "PYTHONPATH": f"{place}/src{os.pathsep}{ROOT}",
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "PYTHONWARNINGS": "ignore",
+        }
+        command = [sys.executable, "-c", SCRIPT, *map(str, seeds)]
         try:
-            done = subprocess.run(
-                [sys.executable, "-c", script], env=environment, cwd=ROOT, capture_output=True, text=True, timeout=3600
-            )
+            done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=3600)
         except subprocess.TimeoutExpired:
-            return mutant, "no verdict: out of time"
-        found = done.stdout.strip()
-        if done.returncode and not found:
-            return mutant, f"caught: it does not even start ({done.stderr.strip().splitlines()[-1][:80]})"
-        return mutant, f"caught by seed {found}" if found else "SURVIVED"
+            return mutant, None, "no verdict: out of time"
+        seed, _, law = done.stdout.strip().partition(" ")
+        if seed:
+            return mutant, int(seed), f"caught by seed {seed}, the {seeds.index(int(seed)) + 1}. tried: {law}"
+        if done.returncode:
+            return mutant, None, f"no verdict: {(done.stderr.strip().splitlines() or ['it died'])[-1][:100]}"
+        return mutant, None, f"SURVIVED {len(seeds)} seeds"
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, default=60)
+    parser.add_argument("--seeds", type=int, default=100)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--only", default="", help="parts of names, separated by commas")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--fresh", action="store_true", help="do not begin with the seed that caught it the last time")
+    parser.add_argument("--remember", action="store_true", help="keep which seed caught it")
     given = parser.parse_args()
     chosen = [mutant for mutant in MUTANTS if any(part in mutant.name for part in given.only.split(","))]
+    known: dict[str, int] = json.loads(CAUGHT.read_text()) if CAUGHT.exists() else {}
+
+    def seeds(mutant: Mutant) -> list[int]:
+        hint = [] if given.fresh or mutant.name not in known else [known[mutant.name]]
+        return hint + [seed for seed in range(given.first, given.first + given.seeds) if seed not in hint]
+
     began = time.perf_counter()
-    survived = 0
+    caught = 0
     with ThreadPoolExecutor(given.processes) as pool:
-        for mutant, outcome in pool.map(lambda m: hunt(m, given.seeds, given.first), chosen):
-            survived += not outcome.startswith("caught")
+        for mutant, seed, outcome in pool.map(lambda m: hunt(m, seeds(m)), chosen):
             print(f"{mutant.name:48} {outcome}", flush=True)
-    print(f"{len(chosen) - survived} of {len(chosen)} caught in {time.perf_counter() - began:.0f} s")
-    return 1 if survived else 0
+            if seed is not None:
+                caught += 1
+                known[mutant.name] = seed
+    print(f"{caught} of {len(chosen)} caught in {time.perf_counter() - began:.0f} s")
+    if given.remember:
+        names = [mutant.name for mutant in MUTANTS if mutant.name in known]
+        CAUGHT.write_text(json.dumps({name: known[name] for name in names}, indent=2) + "\n")
+    return 0 if caught == len(chosen) else 1
 
 
 if __name__ == "__main__":

@@ -18,8 +18,8 @@ from .world import Life, NodeWorld
 if TYPE_CHECKING:
     from .simulation import Simulation
 
-SKEWS = [0, 0, 1, -1, 7, -7, 100, -100, 4000, -4000]
-"""By how many seconds a node's clock may be wrong."""
+SKEWS = [0, 1, -1, 7, -7, 400, -400, 4000, -4000]
+"""By how many seconds a node's clock may be wrong: by less and by more than a lease lasts."""
 
 
 class Troubled(Seam):
@@ -85,13 +85,14 @@ class Troubled(Seam):
         return Unavailable("still down") if self._node.sim.loop.time() < self._down_until else None
 
     def read(self, store: Any) -> None:
+        sim, faults = self._node.sim, self._faults
         if self._node.opening:
             self._node.life.survives("kill in recovery")
         engine = getattr(self._node.app, "engine", None)
         coming_up = engine is not None and engine.holder and not self._node.app.recovery._up
-        if coming_up and not self._node.opening and self._faults.fires("recovery error"):
+        if coming_up and not self._node.opening and (sim.interrupts_takeover() or faults.fires("recovery error")):
             raise Unavailable("the disk reports an error while a node takes over")
-        if self._faults.fires("read error"):
+        if faults.fires("read error"):
             raise Unavailable("the disk reports an error on reading")
 
     def misses(self) -> bool:
@@ -100,7 +101,7 @@ class Troubled(Seam):
 
 class SimHoldfast(AsyncHoldfast):
     def __init__(self, store: Callable[[Machine], Store], world: NodeWorld, register: list[Any], cache: int) -> None:
-        room = world.random.choice([2, 200])
+        room = world.random.choice(world.faults.swarm.rooms)
         super().__init__(
             "simulated",
             register,

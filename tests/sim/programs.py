@@ -41,6 +41,8 @@ from holdfast import (
     workflow,
 )
 
+from .swarm import Swarm
+
 Statement = list[Any]
 Program = list[Statement]
 
@@ -459,8 +461,9 @@ HELPERS = [errand, errand_async, listener]
 
 
 class Grammar:
-    def __init__(self, random: Random) -> None:
+    def __init__(self, random: Random, swarm: Swarm | None = None) -> None:
         self._random = random
+        self._swarm = swarm or Swarm(None)
         self._tokens = 0
         self.used: set[str] = set()
 
@@ -470,7 +473,7 @@ class Grammar:
 
     def program(self, *, is_async: bool, careful: bool) -> Program:
         pick = self._random
-        found = [self.statement(2) for _ in range(pick.randint(1, 7))]
+        found = [self.statement(2) for _ in range(pick.randint(*((0, 2) if self._swarm.short else (1, 7))))]
         if not careful and pick.random() < 0.25:
             found.insert(pick.choice([0, 0, pick.randrange(len(found) + 1)]), ["again"])
         if is_async:
@@ -488,11 +491,13 @@ class Grammar:
 
     def leaf(self) -> Statement:
         pick = self._random
-        match pick.choice(["good", "good", "flaky", "beating", "near", "near", "far", "sleep"]):
+        match pick.choice(
+            self._swarm.likes(["good", "good", "flaky", "beating", "beating", "near", "near", "far", "sleep"])
+        ):
             case "flaky":
                 return ["act", "flaky", self.token(), pick.choice([1, 2, 3])]
             case "beating":
-                return ["act", "beating", self.token(), pick.choice([1, 3])]
+                return ["act", "beating", self.token(), pick.choice([1, 3, 6])]
             case "sleep":
                 return ["sleep", pick.choice([0, 0.5, 3, 60, 400])]
             case kind:
@@ -501,7 +506,7 @@ class Grammar:
     def member(self, depth: int) -> Statement:
         """What a group can have in it."""
         pick = self._random
-        choice = pick.choice(["good", "good", "flaky", "far", "sleep", "child", "gather"])
+        choice = pick.choice(self._swarm.likes(["good", "good", "flaky", "far", "sleep", "child", "gather"]))
         if choice == "child" and depth > 0:
             return [pick.choice(["child", "child later"]), self.token(), self.body(depth - 1)]
         if choice == "gather" and depth > 0:
@@ -528,7 +533,7 @@ class Grammar:
             kinds += ["signal", "signal", "notes"]
         if depth > 0:
             kinds += ["child", "fails", "tell", "gather", "gather", "race", "spawn", "background", "risky gather"]
-        kind = pick.choice(kinds)
+        kind = pick.choice(self._swarm.likes(kinds))
         match kind:
             case "leaf":
                 return self.leaf()

@@ -30,13 +30,14 @@ class Rows:
         rows = [row for _, row in sorted(disk.workflows.items())]
         waking = [row for row in rows if row.next_wake is not None]
         self._hit("task lost", tasks, self._lose_task)
-        held = [task for task in tasks if task.kind == "workflow" and task.state == "leased"]
+        held = [task for task in tasks if task.state == "leased"]
         self._hit("task falsified", held or tasks, self._falsify_task)
         self._damage()
         self._hit("wake early", waking, lambda row: self._set(row, next_wake=1))
         self._hit("wake lost", [row for row in waking if row.expects == 0], self._lose_wake)
         self._hit("count falsified", rows, self._falsify_count)
-        self._hit("index falsified", [r for _, r in sorted(disk.runs.items())], self._falsify_index)
+        runs = [r for _, r in sorted(disk.runs.items())]
+        self._hit("index falsified", [r for r in runs if r.closed_at is None] or runs, self._falsify_index)
 
     def written(self) -> None:
         """After each commit: what it has just sent may be gone again."""

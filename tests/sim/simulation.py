@@ -19,6 +19,7 @@ from holdfast.engine import recovery
 from holdfast.kernel.event import HistoryDamaged
 from holdfast.kernel.features.schedule import firing
 from holdfast.kernel.machine import Machine
+from holdfast.kernel.message import Refused
 from holdfast.kernel.values import SECOND
 from holdfast.sdk import executor
 from holdfast.store import Store, StoreError
@@ -28,7 +29,7 @@ from .auditor import Auditor
 from .away import AwayWorker
 from .clients import Client, Lost, Told
 from .disk import Disk, MemoryStore, Seam
-from .faults import HARMLESS, Faults
+from .faults import GENTLE, HARMLESS, Faults
 from .files import Files, FileStore
 from .nodes import Node
 from .rows import Rows
@@ -41,6 +42,10 @@ OPERATIONS = 200
 
 BOUND = 6 * 3600
 """Virtual seconds within which everything must have ended once faults have stopped."""
+
+
+ENOUGH = 10_000
+"""Operations, beside twenty times those that were asked for, that come to no end."""
 
 
 class Violation(Exception):
@@ -64,9 +69,10 @@ class Simulation:
         self.seed = seed
         self.random = Random(f"{seed}:sim")
         self.faults = Faults(seed, faults)
+        self.swarm = self.faults.swarm
         self.loop = VirtualLoop()
         self.target = operations
-        self.instances = max(2, operations // 30) if instances is None else instances
+        self.instances = (2 if self.faults.swarm.few else max(2, operations // 30)) if instances is None else instances
         self.places = self.random.randint(1, places)
         self.lines: list[str] = []
         self.operations = 0
@@ -96,13 +102,15 @@ class Simulation:
         self.rolled: set[int] = set()  # places that have had their rolling restart
         self.deaf = self.faults.fires("deaf")
         # When calm comes, everybody may go on as they are for a while before they are replaced; with clocks that agree.
-        self.stays = Random(f"{seed}:stays").random() < 0.4
+        # Who has lived through all of it, because nobody is killed in this seed, has the most to show.
+        self.stays = Random(f"{seed}:stays").random() < (0.8 if self.faults.on <= GENTLE else 0.4)
         if self.stays:
             self.faults.chances["clock"] = 0
         self.loop_time = 0.0
         self.farthest = 0  # what any clock has ever said
         self.calm_at: int | None = None
         self.crashes_on_send = False
+        self._interrupts = False  # whoever takes over next cannot read at first
 
     # -- what others report
 
@@ -115,6 +123,8 @@ class Simulation:
 
     def operated(self, count: int) -> None:
         self.operations += count
+        if self.operations > ENOUGH + 20 * self.target and not self.violations:
+            self.violation("time goes on", "it does one thing after the other and comes to no end")
         if self.operations // 50 > self._checked:
             self._checked = self.operations // 50
             self.loop.call_soon(self._checkpoint)
@@ -148,6 +158,8 @@ class Simulation:
         self.nodes.remove(node)
         self.loop.call_soon(node.bury)
         pause = 0.1 if self.faults.calm else self.random.choice([0.01, 0.5, 5, 30])
+        if self._interrupts:
+            pause = 10  # a guest is faster
         self.loop.call_later(pause, lambda: self._open(node.place))
 
     def worker_died(self, worker: AwayWorker) -> None:
@@ -165,10 +177,18 @@ class Simulation:
             build = "B" if self.faults.calm or self.faults.fires("other build") else "A"
             self.away.append(AwayWorker(self, number, self._generation, build))
 
+    def succeed(self, worker: AwayWorker) -> None:
+        """The next of its name begins, while this one still ends what it has."""
+        worker.drain()
+        self._hire(worker.number)
+
     # -- the world
 
     def newest_build(self) -> str:
         return max((node.build for node in self.nodes), default="A")
+
+    def true_time(self) -> int:
+        return EPOCH + round(self.loop.time() * SECOND)
 
     def latest(self) -> int:
         """What the clock says that is farthest ahead."""
@@ -216,8 +236,7 @@ class Simulation:
                 node.stop()
         for worker in list(self.away):
             if not worker.draining and self.random.random() < 0.02 and self.faults.fires("drain"):
-                worker.drain()
-                self._hire(worker.number)
+                self.succeed(worker)
         if self.random.random() < 0.01 and self.faults.fires("rolling restart"):
             self._roll(list(range(self.places)))
         self.rows.disturb()
@@ -267,7 +286,9 @@ class Simulation:
         story = self.loop.create_task(self._story())
         await asyncio.wait([story, self._failed], return_when=asyncio.FIRST_COMPLETED)
         if story.done():
-            story.result()
+            error = story.exception()
+            if error is not None:
+                self.violation("nothing unforeseen happens", repr(error))
         else:
             story.cancel()
 
@@ -285,7 +306,7 @@ class Simulation:
         await asyncio.gather(*(client.live() for client in (*self._clients, *planner)))
         self.log("calm")
         self.faults.calm = True
-        self.calm_at = EPOCH + round(self.loop.time() * SECOND)
+        self.calm_at = self.true_time()
         if self.stays:
             await self._stay()
         else:
@@ -306,8 +327,26 @@ class Simulation:
         self.auditor.finish()
         self.log(f"digest of the rows {self.history_digest()}")
 
+    def interrupts_takeover(self) -> bool:
+        interrupts, self._interrupts = self._interrupts, False
+        if interrupts:
+            self.faults.fired["recovery error"] += 1
+        return interrupts
+
+    def _last_takeover(self) -> None:
+        """The last fault hits the takeover itself: who becomes the engine now has to begin again."""
+        if (
+            len(self.nodes) > 1
+            and "recovery error" in self.faults.on
+            and Random(f"{self.seed}:takeover").random() < 0.6
+        ):
+            for node in [node for node in self.nodes if node.serving and node.app.engine.holder]:
+                self._interrupts = True
+                node.life.die("dies when all is calm")
+
     async def _stay(self) -> None:
         """Nobody is replaced yet: whoever came through the faults half-broken shows it now."""
+        self._last_takeover()
         await self._deliver()
         for _ in range(12):
             await asyncio.sleep(100)
@@ -417,6 +456,13 @@ class _Listener(logging.Handler):
         error = record.exc_info[1] if record.exc_info else None
         text = record.getMessage()
         self._sim.log(f"  {record.levelname.lower()}: {text}"[:400])
+        told = record.args if isinstance(record.args, tuple) else ()
+        invalid = [why for why in told if isinstance(why, Refused) and why.reason == "invalid_commands"]
+        if invalid:
+            self._sim.violation("no code of ours asks for what cannot be", text)
+        older = self._sim.faults.fired["other build"] and "history has version marker newer" in text
+        if " is blocked: " in text and not older:
+            self._sim.violation("I5 only older code is blocked", text)
         if error is not None and not isinstance(error, StoreError | HistoryDamaged):
             where = traceback.extract_tb(error.__traceback__)[-1] if error.__traceback__ else None
             self._sim.violation("nothing unforeseen happens", f"{text}: {error!r} at {where}")

@@ -98,6 +98,7 @@ class Worker:
                 return
             except Refused as refusal:
                 sim.log(f"{self.name} is told that {task.activity_attempt_id[-8:]} is over: {refusal.reason}")
+                sim.auditor.told_over(task.activity_attempt_id, self.name)
                 return
             except NOT_NOW:
                 await asyncio.sleep(attempt)
@@ -116,4 +117,6 @@ class Worker:
             )
         except NOT_NOW:
             return True
+        if not reply.can_continue:
+            self.sim.auditor.told_over(task.activity_attempt_id, self.name)
         return reply.can_continue

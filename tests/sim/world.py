@@ -45,7 +45,7 @@ class Life:
 class NodeWorld(VirtualWorld):
     def __init__(self, loop: VirtualLoop, seed: str, skew: Micros, life: Life, faults: Faults) -> None:
         self.life = life
-        self._faults = faults
+        self.faults = faults
         self._skew = skew
         super().__init__(loop, 0, EPOCH + skew)
         self.random = Random(seed)
@@ -98,7 +98,7 @@ class NodeWorld(VirtualWorld):
         self.tasks = [pair for pair in self.tasks if not pair[0].done()]
 
     def pool(self, size: int, name: str) -> SimPool:
-        return SimPool(self, name, self._faults)
+        return SimPool(self, name, self.faults)
 
 
 class _Never:
@@ -158,7 +158,7 @@ class SimPool:
     def _pause(self) -> float:
         if self._faults.fires("stall"):
             return self._faults.dice("stall").choice([3, 30, 400])
-        return self._world.random.choice([0, 0, 0.001, 0.02, 0.3])
+        return self._world.random.choice(self._faults.swarm.hands)
 
     def close(self) -> None:
         pass
