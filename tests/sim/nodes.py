@@ -132,7 +132,7 @@ class Node:
             skew = sim.faults.dice("clock").choice(SKEWS) * SECOND
         self.world = NodeWorld(sim.loop, f"{sim.seed}:{self.name}", skew, self.life, sim.faults)
         # Real engines differ by chance and by the microsecond; here many begin in the same one.
-        self.world.ids._node = generation % 256  # type: ignore[attr-defined]
+        self.world.ids._node = generation % 4096  # type: ignore[attr-defined]
         cache = self.world.random.choice([48 << 20, 48 << 20, 20_000, 0])
         self.app = SimHoldfast(self._connect, self.world, [*BUILDS[build], *ACTIVITIES, *HELPERS], cache)
         sim.log(f"{self.name} opens, clock {skew // SECOND:+d} s, cache {cache}")

@@ -17,6 +17,9 @@ from holdfast.threads import ThreadPool
 
 T = TypeVar("T")
 
+NODE = 12  # bits of a key that say who made it: processes beside one database must not make the same in one microsecond
+EPOCH: Micros = 1_577_836_800 * SECOND  # 2020
+
 _CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _PAIRS = [a + b for a in _CROCKFORD for b in _CROCKFORD]
 
@@ -54,7 +57,7 @@ class Minted:
     def __init__(self, now: Callable[[], Micros], source: random.Random) -> None:
         self._now = now
         self._random = source
-        self._node = source.getrandbits(8)
+        self._node = source.getrandbits(NODE)
         self._last = 0
         self._millisecond = -1  # of the last ULID, whose beginning is kept
         self._prefix = ""
@@ -66,8 +69,8 @@ class Minted:
         return self._serial
 
     def key(self) -> int:
-        # 54 bits of microseconds (until the year 2540), 8 bits of node; monotonic within this engine.
-        self._last = last = max(self._last + 256, (self._now() << 8) | self._node)
+        # 51 bits of microseconds (until the year 2091); monotonic within this engine.
+        self._last = last = max(self._last + (1 << NODE), (self._now() - EPOCH << NODE) | self._node)
         return last
 
     def ulid(self) -> str:
