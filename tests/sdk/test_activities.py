@@ -6,6 +6,7 @@ import asyncio
 import threading
 from datetime import timedelta
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -725,3 +726,31 @@ async def test_the_type_map_names_an_activity_without_a_name_of_its_own() -> Non
     async with memory(run, types=Types(activities={"shop.nameless": nameless})) as app:
         assert await app.execute(run, "r") == "ok"
         assert events(await app.history("r"), "ActivityScheduled")[0].activity_type == "shop.nameless"
+
+
+@pytest.mark.parametrize(("grace", "calls"), [(30.0, 1), (0.0, 2)])
+async def test_an_activity_that_runs_when_its_app_closes_gets_time_to_end(
+    tmp_path: Path, grace: float, calls: int
+) -> None:
+    begun: list[int] = []
+    at_work = asyncio.Event()
+    enough = asyncio.Event()
+
+    @activity(type="slow")
+    async def slow() -> str:
+        begun.append(1)
+        at_work.set()
+        await enough.wait()
+        return "done"
+
+    @workflow(type="patient")
+    async def patient() -> str:
+        return await slow()
+
+    async with AsyncHoldfast(tmp_path / "app.db", [patient, slow], grace=grace) as app:
+        await app.start(patient, "p")
+        await at_work.wait()
+        asyncio.get_running_loop().call_later(0.01, enough.set)
+    async with AsyncHoldfast(tmp_path / "app.db", [patient, slow]) as app:
+        assert await app.handle(patient, "p").result() == "done"
+    assert len(begun) == calls

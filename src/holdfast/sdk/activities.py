@@ -42,15 +42,17 @@ class Activities:
         self._holding = holding
         self._free = {False: threads, True: tasks}  # by: is the activity async
         self._running: dict[str, tuple[Attempt, asyncio.Task[Any] | None]] = {}
+        self._leaving = False
+        self._last: asyncio.Future[None] | None = None  # told when nothing runs any more
 
     # -- room
 
     def has_room(self, type: str) -> bool:
-        return self._free[self._registry.activities[type].is_async] > 0
+        return not self._leaving and self._free[self._registry.activities[type].is_async] > 0
 
     def take(self, type: str) -> bool:
         lane = self._registry.activities[type].is_async
-        if self._free[lane] <= 0:
+        if self._leaving or self._free[lane] <= 0:
             return False
         self._free[lane] -= 1
         return True
@@ -98,6 +100,13 @@ class Activities:
                 if task is not None:
                     task.cancel()
 
+    async def leave(self, grace: float) -> None:
+        """Take nothing more, and give what runs this many seconds to end."""
+        self._leaving = True
+        if self._running:
+            self._last = asyncio.get_running_loop().create_future()
+            await asyncio.wait([self._last], timeout=grace)
+
     def stop(self) -> None:
         """Stop the async ones; what runs on a thread cannot be stopped from outside."""
         for _, task in list(self._running.values()):
@@ -144,6 +153,8 @@ class Activities:
 
     def _ended(self, assignment: ActivityAssignment, attempt: Attempt, result: bytes | Failure) -> None:
         self._running.pop(assignment.activity_attempt_id, None)
+        if self._last is not None and not self._running and not self._last.done():
+            self._last.set_result(None)
         self._holding.discard(assignment.task.id)
         self.give_back(assignment.activity_type)
         self._host.report(assignment.task.workflow, self._outcome(assignment, result, attempt.stale), None)

@@ -31,6 +31,8 @@ from holdfast.store.sqlite.writer import Offload
 
 R = TypeVar("R")
 
+GRACE = 1.0  # seconds that a running activity gets to end when its process closes; what takes longer runs again
+
 
 class HoldfastOptions(TypedDict, total=False):
     """Options of an embedded Holdfast, the same in both forms."""
@@ -45,6 +47,7 @@ class HoldfastOptions(TypedDict, total=False):
     compatibility: str | None
     limits: Limits | None
     cache_bytes: int
+    grace: float
     run_tasks: bool
 
 
@@ -85,6 +88,7 @@ class AsyncHoldfast(AsyncClient):
         compatibility: str | None = None,
         limits: Limits | None = None,
         cache_bytes: int = 48 << 20,
+        grace: float = GRACE,
         run_tasks: bool = True,
         world: Callable[[], World] | None = None,
     ) -> None:
@@ -100,6 +104,7 @@ class AsyncHoldfast(AsyncClient):
         self._compatibility = compatibility
         self._limits = limits
         self._cache_bytes = cache_bytes
+        self._grace = grace
         self._run_tasks = run_tasks
         self._world = world
         self.register(*listed("register", register))
@@ -151,6 +156,7 @@ class AsyncHoldfast(AsyncClient):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        await self.executor.activities.leave(self._grace)
         await self.engine.drain()
         await self._shut()
 
@@ -219,7 +225,7 @@ class Holdfast(Client):
         return self
 
     def close(self) -> None:
-        """Stop taking work, let what is being written reach the disk, and free the database."""
+        """Stop taking work, give activities a moment to end, let what is being written reach the disk, and free the database."""
         if self._engine_thread.mine:
             try:
                 self._bridge.run(self._app.__aexit__(None, None, None))
