@@ -88,7 +88,7 @@ def mine() -> list[Any]:
 async def mine_async() -> list[Any]:
     return [
         await work.step("a"),
-        work.step("b"),
+        lambda: work.step("b"),
         lambda: gather.step([work.step("c"), work.step("d")]),
     ]
 
