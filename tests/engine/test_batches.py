@@ -11,6 +11,8 @@ import pytest
 
 from holdfast import AsyncHoldfast, activity, signal, wait, workflow
 from holdfast.kernel.decision import Decision
+from holdfast.kernel.features.activity import ScheduleActivity
+from holdfast.protocol import requests as ask
 from holdfast.store import Applied
 
 from ..sdk.kit import eventually, names
@@ -111,5 +113,47 @@ def test_a_report_on_its_way_that_turns_out_stale_is_not_taken_for_lost_work(tmp
             kept[0](Applied(stale=frozenset({0})))
             assert await handle.result() == 1
             assert done == [1]
+
+    asyncio.run(story())
+
+
+def test_a_process_beside_the_engine_answers_from_what_is_on_disk_when_it_answers(tmp_path: Path) -> None:
+    """It is writing something for an instance, while the engine moves that instance on."""
+
+    async def story() -> None:
+        path = tmp_path / "app.db"
+        async with (
+            AsyncHoldfast(path, run_tasks=False) as app,
+            AsyncHoldfast(path, run_tasks=False) as guest,
+        ):
+            await app.call(ask.StartWorkflow(workflow_type="order", workflow_id="o"))
+            task = await app.call(ask.PollWorkflowTask(worker_id="w"))
+            assert task is not None
+            scheduled = ask.CompleteTask(
+                task_id=task.task.id,
+                lease_owner="w",
+                workflow_task_attempt=1,
+                commands=[ScheduleActivity(activity_type="charge")],
+            )
+            await app.call(scheduled)
+            write = guest.engine.store.apply
+            written: list[Callable[[], None]] = []
+
+            def slow(decisions: Sequence[Decision], answer: Callable[[Applied], None]) -> None:
+                write(decisions, lambda applied: written.append(lambda: answer(applied)))
+
+            guest.engine.store.apply = slow  # type: ignore[method-assign]
+            signalling = asyncio.ensure_future(guest.handle(None, "o").signal("hello"))
+            await eventually(lambda: bool(written), "written")
+            work = await app.call(ask.PollActivityTask(worker_id="w", activity_types=frozenset({"charge"})))
+            assert work is not None
+            beat = ask.HeartbeatActivityTask(activity_attempt_id=work.activity_attempt_id, lease_owner="w")
+            beating = asyncio.ensure_future(guest.call(beat))
+            entry = next(iter(guest.engine.cache))
+            await eventually(lambda: bool(entry.answers), "decided")
+            guest.engine.store.apply = write  # type: ignore[method-assign]
+            written[0]()
+            await signalling
+            assert (await beating).can_continue
 
     asyncio.run(story())

@@ -460,7 +460,9 @@ class _Listener(logging.Handler):
         invalid = [why for why in told if isinstance(why, Refused) and why.reason == "invalid_commands"]
         if invalid:
             self._sim.violation("no code of ours asks for what cannot be", text)
-        older = self._sim.faults.fired["other build"] and "history has version marker newer" in text
+        fired = self._sim.faults.fired
+        mixed = fired["other build"] + fired["rolling restart"] > 0
+        older = mixed and "history has version marker newer" in text
         if " is blocked: " in text and not older:
             self._sim.violation("I5 only older code is blocked", text)
         if error is not None and not isinstance(error, StoreError | HistoryDamaged):

@@ -347,11 +347,15 @@ class Engine:
             self._closed(entry, decision)
         if entry.inflight == 0:
             self.losses.careful.discard(entry.flow.key)
-            if entry.answers:
-                answers, entry.answers = entry.answers, []
+            answers, entry.answers = entry.answers, []
+            if self.holder:
                 for _, reply, value, error in answers:
                     reply(value, error)
             self.settle(entry)
+            if not self.holder:
+                # The engine may have moved the instance on while the commit was on its way: what needs no write is asked anew.
+                for message, reply, _, _ in answers:
+                    self.submit(entry.flow.key, message, reply)
 
     def settle(self, entry: Entry) -> None:
         """Nothing of this entry is on its way: keep it while it is useful."""
