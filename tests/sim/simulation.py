@@ -380,7 +380,7 @@ class Simulation:
             if not open and not self.undelivered():
                 return
             for told in self.told:
-                if told.started and any(run.workflow_id == told.id for run in open):
+                if any(run.workflow_id == told.id for run in open):
                     await self._encourage(client, told, round)
         left = self._open_runs()
         stuck = [(r.workflow_id, r.status) for r in left]
