@@ -24,7 +24,7 @@ MOMENT = 1e-9
 """Timers that are no farther apart are due together."""
 
 TURNS = 100_000
-"""So many rounds of the loop at one and the same moment are a circle."""
+"""So many rounds of the loop, or looks at the clock, at one and the same moment are a circle."""
 
 
 class Standstill(RuntimeError):
@@ -88,6 +88,10 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def call_later(self, delay: float, callback: Callable[..., Any], *args: Any, context: Context | None = None) -> Any:
         return self.call_at(self._virtual + delay, callback, *args, context=context)
 
+    def looked(self) -> None:
+        """Somebody has asked what time it is: who decides one thing after the other does so for each of them."""
+        self._turns += 1
+
     def _run_once(self) -> None:
         calls, timers = self._calls, self._timers
         while timers and timers[0][2].callback is None:
@@ -139,6 +143,7 @@ class VirtualWorld(AsyncioWorld):
         self.ids = Minted(self.now, self.random)
 
     def now(self) -> Micros:
+        self._virtual.looked()
         return self._epoch + round(self._virtual.time() * SECOND)
 
     def post(self, call: Callable[[], None]) -> None:
