@@ -5,14 +5,26 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from holdfast import ActivityTimedOut, AsyncHoldfast, RequestRefused, activity, attempt, continue_as_new, wait, workflow
+from holdfast import (
+    ActivityTimedOut,
+    AsyncHoldfast,
+    RequestRefused,
+    activity,
+    attempt,
+    continue_as_new,
+    update,
+    wait,
+    workflow,
+)
 from holdfast.kernel.features.memo import UpsertMemo
 from holdfast.kernel.features.start import Start
 from holdfast.sdk.primitives import _MEMO
 from holdfast.sdk.strand import current_fiber
+from holdfast.store import Later
 
 
 @workflow
@@ -150,5 +162,72 @@ def test_an_end_is_what_history_says_and_not_what_the_index_says(tmp_path: Path,
             assert await handle.result(timeout=20) == "gone"
             forge()
             assert await guest.handle(patient, "p").result(timeout=20) == "gone"
+
+    asyncio.run(story())
+
+
+class SlowRead:
+    """One of the next reads of a store takes its time: what it answers was true when it began."""
+
+    def __init__(self, store: Any, verb: str, before: int = 0) -> None:
+        self._store, self._verb, self._before = store, verb, before
+        self.began = asyncio.Event()
+        self.may_end = asyncio.Event()
+        setattr(store, verb, lambda *asked: Later(lambda: self._answer(*asked)))
+
+    async def _answer(self, *asked: Any) -> Any:
+        found = await getattr(type(self._store), self._verb)(self._store, *asked)
+        if self._before:
+            self._before -= 1
+            return found
+        delattr(self._store, self._verb)
+        self.began.set()
+        await self.may_end.wait()
+        return found
+
+
+def evict(app: AsyncHoldfast) -> None:
+    for entry in app.engine.cache:
+        app.engine.discard_cached(entry)
+
+
+def test_an_end_that_comes_while_its_waiter_looks_is_not_missed():
+    async def story() -> None:
+        async with AsyncHoldfast(":memory:", [patient]) as app:
+            handle = await app.start(patient, "p")
+            evict(app)
+            read = SlowRead(app.engine.store, "load")
+            waiting = asyncio.ensure_future(handle.result(timeout=5))
+            await read.began.wait()
+            await handle.signal("go", "gone")
+            assert (await handle.describe()).status == "completed"
+            read.may_end.set()
+            assert await waiting == "gone"
+
+    asyncio.run(story())
+
+
+@workflow
+class Door:
+    @update
+    def open(self) -> str:
+        return "open"
+
+    def handle(self) -> None:
+        wait("go")
+
+
+def test_an_update_that_ends_while_its_waiter_looks_is_not_missed():
+    async def story() -> None:
+        async with AsyncHoldfast(":memory:", [Door]) as app:
+            handle = await app.start(Door, "d")
+            await handle.pause()
+            asked = await handle.submit(Door.open)
+            read = SlowRead(app.engine.store, "history", before=1)  # the first is for its name
+            waiting = asyncio.ensure_future(asked.result(timeout=5))
+            await read.began.wait()
+            await handle.unpause()
+            read.may_end.set()
+            assert await waiting == "open"
 
     asyncio.run(story())

@@ -195,11 +195,9 @@ class Commands:
         self, key: int, status: tell.UpdateStatus, update_id: str, seconds: float | None
     ) -> tell.UpdateStatus:
         """Wait for the end of an update; a wait that takes too long answers with where it stands."""
-        completed = await self._look_for(key, update_id)
-        if completed is None:
-            completed = await self._waiting.wait(
-                key, topic(update_id), lambda entry: entry, lambda: self._look_for(key, update_id), seconds
-            )
+        completed = await self._waiting.wait(
+            key, topic(update_id), lambda entry: entry, lambda: self._look_for(key, update_id), seconds
+        )
         return _stands(status, completed, seconds)
 
     async def _look_for(self, key: int, update_id: str) -> Recorded | None:

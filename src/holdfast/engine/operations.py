@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
-from holdfast.engine.access import Access, start_message
+from holdfast.engine.access import Access, resolver, start_message
 from holdfast.engine.bridge import Bridge
 from holdfast.engine.cache import Reply
 from holdfast.engine.commands import Commands, Payloads
@@ -90,7 +90,9 @@ class Operations:
                 future.set_exception(error or RuntimeError("no answer"))
             elif not reply.accepted:
                 future.set_exception(_duplicate(reply))
-            elif (key := self._engine.cache.named(namespace, reply.workflow_id)) is not None:
+            elif not self._engine.holder or (key := self._engine.cache.named(namespace, reply.workflow_id)) is None:
+                self._engine.world.spawn(self._follow(namespace, reply.workflow_id, future), "holdfast-follow")
+            else:
                 # Its own start has just been committed, so whatever ends it comes later than this.
                 self._waiting.watch(
                     key,
@@ -102,6 +104,14 @@ class Operations:
 
         self._start(request.start, started)
         return future
+
+    async def _follow(self, namespace: str, workflow_id: str, future: asyncio.Future[ask.Result]) -> None:
+        """One that another process runs, which may have ended it by now."""
+        resolve = resolver(future)
+        try:
+            resolve(await self.result(ask.AwaitResult(workflow_id=workflow_id, namespace=namespace)), None)
+        except Exception as error:
+            resolve(None, error)
 
     async def _run_once(self, start: ask.StartWorkflow) -> ask.Result:
         """One that may have been asked for before, and may have ended since."""
@@ -134,17 +144,14 @@ class Operations:
     async def result(self, request: ask.AwaitResult) -> ask.Result:
         workflow_id = request.workflow_id
         key = await self._access.key(request.namespace, workflow_id)
-        entry = self._engine.cache.get(key)
-        if entry is None or entry.flow.run is None or not entry.flow.run.open:
-            ended = await self._ended(key, workflow_id)
-            if ended is not None:
-                return ended
+        entry = self._engine.cache.get(key) if self._engine.holder else None
         ended = await self._waiting.wait(
             key,
             ENDED,
             lambda end: _result(workflow_id, end),
             lambda: self._ended(key, workflow_id),
             request.wait_seconds,
+            to_come=entry is not None and entry.flow.run is not None and entry.flow.run.open,
         )
         return ask.Result(workflow_id=workflow_id, run_id="", status=None) if ended is None else ended
 

@@ -228,11 +228,13 @@ class Recovery:
         engine = self._engine
         if engine.down is not None or not await engine.store.changed():
             return
-        for callback in self.on_foreign:
-            callback()
-        if engine.holder:
-            await engine.sending.pick_up()
-            await self._take_notices()
+        try:
+            if engine.holder:
+                await engine.sending.pick_up()
+                await self._take_notices()
+        finally:
+            for callback in self.on_foreign:  # last: who begins to wait meanwhile may go by what is still in memory
+                callback()
 
     async def _take_notices(self) -> bool:
         """Look at every instance that another process has changed; whether there were any."""

@@ -41,10 +41,22 @@ class Waiting:
         answer: Callable[[Any], T],
         look: Callable[[], Awaitable[T | None]],
         seconds: float | None,
+        *,
+        to_come: bool = False,
     ) -> T | None:
-        """Wait for the news; None if it did not come in time."""
+        """The news, from disk or as they come; None if they did not come in time. `to_come`: they are not there yet.
+
+        Who looks first and watches then misses what happens in between, for ever: the engine tells it once.
+        """
         future: asyncio.Future[T | None] = self._engine.world.future()
         self.watch(key, topic, future, answer, look)
+        try:
+            found = None if to_come else await look()
+        except BaseException:
+            self._engine.watching.unwatch(key, topic, future)
+            raise
+        if found is not None and not future.done():
+            future.set_result(found)
         return await self.until(key, topic, future, seconds)
 
     async def until(self, key: int, topic: str, future: asyncio.Future[T | None], seconds: float | None) -> T | None:
