@@ -8,7 +8,7 @@ from typing import Any
 
 from holdfast.engine.engine import Engine
 from holdfast.kernel.decision import CommandRecord
-from holdfast.kernel.features.start import Start, check_id
+from holdfast.kernel.features.start import Start
 from holdfast.kernel.message import Message, Refused
 from holdfast.kernel.state import Workflow
 from holdfast.kernel.values import run_of
@@ -76,11 +76,9 @@ class Access:
 
 def start_message(request: StartWorkflow, engine: Engine) -> Start:
     """The kernel's message for a start; without an id one is made."""
-    workflow_id = request.workflow_id if request.workflow_id is not None else engine.world.ids.ulid()
-    check_id(workflow_id)
     return Start(
         namespace=request.namespace,
-        workflow_id=workflow_id,
+        workflow_id=request.workflow_id if request.workflow_id is not None else engine.world.ids.ulid(),
         workflow_type=request.workflow_type,
         arguments=request.arguments,
         routing=request.routing,

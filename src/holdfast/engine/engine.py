@@ -76,6 +76,8 @@ class Engine:
         self.serving = Serving(self)
         self.inline = InlineCode(self)
         self.losses = Losses(self)
+        self._offers = self._offer  # every turn takes these along, so they are bound once
+        self._runners = self._here
         self._forked = False
         _engines.add(self)
         self._writing = False
@@ -172,7 +174,7 @@ class Engine:
             self._seal(item)  # an end is told once; and who failed in company is tried alone
 
     def _turn(self, flow: Workflow) -> Turn:
-        return self.machine.open(flow, self.world.ids, self._offer, self._here)
+        return self.machine.open(flow, self.world.ids, self._offers, self._runners)
 
     # A process may become the engine, or stop being it, in the middle of a turn.
 
@@ -210,7 +212,7 @@ class Engine:
             self.inline.add(entry, turn.due.id, turn.runner)
 
     def _line_up(self, entry: Entry, turn: Turn) -> None:
-        born, turn.born = turn.born, []
+        born, turn.born = turn.born, ()
         for task in born:
             self._ready(entry, task)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, TypeVar
 
 from msgspec.structs import replace
@@ -52,11 +53,8 @@ class Operations:
             **Bridge(engine, self._access).table,
         }
 
-    async def call(self, request: ask.Request[R]) -> R:
-        return await self.begin(request)
-
-    def begin(self, request: ask.Request[R]) -> Awaitable[R]:
-        """The same; what needs no coroutine of its own is answered without one."""
+    def call(self, request: ask.Request[R]) -> Awaitable[R]:
+        """Not a coroutine: what needs none of its own is answered without one."""
         return self._table[type(request)](request)
 
     # -- clients
@@ -81,29 +79,30 @@ class Operations:
         if request.start.request_id is not None and not request.start.fresh:
             return self._run_once(request.start)
         future: asyncio.Future[ask.Result] = self._engine.world.future()
-        namespace = request.start.namespace
-
-        def started(reply: Started | None, error: BaseException | None) -> None:
-            if future.done():
-                return
-            if reply is None:
-                future.set_exception(error or RuntimeError("no answer"))
-            elif not reply.accepted:
-                future.set_exception(_duplicate(reply))
-            elif not self._engine.holder or (key := self._engine.cache.named(namespace, reply.workflow_id)) is None:
-                self._engine.world.spawn(self._follow(namespace, reply.workflow_id, future), "holdfast-follow")
-            else:
-                # Its own start has just been committed, so whatever ends it comes later than this.
-                self._waiting.watch(
-                    key,
-                    ENDED,
-                    future,
-                    lambda end: _result(reply.workflow_id, end),
-                    lambda: self._ended(key, reply.workflow_id),
-                )
-
-        self._start(request.start, started)
+        self._start(request.start, partial(self._started, future, request.start.namespace))
         return future
+
+    def _started(
+        self, future: asyncio.Future[ask.Result], namespace: str, reply: Started | None, error: BaseException | None
+    ) -> None:
+        """A start whose end is waited for has been decided."""
+        if future.done():
+            return
+        if reply is None:
+            future.set_exception(error or RuntimeError("no answer"))
+            return
+        if not reply.accepted:
+            future.set_exception(_duplicate(reply))
+            return
+        workflow_id = reply.workflow_id
+        key = self._engine.cache.named(namespace, workflow_id) if self._engine.holder else None
+        if key is None:
+            self._engine.world.spawn(self._follow(namespace, workflow_id, future), "holdfast-follow")
+        else:
+            # Its own start has just been committed, so whatever ends it comes later than this.
+            self._waiting.watch(
+                key, ENDED, future, partial(_result, workflow_id), partial(self._ended, key, workflow_id)
+            )
 
     async def _follow(self, namespace: str, workflow_id: str, future: asyncio.Future[ask.Result]) -> None:
         """One that another process runs, which may have ended it by now."""
@@ -148,8 +147,8 @@ class Operations:
         ended = await self._waiting.wait(
             key,
             ENDED,
-            lambda end: _result(workflow_id, end),
-            lambda: self._ended(key, workflow_id),
+            partial(_result, workflow_id),
+            partial(self._ended, key, workflow_id),
             request.wait_seconds,
             to_come=entry is not None and entry.flow.run is not None and entry.flow.run.open,
         )

@@ -27,12 +27,7 @@ class Waiting:
         look: Callable[[], Awaitable[T | None]],
     ) -> None:
         """Resolve this future with what `answer` makes of the news under this topic."""
-
-        def tell(news: Any) -> None:
-            if not future.done():
-                future.set_result(answer(news))
-
-        self._engine.watching.watch(key, topic, Watcher(tell, look, future))
+        self._engine.watching.watch(key, topic, Watcher(answer, look, future))
 
     async def wait(
         self,

@@ -11,9 +11,9 @@ ENDED = "ended"
 
 
 class Watcher(NamedTuple):
-    """`tell` is called with the news; `look` finds them in the database, where another process may have put them."""
+    """`answer` makes of the news what is waited for; `look` finds that in the database, where another process may have put it."""
 
-    tell: Callable[[Any], None]
+    answer: Callable[[Any], Any]
     look: Callable[[], Awaitable[Any]]
     future: asyncio.Future[Any]
 
@@ -30,7 +30,8 @@ class Watching:
 
     def tell(self, key: int, topic: str, news: Any) -> None:
         for watcher in self._watchers.pop((key, topic), ()):
-            watcher.tell(news)
+            if not watcher.future.done():
+                watcher.future.set_result(watcher.answer(news))
 
     def watch(self, key: int, topic: str, watcher: Watcher) -> None:
         self._watchers.setdefault((key, topic), []).append(watcher)

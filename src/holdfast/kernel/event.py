@@ -103,11 +103,14 @@ def chain(previous: int, sequence: int, type_name: str, at: int, body: bytes, co
 
     A CRC with another start never ends the same over equal bytes, so every part of the start counts too.
     """
-    salt = _salts.get(type_name)
-    if salt is None:
-        salt = _salts[type_name] = crc32(type_name.encode())
+    salt = _salts[type_name] if type_name in _salts else _salt(type_name)
     start = previous ^ salt ^ ((sequence * 0x9E3779B1 + at) & 0xFFFFFFFF)
     return crc32(body, crc32(context, start) if context else start)
+
+
+def _salt(type_name: str) -> int:
+    salt = _salts[type_name] = crc32(type_name.encode())
+    return salt
 
 
 def encode_context(context: Context) -> bytes:

@@ -51,7 +51,7 @@ from holdfast.kernel.rows import instance_row, run_row
 from holdfast.kernel.send import Parcel
 from holdfast.kernel.state import Run, Workflow
 from holdfast.kernel.task import Lease, Task
-from holdfast.kernel.turn import Turn
+from holdfast.kernel.turn import Turn, grown
 from holdfast.kernel.values import Ids, Micros
 
 FEATURES: tuple[Feature, ...] = (
@@ -399,7 +399,7 @@ class Machine:
             if task is not None and task.state == "ready" and task.due(turn.now):
                 offered = turn.offer(task)
                 if offered is None:
-                    turn.born.append(task)
+                    turn.born = grown(turn.born, task)
                 else:
                     lease.grant(turn, task, offered)
 

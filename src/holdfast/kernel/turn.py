@@ -8,7 +8,7 @@ Features therefore check everything they can refuse before they record anything.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from holdfast.kernel.machine import Machine
     from holdfast.kernel.state import Run, Workflow
 
+T = TypeVar("T")
+
 
 def watch(run: Run, task: Task) -> None:
     """Put the deadlines of a task row on the agenda; unlike a run's own they are not in its history."""
@@ -33,6 +35,14 @@ def watch(run: Run, task: Task) -> None:
         run.remind(task.until, "lease", task.id)
     if task.repair_available_at is not None:
         run.remind(task.repair_available_at, "repair", task.id)
+
+
+def grown(entries: Sequence[T], entry: T) -> list[T]:
+    """With one more entry: the same list, or the first one."""
+    if isinstance(entries, list):
+        entries.append(entry)
+        return entries
+    return [entry]
 
 
 class Turn(Struct, eq=False):
@@ -49,17 +59,17 @@ class Turn(Struct, eq=False):
     events: list[Recorded] = []
     touched: dict[str, bool] = {}  # task id -> a row existed before this turn
     stirred: list[str] = []  # tasks to be put before the workers
-    born: list[Task] = []  # those that nobody took
     due: Task | None = None  # the workflow task that is not born because its code runs before the turn is sealed
     runner: Any = None  # by whom
     reply: Any = None
     reindex: bool = False
-    commands: list[CommandRecord] = []
     granted: list[Task] = []  # leased in this turn
-    told: list[tuple[str, Any]] = []
-    sends: list[Send] = []
-    took: list[int] = []
-    # Hardly a turn has more than one of these; a shared empty tuple costs nothing.
+    # Most turns have none of these, and an empty tuple that all share costs nothing; the first entry makes a list.
+    born: Sequence[Task] = ()  # ready, and nobody took them
+    commands: Sequence[CommandRecord] = ()
+    told: Sequence[tuple[str, Any]] = ()
+    sends: Sequence[Send] = ()
+    took: Sequence[int] = ()
     asked: Sequence[Command] = ()  # by the completion that is being checked
     indexed: Sequence[tuple[bool, RunRow]] = ()
     runs_started: Sequence[int] = ()
@@ -193,7 +203,7 @@ class Turn(Struct, eq=False):
             source=source,
             **more,
         )
-        self.commands.append(entry)
+        self.commands = grown(self.commands, entry)
         return entry
 
     def admit(self, event: Event, context: Context) -> None:
@@ -216,11 +226,12 @@ class Turn(Struct, eq=False):
 
     def send(self, namespace: str, workflow_id: str, parcel: Parcel) -> None:
         """Tell another instance something, once this is on disk."""
-        self.sends.append(Send(self.ids.key(), self.flow.key, namespace, workflow_id, parcel))
+        send = Send(self.ids.key(), self.flow.key, namespace, workflow_id, parcel)
+        self.sends = grown(self.sends, send)
 
     def tell(self, topic: str, value: Any) -> None:
         """Once this is on disk, tell whoever waits for this topic."""
-        self.told.append((topic, value))
+        self.told = grown(self.told, (topic, value))
 
     def begin(self, run: Run) -> None:
         """A new run of this instance starts in this turn."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
@@ -64,10 +65,10 @@ class Activities:
 
     def run(self, assignment: ActivityAssignment) -> None:
         """The attempt that the engine has handed out, room taken."""
-        attempt = Attempt(assignment, lambda attempt, progress: self._beat(assignment, attempt, progress))
+        attempt = Attempt(assignment, partial(self._beat, assignment))
         id = assignment.activity_attempt_id
         self._running[id] = attempt, None
-        task = self.start(assignment, attempt, lambda result: self._ended(assignment, attempt, result))
+        task = self.start(assignment, attempt, partial(self._ended, assignment, attempt))
         if task is not None:
             self._running[id] = attempt, task
 
@@ -77,7 +78,7 @@ class Activities:
         """One try. `done` is told on the engine's thread, unless the process stops first."""
         type = assignment.activity_type
         if not self._registry.activities[type].is_async:
-            self._host.thread(lambda: self._attempt(assignment, attempt), done)
+            self._host.thread(partial(self._attempt, assignment, attempt), done)
             return None
 
         async def work() -> None:

@@ -223,7 +223,7 @@ class EmbeddedExecutor:
         self, fiber: Fiber, assignment: WorkflowAssignment, attempt: int, lease: Lease | None
     ) -> CompleteWorkflowTask:
         """A task for one update reports that alone; what else the code asked for goes with the next task."""
-        answer, fiber.answer = fiber.answer, []
+        answer, fiber.answer = list(fiber.answer), ()
         if isinstance(answer[-1], FailUpdate):
             self.forget(assignment.run_key)  # its handler may have changed half of what it meant to change
         return CompleteWorkflowTask(

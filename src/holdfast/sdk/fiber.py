@@ -10,8 +10,9 @@ from __future__ import annotations
 import random
 from asyncio import AbstractEventLoop, CancelledError
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from holdfast.codec.exceptions import Exceptions
@@ -58,6 +59,33 @@ class Rules(NamedTuple):
 
 
 class Fiber:
+    # What most runs never set belongs to the class: a fiber is made for every run, and its own attributes are few.
+    now: Micros = 0
+    instance: Any = None  # of a workflow class
+    main: Strand | None = None  # the strand of a `def` workflow's own code
+    main_task: Any = None  # the same of an `async def` one
+    owed: Strand | None = None  # meets a cancellation at its next wait
+    looking = False  # this code only answers a question: nothing new is recorded or run
+    answer: Sequence[Command] = ()  # to the one update that this task is for
+    position = 0  # the last history sequence applied
+    consumed = 0  # how many events that were; less than `position` while some are left for a later task
+    started: WorkflowStarted | None = None
+    length = 0  # the history as long as the code has seen it
+    step = 0  # the last step number the code has asked for
+    block: Block | None = None
+    abandoned = False
+    threaded = False  # lives on the workflow thread
+    replaying = False
+    guard = "off"  # what becomes of calls that a replay could not repeat
+    closing: Command | None = None
+    ended_at: int | None = None  # the event that brought the end; those behind it were not met
+    fatal: BaseException | None = None
+    broken: Exception | None = None  # a side effect failed: the run can only fail
+    loop: Any = None  # the event loop of an `async def` workflow
+    running_loop: AbstractEventLoop | None = None  # set while that loop is pumping
+    _random: random.Random | None = None
+    _ahead: Iterator[Recorded] = iter(())  # the events behind the one being applied
+
     def __init__(
         self,
         machine: Machine,
@@ -74,34 +102,11 @@ class Fiber:
         self.exceptions = exceptions
         self.fingerprint = fingerprint
         self.compatibility = compatibility
-        self.now: Micros = 0
         self.rules = rules
         self.handlers = handlers  # what others may say to this workflow
-        self.instance: Any = None  # of a workflow class
-        self.main: Strand | None = None  # the strand of a `def` workflow's own code
-        self.main_task: Any = None  # the same of an `async def` one
-        self.owed: Strand | None = None  # meets a cancellation at its next wait
-        self.looking = False  # this code only answers a question: nothing new is recorded or run
-        self.answer: list[Command] = []  # to the one update that this task is for
-        self.position = 0  # the last history sequence applied
-        self.consumed = 0  # how many events that were; less than `position` while some are left for a later task
-        self.started: WorkflowStarted | None = None
-        self.length = 0  # the history as long as the code has seen it
-        self.step = 0  # the last step number the code has asked for
         self.commands: list[Any] = []
         self.given = Given()
         self.locals: dict[int, Any] = {}
-        self.block: Block | None = None
-        self.abandoned = False
-        self.threaded = False  # lives on the workflow thread
-        self.replaying = False
-        self.guard = "off"  # what becomes of calls that a replay could not repeat
-        self.closing: Command | None = None
-        self.ended_at: int | None = None  # the event that brought the end; those behind it were not met
-        self.fatal: BaseException | None = None
-        self.broken: Exception | None = None  # a side effect failed: the run can only fail
-        self.loop: Any = None  # the event loop of an `async def` workflow
-        self.running_loop: AbstractEventLoop | None = None  # set while that loop is pumping
         self.branches: dict[Any, None] = {}  # not joined yet, oldest first
         self.markers: dict[str, int] = {}
         self._main = main
@@ -109,10 +114,8 @@ class Fiber:
         self._waiting: dict[int, Strand | Callable[[Outcome], None]] = {}
         self._runnable: deque[tuple[Strand | None, Any]] = deque()
         self._suspended: set[Strand] = set()
-        self._random: random.Random | None = None
         self.parts = Parts()  # what the SDK's features keep of this run
         self.part: PartOf = self.parts.__getitem__
-        self._ahead: Iterator[Recorded] = iter(())  # the events behind the one being applied
 
     # -- driven by the worker
 
@@ -405,7 +408,7 @@ class Fiber:
 
     def _begin(self, started: WorkflowStarted) -> None:
         self.started = started
-        self.main = strands.run(self, lambda: self._main(self, started))
+        self.main = strands.run(self, partial(self._main, self, started))
         self.drain()
 
     def _resolve(self, waiter: Strand | Callable[[Outcome], None], outcome: Outcome) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from typing import Protocol, TypeVar
 
 from holdfast.protocol.requests import Request
@@ -10,4 +11,4 @@ R = TypeVar("R")
 
 
 class Transport(Protocol):
-    async def call(self, request: Request[R]) -> R: ...
+    def call(self, request: Request[R]) -> Awaitable[R]: ...

@@ -8,7 +8,7 @@ from holdfast.kernel.decision import CommandRecord
 from holdfast.kernel.feature import Feature
 from holdfast.kernel.message import Message, Refused
 from holdfast.kernel.send import Send
-from holdfast.kernel.turn import Turn
+from holdfast.kernel.turn import Turn, grown
 
 
 class Deliver(Message, frozen=True, kw_only=True):
@@ -30,7 +30,7 @@ def deliver(turn: Turn, message: Deliver) -> None:
     if not turn.flow.exists and not parcel.creates:
         raise Refused("workflow_not_found", f"there is no workflow {turn.flow.workflow_id!r} to take this send")
     take = turn.machine.receiver(turn.flow, parcel)
-    turn.took.append(message.send.key)
+    turn.took = grown(turn.took, message.send.key)
     take(turn, message)
 
 
@@ -46,7 +46,7 @@ def returned(turn: Turn, message: Returned) -> None:
     if run is not None and run.open:
         turn.machine.ask(turn)
     else:
-        turn.took.append(message.send.key)
+        turn.took = grown(turn.took, message.send.key)
 
 
 FEATURE = Feature(name="delivery", decide={Deliver: deliver, Returned: returned})

@@ -79,7 +79,7 @@ class TaskOutcome(Struct, frozen=True, kw_only=True):
     seen: int | None = None
 
 
-class WorkflowAssignment(Struct, frozen=True, kw_only=True):
+class WorkflowAssignment(Struct, frozen=True, kw_only=True, gc=False):
     """A workflow task as its worker gets it. History comes beside it."""
 
     task: Task
@@ -340,9 +340,10 @@ def _held(turn: Turn, message: CompleteWorkflowTask | FailWorkflowTask) -> Task:
         if task.state != "ready":
             raise Refused("task_not_claimable", f"task {message.task_id} is {task.state}", task_status=task.state)
         _refuse_other(task)
-        if not serves(turn.flow, task):
+        if task is not turn.due and not serves(turn.flow, task):
             raise Refused("task_not_found", f"nothing waits for task {message.task_id}", task_id=message.task_id)
-        if isinstance(message, CompleteWorkflowTask) and message.seen not in (None, sees(turn.run, task)):
+        seen = sees(turn.run, task)
+        if isinstance(message, CompleteWorkflowTask) and message.seen is not None and message.seen != seen:
             raise Refused("eager_refused", f"something else reached the run of task {message.task_id} first")
         return replace(
             task,
@@ -350,7 +351,7 @@ def _held(turn: Turn, message: CompleteWorkflowTask | FailWorkflowTask) -> Task:
             attempt=task.attempt + 1,
             owner=message.lease.owner,
             leased_at=turn.now,
-            seen=sees(turn.run, task),
+            seen=seen,
         )
     task = turn.hold(message.task_id, message.owner, message.attempt)
     _refuse_other(task)
@@ -364,7 +365,7 @@ def _refuse_other(task: Task) -> None:
 
 def _refuse_closed(turn: Turn, task_id: str) -> None:
     run = turn.flow.run
-    if run is not None and run.open:
+    if run is not None and run.closed_reason is None:
         return
     status = "not started" if run is None else run.status
     raise Refused(

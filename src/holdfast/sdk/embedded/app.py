@@ -57,10 +57,10 @@ class InProcess:
     def __init__(self) -> None:
         self.operations: Operations | None = None
 
-    async def call(self, request: Request[R]) -> R:
+    def call(self, request: Request[R]) -> Awaitable[R]:
         if self.operations is None:
             raise RuntimeError("this Holdfast is not open; enter it with `with` or `async with` first")
-        return await self.operations.call(request)
+        return self.operations.call(request)
 
 
 def listed(name: str, given: Any) -> Iterable[Any]:

@@ -91,7 +91,7 @@ def begin(server: Server, call: Call, verb: calls.Verb, body: bytes | msgspec.Ra
             pass
     if not_yet is not None and server.parked >= server.settings.max_parked_polls:
         raise _full()
-    answer: asyncio.Future[Any] = asyncio.ensure_future(server.operations.begin(asked))
+    answer: asyncio.Future[Any] = asyncio.ensure_future(server.operations.call(asked))
     return Begun(server, verb, answer, not_yet, seconds)
 
 

@@ -151,7 +151,7 @@ def task_of(flow: Workflow, run: Run, execution: Execution) -> Task:
     )
 
 
-class ActivityAssignment(Struct, frozen=True, kw_only=True):
+class ActivityAssignment(Struct, frozen=True, kw_only=True, gc=False):
     """An activity task as its worker gets it."""
 
     task: Task
@@ -200,7 +200,7 @@ def expect(flow: Workflow) -> Iterable[Task]:
 
 def serves(flow: Workflow, task: Task) -> bool:
     """A row of another name is nobody's, whatever step it says it is for."""
-    execution = flow.current.part(Activities).open.get(task.step or 0)
+    execution = flow.run.part(Activities).open.get(task.step or 0) if flow.run is not None else None
     return execution is not None and execution.task_id == task.id
 
 
