@@ -9,6 +9,7 @@ from typing import Any, Self
 import msgspec
 from msgspec.structs import replace
 
+from holdfast import collector
 from holdfast.codec.payloads import AvroPayloads
 from holdfast.engine.engine import Engine
 from holdfast.engine.operations import Operations
@@ -82,6 +83,7 @@ class Server:
         self.stations = Desks()
         self.questions.desks = self.stations
         self.rollouts.on_change = self.stations.look_at_rollouts
+        collector.relax()
         try:
             await self._read_registries()
             self.recovery.on_foreign.append(self._changed_elsewhere)
@@ -113,6 +115,7 @@ class Server:
         self.recovery.stop()
         self.engine.waking.stop()
         self._commits.close()
+        collector.restore()
         await self.store.close()
 
     async def _load(self) -> None:

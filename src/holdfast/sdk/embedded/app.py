@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from types import TracebackType
 from typing import Any, Self, TypedDict, TypeVar, Unpack
 
+from holdfast import collector
 from holdfast.codec.payloads import AvroPayloads
 from holdfast.engine.engine import Engine
 from holdfast.engine.operations import Operations
@@ -146,6 +147,7 @@ class AsyncHoldfast(AsyncClient):
         self._deployed()
         self.engine.define = self._define
         self._engine_room.operations = Operations(self.engine, self.recovery, AvroPayloads())
+        collector.relax()
         try:
             await self.recovery.start()
         except BaseException:
@@ -167,6 +169,7 @@ class AsyncHoldfast(AsyncClient):
         self._host.close()
         self._commits.close()
         self._engine_room.operations = None
+        collector.restore()
         await self.store.close()
 
     def _open_store(self, machine: Machine, offload: Offload | None) -> Awaitable[Store]:

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any, Self, TypedDict, Unpack
 
+from holdfast import collector
 from holdfast.kernel.event import Recorded
 from holdfast.kernel.machine import Machine
 from holdfast.protocol import exchange as wire
@@ -129,6 +130,7 @@ class AsyncWorker:
             self.host.close()
             raise
         self._life = loop.create_task(self.session.run(), name="holdfast-worker")
+        collector.relax()
         return self
 
     async def __aexit__(
@@ -152,6 +154,7 @@ class AsyncWorker:
         await self.session.close()
         self.executor.stop()
         self.host.close()
+        collector.restore()
 
     async def run(self) -> None:
         """Work until cancelled; then drain."""

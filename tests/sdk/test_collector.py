@@ -1,0 +1,51 @@
+"""While an app is open, Python looks for garbage cycles more rarely, unless the program has said how often."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+
+from holdfast import AsyncHoldfast
+from holdfast.collector import RARELY
+
+
+@pytest.fixture(autouse=True)
+def _thresholds() -> Iterator[None]:
+    before = gc.get_threshold()
+    yield
+    gc.set_threshold(*before)
+
+
+async def test_the_first_app_relaxes_the_collector_and_the_last_one_puts_it_back() -> None:
+    gc.set_threshold(700, 11, 12)
+    async with AsyncHoldfast(":memory:"):
+        assert gc.get_threshold() == (RARELY, 11, 12)
+        async with AsyncHoldfast(":memory:"):
+            pass
+        assert gc.get_threshold() == (RARELY, 11, 12)
+    assert gc.get_threshold() == (700, 11, 12)
+
+
+@pytest.mark.parametrize("chosen", [0, 300, 50_000])
+async def test_what_the_program_has_chosen_is_left_alone(chosen: int) -> None:
+    gc.set_threshold(chosen, 10, 10)
+    async with AsyncHoldfast(":memory:"):
+        assert gc.get_threshold()[0] == chosen
+    assert gc.get_threshold()[0] == chosen
+
+
+async def test_what_the_program_chooses_meanwhile_stays() -> None:
+    gc.set_threshold(700, 10, 10)
+    async with AsyncHoldfast(":memory:"):
+        gc.set_threshold(5_000)
+    assert gc.get_threshold()[0] == 5_000
+
+
+async def test_an_app_that_cannot_open_changes_nothing(tmp_path: object) -> None:
+    gc.set_threshold(700, 10, 10)
+    with pytest.raises(Exception, match="no"):
+        async with AsyncHoldfast(f"{tmp_path}/nowhere/app.db"):
+            pass
+    assert gc.get_threshold()[0] == 700
