@@ -128,7 +128,8 @@ def test_what_is_delivered_twice_has_its_effect_once(tmp_path: Path, monkeypatch
             assert await app.execute(fan, "fan", 5) == 10
             for send in seen.copy():
                 app.engine.sending.dispatch(send)
-            await asyncio.sleep(0.05)
+            await eventually(lambda: not app.engine.sending._under_way, "every send has been taken")
+            await app.engine.drain()
             assert names(await app.history("fan")).count("ChildRunCompleted") == 5
             (listener,) = await app.list(type="listener")
             assert names(await app.history(listener.workflow_id)).count("SignalReceived") == 5
@@ -177,10 +178,9 @@ def test_a_lookup_that_fails_gives_its_sends_back(tmp_path: Path, monkeypatch: p
             app.engine.world.loop.set_exception_handler(lambda loop, context: None)
             handle = await app.start(speaker, "speaker", 3)
             await eventually(lambda: failed, "the lookup failed")
-            await asyncio.sleep(0.02)
-            await app.engine.sending.pick_up()
-            await asyncio.sleep(0.02)
-            await app.engine.sending.pick_up()
+            for _ in range(2):
+                await eventually(lambda: not app.engine.sending._under_way, "the others have been taken")
+                await app.engine.sending.pick_up()
             assert await handle.result(timeout=10) == [0, 1, 2]
 
     asyncio.run(story())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +62,7 @@ async def test_a_pause_outlives_the_process(tmp_path: Path) -> None:
         await run.pause()
     async with AsyncHoldfast(tmp_path / "app.db", [flow, echo]) as app:
         run = app.handle(flow, "f")
-        await asyncio.sleep(0.02)
+        await app.engine.drain()
         assert (await run.describe()).liveness_state == "paused"
         await run.terminate()
 
