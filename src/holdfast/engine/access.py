@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from holdfast.engine.engine import Engine
 from holdfast.kernel.decision import CommandRecord
+from holdfast.kernel.features.standalone import NOTHING_TO_SAY, StartActivity
 from holdfast.kernel.features.start import Start
 from holdfast.kernel.message import Message, Refused
 from holdfast.kernel.state import Workflow
@@ -76,7 +78,9 @@ class Access:
 
 def start_message(request: StartWorkflow, engine: Engine) -> Start:
     """The kernel's message for a start; without an id one is made."""
-    return Start(
+    asked = request.activity
+    kind = Start if asked is None else partial(StartActivity, activity=asked)
+    return kind(
         namespace=request.namespace,
         workflow_id=request.workflow_id if request.workflow_id is not None else engine.world.ids.ulid(),
         workflow_type=request.workflow_type,
@@ -89,7 +93,7 @@ def start_message(request: StartWorkflow, engine: Engine) -> Start:
         execution_timeout_seconds=request.execution_timeout_seconds,
         run_timeout_seconds=request.run_timeout_seconds,
         duplicate_policy=request.duplicate_policy,
-        definition=request.definition,
+        definition=request.definition if asked is None else NOTHING_TO_SAY,
         request_id=request.request_id,
         source=request.source,
     )

@@ -38,6 +38,7 @@ from holdfast.kernel.features import (
     side_effect,
     signal,
     signal_with_start,
+    standalone,
     start,
     timer,
     update,
@@ -64,6 +65,7 @@ FEATURES: tuple[Feature, ...] = (
     workflow_task.FEATURE,
     child.FEATURE,  # before all that may be in a group with it: see its `cancel`
     activity.FEATURE,
+    standalone.FEATURE,
     local_activity.FEATURE,
     timer.FEATURE,
     delivery.FEATURE,

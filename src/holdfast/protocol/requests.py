@@ -10,7 +10,13 @@ from holdfast.kernel.command import Command
 from holdfast.kernel.decision import CommandRecord, RunRow
 from holdfast.kernel.event import Recorded
 from holdfast.kernel.failure import Failure
-from holdfast.kernel.features.activity import ActivityAssignment, AttemptOutcome, HeartbeatReply, Progress
+from holdfast.kernel.features.activity import (
+    ActivityAssignment,
+    AttemptOutcome,
+    HeartbeatReply,
+    Progress,
+    ScheduleActivity,
+)
 from holdfast.kernel.features.start import Definition, DuplicatePolicy, Reserved, Started
 from holdfast.kernel.features.workflow_task import TaskOutcome, WorkflowAssignment
 from holdfast.kernel.task import Block, Task
@@ -56,6 +62,7 @@ class StartWorkflow(Request[Started], frozen=True, kw_only=True):
     request_id: str | None = None
     fresh: bool = False  # nobody has used this request id before: there is no earlier try to look for
     source: str = "python"
+    activity: ScheduleActivity | None = None  # the run is this activity and nothing else
 
 
 class ReserveWorkflow(Request[Reserved], frozen=True, kw_only=True):

@@ -17,15 +17,17 @@ from holdfast.codec.exceptions import Exceptions, UnresolvedFailure
 from holdfast.codec.values import dumps, loads
 from holdfast.kernel.decision import RunRow
 from holdfast.kernel.event import Recorded
+from holdfast.kernel.features.activity import ScheduleActivity
 from holdfast.kernel.features.cancel import Stopped
 from holdfast.kernel.features.close import WorkflowCompleted, WorkflowFailed
 from holdfast.kernel.features.deadline import WorkflowTimedOut
-from holdfast.kernel.features.start import DuplicatePolicy
+from holdfast.kernel.features.start import STANDALONE, DuplicatePolicy
 from holdfast.kernel.message import Refused
 from holdfast.kernel.values import Routing
 from holdfast.protocol import commands as tell
 from holdfast.protocol import requests as ask
 from holdfast.sdk import errors
+from holdfast.sdk.activity import Definition as ActivityDefinition
 from holdfast.sdk.durations import Duration, to_seconds
 from holdfast.sdk.handle import AsyncHandle, accept, error_of, packed
 from holdfast.sdk.members import Signal, SignalMethod
@@ -149,6 +151,20 @@ class AsyncClient:
         ended = await self.call(ask.RunWorkflow(start=self._start_request(definition, id, args, kwargs)))
         return self.outcome(ended, definition)
 
+    async def start_activity(
+        self, activity: ActivityDefinition[P, R], id: str | None, /, *args: P.args, **kwargs: P.kwargs
+    ) -> AsyncHandle[R]:
+        """Start an activity durably, as a job of its own: no workflow is needed to try it until it is done."""
+        started = await self.call(self._activity_request(activity, id, args, kwargs))
+        return AsyncHandle(self, started.workflow_id, started.run_id, activity)
+
+    async def execute_activity(
+        self, activity: ActivityDefinition[P, R], id: str | None, /, *args: P.args, **kwargs: P.kwargs
+    ) -> R:
+        """Start an activity as a job of its own and wait for its result."""
+        ended = await self.call(ask.RunWorkflow(start=self._activity_request(activity, id, args, kwargs)))
+        return self.outcome(ended, activity)
+
     async def reserve(self, workflow: WorkflowFn[Any, Any] | type[Any], id: str, /) -> bool:
         """Make an id known before its run exists. False: it was known already."""
         definition = definition_of(workflow)
@@ -164,10 +180,15 @@ class AsyncClient:
     @overload
     def handle(self, workflow: type[Entry[Any, R]], id: str, /) -> AsyncHandle[R]: ...
     @overload
+    def handle(self, workflow: ActivityDefinition[Any, R], id: str, /) -> AsyncHandle[R]: ...
+    @overload
     def handle(self, workflow: None, id: str, /) -> AsyncHandle[Any]: ...
     def handle(self, workflow: Any, id: str, /) -> AsyncHandle[Any]:
-        """A workflow that was started earlier, here or elsewhere."""
-        return AsyncHandle(self, id, None, None if workflow is None else definition_of(workflow))
+        """A workflow, or a standalone activity, that was started earlier, here or elsewhere."""
+        known: Any = workflow
+        if not (workflow is None or isinstance(workflow, ActivityDefinition)):
+            known = definition_of(workflow)
+        return AsyncHandle(self, id, None, known)
 
     async def signal_with_start(
         self,
@@ -235,7 +256,7 @@ class AsyncClient:
         except Refused as refusal:
             raise error_of(refusal.reason, refusal.message, **refusal.fields) from None
 
-    def outcome(self, ended: ask.Result, definition: WorkflowDefinition | None) -> Any:
+    def outcome(self, ended: ask.Result, definition: WorkflowDefinition | ActivityDefinition[Any, Any] | None) -> Any:
         """The value a run returned, or the error it ended with."""
         entry = ended.event
         if ended.status is None or entry is None:
@@ -269,29 +290,46 @@ class AsyncClient:
                     f"workflow {ended.workflow_id!r} was {ended.closed_reason}", ended.workflow_id, ended.run_id
                 )
 
+    def _activity_request(
+        self, activity: ActivityDefinition[Any, Any], id: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> ask.StartWorkflow:
+        if not isinstance(activity, ActivityDefinition):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"this starts activities, and {activity!r} is none; workflows are started with start()")
+        if activity.local:
+            raise TypeError(
+                f"{activity.type!r} is local: it runs beside a workflow's task, and there is no workflow here"
+            )
+        _check_id(id)
+        asked = ScheduleActivity(
+            activity_type=activity.type,
+            arguments=activity.signature.pack_fitting(args, kwargs),
+            retry_policy=activity.policy,
+        )
+        return self._request(STANDALONE, id, activity.queue, activity=asked)
+
     def _start_request(
         self, definition: WorkflowDefinition, id: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> ask.StartWorkflow:
-        if id is not None and not isinstance(id, str):
-            raise TypeError(f"the id of a workflow comes before its arguments and is text, or None to make one: {id!r}")
+        _check_id(id)
         arguments = definition.signature.pack_fitting(args, kwargs)
+        return self._request(definition.type, id, definition.queue, arguments=arguments, definition=definition.snapshot)
+
+    def _request(self, type: str, id: str | None, queue: str | None, **what: Any) -> ask.StartWorkflow:
         o = self._options
         if not o:
             return ask.StartWorkflow(
-                workflow_type=definition.type,
+                workflow_type=type,
                 workflow_id=id,
                 namespace=self.namespace,
-                arguments=arguments,
-                routing=Routing(namespace=self.namespace, queue=definition.queue or "default"),
-                definition=definition.snapshot,
+                routing=Routing(namespace=self.namespace, queue=queue or "default"),
+                **what,
             )
         timeout, run_timeout = o.get("timeout"), o.get("run_timeout")
         return ask.StartWorkflow(
-            workflow_type=definition.type,
+            workflow_type=type,
             workflow_id=id,
             namespace=self.namespace,
-            arguments=arguments,
-            routing=self._routing(definition, o),
+            routing=self._routing(queue, o),
             business_key=o.get("business_key"),
             visibility_labels=dict(o.get("labels", {})),
             memo={key: dumps(value) for key, value in o.get("memo", {}).items()},
@@ -299,17 +337,22 @@ class AsyncClient:
             execution_timeout_seconds=None if timeout is None else to_seconds(timeout),
             run_timeout_seconds=None if run_timeout is None else to_seconds(run_timeout),
             duplicate_policy=o.get("existing", "reject_duplicate"),
-            definition=definition.snapshot,
             request_id=o.get("request_id"),
+            **what,
         )
 
-    def _routing(self, definition: WorkflowDefinition, o: StartOptions) -> Routing:
+    def _routing(self, queue: str | None, o: StartOptions) -> Routing:
         return Routing(
             namespace=self.namespace,
             connection=o.get("connection"),
-            queue=o.get("queue") or definition.queue or "default",
+            queue=o.get("queue") or queue or "default",
             compatibility=o.get("compatibility"),
             priority=o.get("priority", 5),
             fairness_key=o.get("fairness_key"),
             fairness_weight=o.get("fairness_weight", 1),
         )
+
+
+def _check_id(id: Any) -> None:
+    if id is not None and not isinstance(id, str):
+        raise TypeError(f"the id of a workflow comes before its arguments and is text, or None to make one: {id!r}")

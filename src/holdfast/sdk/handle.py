@@ -18,6 +18,7 @@ from holdfast.sdk.durations import Duration, to_seconds
 from holdfast.sdk.members import Member, QueryMethod, Signal, SignalMethod, UpdateMethod
 
 if TYPE_CHECKING:
+    from holdfast.sdk.activity import Definition as ActivityDefinition
     from holdfast.sdk.client import AsyncClient
     from holdfast.sdk.workflow import WorkflowDefinition
 
@@ -118,9 +119,15 @@ def answer(client: AsyncClient, status: tell.UpdateStatus, returns: Any) -> Any:
 
 
 class AsyncHandle(Generic[R]):
-    """A workflow instance, started or not."""
+    """A workflow instance, started or not; or a standalone activity, to which there is nothing to say but to stop."""
 
-    def __init__(self, client: AsyncClient, id: str, run_id: str | None, definition: WorkflowDefinition | None) -> None:
+    def __init__(
+        self,
+        client: AsyncClient,
+        id: str,
+        run_id: str | None,
+        definition: WorkflowDefinition | ActivityDefinition[Any, R] | None,
+    ) -> None:
         self._client = client
         self._definition = definition
         self._only: str | None = None  # the one run this is about
@@ -271,9 +278,12 @@ class AsyncHandle(Generic[R]):
         """A member of another workflow is a mistake that need not go over the wire."""
         definition = self._definition
         owner: type[Any] | None = member.owner if isinstance(member, Member) else None
-        if owner is None or definition is None or not definition.is_class or issubclass(definition.target, owner):
+        target: type[Any] | None = (
+            getattr(definition, "target", None) if getattr(definition, "is_class", False) else None
+        )
+        if owner is None or target is None or issubclass(target, owner):
             return
-        raise TypeError(f"{member!r} belongs to {owner.__qualname__}, not to {definition.target.__qualname__}")
+        raise TypeError(f"{member!r} belongs to {owner.__qualname__}, not to {target.__qualname__}")
 
     def __repr__(self) -> str:
         return f"<workflow handle {self.id}>"

@@ -12,6 +12,7 @@ from holdfast.kernel.decision import RunRow
 from holdfast.kernel.event import Recorded
 from holdfast.kernel.features.reconcile import Reconciled
 from holdfast.protocol import requests as ask
+from holdfast.sdk.activity import Definition as ActivityDefinition
 from holdfast.sdk.client import AsyncClient, StartOptions
 from holdfast.sdk.durations import Duration
 from holdfast.sdk.errors import DurableCallRefused
@@ -237,6 +238,18 @@ class Client:
         """Start a workflow and wait for its result."""
         return self._bridge.run(self._client.execute(workflow, id, *args, **kwargs))
 
+    def start_activity(
+        self, activity: ActivityDefinition[P, R], id: str | None, /, *args: P.args, **kwargs: P.kwargs
+    ) -> Handle[R]:
+        """Start an activity durably, as a job of its own: no workflow is needed to try it until it is done."""
+        return Handle(self._bridge, self._bridge.run(self._client.start_activity(activity, id, *args, **kwargs)))
+
+    def execute_activity(
+        self, activity: ActivityDefinition[P, R], id: str | None, /, *args: P.args, **kwargs: P.kwargs
+    ) -> R:
+        """Start an activity as a job of its own and wait for its result."""
+        return self._bridge.run(self._client.execute_activity(activity, id, *args, **kwargs))
+
     def reserve(self, workflow: WorkflowFn[Any, Any] | type[Any], id: str, /) -> bool:
         """Make an id known before its run exists. False: it was known already."""
         return self._bridge.run(self._client.reserve(workflow, id))
@@ -248,9 +261,11 @@ class Client:
     @overload
     def handle(self, workflow: type[Entry[Any, R]], id: str, /) -> Handle[R]: ...
     @overload
+    def handle(self, workflow: ActivityDefinition[Any, R], id: str, /) -> Handle[R]: ...
+    @overload
     def handle(self, workflow: None, id: str, /) -> Handle[Any]: ...
     def handle(self, workflow: Any, id: str, /) -> Handle[Any]:
-        """A workflow that was started earlier, here or elsewhere."""
+        """A workflow, or a standalone activity, that was started earlier, here or elsewhere."""
         return Handle(self._bridge, self._client.handle(workflow, id))
 
     def signal_with_start(

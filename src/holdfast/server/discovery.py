@@ -110,7 +110,7 @@ async def cluster_info(server: Server, call: Call) -> dict[str, Any]:
         "version": version("holdfast"),
         "default_namespace": settings.default_namespace,
         "supported_sdk_versions": {"python": ">=2.0", "cli": ">=0.1"},
-        "capabilities": {"payload_codecs": [CODEC], "response_compression": []},
+        "capabilities": {"payload_codecs": [CODEC], "response_compression": [], "standalone_activities": True},
         "limits": _limits(settings),
         "structural_limits": {name: getattr(_STRUCTURAL, name) for name in _STRUCTURAL.__struct_fields__},
         "worker_fleet": {

@@ -7,6 +7,7 @@ import msgspec
 from holdfast.server.auth import EVERY
 from holdfast.server.call import Call
 from holdfast.server.control import (
+    activities,
     attributes,
     calls,
     commands,
@@ -47,6 +48,7 @@ ROUTES = [
     *calls.ROUTES,
     *together.ROUTES,
     *starting.ROUTES,
+    *activities.ROUTES,
     *workflows.ROUTES,
     *detail.ROUTES,
     *commands.ROUTES,

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from holdfast.kernel.command import Command, StepCommand, TerminalCommand
 from holdfast.kernel.event import NO_CONTEXT, Recorded
 from holdfast.kernel.feature import Deadline, Feature
-from holdfast.kernel.features import close, deadline, failures, lease, pause
+from holdfast.kernel.features import close, deadline, failures, lease, pause, standalone
 from holdfast.kernel.features.start import Identity, WorkflowStarted
 from holdfast.kernel.features.timer import TimerFired
 from holdfast.kernel.limits import Breach, over_count
@@ -150,6 +150,9 @@ def ensure(turn: Turn) -> None:
     if waking and waking[0][0] <= flow.cursor:
         waking[:] = [entry for entry in waking if entry[0] > flow.cursor]
     if flow.busy is not None or not (run.apart or waking):
+        return
+    if standalone.applies(run):
+        standalone.go_on(turn)
         return
     if run.apart:
         turn.due = None

@@ -29,6 +29,10 @@ BUCKETS: dict[str, tuple[str, ...]] = {
 _BUCKET_OF = {status: bucket for bucket, statuses in BUCKETS.items() for status in statuses}
 
 
+def bucket(status: str) -> str:
+    return _BUCKET_OF.get(status, "running")
+
+
 def listed(row: RunRow) -> dict[str, Any]:
     """A run in a list: what its index row holds."""
     return {
@@ -41,7 +45,7 @@ def listed(row: RunRow) -> dict[str, Any]:
         "visibility_labels": row.labels,
         "search_attributes": row.search_attributes,
         "status": row.status,
-        "status_bucket": _BUCKET_OF.get(row.status, "running"),
+        "status_bucket": bucket(row.status),
         "is_terminal": row.closed_at is not None,
         "closed_reason": row.closed_reason,
         "task_queue": row.queue,

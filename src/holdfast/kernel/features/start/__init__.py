@@ -17,6 +17,7 @@ from holdfast.kernel.feature import Deadline, Feature
 from holdfast.kernel.features import memo, search
 from holdfast.kernel.features.intake import fingerprint, refuse_another
 from holdfast.kernel.features.start.records import (
+    STANDALONE,
     Definition,
     Identity,
     OpenChild,
@@ -37,6 +38,7 @@ from holdfast.kernel.values import Micros, Routing, seconds, valid_id
 
 __all__ = [
     "FEATURE",
+    "STANDALONE",
     "Definition",
     "DuplicatePolicy",
     "Identity",
@@ -92,6 +94,11 @@ class Start(Message, frozen=True, kw_only=True):
     retained: CommandRecord | None = None
     parent: Parent | None = None
     delay: Micros = 0  # before the first task
+    standalone: bool = False
+
+    def intent(self) -> tuple[bytes, ...]:
+        """What is asked for: another start under the same request id is a mistake."""
+        return self.workflow_type.encode(), self.arguments or b""
 
     def repeats(self) -> tuple[tuple[str, ...], str] | None:
         return None if self.request_id is None else (("start",), self.request_id)
@@ -243,6 +250,7 @@ def open_run(
             declared_entry_mode=d.entry_mode if known else None,
             declared_entry_declaring_class=d.entry_declaring_class,
             declared_cleanup_seconds=d.cleanup_seconds,
+            standalone=message.standalone,
             continued_from_run_id=continued_from_run_id,
             routing=message.routing,
             first_task_at=turn.now + message.delay if message.delay else None,
@@ -306,12 +314,18 @@ def _again(turn: Turn, message: Start, before: CommandRecord) -> Started:
 
 
 def _fingerprint(message: Start) -> str | None:
-    return fingerprint(message.request_id, b"start", message.workflow_type.encode(), message.arguments or b"")
+    return fingerprint(message.request_id, b"start", *message.intent())
 
 
 def check_options(message: Start) -> None:
     if not message.workflow_type:
         raise Refused("invalid_workflow_type", "a workflow type is needed", field="workflow_type")
+    if (message.workflow_type == STANDALONE) is not message.standalone:
+        raise Refused(
+            "invalid_workflow_type",
+            f"{STANDALONE!r} is the type of standalone activities: start an activity, or give the workflow another type",
+            field="workflow_type",
+        )
     if message.duplicate_policy not in _POLICIES:
         raise Refused(
             "invalid_duplicate_policy",

@@ -10,6 +10,9 @@ from holdfast.kernel.event import Event
 from holdfast.kernel.retry import RetryPolicy
 from holdfast.kernel.values import CODEC, Micros, Routing
 
+STANDALONE = "holdfast.activity"
+"""The type of the runs that are an activity and nothing else."""
+
 
 class Definition(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What the starter knew of the workflow's code. Absent parts stay unknown for the life of the run."""
@@ -99,6 +102,8 @@ class WorkflowStarted(Event, frozen=True, kw_only=True, omit_defaults=True):
     declared_entry_mode: str | None = None
     declared_entry_declaring_class: str | None = None
     declared_cleanup_seconds: float | None = None
+    standalone: bool = False
+    """The run is an activity and nothing else, and the kernel is its code."""
     continued_from_run_id: str | None = None
     parent_workflow_instance_id: str | None = None
     parent_workflow_run_id: str | None = None
