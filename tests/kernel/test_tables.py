@@ -144,6 +144,11 @@ ALLOWED = {
     " message",
     "ScheduleActionContinued": "trigger_number workflow_instance_id workflow_run_id run_number",
     "ScheduleRolledOver": "continued_to_run_id",
+    "StreamOpened": "stream_name workflow_instance_id workflow_run_id first_offset opened_at last_appended_at keys",
+    "StreamItemAppended": "payload payload_codec payload_reference idempotency_key item_type content_type origin"
+    " origin_reference",
+    "StreamRolledOver": "continued_to_run_id",
+    "StreamClosed": "status error_reason retention_seconds",
     "ScheduleCarriedOn": "state",
 }
 """The payload keys of the catalogue, and ours behind them."""
@@ -155,6 +160,7 @@ COMMANDS = {
     "StartTimer": "start_timer",
     "CancelTimer": "cancel_timer",
     "RecordSideEffect": "record_side_effect",
+    "WriteStream": "write_stream",
     "RecordVersionMarker": "record_version_marker",
     "StartChildWorkflow": "start_child_workflow",
     "CancelChild": "cancel_child",

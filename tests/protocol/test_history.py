@@ -84,6 +84,7 @@ from holdfast.kernel.features.select import SelectionOperationCancelled, Selecti
 from holdfast.kernel.features.side_effect import SideEffectRecorded
 from holdfast.kernel.features.signal import SignalApplied, SignalReceived, SignalWaitCancelled, SignalWaitOpened
 from holdfast.kernel.features.start import StartAccepted, StartRejected, WorkflowStarted
+from holdfast.kernel.features.stream import StreamClosed, StreamItemAppended, StreamOpened, StreamRolledOver
 from holdfast.kernel.features.timer import TimerCancelled, TimerFired, TimerScheduled
 from holdfast.kernel.features.update import UpdateAccepted, UpdateApplied, UpdateCompleted, UpdateRejected
 from holdfast.kernel.features.version import VersionMarkerRecorded
@@ -289,6 +290,13 @@ CASES: list[tuple[Event, dict[str, Any]]] = [
     (ScheduleActionContinued(**FIRED, run_number=2), {"run_number": 2}),
     (ScheduleDeleted(reason="deleted"), {"reason": "deleted"}),
     (ScheduleRolledOver(continued_to_run_id="S2"), {"continued_to_run_id": "S2"}),
+    (
+        StreamOpened(stream_name="out", workflow_instance_id="o", workflow_run_id="R", opened_at=AT),
+        {"stream_name": "out", "opened_at": TEXT},
+    ),
+    (StreamItemAppended(payload=BLOB, item_type="row", origin="api"), {"item_type": "row", "payload_codec": "avro"}),
+    (StreamRolledOver(continued_to_run_id="S2"), {"continued_to_run_id": "S2"}),
+    (StreamClosed(status="errored", error_reason="broke"), {"status": "errored", "error_reason": "broke"}),
     (
         ScheduleCarriedOn(state=Schedule(schedule_id="s", plan=Plan(**PLAN), created_at=AT, updated_at=AT)),
         {},

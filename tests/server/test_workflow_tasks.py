@@ -105,7 +105,7 @@ async def test_commands_are_applied_in_order() -> None:
         ([CHARGE, CHARGE | {"arguments": {"codec": "avro", "blob": "!"}}], "commands[1].arguments.blob"),
         ([CHARGE, {"type": "record_side_effect"}], "commands[1].result"),
         ([CHARGE, {"type": "record_side_effect", "result": "not a blob"}], "commands[1].result"),
-        ([CHARGE, NOTED | {"workflow_stream": {"operation": "append"}}], "commands[1].workflow_stream"),
+        ([CHARGE, NOTED | {"workflow_stream": {"operation": "append"}}], "commands[1].workflow_stream.stream_name"),
         ([CHARGE, {"type": "record_version_marker", "change_id": "c", "version": 1}], "commands[1].min_supported"),
         ([CHARGE, {"type": "upsert_search_attributes"}], "commands[1].attributes"),
         ([CHARGE, {"type": "upsert_memo", "entries": [1]}], "commands[1].entries"),

@@ -19,6 +19,7 @@ from holdfast.engine.commands import Commands, Payloads
 from holdfast.engine.engine import Engine
 from holdfast.engine.recovery import Recovery
 from holdfast.engine.schedules import Schedules
+from holdfast.engine.streams import Streams
 from holdfast.engine.summary import describe
 from holdfast.engine.waiting import Waiting
 from holdfast.engine.watching import ENDED
@@ -39,6 +40,7 @@ class Operations:
         self._engine = engine
         self._access = Access(engine)
         self._waiting = Waiting(engine)
+        self.streams = Streams(engine, self._access)
         recovery.on_foreign.append(self._waiting.look_around)
         self._table: dict[type[ask.Request[Any]], Callable[[Any], Awaitable[Any]]] = {
             ask.StartWorkflow: self.start,
@@ -50,6 +52,7 @@ class Operations:
             ask.GetHistory: self.history,
             **Commands(engine, recovery, self._access, self._waiting, payloads).table,
             **Schedules(engine, self._access).table,
+            **self.streams.table,
             **Bridge(engine, self._access).table,
         }
 

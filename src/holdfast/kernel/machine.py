@@ -40,6 +40,7 @@ from holdfast.kernel.features import (
     signal_with_start,
     standalone,
     start,
+    stream,
     timer,
     update,
     version,
@@ -85,6 +86,8 @@ FEATURES: tuple[Feature, ...] = (
     repair.FEATURE,
     schedule.FEATURE,
     schedule.ACTION,
+    stream.FEATURE,
+    stream.OUTPUT,
 )
 
 

@@ -29,17 +29,22 @@ _ID = re.compile(r"[A-Za-z0-9._:~-]{1,191}")
 SCHEDULES = "/schedules"
 """Behind the name of a namespace: where its schedules live. No namespace has such a name, so nothing else lives there."""
 
-Kind = Literal["workflow", "schedule"]
+STREAMS = "/streams"
+"""The same for the output streams of its runs."""
+
+Kind = Literal["workflow", "schedule", "stream"]
 
 
 def kind_at(place: str) -> Kind:
     """What the instances of a place are. A namespace holds workflows; beside it is a place for each other kind."""
-    return "schedule" if place.endswith(SCHEDULES) else "workflow"
+    if "/" not in place:
+        return "workflow"
+    return "schedule" if place.endswith(SCHEDULES) else "stream"
 
 
 def home(place: str) -> str:
     """The namespace that a place belongs to."""
-    return place.removesuffix(SCHEDULES)
+    return place.partition("/")[0]
 
 
 class Ids(Protocol):

@@ -28,7 +28,7 @@ from holdfast.kernel.features.signal_with_start import StartedAndSignalled
 from holdfast.kernel.features.start import Reserved, Started
 from holdfast.protocol import commands as tell
 from holdfast.protocol import requests as ask
-from holdfast.protocol import schedules
+from holdfast.protocol import schedules, streams
 from holdfast.protocol.entries import Entry, pack, packed, unpack, unpacked
 
 VERSION = 1
@@ -184,6 +184,11 @@ _PLAIN: dict[type[ask.Request[Any]], Any] = {
     schedules.DeleteSchedule: ScheduleReply,
     schedules.DescribeSchedule: Schedule,
     schedules.ListSchedules: schedules.SchedulePage,
+    streams.AppendStream: streams.StreamAppended,
+    streams.CloseStream: streams.StreamView,
+    streams.DescribeStream: streams.StreamView,
+    streams.ListStreams: list[streams.StreamView],
+    streams.ReadStream: streams.StreamPage,
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
+from holdfast.kernel.features.stream.intake import BATCH
 from holdfast.kernel.limits import Limits
 from holdfast.kernel.session import WorkerSession
 from holdfast.kernel.values import CODEC
@@ -62,6 +63,12 @@ def server_capabilities(settings: Settings) -> dict[str, Any]:
         "non_retryable_failures": True,
         "workflow_memo_updates": {"supported": True},
         "local_activities": {"supported": True},
+        "workflow_streams": {
+            "supported": True,
+            "command_field": "record_side_effect.workflow_stream",
+            "operations": ["append", "close", "error"],
+            "max_items_per_append": BATCH,
+        },
         "worker_session_verbs": ["create", "heartbeat", "close"],
         "worker_sessions": _SESSIONS,
         "long_poll_timeout": LONG_POLL["default_timeout_seconds"],
@@ -110,7 +117,12 @@ async def cluster_info(server: Server, call: Call) -> dict[str, Any]:
         "version": version("holdfast"),
         "default_namespace": settings.default_namespace,
         "supported_sdk_versions": {"python": ">=2.0", "cli": ">=0.1"},
-        "capabilities": {"payload_codecs": [CODEC], "response_compression": [], "standalone_activities": True},
+        "capabilities": {
+            "payload_codecs": [CODEC],
+            "response_compression": [],
+            "standalone_activities": True,
+            "workflow_streams": True,
+        },
         "limits": _limits(settings),
         "structural_limits": {name: getattr(_STRUCTURAL, name) for name in _STRUCTURAL.__struct_fields__},
         "worker_fleet": {

@@ -29,6 +29,7 @@ _STATUS = {
     "namespace_not_found": 404,
     "update_not_found": 404,
     "query_not_found": 404,
+    "stream_not_found": 404,
     "rejected_unknown_query": 404,
     "query_worker_timeout": 504,
     "update_validation_execution_timeout": 504,

@@ -15,16 +15,18 @@ from typing import Any
 from holdfast.engine.engine import Engine
 from holdfast.engine.world import Alarm
 from holdfast.kernel.decision import RunRow
-from holdfast.kernel.values import SECOND, Micros
+from holdfast.kernel.features.stream import StreamClosed
+from holdfast.kernel.values import SECOND, STREAMS, Micros
 from holdfast.protocol.export import bundle, canonical
 from holdfast.server.namespaces import Namespaces
 from holdfast.server.settings import Settings
-from holdfast.store import Unavailable
+from holdfast.store import RunFilter, Unavailable
 
 log = logging.getLogger("holdfast.server")
 
 DAY = 86_400 * SECOND
 SCAN = 100
+EVERY = 1_000_000  # as many as there are
 
 
 class Retention:
@@ -68,12 +70,44 @@ class Retention:
         except (OSError, ValueError) as error:
             log.error("run %s could not be archived and stays: %s", row.run_id, error)
             return {"outcome": "failed", "reason": "archive_failed", "message": str(error)}
-        gone = await self._prune(row)
+        gone = await self._remove_streams(row)  # first: once the run is gone, nobody finds them
+        if gone is True:
+            gone = await self._remove(row)
         if isinstance(gone, Unavailable):
             return {"outcome": "failed", "reason": "storage_unavailable", "message": str(gone)}
-        if gone and entry is not None and entry.flow.run is not None and entry.flow.run.key == row.key:
-            self._engine.discard_cached(entry)
         return {"outcome": "pruned"} if gone else {"outcome": "skipped", "reason": "undelivered_sends"}
+
+    async def _remove_streams(self, row: RunRow) -> bool | Unavailable:
+        """With a run go its output streams."""
+        place = RunFilter(namespace=row.namespace + STREAMS, business_key=row.run_id, limit=EVERY)
+        return await self._remove_all(await self._engine.store.runs(place))
+
+    async def expire_streams(self, namespace: str) -> None:
+        """Streams that were to be kept for a while after their end, and no longer."""
+        store, now = self._engine.store, self._engine.world.now()
+        place = namespace + STREAMS
+        for row in await store.runs(RunFilter(namespace=place, statuses=("expiring",), limit=EVERY)):
+            last = await store.last_event(row.key)
+            if last is None or not isinstance(last.event, StreamClosed):
+                continue
+            if now >= last.at + (last.event.retention_seconds or 0) * SECOND:
+                parts = await store.runs(RunFilter(namespace=place, workflow_id=row.workflow_id, limit=EVERY))
+                await self._remove_all(parts)
+
+    async def _remove_all(self, parts: list[RunRow]) -> bool | Unavailable:
+        """The oldest first: what is left, if this is interrupted, is still found."""
+        for part in sorted(parts, key=lambda part: part.number):
+            gone = await self._remove(part)
+            if isinstance(gone, Unavailable):
+                return gone
+        return True
+
+    async def _remove(self, row: RunRow) -> bool | Unavailable:
+        entry = self._engine.cache.get(row.workflow)
+        gone = await self._prune(row)
+        if gone is True and entry is not None and entry.flow.run is not None and entry.flow.run.key == row.key:
+            self._engine.discard_cached(entry)
+        return gone
 
     async def _prune(self, row: RunRow) -> bool | Unavailable:
         done: asyncio.Future[bool | Unavailable] = self._engine.world.future()
@@ -99,6 +133,7 @@ class Retention:
             if self._engine.holder and self._engine.down is None:
                 for namespace in self._namespaces.all():
                     await self._namespace(namespace.name)
+                    await self.expire_streams(namespace.name)
         except Exception:
             log.exception("the retention pass failed; it is tried again")
         self.start()

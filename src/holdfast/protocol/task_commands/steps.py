@@ -16,10 +16,10 @@ from holdfast.kernel.features.search import UpsertSearchAttributes
 from holdfast.kernel.features.side_effect import RecordSideEffect
 from holdfast.kernel.features.timer import CancelTimer, StartTimer
 from holdfast.kernel.features.version import RecordVersionMarker
-from holdfast.kernel.message import Refused
 from holdfast.kernel.session import WorkerSession
 from holdfast.protocol.payloads import bare_blob, payload
 from holdfast.protocol.task_commands.base import Name, Seconds, Text, Wire, WireMember, WireStep, WireTimeouts, memo
+from holdfast.protocol.task_commands.streams import WireStream
 
 
 class WireScheduleActivity(WireTimeouts, frozen=True, kw_only=True, tag="schedule_activity"):
@@ -72,15 +72,14 @@ class WireCancelActivity(Wire, frozen=True, kw_only=True, tag="cancel_activity")
 
 class WireSideEffect(WireStep, frozen=True, kw_only=True, tag="record_side_effect"):
     result: Any
-    workflow_stream: Any = None
+    workflow_stream: WireStream | None = None
 
     def command(self, at: str) -> Command:
-        if self.workflow_stream is not None:
-            # Taken without a word it would be lost without one.
-            field = f"{at}.workflow_stream"
-            raise Refused("invalid_commands", f"{field}: this server keeps no output streams of workflows", field=field)
         blob = bare_blob(self.result, f"{at}.result")
-        return RecordSideEffect(sequence=self.step, result=dumps(None) if blob is None else blob)
+        result = dumps(None) if blob is None else blob
+        if self.workflow_stream is not None:
+            return self.workflow_stream.command(f"{at}.workflow_stream", self.step, result)
+        return RecordSideEffect(sequence=self.step, result=result)
 
 
 class WireVersionMarker(WireStep, frozen=True, kw_only=True, tag="record_version_marker"):

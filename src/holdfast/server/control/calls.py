@@ -9,7 +9,7 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.kernel.message import Refused
-from holdfast.protocol import calls, schedules
+from holdfast.protocol import calls, schedules, streams
 from holdfast.protocol import commands as tell
 from holdfast.protocol import requests as ask
 from holdfast.server.auth import OPERATOR
@@ -84,7 +84,7 @@ def begin(server: Server, call: Call, verb: calls.Verb, body: bytes | msgspec.Ra
             seconds = _cut(asked.wait_seconds)
             not_yet = ask.Result(workflow_id=workflow_id, run_id="", status=None)
             asked = replace(asked, wait_seconds=None)
-        case tell.GetUpdate() | tell.UpdateWorkflow():
+        case tell.GetUpdate() | tell.UpdateWorkflow() | streams.ReadStream():
             # What has been accepted is told by the engine, which knows how far it got: no cut from here.
             asked = replace(asked, wait_seconds=_cut(asked.wait_seconds))
         case _:

@@ -173,6 +173,7 @@ async def retention_pass(server: Server, call: Call) -> Answer:
     body = call.decode(RetentionBody)
     runs, results = await _expired(server, call.namespace, body)
     results += await server.retention.sweep(call.namespace, runs)
+    await server.retention.expire_streams(call.namespace)
     return _counted(call.namespace, results, "pruned")
 
 

@@ -153,6 +153,8 @@ async def complete(server: Server, call: Call) -> dict[str, Any]:
         described(server, call.namespace, queue, command.command(f"commands[{position}]"))
         for position, command in enumerate(body.commands)
     ]
+    if leased is not None:  # otherwise this may be said for the second time
+        await server.operations.streams.admit(run_of(call.params["task_id"]), commands)
     outcome = await server.operations.call(
         ask.CompleteTask(
             task_id=call.params["task_id"],
