@@ -144,6 +144,9 @@ ALLOWED = {
     " message",
     "ScheduleActionContinued": "trigger_number workflow_instance_id workflow_run_id run_number",
     "ScheduleRolledOver": "continued_to_run_id",
+    "MessageReceived": "workflow_command_id signal_id stream_name message_id position payload payload_codec",
+    "MessageCursorAdvanced": "stream_key previous_position new_position",
+    "MessageCursorCarried": "stream_name through_position",
     "StreamOpened": "stream_name workflow_instance_id workflow_run_id first_offset opened_at last_appended_at keys",
     "StreamItemAppended": "payload payload_codec payload_reference idempotency_key item_type content_type origin"
     " origin_reference",
@@ -161,6 +164,7 @@ COMMANDS = {
     "CancelTimer": "cancel_timer",
     "RecordSideEffect": "record_side_effect",
     "WriteStream": "write_stream",
+    "AdvanceMessageCursor": "advance_message_cursor",
     "RecordVersionMarker": "record_version_marker",
     "StartChildWorkflow": "start_child_workflow",
     "CancelChild": "cancel_child",

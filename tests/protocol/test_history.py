@@ -62,6 +62,7 @@ from holdfast.kernel.features.continue_as_new import WorkflowContinuedAsNew
 from holdfast.kernel.features.deadline import WorkflowTimedOut
 from holdfast.kernel.features.failures import FailureHandled
 from holdfast.kernel.features.memo import MemoUpserted
+from holdfast.kernel.features.message_stream import MessageCursorAdvanced, MessageCursorCarried, MessageReceived
 from holdfast.kernel.features.pause import WorkflowPaused, WorkflowUnpaused
 from holdfast.kernel.features.repair import RepairRequested
 from holdfast.kernel.features.schedule import Action, Plan, Schedule, Spec
@@ -290,6 +291,14 @@ CASES: list[tuple[Event, dict[str, Any]]] = [
     (ScheduleActionContinued(**FIRED, run_number=2), {"run_number": 2}),
     (ScheduleDeleted(reason="deleted"), {"reason": "deleted"}),
     (ScheduleRolledOver(continued_to_run_id="S2"), {"continued_to_run_id": "S2"}),
+    (MessageCursorAdvanced(stream_key="in", previous_position=0, new_position=2), {"new_position": 2}),
+    (MessageCursorCarried(stream_name="in", through_position=2), {"signal_name": "__durable_workflow_message_stream"}),
+    (
+        MessageReceived(
+            workflow_command_id="R-c1", signal_id="R-s1", stream_name="in", message_id="m", position=1, payload=BLOB
+        ),
+        {"signal_name": "__durable_workflow_message_stream", "signal_id": "R-s1", "payload_codec": "avro"},
+    ),
     (
         StreamOpened(stream_name="out", workflow_instance_id="o", workflow_run_id="R", opened_at=AT),
         {"stream_name": "out", "opened_at": TEXT},
@@ -390,6 +399,10 @@ def recorded(event: Event, context: Context = NO_CONTEXT, sequence: int = 9) -> 
     return record(1, sequence, AT, event, context, encode_context(context), 0)
 
 
+SHOWN_AS: dict[type[Event], str] = dict.fromkeys((MessageReceived, MessageCursorCarried), "SignalReceived")
+"""What workers are told under another name."""
+
+
 def test_every_event_of_the_kernel_has_a_case_here() -> None:
     assert {type(event).__name__ for event, _ in CASES} == set(Machine().kinds)
 
@@ -400,7 +413,7 @@ def test_an_event_on_the_wire(event: Event, expected: dict[str, Any]) -> None:
     assert {key: wire[key] for key in ("id", "sequence", "event_type", "recorded_at")} == {
         "id": "R-e9",
         "sequence": 9,
-        "event_type": type(event).__name__,
+        "event_type": SHOWN_AS.get(type(event), type(event).__name__),
         "recorded_at": TEXT,
     }
     payload = wire["payload"]

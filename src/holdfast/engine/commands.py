@@ -21,6 +21,7 @@ from holdfast.kernel import contract
 from holdfast.kernel.event import Recorded
 from holdfast.kernel.features import archive, cancel, pause
 from holdfast.kernel.features.intake import Commanded
+from holdfast.kernel.features.message_stream import AppendMessage, Delivered, request_id
 from holdfast.kernel.features.reconcile import Reconcile
 from holdfast.kernel.features.repair import Repair, Repaired
 from holdfast.kernel.features.signal import Signal
@@ -66,6 +67,7 @@ class Commands:
         self.table: dict[type[Request[Any]], Callable[[Any], Awaitable[Any]]] = {
             tell.SignalWorkflow: self.signal,
             tell.SignalWithStart: self.signal_with_start,
+            tell.AppendMessage: self.append_message,
             tell.UpdateWorkflow: self.update,
             tell.GetUpdate: self.get_update,
             tell.QueryWorkflow: self.query,
@@ -108,6 +110,17 @@ class Commands:
         )
         message = SignalWithStart(start=start, signal=signal)
         return await self._access.address(start.namespace, start.workflow_id, message)
+
+    async def append_message(self, request: tell.AppendMessage) -> Delivered:
+        request = replace(request, request_id=request_id(request.stream_name, request.message_id))
+        return await self._command(
+            request,
+            AppendMessage.command_type,
+            AppendMessage,
+            name=request.stream_name,
+            message_id=request.message_id,
+            arguments=request.arguments,
+        )
 
     # -- updates
 

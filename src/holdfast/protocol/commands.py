@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from holdfast.kernel.event import Recorded
 from holdfast.kernel.features.intake import Commanded
+from holdfast.kernel.features.message_stream import Delivered
 from holdfast.kernel.features.repair import Repaired
 from holdfast.kernel.features.signal_with_start import StartedAndSignalled
 from holdfast.kernel.values import Micros
@@ -34,6 +35,14 @@ class ToInstance(Request[R], frozen=True, kw_only=True):
     fresh: bool = False  # nobody has used this request id before: there is no earlier try to look for
     source: str = "python"
     context: dict[str, Any] = {}
+
+
+class AppendMessage(ToInstance[Delivered], frozen=True, kw_only=True):
+    """A message of this id is taken once; `request_id` is made from it."""
+
+    stream_name: str
+    message_id: str
+    arguments: bytes | None = None
 
 
 class SignalWorkflow(ToInstance[Commanded], frozen=True, kw_only=True):

@@ -19,10 +19,14 @@ from holdfast.codec import avro
 from holdfast.kernel.event import Event, Recorded
 from holdfast.kernel.failure import Failure
 from holdfast.kernel.features.memo import MemoUpserted
+from holdfast.kernel.features.message_stream import SIGNAL, MessageCursorCarried, MessageReceived
+from holdfast.kernel.features.signal import SignalReceived
 from holdfast.kernel.values import CODEC, Micros, event_id
 
 Encoding = Literal["gzip", "deflate"]
 COMPRESS_ABOVE = 50
+MESSAGE = "durable-workflow.v2.message-stream.message"
+MESSAGE_CURSOR = "durable-workflow.v2.message-stream.cursor"
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _times: dict[type[Event], frozenset[str]] = {}
@@ -36,11 +40,16 @@ def iso(at: Micros) -> str:
 def to_wire(entry: Recorded, run_id: str) -> dict[str, Any]:
     """One history event as a worker or an export sees it."""
     event = entry.event
+    kind = entry.type
+    if isinstance(event, MessageReceived | MessageCursorCarried):
+        event, kind = _as_signal(event), "SignalReceived"
     # Every field by name: what storage leaves out because it is the default is said on the wire.
     fields = {name: getattr(event, name) for name in event.__struct_fields__}
     payload: dict[str, Any] = {
         name: _spelled_out(value) for name, value in fields.items() if value is not None and value != {}
     }
+    if not payload.get("workflow_command_id", True):
+        del payload["workflow_command_id"]  # no command caused it
     for name in _time_fields(type(event)) & payload.keys():
         payload[name] = iso(payload[name])
     path = payload.pop("parallel_group_path", None)
@@ -74,7 +83,7 @@ def to_wire(entry: Recorded, run_id: str) -> dict[str, Any]:
     wire: dict[str, Any] = {
         "id": event_id(run_id, entry.sequence),
         "sequence": entry.sequence,
-        "event_type": entry.type,
+        "event_type": kind,
         "payload": payload,
         "recorded_at": iso(entry.at),
         "workflow_task_id": context.task_id,
@@ -83,6 +92,30 @@ def to_wire(entry: Recorded, run_id: str) -> dict[str, Any]:
     if context.decided_after is not None:
         wire["decided_after"] = context.decided_after
     return wire
+
+
+def _as_signal(event: MessageReceived | MessageCursorCarried) -> SignalReceived:
+    """Workers are told of messages, and of how far an earlier run had got with them, by a signal of a fixed name."""
+    told: dict[str, Any] = {"schema": MESSAGE_CURSOR, "stream_name": event.stream_name}
+    if isinstance(event, MessageCursorCarried):
+        told["through_position"] = event.through_position
+        id, command = f"message-cursor:{event.stream_name}", ""
+    else:
+        payload = avro.encode([]) if event.payload is None else event.payload
+        told |= {
+            "schema": MESSAGE,
+            "message_id": event.message_id,
+            "position": event.position,
+            "payload_envelope": {"codec": CODEC, "blob": avro.to_text(payload)},
+        }
+        id, command = event.signal_id, event.workflow_command_id
+    return SignalReceived(
+        workflow_command_id=command,
+        signal_id=id,
+        signal_name=SIGNAL,
+        signal_wait_id=f"signal-command:{command or id}",
+        arguments=avro.encode([told]),
+    )
 
 
 def _spelled_out(value: Any) -> Any:

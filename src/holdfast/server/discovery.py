@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
+from holdfast.kernel.features.message_stream import SIGNAL
 from holdfast.kernel.features.stream.intake import BATCH
 from holdfast.kernel.limits import Limits
 from holdfast.kernel.session import WorkerSession
@@ -63,6 +64,11 @@ def server_capabilities(settings: Settings) -> dict[str, Any]:
         "non_retryable_failures": True,
         "workflow_memo_updates": {"supported": True},
         "local_activities": {"supported": True},
+        "message_streams": {
+            "supported": True,
+            "signal_name": SIGNAL,
+            "completion_fields": ["message_stream_cursors", "message_stream_waits"],
+        },
         "workflow_streams": {
             "supported": True,
             "command_field": "record_side_effect.workflow_stream",
@@ -122,6 +128,7 @@ async def cluster_info(server: Server, call: Call) -> dict[str, Any]:
             "response_compression": [],
             "standalone_activities": True,
             "workflow_streams": True,
+            "message_streams": True,
         },
         "limits": _limits(settings),
         "structural_limits": {name: getattr(_STRUCTURAL, name) for name in _STRUCTURAL.__struct_fields__},

@@ -44,6 +44,11 @@ class SignalBody(Struct, frozen=True, kw_only=True):
     request_id: RequestId | None = None
 
 
+class MessageBody(Struct, frozen=True, kw_only=True):
+    message_id: Annotated[str, Meta(min_length=1, max_length=255)]
+    input: Any = None
+
+
 class UpdateBody(SignalBody, frozen=True, kw_only=True):
     wait_for: str = "accepted"
     wait_timeout_seconds: Annotated[float, Meta(ge=0)] | None = None
@@ -90,6 +95,21 @@ async def signal(server: Server, call: Call) -> Answer:
     return Answer(
         accepted(call, done, body.request_id) | {"signal_name": done.target_name, "signal_id": done.signal_id}, 202
     )
+
+
+async def append_message(server: Server, call: Call) -> Answer:
+    """Put a message into a stream that the workflow reads in order."""
+    body = call.decode(MessageBody)
+    done = await server.operations.call(
+        tell.AppendMessage(
+            stream_name=call.params["stream"],
+            message_id=body.message_id,
+            arguments=arguments(body.input, "input"),
+            **addressed(call, None),
+        )
+    )
+    told = {"stream_name": done.stream_name, "message_id": done.message_id, "position": done.position}
+    return Answer(accepted(call, done.command, None) | told | {"duplicate": done.command.repeated}, 202)
 
 
 async def signal_with_start(server: Server, call: Call) -> Answer:
@@ -268,6 +288,15 @@ ROUTES = [
     *(
         Route("POST", f"{place}/update/{{name}}", update, "control", OPERATOR, "update", body=UpdateBody)
         for place in _PLACES
+    ),
+    Route(
+        "POST",
+        "/api/workflows/{workflow_id}/message-streams/{stream}/messages",
+        append_message,
+        "control",
+        OPERATOR,
+        "append_message",
+        body=MessageBody,
     ),
     Route("GET", "/api/workflows/{workflow_id}/updates/{update_id}", get_update, "control", OPERATOR),
     Route(

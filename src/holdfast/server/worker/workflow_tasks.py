@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from holdfast.kernel.command import Command
 from holdfast.kernel.features.child import StartChildWorkflow
 from holdfast.kernel.features.continue_as_new import ContinueAsNew
+from holdfast.kernel.features.message_stream import AdvanceMessageCursor
 from holdfast.kernel.features.workflow_task import TaskOutcome, WorkflowAssignment, shown_to
 from holdfast.kernel.task import Block
 from holdfast.kernel.values import run_of
@@ -49,9 +50,23 @@ class LeaseBody(Struct, frozen=True, kw_only=True):
     workflow_task_attempt: Annotated[int, Meta(ge=1)]
 
 
+class CursorBody(Struct, frozen=True, kw_only=True):
+    stream_name: Name
+    through_position: Annotated[int, Meta(ge=0)]
+
+
+class WaitBody(Struct, frozen=True, kw_only=True):
+    """That code waits there needs no saying: whatever came while it ran makes the next task due."""
+
+    stream_name: Name
+    after_position: Annotated[int, Meta(ge=0)]
+
+
 class CompleteBody(LeaseBody, frozen=True, kw_only=True):
     commands: Annotated[list[WireCommand], Meta(min_length=1)]
     handled_failures: list[str] = []
+    message_stream_cursors: Annotated[list[CursorBody], Meta(max_length=1000)] = []
+    message_stream_waits: Annotated[list[WaitBody], Meta(max_length=1000)] = []
     numbered: bool = False  # the worker says in full which step and wait it means
 
 
@@ -153,6 +168,7 @@ async def complete(server: Server, call: Call) -> dict[str, Any]:
         described(server, call.namespace, queue, command.command(f"commands[{position}]"))
         for position, command in enumerate(body.commands)
     ]
+    commands = [*_cursors(body, commands), *commands]
     if leased is not None:  # otherwise this may be said for the second time
         await server.operations.streams.admit(run_of(call.params["task_id"]), commands)
     outcome = await server.operations.call(
@@ -167,6 +183,16 @@ async def complete(server: Server, call: Call) -> dict[str, Any]:
         )
     )
     return _outcome(outcome)
+
+
+def _cursors(body: CompleteBody, commands: list[Command]) -> list[Command]:
+    """How far code has got with its messages, ahead of what it asks for. The task of an update speaks of that alone."""
+    if any(command.apart for command in commands):
+        return []
+    return [
+        AdvanceMessageCursor(stream_name=cursor.stream_name, through_position=cursor.through_position)
+        for cursor in body.message_stream_cursors
+    ]
 
 
 async def fail(server: Server, call: Call) -> dict[str, Any]:
