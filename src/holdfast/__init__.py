@@ -61,6 +61,7 @@ from holdfast.sdk.race import race
 from holdfast.sdk.registry import NonDeterminismWarning, Types
 from holdfast.sdk.saga import Saga
 from holdfast.sdk.step import Step
+from holdfast.sdk.streams import emit
 from holdfast.sdk.timer import sleep
 from holdfast.sdk.wait import wait
 from holdfast.sdk.workflow import continue_as_new, workflow
@@ -120,6 +121,7 @@ __all__ = [
     "child",
     "children",
     "continue_as_new",
+    "emit",
     "gather",
     "heartbeat",
     "info",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
 from holdfast.codec.exceptions import UnresolvedFailure
@@ -16,6 +16,7 @@ from holdfast.protocol import requests as ask
 from holdfast.sdk import errors
 from holdfast.sdk.durations import Duration, to_seconds
 from holdfast.sdk.members import Member, QueryMethod, Signal, SignalMethod, UpdateMethod
+from holdfast.sdk.streams import Reader, follow
 
 if TYPE_CHECKING:
     from holdfast.sdk.activity import Definition as ActivityDefinition
@@ -240,6 +241,13 @@ class AsyncHandle(Generic[R]):
         repaired = await self._client.call(tell.RepairWorkflow(**self._to()))
         accept(repaired.command)
         return repaired.work or Reconciled(restored=[], released=[], dropped=[], revived=[])
+
+    def stream(self, name: str, start: int = 0) -> AsyncIterator[Any]:
+        """The items of an output stream from an offset on, as they come, until it ends: by itself, or with its run."""
+        return follow(self.reader(name, start))
+
+    def reader(self, name: str, start: int) -> Reader:
+        return Reader(self._client, self.id, self.run_id, name, start)
 
     async def describe(self) -> ask.Description:
         return await self._client.describe(self.id)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Generic, ParamSpec, Protocol, Self, TypeVar, Unpack, overload
 
@@ -94,6 +94,13 @@ class Handle(Generic[R]):
     def result(self, timeout: Duration | None = None) -> R:
         """Wait for the end and return the result. Runs that continue as new are followed."""
         return self._bridge.run(self._handle.result(timeout))
+
+    def stream(self, name: str, start: int = 0) -> Iterator[Any]:
+        """The items of an output stream from an offset on, as they come, until it ends: by itself, or with its run."""
+        reader = self._handle.reader(name, start)
+        while not reader.over:
+            yield from self._bridge.run(reader.page())
+        reader.end()
 
     def describe(self) -> ask.Description:
         return self._bridge.run(self._handle.describe())

@@ -1,0 +1,118 @@
+"""Output streams in our own SDK: `emit()` writes once per step, `handle.stream()` follows until the run has ended."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import (
+    AsyncClient,
+    AsyncWorker,
+    Holdfast,
+    NotInWorkflow,
+    RequestRefused,
+    Signal,
+    activity,
+    emit,
+    wait,
+    workflow,
+)
+from holdfast.protocol.streams import CloseStream
+
+from ..server.kit import TOKEN, serving
+from .kit import evicting, memory
+
+go = Signal[int]("go")
+
+
+@activity(type="double")
+def double(n: int) -> int:
+    return 2 * n
+
+
+@workflow(type="counts")
+def counts(upto: int) -> int:
+    for n in range(upto):
+        emit("out", {"n": n}, double(n))
+    emit("other", "done")
+    return upto
+
+
+@workflow(type="listens")
+def listens() -> None:
+    while (n := wait(go)) >= 0:
+        emit("out", n)
+
+
+@workflow(type="slips")
+def slips(name: str, count: int) -> str:
+    try:
+        emit(name, *range(count))
+    except ValueError as error:
+        return str(error)
+    return "taken"
+
+
+SAID = [{"n": 0}, 0, {"n": 1}, 2, {"n": 2}, 4]
+
+
+@pytest.mark.parametrize("app", [memory, evicting])
+async def test_what_code_emits_is_read_in_order_once(app: Any) -> None:
+    async with app(counts, double) as holdfast:
+        handle = await holdfast.start(counts, "c-1", 3)
+        assert [item async for item in handle.stream("out")] == SAID
+        assert await handle.result() == 3
+        assert [item async for item in handle.stream("out", 4)] == SAID[4:]
+        assert [item async for item in holdfast.handle(counts, "c-1").stream("other")] == ["done"]
+        assert [item async for item in handle.stream("silent")] == []
+
+
+async def test_a_reader_gets_items_while_the_run_goes_on() -> None:
+    async with memory(listens) as app:
+        handle = await app.start(listens, "l-1")
+        reading = handle.stream("out")
+        for n in (7, 8):
+            await handle.signal(go, n)
+            assert await anext(reading) == n
+        await handle.signal(go, -1)
+        assert [item async for item in reading] == []
+
+
+async def test_a_stream_that_ended_badly_raises_behind_its_last_item() -> None:
+    async with memory(listens) as app:
+        handle = await app.start(listens, "l-1")
+        await handle.signal(go, 1)
+        reading = handle.stream("out")
+        assert await anext(reading) == 1
+        await app.call(CloseStream(workflow_id="l-1", stream_name="out", error_reason="no more"))
+        with pytest.raises(RequestRefused, match="no more"):
+            await anext(reading)
+
+
+async def test_what_cannot_be_emitted_takes_no_step() -> None:
+    async with memory(slips) as app:
+        assert "1 to 128 characters" in await app.execute(slips, None, "a b", 1)
+        assert "1 to 500 items" in await app.execute(slips, None, "out", 0)
+        assert "1 to 500 items" in await app.execute(slips, None, "out", 501)
+        assert await app.execute(slips, None, "out", 500) == "taken"
+    with pytest.raises(NotInWorkflow):
+        emit("out", 1)
+
+
+def test_items_survive_the_process_and_are_read_without_await(tmp_path: Path) -> None:
+    with Holdfast(tmp_path / "s.db", [counts, double]) as app:
+        app.execute(counts, "c-1", 3)
+    with Holdfast(tmp_path / "s.db") as app:
+        assert list(app.handle(counts, "c-1").stream("out")) == SAID
+
+
+async def test_the_same_over_http() -> None:
+    async with (
+        serving(still=False) as api,
+        AsyncClient(str(api.http.base_url), token=TOKEN) as client,
+        AsyncWorker(str(api.http.base_url), [counts, double], token=TOKEN),
+    ):
+        handle = await client.start(counts, "c-1", 3)
+        assert [item async for item in handle.stream("out")] == SAID
