@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import Holdfast, activity, workflow
+from holdfast import Holdfast, activity, signal, wait, workflow
 from holdfast.codec import avro
 from holdfast.codec.values import loads
 from holdfast.protocol import commands as tell
@@ -139,13 +139,29 @@ def add(a: int, b: int) -> int:
 
 
 @workflow(type="busy")
-def busy() -> int:
-    return add(add(1, 2), 3)
+class Busy:
+    told = 0
+
+    @signal
+    def tell(self, n: int) -> None:
+        self.told = n
+
+    def handle(self) -> int:
+        three = add(1, 2)
+        wait(lambda: self.told, key="told")
+        return add(three, self.told)
 
 
 def test_our_own_code_is_not_disturbed_by_messages(tmp_path: Any) -> None:
-    with Holdfast(tmp_path / "busy.db", [busy], run_tasks=False) as app:
-        app.start(busy, "b-1")
-        app.call(tell.AppendMessage(workflow_id="b-1", stream_name="in", message_id="m"))
-    with Holdfast(tmp_path / "busy.db", [busy, add]) as app:
-        assert app.handle(busy, "b-1").result() == 6
+    def message(app: Holdfast, id: str) -> int:
+        return app.call(tell.AppendMessage(workflow_id="b-1", stream_name="in", message_id=id)).position
+
+    with Holdfast(tmp_path / "busy.db", [Busy], run_tasks=False) as app:
+        app.start(Busy, "b-1")
+        assert message(app, "a") == 1
+    with Holdfast(tmp_path / "busy.db", [Busy, add]) as app:
+        assert message(app, "b") == 2
+        handle = app.handle(Busy, "b-1")
+        handle.signal(Busy.tell, 3)
+        assert message(app, "a") == 1
+        assert handle.result() == 6

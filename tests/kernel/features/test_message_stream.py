@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given as given_
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from holdfast.kernel.features.activity import ScheduleActivity
@@ -167,3 +169,52 @@ def test_what_was_refused_for_want_of_room_may_be_sent_again() -> None:
 def test_a_run_that_is_over_takes_no_message() -> None:
     flow = given(CompleteWorkflow())
     assert flow.refused(message("a")).reason == "run_not_active"
+
+
+ACTIONS = st.one_of(
+    st.tuples(st.just("send"), st.integers(0, 6)),
+    st.tuples(st.just("lease"), st.just(0)),
+    st.tuples(st.just("complete"), st.integers(0, 3)),
+    st.tuples(st.just("continue"), st.integers(0, 3)),
+)
+
+
+@given_(st.lists(ACTIONS, max_size=25))
+def test_whatever_happens_in_between_code_reads_every_message_once_in_order(actions: list[tuple[str, int]]) -> None:
+    """`number` of complete and continue: how many of the messages that its task was shown the code reads."""
+    flow = given(WAIT)
+    sent: list[str] = []
+    read: list[str] = []
+    shown: list[MessageReceived] = []
+    for action, number in actions:
+        tasks = [task for task in flow.tasks.values() if task.kind == "workflow"]
+        if action == "send":
+            id = f"m{number}"
+            position = send(flow, id).reply.position
+            if id not in sent:
+                sent.append(id)
+            assert position == sent.index(id) + 1
+            continue
+        if not tasks:
+            continue
+        if tasks[0].state == "ready":
+            flow.lease()
+            unread = flow.run.part(Inboxes).streams["in"].unread.values() if Inboxes in flow.run.parts else ()
+            shown = [event for _, event, _ in unread]
+        if action == "lease":
+            continue
+        batch = shown[:number]
+        read += [event.message_id for event in batch]
+        commands = [cursor(batch[-1].position)] if batch else []
+        flow.complete(*commands, ContinueAsNew() if action == "continue" else WAIT, numbered=False)
+        shown = []
+        assert snapshot(flow, refold(flow)) == snapshot(flow)
+    assert read == sent[: len(read)]
+    held = [event.message_id for event, _ in flow.state.held if isinstance(event, MessageReceived)]
+    waiting = [e.message_id for _, e, _ in inbox_of(flow)]
+    assert read + waiting + held == sent
+
+
+def inbox_of(flow: Flow) -> list[Any]:
+    found = flow.run.part(Inboxes).streams.get("in")
+    return [] if found is None else list(found.unread.values())

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given as given_
+from hypothesis import strategies as st
 
 from holdfast.kernel.event import Recorded
 from holdfast.kernel.features.delivery import Deliver
@@ -189,3 +191,22 @@ def test_code_that_writes_too_much_fails_its_run_by_the_limit() -> None:
     flow = given(limits=Limits(payload_size=100))
     flow.complete(WriteStream(result=b"-", stream_name="out", items=[Item(payload=b"x" * 101, idempotency_key="k")]))
     assert (flow.run.status, flow.decisions[-1].sends) == ("failed", [])
+
+
+@given_(st.lists(st.tuples(st.integers(0, 12), st.integers(1, 4), st.booleans()), max_size=30))
+def test_whatever_comes_in_whatever_batches_each_key_stands_once_in_the_order_it_first_came(
+    appends: list[tuple[int, int, bool]],
+) -> None:
+    flow = stream()
+    wanted: list[bytes] = []
+    for number, (first, count, by_code) in enumerate(appends):
+        batch = [Item(payload=str(key).encode(), idempotency_key=str(key)) for key in range(first, first + count)]
+        if by_code:
+            flow.when(parcel(number, WriteToStream(to=OUT, items=batch)))
+        else:
+            reply = flow.when(AppendItems(to=OUT, what=Items(items=batch))).reply
+            assert reply.deduped + len(reply.accepted_offsets) == count
+        wanted += [item.payload for item in batch if item.payload and item.payload not in wanted]
+    assert items(flow) == wanted
+    if appends:
+        assert (state(flow).total_items, state(flow)) == (len(wanted), of(refold(flow).current))
