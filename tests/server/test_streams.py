@@ -261,6 +261,10 @@ async def test_what_is_not_there_or_not_allowed() -> None:
             "reason"
         ] == "run_not_found"
         assert (await Out(api, out.path.split("/")[4], "no%20name").append(1)).json()["reason"] == "invalid_stream_name"
+        long = Out(api, out.path.split("/")[4], "x" * 129)
+        for answer in (await long.append(1), await long.close(), await long.describe()):
+            assert (answer.status_code, answer.json()["reason"]) == (422, "invalid_stream_name")
+        assert (await long.read())["reason"] == "invalid_stream_name"
         for query in ("from=-1", "max_items=0", "wait_seconds=x"):
             answer = await api.control("GET", f"{out.path}/items?{query}")
             assert (answer.status_code, answer.json()["reason"]) == (422, "validation_failed")

@@ -93,7 +93,6 @@ class Streams:
             name = write.stream_name
             to = _key(row, name)
             if name not in streams:
-                kernel.check_name(name)
                 await self._arrived(row, to)
                 streams[name] = await self._stream(row, to)
             stream = streams[name]
@@ -125,6 +124,8 @@ class Streams:
         return [await self._view(row, stream) for stream in sorted(found, key=lambda stream: stream.stream_name)]
 
     async def read(self, request: ask.ReadStream) -> ask.StreamPage:
+        if request.offset < 0 or request.limit < 1:
+            raise Refused("invalid_offset", "offsets count from 0, and a page has one item at least", field="offset")
         world = self._engine.world
         row = await self._run(request)
         deadline = world.now() + round(min(request.wait_seconds, ask.WAIT_MAX) * SECOND)
@@ -142,7 +143,6 @@ class Streams:
 
     async def _page(self, row: RunRow, request: ask.ReadStream) -> ask.StreamPage:
         to = _key(row, request.stream_name)
-        kernel.check_name(request.stream_name)
         if row.closed_at is not None:
             await self._arrived(row, to)
         key = await self._engine.key_of(row.namespace + STREAMS, to.id)
@@ -228,7 +228,6 @@ class Streams:
 
     async def _existing(self, row: RunRow, name: str) -> Stream:
         to = _key(row, name)
-        kernel.check_name(name)
         await self._arrived(row, to)
         stream = await self._stream(row, to)
         if stream is None or self._expired(stream):
@@ -308,6 +307,7 @@ def expired(stream: Stream, now: Micros) -> bool:
 
 
 def _key(row: RunRow, name: str) -> StreamKey:
+    kernel.check_name(name)
     return StreamKey(stream_name=name, workflow_instance_id=row.workflow_id, workflow_run_id=row.run_id)
 
 
