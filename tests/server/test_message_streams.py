@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
-from holdfast import Holdfast, activity, signal, wait, workflow
+from holdfast import AsyncClient, Holdfast, activity, signal, wait, workflow
 from holdfast.codec import avro
-from holdfast.codec.values import loads
+from holdfast.codec.values import dumps, loads
 from holdfast.protocol import commands as tell
 
-from .kit import Api, blob, serving, value
+from .kit import TOKEN, Api, blob, serving, value
 
 SIGNAL = "__durable_workflow_message_stream"
 WAIT = {"type": "open_condition_wait", "condition_key": "message-stream:in:0"}
@@ -65,6 +66,19 @@ async def test_messages_reach_the_worker_in_order_and_cursors_are_recorded() -> 
         page = await api.control("GET", f"/workflows/o-1/runs/{runs[0]['run_id']}/history")
         advanced = [e["payload"] for e in page.json()["events"] if e["event_type"] == "MessageCursorAdvanced"]
         assert [(e["stream_key"], e["previous_position"], e["new_position"]) for e in advanced] == [("in", 0, 1)]
+
+
+async def test_senders_that_race_with_one_id_are_told_one_position() -> None:
+    async with serving() as api:
+        await api.start()
+        answers = await asyncio.gather(*(send(api, "a", 1) for _ in range(5)), *(send(api, "b", 2) for _ in range(5)))
+        assert {answer.status_code for answer in answers} == {202}
+        positions = [answer.json()["position"] for answer in answers]
+        assert (set(positions[:5]) | set(positions[5:]), len(set(positions[:5]))) == ({1, 2}, 1)
+        assert [answer.json()["duplicate"] for answer in answers].count(False) == 2
+        async with AsyncClient(str(api.http.base_url), token=TOKEN) as client:
+            again = tell.AppendMessage(workflow_id="o-1", stream_name="in", message_id="a", arguments=dumps([1]))
+            assert (await client.call(again)).command.repeated
 
 
 @pytest.mark.parametrize(

@@ -112,7 +112,8 @@ class Commands:
         return await self._access.address(start.namespace, start.workflow_id, message)
 
     async def append_message(self, request: tell.AppendMessage) -> Delivered:
-        request = replace(request, request_id=request_id(request.stream_name, request.message_id))
+        id = request_id(request.stream_name, request.message_id)
+        request = replace(request, request_id=id, fresh=False)  # the id is the sender's own, and may be known
         return await self._command(
             request,
             AppendMessage.command_type,

@@ -22,6 +22,7 @@ from msgspec import Meta, Raw, Struct
 from holdfast.kernel.decision import RunRow
 from holdfast.kernel.event import Recorded
 from holdfast.kernel.features.intake import Commanded
+from holdfast.kernel.features.message_stream import Delivered
 from holdfast.kernel.features.repair import Repaired
 from holdfast.kernel.features.schedule import Schedule, ScheduleReply
 from holdfast.kernel.features.signal_with_start import StartedAndSignalled
@@ -168,6 +169,7 @@ _PLAIN: dict[type[ask.Request[Any]], Any] = {
     ask.ListWorkflows: list[RunRow],
     tell.SignalWorkflow: Commanded,
     tell.SignalWithStart: StartedAndSignalled,
+    tell.AppendMessage: Delivered,
     tell.QueryWorkflow: tell.QueryResult,
     tell.CancelWorkflow: Commanded,
     tell.TerminateWorkflow: Commanded,
