@@ -23,6 +23,7 @@ def main() -> int:
     parser.add_argument("--instances", type=int)
     parser.add_argument("--places", type=int)
     parser.add_argument("--store", choices=["memory", "sqlite"])
+    parser.add_argument("--far", choices=["yes", "no"], help="a database elsewhere in every seed, or in none")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--log", help="write the log of --seed to this file")
     given = parser.parse_args()
@@ -31,6 +32,8 @@ def main() -> int:
         for name in ("operations", "instances", "places", "store")
         if (value := getattr(given, name)) is not None
     }
+    if given.far:
+        options["far"] = given.far == "yes"
     if given.faults:
         options["faults"] = [] if given.faults == "none" else [name.strip() for name in given.faults.split(",")]
     if given.seed is not None:

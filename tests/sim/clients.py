@@ -12,6 +12,7 @@ from holdfast.sdk.client import AsyncClient
 from holdfast.sdk.errors import RequestRefused, UpdateFailed, WorkflowAlreadyStarted
 from holdfast.store import StoreError
 
+from .disk import RecordedAlready
 from .programs import AWAY, BUILDS, Grammar, Program
 
 if TYPE_CHECKING:
@@ -63,6 +64,8 @@ class Wire:
                 value, error = await operations.call(request), None
             except Exception as raised:
                 value, error = None, raised
+            if isinstance(error, RecordedAlready):
+                self._sim.violation("I7 who asks twice is answered by the record", (type(request).__name__, error))
             if lost or answer.done():
                 return
             if error is None:

@@ -37,6 +37,10 @@ _encode = msgspec.json.Encoder().encode
 _task = lru_cache(20_000)(msgspec.json.Decoder(Task).decode)  # a row that is the same is the same task
 
 
+class RecordedAlready(StoreError):
+    """A request id has one record of each kind of command."""
+
+
 class Disk:
     """The rows. Whoever changes them moves `version`, and leaves notices for the holder."""
 
@@ -65,22 +69,21 @@ class Disk:
         if decision.after == 0:
             if stored is not None or name in self.names:
                 return False
-            self.names[name] = row.key
         elif stored is None or stored.last != decision.after:
             return False
-        for command in decision.commands:
-            if command.request_id is not None and any(
-                (c.request_id, c.command_type) == (command.request_id, command.command_type)
-                for c in self.commands.get(row.key, ())
-            ):
-                self.twice(row.workflow_id, command.request_id)
-                raise StoreError(f"request id {command.request_id!r} has a record already")
+        asked = [(c.request_id, c.command_type) for c in decision.commands if c.request_id is not None]
+        if asked:
+            known = {(c.request_id, c.command_type) for c in self.commands.get(row.key, ())}
+            for request_id, _ in [one for n, one in enumerate(asked) if one in known or one in asked[:n]]:
+                self.twice(row.workflow_id, request_id)
+                raise RecordedAlready(f"request id {request_id!r} has a record already")
         if any(s.key in self.sends for s in decision.sends) or any(n and r.key in self.runs for n, r in decision.runs):
             raise StoreError("a key is taken")  # two engines may mint the same one; no store has it twice
         kept = replace(row, held=tuple(row.held))
         if stored is not None and not decision.wake_moved and not any(is_new for is_new, _ in decision.runs):
             kept = replace(kept, next_wake=stored.next_wake)  # as files do: a wake that did not move is not written
         self.workflows[row.key] = kept
+        self.names[name] = row.key
         for is_new, run in decision.runs:
             if is_new:
                 self.run_ids[run.run_id] = run.key
@@ -195,6 +198,10 @@ class MemoryStore:
     def lose_connection(self) -> None:
         self._down = True
 
+    def lose_answer(self, decisions: Sequence[Decision]) -> bool:
+        """Whether a commit that nobody heard of may still be to come."""
+        return False
+
     @at_once
     def probe(self) -> Unavailable | None:
         error = self._seam.probe(self)
@@ -238,6 +245,10 @@ class MemoryStore:
 
     @at_once
     def close(self) -> None:
+        self.cut()
+
+    def cut(self) -> None:
+        """Its node is dead."""
         if self.disk.holder is self:
             self.disk.holder = None
 

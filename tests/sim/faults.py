@@ -33,6 +33,8 @@ CHANCES: dict[str, float] = {
     "conflict": 0.04,  # somebody else's commit came first
     "read error": 0.003,
     "power cut": 0.004,  # on files only: all die at once, and of the last commit a part is on disk
+    "far database": 1.0,  # in a third of the seeds: it takes time to ask and to be answered, see distant.py
+    "lock lost": 0.6,  # there, an outage takes the session that writes with it, and with that the engine's lock
     "deaf": 0.1,  # nobody ever notices another node's commits, to the end
     "missed notice": 0.1,  # another node's commit goes unnoticed this time
     # the seam to clients
@@ -66,6 +68,7 @@ CHANCES: dict[str, float] = {
 CLASSES = tuple(CHANCES)
 
 HARMLESS = {"conflict", "slow commit", "evicted", "stall", "late report", "request late", "request twice", "poison"}
+HARMLESS |= {"far database"}
 """Faults that cost no answer."""
 
 GENTLE = HARMLESS | {"store down", "disk full", "busy", "request lost", "reply lost", "missed notice"}

@@ -163,6 +163,12 @@ class FileStore(SqliteStore):
     def lose_connection(self) -> None:
         self._writer.close()
 
+    def lose_answer(self, decisions: Sequence[Decision]) -> bool:
+        return False
+
+    def cut(self) -> None:
+        self.close()
+
     def probe(self) -> Any:
         error = self._seam.probe(self)
         return Now(error) if error is not None else super().probe()

@@ -41,8 +41,8 @@ MUTANTS = [
     Mutant(
         "a command decided again forgets its first try",
         "engine/losses.py",
-        "        if message.repeats() is None:",
-        "        if True:",
+        "        if message.repeats() is None:\n            self._engine.submit(key, message, reply)",
+        "        if True:\n            self._engine.submit(key, message, reply)",
     ),
     Mutant(
         "older code got past a change",
@@ -73,8 +73,8 @@ MUTANTS = [
     Mutant(
         "a stale decision is not decided again",
         "engine/losses.py",
-        "                if not again:",
-        "                if True:",
+        "item.asked if again]",
+        "item.asked if False]",
     ),
     Mutant(
         "answers before the commit",
@@ -149,11 +149,83 @@ MUTANTS = [
     Mutant(
         "sends are not picked up after a crash",
         "engine/recovery.py",
-        "        await self._engine.sending.pick_up()\n        await self._engine.waking.start()",
-        "        await self._engine.waking.start()",
+        "(self._recover, self._engine.sending.pick_up, self._engine.waking.start)",
+        "(self._recover, self._engine.waking.start)",
     ),
     Mutant("notices are not read", "engine/recovery.py", "keys = await engine.store.notices()", "keys = []"),
-    Mutant("waking does not start", "engine/recovery.py", "        await self._engine.waking.start()", "        pass"),
+    Mutant(
+        "waking does not start",
+        "engine/recovery.py",
+        "(self._recover, self._engine.sending.pick_up, self._engine.waking.start)",
+        "(self._recover, self._engine.sending.pick_up)",
+    ),
+    # a database that is far away: what was looked at is older than what is done about it
+    Mutant(
+        "who waits looks first and watches then",
+        "engine/waiting.py",
+        "        self.watch(key, topic, future, answer, look)\n        try:\n            found = None if to_come else await look()",
+        "        try:\n            found = None if to_come else await look()\n            self.watch(key, topic, future, answer, look)",
+    ),
+    Mutant(
+        "who comes while an instance is read goes by what was read",
+        "engine/loading.py",
+        "            self._later.setdefault(key, []).append((message, reply, again))",
+        "            self._waiting[key].append((message, reply, again))",
+    ),
+    Mutant(
+        "what a guest was reading survives its takeover",
+        "engine/recovery.py",
+        "        self._engine.loading.outdate()\n",
+        "",
+    ),
+    Mutant(
+        "a notice does not reach what is being read",
+        "engine/recovery.py",
+        "            engine.loading.outdate(key)\n",
+        "",
+    ),
+    Mutant(
+        "history is read with a gap",
+        "engine/inline.py",
+        "            if len(whole) != run.length or (whole and whole[-1].checksum != run.checksum):",
+        "            if whole and whole[-1].checksum != run.checksum:",
+    ),
+    Mutant(
+        "what is decided while history is read is missed",
+        "engine/inline.py",
+        "        entry.fresh = self._engine.coming(entry)\n",
+        "",
+    ),
+    Mutant(
+        "a name is believed before it is on disk",
+        "engine/engine.py",
+        "is not None and entry.on_disk:",
+        "is not None:",
+    ),
+    Mutant(
+        "who was said something to before it was lost is forgotten",
+        "engine/losses.py",
+        "        unborn = any(item.turn.after == 0 for item in items)",
+        "        unborn = False",
+    ),
+    Mutant(
+        "a second try is not answered by the record",
+        "engine/losses.py",
+        "        if record is None:\n            self._refuse(flow, reply, error)",
+        "        if True:\n            self._refuse(flow, reply, error)",
+    ),
+    Mutant(
+        "taking over goes on in a term that is over",
+        "engine/recovery.py",
+        "            if term != self._term:\n                return  # the",
+        "            if False:\n                return  # the",
+    ),
+    Mutant(
+        "everything is done twice after the lock was lost",
+        "engine/recovery.py",
+        "        if name in self._going:\n            return\n",
+        "",
+    ),
     # fences and attempts
     Mutant(
         "a missing fence on activities",

@@ -11,7 +11,7 @@ from holdfast.kernel.values import SECOND
 from holdfast.sdk.embedded.app import AsyncHoldfast
 from holdfast.store import Applied, Now, Store, Unavailable
 
-from .disk import MemoryStore, Seam
+from .disk import Seam
 from .programs import ACTIVITIES, BUILDS, HELPERS
 from .world import Life, NodeWorld
 
@@ -43,7 +43,8 @@ class Troubled(Seam):
                 self._fail(store, why, done)
                 return
         if faults.fires("ambiguous error"):
-            self._write(store, decisions)
+            if not store.lose_answer(decisions):
+                self._write(store, decisions)
             self._fail(store, "nobody knows whether it is on disk", done)
             return
         if faults.fires("slow commit"):
@@ -138,7 +139,7 @@ class Node:
         sim.log(f"{self.name} opens, clock {skew // SECOND:+d} s, cache {cache}")
 
     def _connect(self, machine: Machine) -> Store:
-        return self.sim.connect(machine, Troubled(self))
+        return self.sim.connect(self, machine, Troubled(self))
 
     @property
     def serving(self) -> bool:
@@ -193,7 +194,3 @@ class Node:
         if faults.fires("moved to thread"):
             types = sorted(app.registry.workflows)
             app.executor._slow.add(faults.dice("moved to thread").choice(types))
-
-
-def connect_memory(sim: Simulation, machine: Machine, seam: Seam) -> Store:
-    return MemoryStore(sim.disk, machine.kinds, seam)

@@ -167,6 +167,8 @@ def command(seed: int, options: dict[str, Any]) -> str:
     words += [
         f"{key.upper()}={options[key]}" for key in ("operations", "instances", "places", "store") if key in options
     ]
+    if options.get("far") is not None:
+        words.append(f"FAR={'yes' if options['far'] else 'no'}")
     return f"make sim {' '.join(words)}"
 
 

@@ -25,10 +25,11 @@ _PER_TASK = 1536
 class Entry:
     """A workflow in memory. `fresh` are the events its live code has not seen; None: that record has a gap."""
 
-    __slots__ = ("answers", "cost", "dead", "flow", "fresh", "held", "inflight", "open")
+    __slots__ = ("answers", "cost", "dead", "flow", "fresh", "held", "inflight", "on_disk", "open")
 
     def __init__(self, flow: Workflow, fresh: list[Recorded] | None) -> None:
         self.flow = flow
+        self.on_disk = flow.exists  # before that, another process may be first to create it
         self.fresh = fresh
         self.open: Item | None = None  # the turn that takes its messages until the next commit
         self.inflight = 0

@@ -264,13 +264,19 @@ class Engine:
             self._schedule_flush()
 
     async def key_of(self, namespace: str, workflow_id: str) -> int | None:
-        return self.cache.named(namespace, workflow_id) or await self.store.find(namespace, workflow_id)
+        key = self.cache.named(namespace, workflow_id)
+        if key is not None and (entry := self.cache.get(key)) is not None and entry.on_disk:
+            return key
+        # What is only being created here another process may have created already, under another key.
+        return await self.store.find(namespace, workflow_id) or self.cache.named(namespace, workflow_id)
 
     async def retained(self, key: int, command_type: str, request_id: str) -> CommandRecord | None:
         """The record of an earlier command with this request id: on disk, or on its way there."""
-        return self._coming_command(key, command_type, request_id) or await self.store.command(
-            key, command_type, request_id
-        )
+        found = self._coming_command(key, command_type, request_id)
+        if found is None:
+            found = await self.store.command(key, command_type, request_id)
+        # Another try may have been decided while we asked.
+        return found or self._coming_command(key, command_type, request_id)
 
     def _coming_command(self, key: int, command_type: str, request_id: str) -> CommandRecord | None:
         entry = self.cache.get(key)
@@ -328,6 +334,7 @@ class Engine:
         decision = item.decision
         assert decision is not None, "what is on disk was sealed"
         entry.inflight -= 1
+        entry.on_disk = True
         freed = self.leases.committed(decision.tasks)
         stations = self.matching.stations
         roomier = stations.committed(decision.tasks, bool(decision.closed)) if stations and decision.tasks else ()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +43,7 @@ class InlineCode:
         self._engine = engine
         self._due: deque[tuple[Entry, str, Executor | Ahead]] = deque()
         self._executing: dict[str, asyncio.Future[Any]] = {}  # who asked for a task to be run, by task
+        self._fetching: dict[Entry, dict[str, Executor]] = {}  # cold code whose history is being read, with its tasks
         self._held: dict[int, asyncio.Future[Any]] = {}  # those whose task is held, by instance
 
     def __bool__(self) -> bool:
@@ -104,30 +105,47 @@ class InlineCode:
             if not isinstance(history, Now):
                 if task_id not in flow.tasks:
                     return  # it is born with this commit, and comes again
-                self._engine.world.spawn(self._fetched(entry, task_id, executor, history), "holdfast-history")
+                self._fetch(entry, task_id, executor, history)
                 return
             result = self._replay(entry, run, assignment, history.value, executor)
         self._activated(entry, task, executor.owner, result)
 
-    async def _fetched(
-        self, entry: Entry, task_id: str, executor: Executor, history: Awaitable[list[Recorded]]
-    ) -> None:
-        """The history of cold code is on its way; when it is here, the code gets its turn like any other."""
+    def _fetch(self, entry: Entry, task_id: str, executor: Executor, history: Awaitable[list[Recorded]]) -> None:
+        """Read the history of cold code, once for all who wait for it."""
+        waiting = self._fetching.get(entry)
+        if waiting is not None:
+            waiting[task_id] = executor
+            return
+        self._fetching[entry] = {task_id: executor}
+        # The answer is as old as the question. What is on its way by now, or decided until it is here, goes behind it.
+        entry.fresh = self._engine.coming(entry)
+        self._engine.world.spawn(self._fetched(entry, history), "holdfast-history")
+
+    async def _fetched(self, entry: Entry, history: Awaitable[list[Recorded]]) -> None:
+        """When the history of cold code is here, the code gets its turn like any other."""
         try:
             committed = await history
-        except HistoryDamaged as damage:
-            log.error("%s", damage)
+        except (HistoryDamaged, Unavailable) as error:
+            entry.fresh = None
+            waiting = self._fetching.pop(entry)
+            if isinstance(error, Unavailable):
+                for task_id in waiting:
+                    self._cannot_replay(entry, task_id, error)
+            else:
+                log.error("%s", error)
             return
-        except Unavailable as error:
-            self._cannot_replay(entry, task_id, error)
-            return
-        run = entry.flow.current
-        whole = self._whole(entry, run, committed)
-        if not entry.dead and whole and whole[-1].checksum != run.checksum:
-            self._outdated(entry, task_id)
-            return
-        entry.fresh = whole
-        self.add(entry, task_id, executor)
+        waiting = self._fetching.pop(entry)
+        if not entry.dead:
+            run = entry.flow.current
+            whole = _joined(run, committed, entry.fresh or ())
+            if len(whole) != run.length or (whole and whole[-1].checksum != run.checksum):
+                entry.fresh = None
+                for task_id in waiting:
+                    self._outdated(entry, task_id)
+                return
+            entry.fresh = whole
+        for task_id, executor in waiting.items():
+            self.add(entry, task_id, executor)
         self._engine.keep_flushing()
 
     def _cannot_replay(self, entry: Entry, task_id: str, error: Unavailable) -> None:
@@ -162,11 +180,7 @@ class InlineCode:
 
     def _whole(self, entry: Entry, run: Run, committed: list[Recorded]) -> list[Recorded]:
         """A run's history as it is decided: what is on disk, then what is on its way there."""
-        if entry.inflight == 0:
-            return committed
-        last = committed[-1].sequence if committed else 0
-        coming = self._engine.coming(entry)
-        return committed + [e for e in coming if e.run == run.key and e.sequence > last]
+        return committed if entry.inflight == 0 else _joined(run, committed, self._engine.coming(entry))
 
     def _activated(self, entry: Entry, task: Task, owner: str, result: Any) -> None:
         if result is COLD:
@@ -265,6 +279,13 @@ class InlineCode:
         entry = self._engine.cache.get(entry_key)
         if entry is not None:
             entry.held = False
+
+
+def _joined(run: Run, committed: list[Recorded], later: Iterable[Recorded]) -> list[Recorded]:
+    """A run's events from disk, with those of the others that are behind them."""
+    last = committed[-1].sequence if committed else 0
+    behind = {e.sequence: e for e in later if e.run == run.key and e.sequence > last}
+    return [*committed, *behind.values()]
 
 
 def _settle(future: asyncio.Future[Any] | None, value: Any, error: BaseException | None) -> None:

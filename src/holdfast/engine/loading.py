@@ -19,19 +19,29 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("holdfast.engine")
 
+Asked = tuple[Message, Reply | None, bool]
+
 
 class Loading:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._waiting: dict[int, list[tuple[Message, Reply | None, bool]]] = {}
+        self._waiting: dict[int, list[Asked]] = {}  # for what is being read
+        self._later: dict[int, list[Asked]] = {}  # came meanwhile
+        self._outdated: set[int] = set()
         self._rearmed: dict[tuple[int, Moment], Micros] = {}  # by run; small, since clocks rarely go back
 
     def load(self, key: int, message: Message, reply: Reply | None, again: bool) -> None:
-        waiting = self._waiting.get(key)
-        if waiting is not None:
-            waiting.append((message, reply, again))
+        if key in self._waiting:
+            self._later.setdefault(key, []).append((message, reply, again))
             return
         self._waiting[key] = [(message, reply, again)]
+        self._begin(key)
+
+    def outdate(self, key: int | None = None) -> None:
+        """What is being read of this instance, or of any, may be older than what there is now: it is read again."""
+        self._outdated.update(self._waiting if key is None else self._waiting.keys() & {key})
+
+    def _begin(self, key: int) -> None:
         try:
             found = self._engine.store.load(key)
         except Exception as error:
@@ -51,7 +61,25 @@ class Loading:
             self._loaded(key, loaded, None)
 
     def _loaded(self, key: int, loaded: Loaded | None, error: Exception | None) -> None:
-        waiting = self._waiting.pop(key)
+        if key in self._outdated:
+            self._outdated.discard(key)
+            self._begin(key)
+            return
+        self._take_in(key, self._waiting.pop(key), loaded, error)
+        later = self._later.pop(key, None)
+        if later is None:
+            return
+        # Who came while it was read may know of something that is newer than what was read. Together they read it again.
+        if key in self._waiting:
+            self._waiting[key] += later
+        elif self._engine.down is None and self._engine.cache.get(key) is None:
+            self._waiting[key] = later
+            self._begin(key)
+        else:
+            for message, reply, again in later:
+                self._engine.submit(key, message, reply, again=again)
+
+    def _take_in(self, key: int, waiting: list[Asked], loaded: Loaded | None, error: Exception | None) -> None:
         if error is None and loaded is None:
             error = Refused("workflow_not_found", "no such workflow", key=key)
         entry: Entry | None = None

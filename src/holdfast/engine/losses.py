@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.engine.batch import Item
 from holdfast.engine.cache import Entry, Reply
-from holdfast.engine.recalling import recalled
+from holdfast.engine.recalling import recalled, record_of
 from holdfast.kernel.message import Message
 from holdfast.kernel.state import Workflow
 from holdfast.kernel.task import Task
@@ -52,11 +52,29 @@ class Losses:
         return committed
 
     def _fail(self, item: Item, error: Exception) -> None:
-        log.error("a decision for workflow %s could not be written: %r", item.entry.flow.workflow_id, error)
         self._undo(item)
-        for _, reply, _, _ in item.asked:
-            if reply is not None:
-                reply(None, error)
+        ((message, reply, _, _),) = item.asked
+        if message.repeats() is None:
+            self._refuse(item.entry.flow, reply, error)
+        else:
+            self._engine.world.spawn(self._answer_by_record(item.entry.flow, message, reply, error), "holdfast-recall")
+
+    async def _answer_by_record(self, flow: Workflow, message: Message, reply: Reply | None, error: Exception) -> None:
+        """A request id has one record. While this try looked for one, another may have left it: then that is the answer."""
+        try:
+            record = await record_of(self._engine, flow.key, message)
+        except Exception as unknown:
+            self._refuse(flow, reply, unknown)
+            return
+        if record is None:
+            self._refuse(flow, reply, error)
+        else:
+            self._engine.submit(flow.key, message.recalling(record), reply)
+
+    def _refuse(self, flow: Workflow, reply: Reply | None, error: Exception) -> None:
+        log.error("a decision for workflow %s could not be written: %r", flow.workflow_id, error)
+        if reply is not None:
+            reply(None, error)
 
     def discard(self, entry: Entry, lost: Sequence[Item] = ()) -> None:
         """Forget an entry and everything decided on top of it that is not yet on disk."""
@@ -72,17 +90,15 @@ class Losses:
         if any(item.entry is entry for item in engine.batch):
             self.restless.add(flow.key)
         answers, entry.answers = entry.answers, []
-        for message, reply, _, _ in answers:
-            self._submit_again(flow.key, message, reply)
-        for item in items:
-            for message, reply, _, again in item.asked:
-                if not again:
-                    continue
-                if item.turn.after == 0 and reply is not None:
-                    # It was to create the instance, and somebody else has.
-                    engine.world.spawn(self._address_again(flow, message, reply), "holdfast-again")
-                else:
-                    self._submit_again(flow.key, message, reply)
+        asked = [(message, reply) for message, reply, _, _ in answers]
+        asked += [(message, reply) for item in items for message, reply, _, again in item.asked if again]
+        # It was to create the instance, and somebody else has: whatever was said to ours, later as well, is for theirs.
+        unborn = any(item.turn.after == 0 for item in items)
+        for message, reply in asked:
+            if unborn and reply is not None:
+                engine.world.spawn(self._address_again(flow, message, reply), "holdfast-again")
+            else:
+                self._submit_again(flow.key, message, reply)
         engine.world.soon(lambda: engine.look_at(flow.key))
 
     async def _address_again(self, flow: Workflow, message: Message, reply: Reply) -> None:

@@ -41,9 +41,11 @@ class Recovery:
         self._alarms: dict[str, Alarm] = {}
         self._intervals: dict[str, Micros] = {}
         self._turns: dict[str, asyncio.Task[Any]] = {}
+        self._going: set[str] = set()  # what is done again and again
         self._stopped = False
         self._troubled: set[str] = set()  # what could not reach the database the last time
         self._up = False  # as the holder: what was on disk has been picked up
+        self._term = 0  # changes when this process becomes the engine or stops being it
         self._unheard = False  # leases of the engine before are still to be asked after
         self._sweep_from = 0
         self._ready_from: tuple[Micros, int, str] | None = None
@@ -108,6 +110,7 @@ class Recovery:
                 self.look_at(task.workflow)
 
     async def _take_over(self) -> None:
+        self._term += 1
         self._engine.holder = True
         self._forget_guest_state()
         self._every("sweep", SWEEP, self._sweep_in_turn)
@@ -118,9 +121,11 @@ class Recovery:
     async def _come_up(self) -> None:
         """Pick up what is on disk. If that fails on the way, it is done again, from the beginning."""
         self._up = False
-        await self._recover()
-        await self._engine.sending.pick_up()
-        await self._engine.waking.start()
+        term = self._term
+        for part in (self._recover, self._engine.sending.pick_up, self._engine.waking.start):
+            await part()
+            if term != self._term:
+                return  # the lock was lost meanwhile, and what was read is another's now
         self._up = True
         if self._unheard:
             self._unheard = False
@@ -150,12 +155,16 @@ class Recovery:
             else:
                 # Decided when somebody else had to run it, and not on disk yet, where recovery would find it.
                 self.look_at(entry.flow.key)
+        self._engine.loading.outdate()
 
     async def _recover(self) -> None:
         """After a start or a takeover: leases of dead engines end now, ready tasks come before the workers."""
         engine = self._engine
         seen: set[int] = set()
+        term = self._term
         leased = await engine.store.leased()
+        if term != self._term:
+            return
         for task in leased:
             if task.until is not None:
                 engine.leases.add(task)
@@ -209,7 +218,8 @@ class Recovery:
             log.info("the process that ran the engine is gone; this one takes over")
             for prepare in self.on_take_over:
                 await prepare()
-            await self._take_over()
+            if await self._engine.store.acquire():  # it may have been lost while that was prepared
+                await self._take_over()
         elif self._engine.holder and not self._up and self._engine.down is None:
             await self._come_up()
 
@@ -244,6 +254,7 @@ class Recovery:
             entry = engine.cache.get(key)
             if entry is not None and entry.inflight == 0 and not entry.held:
                 engine.discard_cached(entry)
+            engine.loading.outdate(key)
             self.look_at(key)
         return bool(keys)
 
@@ -338,18 +349,20 @@ class Recovery:
     def _step_down(self) -> None:
         """While the database was out of reach another process has become the engine. What we knew is its business now."""
         log.warning("another process runs the engine now; this one reads and submits beside it")
-        engine = self._engine
-        engine.step_down()
-        for name in ("sweep", "ask", "unheard"):
-            alarm = self._alarms.pop(name, None)
-            if alarm is not None:
-                alarm.cancel()
+        self._term += 1
+        self._engine.step_down()
+        alarm = self._alarms.pop("unheard", None)
+        if alarm is not None:
+            alarm.cancel()
         self._every("take over", TAKE_OVER, self._try_to_take_over)
 
     def _every(self, name: str, interval: Micros, work: Callable[[], Any]) -> None:
         """Call an async function again and again, never twice at once."""
         engine = self._engine
         self._intervals[name] = interval
+        if name in self._going:
+            return
+        self._going.add(name)
 
         async def turn() -> None:
             pause = self._intervals[name]
@@ -365,9 +378,13 @@ class Recovery:
                 log.exception("%s failed; it is tried again", name)
             if not self._stopped and self._goes_on(name):
                 self._alarms[name] = engine.world.at(engine.world.now() + pause, ring)
+            else:
+                self._going.discard(name)
 
         def ring() -> None:
-            if not self._stopped:
+            if self._stopped or not self._goes_on(name):
+                self._going.discard(name)
+            else:
                 self._turns[name] = engine.world.spawn(turn(), f"holdfast-{name}")
 
         self._alarms[name] = engine.world.at(engine.world.now() + interval, ring)

@@ -41,7 +41,11 @@ class EngineHost:
     def events(
         self, after: int, assignment: WorkflowAssignment, then: Callable[[list[Recorded] | Exception], None]
     ) -> None:
-        found = self._engine.store.history(assignment.run_key, after)
+        try:
+            found = self._engine.store.history(assignment.run_key, after)
+        except Exception as error:  # a database at hand says so at once
+            then(error)
+            return
         if isinstance(found, Now):
             then(shown_to(assignment, found.value))
         else:

@@ -1,0 +1,208 @@
+"""A database that is far away, as a server is: the way there takes time and so does the way back, and the world goes on.
+
+Each verb is answered with what was true in the middle. Reads have sessions of their own: they overtake commits and each other.
+What is written goes through one session, one thing after the other. That session holds the engine's lock: when it is lost, so
+is the lock; what it was told and has not done yet it does before it ends, or never.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from holdfast.kernel.decision import Decision
+from holdfast.kernel.event import Event
+from holdfast.store import Applied, Entry, Later, Unavailable
+
+from .disk import MemoryStore, Seam
+
+if TYPE_CHECKING:
+    from .nodes import Node
+
+FAULT = "far database"
+LOCK_LOST = "lock lost"
+SHARE = 1 / 3
+"""How many seeds have their database elsewhere."""
+
+READS = (
+    *("find", "locate", "load", "history", "last_event", "due", "ahead", "ready", "leased", "failed", "suspects"),
+    *("runs", "run", "commands", "command", "sends", "awaiting", "kept", "changed"),
+)
+IN_ORDER = ("probe", "acquire", "notices", "close")
+"""Done by the session that writes."""
+
+WAYS = [[0], [0.0001, 0.0005, 0.002], [0.01, 0.05], [0.2, 0.5, 3]]
+ORDINARY = [30, 56, 12, 2]
+SLOW = [10, 30, 40, 20]
+
+
+def is_far(seed: int) -> bool:
+    return Random(f"{seed}:far").random() < SHARE
+
+
+class Way:
+    """The line between one node and the database. It ends with the node."""
+
+    def __init__(self, node: Node) -> None:
+        self._sim = node.sim
+        self._life = node.life
+        self._dice = Random(f"{node.sim.seed}:far {node.name}")
+        self._lengths = self._dice.choice([ORDINARY, ORDINARY, ORDINARY, SLOW])
+
+    async def go(self) -> None:
+        """One way. A node that is dead by then hears nothing any more, and says nothing."""
+        pause = self._dice.choice(self._dice.choices(WAYS, self._lengths)[0])
+        if pause:
+            self._sim.faults.fired[FAULT] += 1
+            there: asyncio.Future[None] = self._sim.loop.create_future()
+            self._sim.loop.call_later(pause, _arrive, there)
+            await there
+        if not self._life.alive:
+            await self._sim.loop.create_future()
+
+    def chance(self) -> bool:
+        return self._dice.random() < 0.5
+
+    def outage(self) -> float:
+        """How long the server takes to notice that nobody listens any more."""
+        return self._dice.choice([0.02, 0.5, 4, 20])
+
+
+class DistantStore(MemoryStore):
+    def __init__(self, node: Node, kinds: dict[str, type[Event]], seam: Seam) -> None:
+        super().__init__(node.sim.disk, kinds, seam)
+        self._node = node
+        self._way = Way(node)
+        self._session = asyncio.Lock()
+        self._closed = False
+        self._told: Sequence[Decision] = ()  # a batch that is on its way to the server
+        self._unknown: Sequence[Decision] = ()  # one of a session that we have lost and the server has not
+
+    # -- what is written
+
+    def apply(self, decisions: Sequence[Decision], done: Callable[[Applied], None]) -> None:
+        async def go() -> None:
+            async with self._session:
+                self._told = decisions
+                await self._way.go()
+                self._told = ()
+                written: asyncio.Future[Applied] = self._node.sim.loop.create_future()
+                self._seam.commit(self, decisions, written.set_result)
+                applied = await written
+                await self._way.go()
+            done(applied)
+
+        self._node.world.spawn(go(), "commit")
+
+    def keep(self, entry: Entry, done: Callable[[Unavailable | None], None]) -> None:
+        async def go() -> None:
+            answer: list[Unavailable | None] = []
+            await self._in_order(lambda: super(DistantStore, self).keep(entry, answer.append))
+            done(answer[0])
+
+        self._node.world.spawn(go(), "keep")
+
+    async def _in_order(self, verb: Callable[[], Any]) -> Any:
+        async with self._session:
+            return await self._far(verb)
+
+    def _connected(self, verb: Callable[[], Any]) -> Any:
+        """What needs the session that writes: there is none until a probe has found a way to the server again."""
+        if self._down:
+            raise Unavailable("the connection is lost")
+        return verb()
+
+    async def _far(self, verb: Callable[[], Any]) -> Any:
+        await self._way.go()
+        try:
+            if self._closed:
+                raise Unavailable("the database is closed")
+            answer = verb()
+            if isinstance(answer, Awaitable):
+                answer = await answer
+        except Exception:
+            await self._way.go()
+            raise
+        await self._way.go()
+        return answer
+
+    # -- the session that writes is lost
+
+    def lose_connection(self) -> None:
+        super().lose_connection()
+        if not self._unknown:
+            self._lose_lock()
+
+    def _lose_lock(self) -> None:
+        if self.disk.holder is self and self._node.sim.faults.fires(LOCK_LOST):
+            self._node.sim.log(f"{self._node.name} has lost its session and the lock")
+            self.disk.holder = None
+
+    def lose_answer(self, decisions: Sequence[Decision]) -> bool:
+        """The session is lost in the middle of a commit. The server may not know yet: then the commit is still to come."""
+        if self._way.chance():
+            return False
+        self._unknown = decisions
+        self._node.sim.loop.call_later(self._way.outage(), self._end_session)
+        return True
+
+    def _end_session(self) -> None:
+        """What the session before was told it has done by now, or never will; the lock goes with it."""
+        if self._unknown:
+            self._do_or_leave(self._unknown)
+            self._unknown = ()
+            self._lose_lock()
+
+    def _probe(self) -> Any:
+        if self._seam.probe(self) is None:
+            self._end_session()  # a new one fences it off
+        return MemoryStore.probe(self)
+
+    def cut(self) -> None:
+        """The node is dead, and its sessions end."""
+        self._closed = True
+        self._do_or_leave(self._told or self._unknown)
+        self._told = self._unknown = ()
+        super().cut()
+
+    def _do_or_leave(self, decisions: Sequence[Decision]) -> None:
+        if decisions and self._way.chance():
+            down, self._down = self._down, False
+            self.write(decisions)
+            self._down = down
+            self._node.sim.rows.written()
+
+
+def _arrive(there: asyncio.Future[None]) -> None:
+    if not there.done():
+        there.set_result(None)
+
+
+def _reading(name: str) -> Any:
+    verb = getattr(MemoryStore, name)
+
+    def ask(self: DistantStore, *args: Any, **kwargs: Any) -> Later[Any]:
+        return Later(lambda: self._far(lambda: verb(self, *args, **kwargs)))
+
+    return ask
+
+
+def _ordering(name: str) -> Any:
+    verb = DistantStore._probe if name == "probe" else getattr(MemoryStore, name)
+    connected = name in ("acquire", "notices")
+
+    def ask(self: DistantStore, *args: Any) -> Later[Any]:
+        def do() -> Any:
+            return self._connected(lambda: verb(self, *args)) if connected else verb(self, *args)
+
+        return Later(lambda: self._in_order(do))
+
+    return ask
+
+
+for _name in READS:
+    setattr(DistantStore, _name, _reading(_name))
+for _name in IN_ORDER:
+    setattr(DistantStore, _name, _ordering(_name))
