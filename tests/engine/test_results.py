@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -24,7 +23,8 @@ from holdfast.kernel.features.memo import UpsertMemo
 from holdfast.kernel.features.start import Start
 from holdfast.sdk.primitives import _MEMO
 from holdfast.sdk.strand import current_fiber
-from holdfast.store import Later
+
+from .slow_read import SlowRead
 
 
 @workflow
@@ -164,26 +164,6 @@ def test_an_end_is_what_history_says_and_not_what_the_index_says(tmp_path: Path,
             assert await guest.handle(patient, "p").result(timeout=20) == "gone"
 
     asyncio.run(story())
-
-
-class SlowRead:
-    """One of the next reads of a store takes its time: what it answers was true when it began."""
-
-    def __init__(self, store: Any, verb: str, before: int = 0) -> None:
-        self._store, self._verb, self._before = store, verb, before
-        self.began = asyncio.Event()
-        self.may_end = asyncio.Event()
-        setattr(store, verb, lambda *asked: Later(lambda: self._answer(*asked)))
-
-    async def _answer(self, *asked: Any) -> Any:
-        found = await getattr(type(self._store), self._verb)(self._store, *asked)
-        if self._before:
-            self._before -= 1
-            return found
-        delattr(self._store, self._verb)
-        self.began.set()
-        await self.may_end.wait()
-        return found
 
 
 def evict(app: AsyncHoldfast) -> None:

@@ -170,7 +170,7 @@ class Flow:
                 self.rows.pop(change.task_id, None)
             else:
                 self.rows[change.task_id] = change.task
-        assert decision.workflow.expects == len(self.rows)
+        assert decision.workflow.expects == len(self.rows) + self.state.missing
         for new, row in decision.runs:
             assert new == (row.key not in self.runs)
             self.runs[row.key] = row

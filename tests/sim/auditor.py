@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from holdfast.codec.values import loads
+from holdfast.engine.watching import ENDED
 from holdfast.kernel.decision import Decision, WorkflowRow
 from holdfast.kernel.event import HistoryDamaged, Recorded
 from holdfast.kernel.features import pause, workflow_task
@@ -68,6 +69,11 @@ ENDS = {
 }
 OUTCOMES = {"ActivityCompleted", "ActivityFailed"}
 TOLD = {"SignalReceived", "UpdateAccepted", "CancelRequested"}
+SOON = 8
+"""Seconds that an answer may be on its way."""
+
+HEARD = 45
+"""Seconds within which news are heard. Who missed the notice of another node looks every fifteen."""
 
 
 class Watched:
@@ -77,6 +83,7 @@ class Watched:
         self.length = 0
         self.at = 0
         self.closed: str | None = None
+        self.closed_when: float | None = None
         self.opened: set[int] = set()
         self.ended: set[int] = set()
         self.attempts: dict[int, tuple[int, str | None]] = {}
@@ -104,6 +111,7 @@ class Auditor:
         self.touched: set[int] = set()
         self.schedules = ScheduleLaws(sim)
         self.at_work: set[str] = set()  # workflow tasks that are leased
+        self._unheard: dict[Any, float] = {}  # who waits for what has come, and since when that is so
 
     def must(self, holds: bool, law: str, about: object) -> None:
         self.checks[law] += 1
@@ -191,6 +199,7 @@ class Auditor:
         if entry.type in CLOSES:
             self.must(run.closed is None, "I2 one end per run", about)
             run.closed = CLOSES[entry.type]
+            run.closed_when = self.sim.loop.time()
         event: Any = entry.event
         step = getattr(event, "sequence", None)
         if getattr(event, "timer_kind", None) is not None:
@@ -296,6 +305,36 @@ class Auditor:
         if flow.run.open and row.key not in self.sim.sabotaged:
             moved = bool(expected.tasks) or expected.next_wake is not None or self.machine.waits_outside(flow.run)
             self.must(moved, "I8 every open run has something that moves it", id)
+
+    def heard(self) -> None:
+        """Who waits for the end of a run or of an update hears of it, at whichever node."""
+        still: dict[Any, float] = {}
+        now = self.sim.loop.time()
+        for node in self.sim.nodes:
+            if not node.serving or node.app.engine.down is not None:
+                continue
+            for key, topic, watcher in node.app.engine.watching:
+                if key not in self.sim.damaged and not watcher.future.done() and self._has_come(key, topic):
+                    since = still[watcher.future] = self._unheard.get(watcher.future, now)
+                    self.must(now - since < HEARD, "I8 who waits for an end hears of it", (node.name, key, topic))
+        self._unheard = still
+
+    def waited_in_vain(self, told: Told) -> None:
+        """Nobody told an end that came while it was waited for. Where there is one node, that is the one that ends runs."""
+        row = self.sim.disk.workflows[self.sim.disk.names["default", told.id]]
+        ended = self.runs[row.run or 0].closed_when
+        if self.sim.places == 1 and row.key not in self.sim.damaged:
+            since = 0 if ended is None else self.sim.loop.time() - ended
+            self.must(since < SOON, "I8 who waits for an end hears of it", (told.id, since))
+
+    def _has_come(self, key: int, topic: str) -> bool:
+        row = self.sim.disk.workflows.get(key)
+        if row is None or row.run is None:
+            return False
+        if topic == ENDED:
+            return self.runs[row.run].closed is not None
+        update = topic.partition(":")[2]
+        return any(self.runs[r.key].updates.get(update) for r in self.sim.disk.runs.values() if r.workflow == key)
 
     def mended(self) -> None:
         """Long after faults have stopped, the rows are what history expects, whatever was done to them."""

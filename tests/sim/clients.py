@@ -281,9 +281,28 @@ class Client:
         from holdfast.sdk.errors import WorkflowError
 
         try:
-            value = await self.client().handle(None, told.id).result(timeout=15)
+            # Some wait for longer than their request is waited for: what they hear shows at the node.
+            value = await self.client().handle(None, told.id).result(timeout=120 if self._serial % 3 == 0 else 15)
         except TimeoutError:
+            self.sim.auditor.waited_in_vain(told)
             return
         except WorkflowError:
             return
         self.sim.auditor.outcome_seen(told, value)
+
+
+class Listener(Client):
+    """One who does nothing but wait for ends: who waits asks first, and far away much happens until the answer is there."""
+
+    async def live(self) -> None:
+        while self.sim.operations < self.sim.target:
+            await asyncio.sleep(self.random.choice([0.001, 0.01, 0.05, 0.5]))
+            told = next((told for told in reversed(self.sim.told) if self.sim.goes_on(told.id)), None)
+            if told is None:
+                continue
+            self.serial()
+            try:
+                await self.result(told)
+                self.sim.done("listen")
+            except (Lost, StoreError, HistoryDamaged, RequestRefused):
+                pass  # it is asked again soon

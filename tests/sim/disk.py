@@ -59,6 +59,7 @@ class Disk:
         self.version = 0
         self.holder: object | None = None
         self.witness: Callable[[Decision], None] = lambda decision: None
+        self.overtaken: dict[int, list[Callable[[], None]]] = {}  # who waits for the next commit of an instance
         self.twice: Callable[[str, str], None] = lambda workflow_id, request_id: None
 
     def apply(self, decision: Decision, tell: bool) -> bool:
@@ -106,6 +107,8 @@ class Disk:
         if tell:
             self.notices.append(row.key)
         self.witness(decision)
+        for overtaken in self.overtaken.pop(row.key, ()):
+            overtaken()
         return True
 
     def all_tasks(self) -> Iterator[Task]:

@@ -33,7 +33,10 @@ READS = (
 IN_ORDER = ("probe", "acquire", "notices", "close")
 """Done by the session that writes."""
 
+# How long a way is, in seconds, and how often: on an ordinary line, and on one that is in trouble all day.
 WAYS = [[0], [0.0001, 0.0005, 0.002], [0.01, 0.05], [0.2, 0.5, 3]]
+OVERTAKEN = 0.2
+LONGEST = 3.0
 ORDINARY = [30, 56, 12, 2]
 SLOW = [10, 30, 40, 20]
 
@@ -49,11 +52,11 @@ class Way:
         self._sim = node.sim
         self._life = node.life
         self._dice = Random(f"{node.sim.seed}:far {node.name}")
-        self._lengths = self._dice.choice([ORDINARY, ORDINARY, ORDINARY, SLOW])
+        self._writing, self._reading = (self._dice.choice([ORDINARY, ORDINARY, SLOW]) for _ in range(2))
 
-    async def go(self) -> None:
+    async def go(self, *, reading: bool = False) -> None:
         """One way. A node that is dead by then hears nothing any more, and says nothing."""
-        pause = self._dice.choice(self._dice.choices(WAYS, self._lengths)[0])
+        pause = self._dice.choice(self._dice.choices(WAYS, self._reading if reading else self._writing)[0])
         if pause:
             self._sim.faults.fired[FAULT] += 1
             there: asyncio.Future[None] = self._sim.loop.create_future()
@@ -61,6 +64,16 @@ class Way:
             await there
         if not self._life.alive:
             await self._sim.loop.create_future()
+
+    async def linger(self, key: int) -> None:
+        """Some answers come right behind the next commit of what they are about: what is read is never older than then."""
+        if self._sim.faults.calm or self._dice.random() >= OVERTAKEN:
+            return
+        there: asyncio.Future[None] = self._sim.loop.create_future()
+        pause = self._dice.choice([0, 0.01, 0.3])
+        self._sim.disk.overtaken.setdefault(key, []).append(lambda: self._sim.loop.call_later(pause, _arrive, there))
+        self._sim.loop.call_later(LONGEST, _arrive, there)
+        await there
 
     def chance(self) -> bool:
         return self._dice.random() < 0.5
@@ -114,8 +127,8 @@ class DistantStore(MemoryStore):
             raise Unavailable("the connection is lost")
         return verb()
 
-    async def _far(self, verb: Callable[[], Any]) -> Any:
-        await self._way.go()
+    async def _far(self, verb: Callable[[], Any], *, reading: bool = False, about: int | None = None) -> Any:
+        await self._way.go(reading=reading)
         try:
             if self._closed:
                 raise Unavailable("the database is closed")
@@ -123,9 +136,11 @@ class DistantStore(MemoryStore):
             if isinstance(answer, Awaitable):
                 answer = await answer
         except Exception:
-            await self._way.go()
+            await self._way.go(reading=reading)
             raise
-        await self._way.go()
+        await self._way.go(reading=reading)
+        if about is not None:
+            await self._way.linger(about)
         return answer
 
     # -- the session that writes is lost
@@ -175,6 +190,14 @@ class DistantStore(MemoryStore):
             self._node.sim.rows.written()
 
 
+def _about(store: DistantStore, verb: str, args: tuple[Any, ...]) -> int | None:
+    """The instance that is asked about, by its key or by the key of a run."""
+    if verb in ("load", "command", "commands"):
+        return args[0]
+    run = store.disk.runs.get(args[0]) if verb in ("history", "last_event") else None
+    return None if run is None else run.workflow
+
+
 def _arrive(there: asyncio.Future[None]) -> None:
     if not there.done():
         there.set_result(None)
@@ -184,7 +207,9 @@ def _reading(name: str) -> Any:
     verb = getattr(MemoryStore, name)
 
     def ask(self: DistantStore, *args: Any, **kwargs: Any) -> Later[Any]:
-        return Later(lambda: self._far(lambda: verb(self, *args, **kwargs)))
+        return Later(
+            lambda: self._far(lambda: verb(self, *args, **kwargs), reading=True, about=_about(self, name, args))
+        )
 
     return ask
 

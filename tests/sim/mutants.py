@@ -30,6 +30,7 @@ class Mutant(NamedTuple):
     file: str
     old: str
     new: str
+    far: bool = False  # hunted with a database that is far away
 
 
 K = "kernel/features"
@@ -165,66 +166,77 @@ MUTANTS = [
         "engine/waiting.py",
         "        self.watch(key, topic, future, answer, look)\n        try:\n            found = None if to_come else await look()",
         "        try:\n            found = None if to_come else await look()\n            self.watch(key, topic, future, answer, look)",
+        far=True,
     ),
     Mutant(
         "who comes while an instance is read goes by what was read",
         "engine/loading.py",
         "            self._later.setdefault(key, []).append((message, reply, again))",
         "            self._waiting[key].append((message, reply, again))",
+        far=True,
     ),
     Mutant(
         "what a guest was reading survives its takeover",
         "engine/recovery.py",
         "        self._engine.loading.outdate()\n",
         "",
+        far=True,
     ),
     Mutant(
         "a notice does not reach what is being read",
         "engine/recovery.py",
         "            engine.loading.outdate(key)\n",
         "",
+        far=True,
     ),
     Mutant(
         "history is read with a gap",
         "engine/inline.py",
         "            if len(whole) != run.length or (whole and whole[-1].checksum != run.checksum):",
         "            if whole and whole[-1].checksum != run.checksum:",
+        far=True,
     ),
     Mutant(
         "what is decided while history is read is missed",
         "engine/inline.py",
         "        entry.fresh = self._engine.coming(entry)\n",
         "",
+        far=True,
     ),
     Mutant(
         "a name is believed before it is on disk",
         "engine/engine.py",
         "is not None and entry.on_disk:",
         "is not None:",
+        far=True,
     ),
     Mutant(
         "who was said something to before it was lost is forgotten",
         "engine/losses.py",
         "        unborn = any(item.turn.after == 0 for item in items)",
         "        unborn = False",
+        far=True,
     ),
     Mutant(
         "a second try is not answered by the record",
         "engine/losses.py",
         "        if record is None:\n            self._refuse(flow, reply, error)",
         "        if True:\n            self._refuse(flow, reply, error)",
+        far=True,
     ),
     Mutant(
         "taking over goes on in a term that is over",
         "engine/recovery.py",
         "            if term != self._term:\n                return  # the",
         "            if False:\n                return  # the",
+        far=True,
     ),
     Mutant(
         "everything is done twice after the lock was lost",
         "engine/recovery.py",
         "        if name in self._going:\n            return\n",
         "",
+        far=True,
     ),
     # fences and attempts
     Mutant(
@@ -327,9 +339,10 @@ MUTANTS = [
 SCRIPT = """
 import sys
 from tests.sim.runner import report
-for seed in map(int, sys.argv[1:]):
+options = {"far": True} if sys.argv[1] == "far" else {}
+for seed in map(int, sys.argv[2:]):
     try:
-        law = report(seed, {}).law
+        law = report(seed, options).law
     except BaseException as error:
         law = f"crashed {error!r}"[:80]
     if law:
@@ -358,7 +371,7 @@ def hunt(mutant: Mutant, seeds: list[int]) -> tuple[Mutant, int | None, str]:
             "PYTHONDONTWRITEBYTECODE": "1",
             "PYTHONWARNINGS": "ignore",
         }
-        command = [sys.executable, "-c", SCRIPT, *map(str, seeds)]
+        command = [sys.executable, "-c", SCRIPT, "far" if mutant.far else "any", *map(str, seeds)]
         try:
             done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=3600)
         except subprocess.TimeoutExpired:

@@ -27,7 +27,7 @@ from holdfast.store import Store, StoreError
 from . import programs
 from .auditor import Auditor
 from .away import AwayWorker
-from .clients import Client, Lost, Told
+from .clients import Client, Listener, Lost, Told
 from .disk import Disk, MemoryStore, Seam
 from .distant import FAULT as FAR
 from .distant import DistantStore, is_far
@@ -238,6 +238,7 @@ class Simulation:
         if self._over:
             return
         self.loop.call_later(1 + self.random.random() * 5, self._disturb)
+        self.auditor.heard()
         if self.faults.calm:
             return
         for node in list(self.nodes):
@@ -313,8 +314,10 @@ class Simulation:
             self._workers.append(task)
         for number in range(2):
             self._hire(number)
-        planner = [self.planner] if self.planner is not None else []
-        await asyncio.gather(*(client.live() for client in (*self._clients, *planner)))
+        others: list[Any] = [] if self.planner is None else [self.planner]
+        if self.far:
+            others += [Listener(self, number) for number in range(4, 8)]
+        await asyncio.gather(*(client.live() for client in (*self._clients, *others)))
         self.log("calm")
         self.faults.calm = True
         self.calm_at = self.true_time()
@@ -401,6 +404,11 @@ class Simulation:
             why = [(t.id, t.state, t.owner, t.block and t.block.message) for t in self.disk.tasks_of(key)]
             last = self.disk.events[row.run or 0][-1]
             self.violation("I8 every run ends once faults stop", (stuck, why, row, last[:4]))
+
+    def goes_on(self, workflow_id: str) -> bool:
+        """Whether that is open, as far as history says."""
+        row = self.disk.workflows.get(self.disk.names.get(("default", workflow_id), 0))
+        return row is not None and row.run is not None and self.auditor.runs[row.run].closed is None
 
     def _open_runs(self) -> list[Any]:
         """What history says, not what the index does."""

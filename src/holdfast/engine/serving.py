@@ -49,14 +49,23 @@ class Serving:
         queue = (waiter.kind, waiter.namespace, waiter.queue)
         while matching.admits(queue):
             found = matching.next_for(lambda lane: matching.fits(waiter, lane))
-            if found is None:
-                return
             # Nobody takes what was claimed by name or closed while it stood in its lane; there may be another.
-            task_id, key = found
-            answers: list[BaseException | None] = []
-            self._engine.submit(key, Offer(task_id=task_id), lambda _, error, answers=answers: answers.append(error))
-            if answers != [None] or not matching.waits(waiter):
+            if found is None or not self._offer_to(waiter, *found):
                 return
+
+    def _offer_to(self, waiter: Waiter, task_id: str, key: int) -> bool:
+        """Offer a task while a poll waits; whether it goes on waiting, as far as is known at once. Later it shows later."""
+        answers: list[BaseException | None] = []
+        at_once = True
+
+        def answered(_: Any, error: BaseException | None) -> None:
+            answers.append(error)
+            if not at_once and error is None and self._matching.waits(waiter):
+                self.poll(waiter)
+
+        self._engine.submit(key, Offer(task_id=task_id), answered)
+        at_once = False
+        return answers == [None] and self._matching.waits(waiter)
 
     def parked(self, queue: Queue) -> None:
         """A queue may lease again: whoever waits there is served."""

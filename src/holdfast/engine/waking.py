@@ -16,6 +16,7 @@ from holdfast.store import Store, StoreError
 log = logging.getLogger("holdfast.engine")
 
 HORIZON = 3600 * SECOND
+NEAR = HORIZON + 600 * SECOND  # as far as a look ahead reaches that begins before what is decided now is on disk
 PAGE = 500
 
 
@@ -30,6 +31,7 @@ class Waking:
         self._alarm: Alarm | None = None
         self._alarm_at: Micros = 0
         self._stopped = True
+        self._term = 0
 
     async def start(self) -> None:
         self._stopped = False
@@ -49,6 +51,7 @@ class Waking:
     def forget(self) -> None:
         """Stop, and know nothing: wakes are another process's now, and may have moved when this one starts again."""
         self.stop()
+        self._term += 1
         self._heap.clear()
         self._armed.clear()
         self._horizon = 0
@@ -57,8 +60,9 @@ class Waking:
         """The next wake of an instance is now this."""
         if at is None:
             self._armed.pop(key, None)
-        elif (at <= self._horizon or self._stopped) and self._armed.get(key) != at:
-            # Before the start too: what recovery has decided may reach the disk only after the first look ahead.
+        elif (at <= self._horizon or self._stopped or at <= self._world.now() + NEAR) and self._armed.get(key) != at:
+            # Before the start too, and beyond the horizon: what is decided now may reach the disk behind the next look
+            # ahead, or behind one that is being answered, and is in neither.
             self._armed[key] = at
             heappush(self._heap, (at, key))
             self._arm()
@@ -95,9 +99,14 @@ class Waking:
     async def _look_ahead(self) -> None:
         """Read the deadlines of the next stretch of time; a long backlog is read page by page."""
         until = self._world.now() + HORIZON
+        term = self._term
         try:
             found = await self._store.due(until, PAGE)
+            if term != self._term:
+                return  # whatever has become of these since is not known here
         except StoreError as error:
+            if term != self._term:
+                return
             log.error("the next deadlines cannot be read now: %s", error)
             self._horizon = min(self._horizon, self._world.now()) + SECOND  # look again, and keep what is known
             self._arm()

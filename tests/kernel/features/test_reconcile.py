@@ -110,6 +110,19 @@ def test_a_running_activity_without_a_row_is_left_alone(until: int | None, owner
     assert names(flow.finish(1).events) == ["ActivityCompleted"]
 
 
+def test_a_lost_row_is_not_made_up_for_by_one_too_many() -> None:
+    """The sweep compares numbers: what is left out on purpose has to show in them."""
+    flow = running()
+    stray = replace(flow.activity_task(1), id="RUN1-a7.1", step=7)
+    flow.lose("RUN1-a1.1")
+    flow.rows[stray.id] = flow.tasks[stray.id] = stray
+    decision = flow.when(reconcile(), at=1)
+    assert decision.reply.dropped == [stray.id]
+    assert decision.workflow.expects == 1
+    assert flow.rows == {}
+    assert flow.when(reconcile(), at=330).reply.restored == ["RUN1-a1.1"]
+
+
 @pytest.mark.contract("REPAIR-20")
 def test_a_running_activity_without_a_row_is_redelivered_when_its_lease_and_the_grace_are_over() -> None:
     flow = running()

@@ -71,6 +71,7 @@ def reconcile(turn: Turn, message: Reconcile) -> None:
             turn.stirred.append(id)
             if id in message.unoffered:
                 result.revived.append(id)
+    left = 0  # rows that are lost, of work that may still be going on
     for id, task in expected.items():
         if id in flow.tasks:
             continue
@@ -78,13 +79,16 @@ def reconcile(turn: Turn, message: Reconcile) -> None:
             until = None if task.until is None else task.until + GRACE
             foreign = until is not None and until > turn.now + LEASE + GRACE  # of a clock since set back
             if not foreign and not _over(task.owner, until, turn.now, message.incarnation):
+                left += 1
                 continue
             task = replace(task, state="ready", owner=None, until=None)
         turn.put(replace(task, repair_count=1))
         result.restored.append(id)
-    if flow.amiss and flow.run is not None and flow.tasks.keys() == expected.keys():
-        flow.amiss, flow.missing = False, 0
-        turn.index()  # what the rows say of it is written again, or the sweep would come back for ever
+    if flow.run is not None and (flow.missing != left or (flow.amiss and not left)):
+        # What the rows say of it is written again: or the sweep would come back for ever, or never if one that is lost
+        # was made up for in number by one too many.
+        flow.amiss, flow.missing = left > 0, left
+        turn.index()
     if (message.ask or message.force) and flow.run is not None:
         turn.machine.ask(turn)
     turn.reply = result

@@ -1,0 +1,162 @@
+"""A database that is far away: between a question and its answer other things happen. `tests/sim` has many more of them."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import AsyncHoldfast, wait, workflow
+from holdfast.engine import recovery
+from holdfast.engine.waking import HORIZON, Waking
+from holdfast.kernel.values import SECOND
+from holdfast.protocol.requests import PollWorkflowTask
+from holdfast.store import Unavailable
+from tests.sim.virtual import VirtualWorld, run
+
+from .slow_read import SlowRead, far
+
+
+@workflow
+def patient() -> str:
+    return wait("go")
+
+
+@workflow
+def twice() -> list[str]:
+    return [wait("go"), wait("go")]
+
+
+def evict(app: AsyncHoldfast) -> None:
+    for entry in app.engine.cache:
+        app.engine.discard_cached(entry)
+
+
+def test_a_request_that_comes_twice_at_once_is_done_once_and_both_are_answered() -> None:
+    async def story() -> None:
+        async with AsyncHoldfast(":memory:", [twice]) as app:
+            handle = await app.start(twice, "t")
+            again = app.options(request_id="r1").handle(twice, "t")
+            read = SlowRead(app.engine.store, "command")
+            late = asyncio.ensure_future(again.signal("go", "once"))
+            await read.began.wait()
+            await again.signal("go", "once")
+            read.may_end.set()
+            await late
+            assert [e.type for e in await handle.history()].count("SignalReceived") == 1
+
+    asyncio.run(story())
+
+
+def test_what_another_process_has_changed_while_it_was_read_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recovery, "SWEEP", 3600 * SECOND)  # nothing but the notice tells of it
+
+    async def story() -> None:
+        path = tmp_path / "far.db"
+        async with AsyncHoldfast(path, [patient]) as holder, AsyncHoldfast(path, [patient]) as guest:
+            assert (holder.engine.holder, guest.engine.holder) == (True, False)
+            await holder.start(patient, "p")
+            (key,) = [entry.flow.key for entry in holder.engine.cache]
+            evict(holder)
+            read = SlowRead(holder.engine.store, "load")
+            holder.recovery.look_at(key)
+            await read.began.wait()
+            await guest.handle(patient, "p").signal("go", "gone")
+            noticed = asyncio.Event()
+            holder.recovery.on_foreign.append(noticed.set)
+            await asyncio.wait_for(noticed.wait(), 10)
+            read.may_end.set()
+            assert await holder.handle(patient, "p").result(timeout=10) == "gone"
+
+    asyncio.run(story())
+
+
+def test_a_poll_goes_on_to_the_next_task_when_the_one_it_was_offered_is_gone() -> None:
+    async def story() -> None:
+        async with AsyncHoldfast(":memory:", [patient]) as app:
+            elsewhere = app.options(queue="elsewhere")
+            gone = await elsewhere.start(patient, "gone")
+            await elsewhere.start(patient, "there")
+            await gone.terminate()
+            evict(app)
+            far(app.engine.store, "load", "find")
+            poll = PollWorkflowTask(
+                namespace="default", queue="elsewhere", workflow_types=None, worker_id="w", wait_seconds=10
+            )
+            found: Any = await app._engine_room.call(poll)
+            assert found is not None
+            assert found.workflow_id == "there"
+
+    asyncio.run(story())
+
+
+class Deadlines:
+    """The store as waking sees it. What is asked is answered when somebody lets it be."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+        self.answer: asyncio.Future[list[tuple[int, int]]] = asyncio.get_running_loop().create_future()
+
+    async def due(self, until: int, limit: int) -> list[tuple[int, int]]:
+        self.asked.set()
+        return await self.answer
+
+
+def test_a_deadline_that_is_set_while_the_next_ones_are_read_is_kept() -> None:
+    async def story(world: Any) -> None:
+        here: VirtualWorld = world()
+        woken: list[int] = []
+        store = Deadlines()
+        waking = Waking(here, store, woken.append)  # type: ignore[arg-type]
+        looking = asyncio.ensure_future(waking.start())
+        await store.asked.wait()
+        waking.set(7, here.now() + HORIZON // 2)
+        store.answer.set_result([])  # as it was before that
+        await looking
+        store.answer = asyncio.get_running_loop().create_future()
+        await asyncio.sleep(HORIZON / SECOND / 2 + 1)
+        assert woken == [7]
+
+    run(1, story)
+
+
+def test_deadlines_that_were_read_for_an_engine_that_is_none_any_more_are_not_kept() -> None:
+    async def story(world: Any) -> None:
+        here: VirtualWorld = world()
+        woken: list[int] = []
+        store = Deadlines()
+        waking = Waking(here, store, woken.append)  # type: ignore[arg-type]
+        looking = asyncio.ensure_future(waking.start())
+        await store.asked.wait()
+        waking.forget()
+        store.answer.set_result([(here.now() + 50 * SECOND, 7)])
+        await looking
+        store.answer = asyncio.get_running_loop().create_future()
+        store.answer.set_result([(here.now() + 10 * SECOND, 7)])  # another engine has moved it
+        await waking.start()
+        await asyncio.sleep(11)
+        assert woken == [7]
+
+    run(1, story)
+
+
+def test_a_task_whose_history_cannot_be_read_when_it_is_handed_out_is_handed_out_again() -> None:
+    async def story() -> None:
+        async with AsyncHoldfast(":memory:", [patient]) as app:
+            app.executor._slow.add("patient")
+            store: Any = app.engine.store
+
+            def fails(*_: Any) -> Any:
+                del store.history
+                raise Unavailable("the disk reports an error")
+
+            store.history = fails
+            handle = await app.start(patient, "p")
+            await handle.signal("go", "gone")
+            assert await handle.result(timeout=10) == "gone"
+
+    asyncio.run(story())
