@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from .distant import is_far
 from .faults import CLASSES
 from .runner import Kept, Tally, command, kept, report
 
@@ -27,9 +28,15 @@ def test_nothing_is_lost_doubled_or_stranded(batch: int) -> None:
     assert sum(tally.fired.values()) > 100, "a day without trouble proves nothing"
 
 
-@pytest.mark.parametrize("seed", [1, 8])
-def test_one_seed_is_one_run(seed: int) -> None:
-    assert report(seed, {}).digest == report(seed, {}).digest
+@pytest.mark.parametrize(("seed", "far"), [(1, False), (8, False), (14, True)])
+def test_one_seed_is_one_run(seed: int, far: bool) -> None:
+    found = report(seed, {})
+    assert found.digest == report(seed, {}).digest
+    assert (found.fired["far database"] > 100) == far
+
+
+def test_a_third_of_the_seeds_have_their_database_far_away() -> None:
+    assert 0.28 < sum(map(is_far, range(1000))) / 1000 < 0.38
 
 
 def test_without_faults_everything_ends_too() -> None:
