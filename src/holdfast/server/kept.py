@@ -20,18 +20,25 @@ class Kept(Generic[T]):
         self._decode = msgspec.json.Decoder(shape).decode
         self._entries: dict[tuple[str, str], T] = {}
         self._stored: dict[tuple[str, str], bytes] = {}  # as it was last seen on disk
+        self._loading: list[set[tuple[str, str]]] = []  # what was written during each load that is under way
 
     async def load(self) -> None:
         """Take over what is on disk: at the start, and when another process may have changed it.
 
         What was only noted stays, unless its entry on disk is another one than before.
         """
-        found = {(entry.namespace, entry.name): entry.body for entry in await self._store.kept(self._kind)}
-        for place in self._stored.keys() - found.keys():
+        written: set[tuple[str, str]] = set()
+        self._loading.append(written)
+        try:
+            found = {(entry.namespace, entry.name): entry.body for entry in await self._store.kept(self._kind)}
+        finally:
+            self._loading = [other for other in self._loading if other is not written]
+        # What was written here while the answer was on its way is newer than the answer.
+        for place in self._stored.keys() - found.keys() - written:
             self._entries.pop(place, None)
             del self._stored[place]
         for place, body in found.items():
-            if body is not None and self._stored.get(place) != body:
+            if body is not None and place not in written and self._stored.get(place) != body:
                 self._stored[place] = body
                 self._entries[place] = self._decode(body)
 
@@ -71,3 +78,5 @@ class Kept(Generic[T]):
 
         self._store.keep(entry, written)
         await future
+        for places in self._loading:
+            places.add((entry.namespace, entry.name))
