@@ -150,6 +150,27 @@ async def serving(*, still: bool = True, **settings: Any) -> AsyncIterator[Api]:
                 await running
 
 
+async def detail(api: Api, workflow_id: str = "o-1") -> dict[str, Any]:
+    answer = await api.control("GET", f"/workflows/{workflow_id}/detail")
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+async def tampered(api: Api, *words: str) -> None:
+    """Put one word for another in every task row, or delete them all, and have the engine look at its history again."""
+    replaced = "update task set body = cast(replace(cast(body as text), ?, ?) as blob)"
+    assert sql(api, replaced if words else "delete from task", *words) or not words
+
+
+def sql(api: Api, statement: str, *parameters: Any) -> int:
+    """Change what is on disk behind the engine's back, and have it look at that again. How many rows that touched."""
+    engine = api.server.engine
+    changed = engine.store._writer.connection.execute(statement, parameters).rowcount  # type: ignore[attr-defined]
+    for entry in list(engine.cache):
+        engine.discard_cached(entry)
+    return changed
+
+
 async def parked(api: Api, count: int = 1) -> None:
     """Wait until so many polls are parked."""
     await until(lambda: len(api.server.engine.matching.waiting()) == count)
@@ -166,4 +187,4 @@ async def until(true: Callable[[], bool]) -> None:
     raise AssertionError("it never happened")
 
 
-__all__ = ["ME", "TOKEN", "Api", "blob", "parked", "serving", "settle", "until", "value"]
+__all__ = ["ME", "TOKEN", "Api", "blob", "detail", "parked", "serving", "settle", "sql", "tampered", "until", "value"]

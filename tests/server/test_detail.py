@@ -6,27 +6,9 @@ from typing import Any
 
 import pytest
 
-from .kit import Api, blob, serving, value
+from .kit import Api, blob, detail, serving, tampered, value
 
 RETRIED = {"max_attempts": 3, "backoff_seconds": [5]}
-
-
-async def detail(api: Api, workflow_id: str = "o-1") -> dict[str, Any]:
-    answer = await api.control("GET", f"/workflows/{workflow_id}/detail")
-    assert answer.status_code == 200, answer.text
-    return answer.json()
-
-
-async def tampered(api: Api, *words: str) -> None:
-    """Put one word for another in every task row, or delete them all, and have the engine look at its history again."""
-    engine = api.server.engine
-    statement = (
-        "update task set body = cast(replace(cast(body as text), ?, ?) as blob)" if words else "delete from task"
-    )
-    changed = engine.store._writer.connection.execute(statement, words).rowcount  # type: ignore[attr-defined]
-    assert changed or not words
-    for entry in list(engine.cache):
-        engine.discard_cached(entry)
 
 
 async def scheduled(api: Api, **options: Any) -> None:
@@ -308,7 +290,7 @@ async def test_metrics_and_health_know_nothing_of_contracts_to_be_normalized() -
             assert "contract" not in (await api.control("GET", path)).text.replace('"response_contract"', "")
 
 
-@pytest.mark.contract("REPAIR-02", "REPAIR-05")
+@pytest.mark.contract("REPAIR-02", "REPAIR-05", "CHILD-21")
 async def test_a_repair_dispatches_what_is_overdue_and_what_is_lost() -> None:
     async with serving() as api:
         await api.register()
@@ -320,7 +302,11 @@ async def test_a_repair_dispatches_what_is_overdue_and_what_is_lost() -> None:
         await tampered(api)
         api.server.engine.matching.forget_tasks()
         lost = await detail(api, "parent")
-        assert (lost["liveness_state"], lost["tasks"]) == ("repair_needed", [])
+        assert lost["liveness_state"] == "repair_needed"
+        (missing,) = lost["tasks"]
+        assert (missing["transport_state"], missing["workflow_wait_kind"]) == ("missing", "child")
+        assert missing["child_workflow_run_id"] == child["run_id"]
+        assert missing["child_call_id"] == lost["children"][0]["child_call_id"]
         repaired = (await api.control("POST", "/workflows/parent/repair", {})).json()
         assert repaired["outcome"] == "repair_dispatched"
         task = await api.poll()

@@ -31,7 +31,7 @@ from holdfast.kernel.features.timer import StartTimer
 from holdfast.kernel.send import unpack
 from holdfast.kernel.task import Block
 from holdfast.kernel.values import SECOND
-from holdfast.store import ALL, Applied, Entry, RunFilter, Store, Unavailable
+from holdfast.store import ALL, Applied, Entry, Loaded, RunFilter, Store, Unavailable
 
 from ..kernel.world import call
 from .children import child, go, hear, kill
@@ -187,7 +187,7 @@ class Alone:
         instance.when(Reserve(namespace="default", workflow_id=instance.workflow_id, workflow_type="order"))
         await applied(store, instance)
         loaded = await store.load(instance.key)
-        assert loaded == (instance.row, None, [], [])
+        assert loaded == Loaded(instance.row, None, [], [])
         assert loaded is not None
         assert loaded.row.reserved_at == T0
         assert await store.find("default", instance.workflow_id) == instance.key
@@ -934,6 +934,20 @@ class Shared:
         assert caught.value.run == instance.run.key
 
     # -- the sweep
+
+    @pytest.mark.contract("CAN-05")
+    async def test_an_instance_whose_row_names_another_run_is_loaded_by_its_newest(self, database: Database) -> None:
+        store = await database.open()
+        (instance,) = instances(1)
+        instance.complete(ContinueAsNew())
+        await applied(store, instance)
+        sound = await store.load(instance.key)
+        assert sound is not None
+        assert sound.run is not None
+        assert not sound.drifted
+        for elsewhere in (f"(select key from run where workflow = {instance.key} and number = 1)", "7", "null"):
+            await database.sql(f"update workflow set run = {elsewhere} where key = {instance.key}")
+            assert await store.load(instance.key) == sound._replace(drifted=True)
 
     async def test_suspects_are_the_instances_with_missing_or_surplus_task_rows(self, database: Database) -> None:
         store = await database.open()

@@ -162,15 +162,20 @@ class Operations:
         loaded = await self._engine.store.load(key)
         if loaded is None:
             raise Refused("workflow_not_found", f"there is no workflow {request.workflow_id!r}")
-        flow = self._engine.loading.restore(loaded)
-        return describe(
-            self._engine.machine,
+        engine = self._engine
+        flow = engine.loading.restore(loaded)
+        run = flow.run
+        deployed = None if run is None else engine.define(run.routing, run.workflow_type)[1]
+        found = describe(
+            engine.machine,
             flow,
             loaded.history,
-            await self._engine.store.commands(key),
-            self._engine.world.now(),
-            None if flow.run is None else self._engine.matching.undefined(flow.run.workflow_type, flow.run.routing),
+            await engine.store.commands(key),
+            engine.world.now(),
+            None if run is None else engine.matching.undefined(run.workflow_type, run.routing),
+            None if deployed is None else deployed.fingerprint,
         )
+        return replace(found, current_run_source="run_order_fallback") if loaded.drifted else found
 
     async def list(self, request: ask.ListWorkflows) -> list[RunRow]:
         return await self._engine.store.runs(

@@ -13,7 +13,7 @@ from holdfast.kernel.state import Workflow
 from holdfast.kernel.values import Micros, kind_at
 from holdfast.kernel.views.actions import actions, declared
 from holdfast.kernel.views.failures import failures
-from holdfast.kernel.views.liveness import NOTHING, liveness, transport_state, wait_of
+from holdfast.kernel.views.liveness import NOTHING, liveness, missing, transport_state, wait_of
 from holdfast.kernel.views.messages import signals, updates
 from holdfast.kernel.views.waits import waits
 from holdfast.protocol.requests import Description, TaskView
@@ -26,8 +26,9 @@ def describe(
     commands: list[CommandRecord],
     now: Micros,
     definition: str | None,
+    deployed: str | None = None,
 ) -> Description:
-    """`definition` says why the workflow's code cannot be asked, if it cannot."""
+    """`definition` says why the workflow's code cannot be asked, if it cannot; `deployed` is its fingerprint today."""
     run = flow.run
     if run is None:
         return Description(
@@ -67,6 +68,7 @@ def describe(
             TaskView(task=task, transport_state=transport_state(task, now, not pause.allows(run)))
             for task in flow.tasks.values()
         ],
+        missing_tasks=missing(machine, flow),
         commands=commands,
         waits=waits(history, run),
         signals=signals(history, own, flow.held),
@@ -75,4 +77,12 @@ def describe(
         declared=declared(flow),
         failures=failed,
         exception_count=len(failed),
+        determinism_source=_source(None if started is None else started.workflow_definition_fingerprint, deployed),
     )
+
+
+def _source(snapped: str | None, deployed: str | None) -> str:
+    """What may be said about the code of a run: only code that is still the one it was started with says anything."""
+    if snapped is None or deployed is None:
+        return "unavailable"
+    return "live_definition" if snapped == deployed else "definition_drift"

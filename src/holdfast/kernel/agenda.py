@@ -57,3 +57,8 @@ class Agenda:
 def may_stay(before: Micros | None, wake: Micros | None, now: Micros) -> bool:
     """A wake that only moved later need not be written: it may be early, never late."""
     return wake == before or (wake is not None and before is not None and now < before < wake)
+
+
+def late(wake: Micros | None, due: Micros | None) -> bool:
+    """Whether nothing will look at an instance when something of it is due: its wake was lost."""
+    return due is not None and (wake is None or wake > due)

@@ -10,10 +10,13 @@ from typing import Any, get_args, get_type_hints
 
 from msgspec import Struct
 
+from holdfast.kernel.agenda import late
 from holdfast.kernel.event import Recorded
 from holdfast.kernel.task import Task
 from holdfast.kernel.values import SECOND, Micros, activity_task_id
 from holdfast.kernel.views.activities import ActivityView
+from holdfast.kernel.views.lineage import Link
+from holdfast.kernel.views.timers import TimerView
 from holdfast.kernel.views.waits import WaitView
 from holdfast.protocol.history import iso, to_wire
 from holdfast.protocol.payloads import envelope
@@ -25,6 +28,14 @@ AUTHORITY: dict[str, Any] = {
     "history_unsupported_reason": None,
     "diagnostic_only": False,
 }
+
+# Statuses of runs, as lists put them together.
+BUCKETS: dict[str, tuple[str, ...]] = {
+    "running": ("pending", "running", "waiting"),
+    "completed": ("completed",),
+    "failed": ("failed", "cancelled", "terminated"),
+}
+BUCKET_OF = {status: bucket for bucket, statuses in BUCKETS.items() for status in statuses}
 
 # What an event is about, by how its type begins -> (kind, what it stands for, which field names that)
 _KINDS: tuple[tuple[str, tuple[str, str, str]], ...] = (
@@ -163,6 +174,17 @@ def _bar(
     }
 
 
+def shown_timer(view: TimerView) -> dict[str, Any]:
+    shown = plain(view)
+    if view.parallel_group_path:
+        shown |= plain(view.parallel_group_path[-1])
+    return shown | {"timer_id": view.id} | AUTHORITY
+
+
+def shown_link(link: Link) -> dict[str, Any]:
+    return plain(link) | {"status_bucket": None if link.status is None else BUCKET_OF[link.status]} | AUTHORITY
+
+
 def shown_task(view: TaskView, run_id: str, views: Iterable[ActivityView]) -> dict[str, Any]:
     task = view.task
     activity = _activity_of(task, run_id, views)
@@ -173,10 +195,8 @@ def shown_task(view: TaskView, run_id: str, views: Iterable[ActivityView]) -> di
         "transport_state": view.transport_state,
         "task_missing": False,
         "label": _label(task, activity),
-        "activity_execution_id": None if activity is None else activity.id,
-        "activity_type": None if activity is None else activity.activity_type,
-        "workflow_wait_kind": task.resume.workflow_wait_kind,
-        "open_wait_id": task.resume.open_wait_id,
+        **plain(task.resume),
+        **({} if activity is None else _serving(activity)),
         "attempt_count": task.attempt,
         "lease_owner": task.owner,
         "leased_at": None if task.leased_at is None else iso(task.leased_at),
@@ -184,6 +204,48 @@ def shown_task(view: TaskView, run_id: str, views: Iterable[ActivityView]) -> di
         "available_at": iso(task.available_at),
         "created_at": iso(task.created_at),
     }
+
+
+def missing_task(task: Task, run_id: str, views: Iterable[ActivityView]) -> dict[str, Any]:
+    """A task that history expects and no row stands for, by what history says it is for."""
+    view = TaskView(task=task, transport_state="missing")
+    shown = shown_task(view, run_id, views)
+    if task.kind == "activity":
+        about = f"activity:{shown['activity_execution_id']}"
+    else:
+        about = f"workflow:{task.resume.open_wait_id or run_id}"
+    return shown | _lost(about, task.id)
+
+
+def _lost(about: str, expected_task_id: str | None) -> dict[str, Any]:
+    return {
+        "id": f"missing:{about}",
+        "status": "missing",
+        "transport_state": "missing",
+        "task_missing": True,
+        "synthetic": True,
+        "expected_task_id": expected_task_id,
+    }
+
+
+def _serving(activity: ActivityView) -> dict[str, Any]:
+    return {
+        "activity_execution_id": activity.id,
+        "activity_attempt_id": activity.current_attempt_id,
+        "activity_type": activity.activity_type,
+        "workflow_sequence": activity.sequence,
+        "retry_after_attempt": activity.attempt_count if activity.available_at is not None else None,
+        "retry_available_at": None if activity.available_at is None else iso(activity.available_at),
+    }
+
+
+def timer_tasks(waiting: Iterable[WaitView], wake: Micros | None) -> list[dict[str, Any]]:
+    """Waits that a timer will end. Without the wake that is to bring it about, the timer is missing."""
+    return [
+        timer_task(wait) | (_lost(f"timer:{wait.resume_source_id}", wait.resume_source_id) if late(wake, at) else {})
+        for wait in waiting
+        if wait.status == "open" and wait.source_status != "timeout_fired" and (at := wait.deadline_at) is not None
+    ]
 
 
 def timer_task(wait: WaitView) -> dict[str, Any]:
@@ -197,6 +259,9 @@ def timer_task(wait: WaitView) -> dict[str, Any]:
         "task_missing": False,
         "label": f"timer, for {wait.kind}",
         "timer_id": wait.resume_source_id,
+        "condition_wait_id": wait.wait_id if wait.kind == "condition" else None,
+        "condition_key": wait.condition_key,
+        "signal_wait_id": wait.wait_id if wait.kind == "signal" else None,
         "open_wait_id": wait.wait_id,
         "available_at": iso(wait.deadline_at),
         "created_at": iso(wait.opened_at),

@@ -121,6 +121,7 @@ class Description(Struct, frozen=True, kw_only=True):
     liveness_state: str = "closed"
     next_wake: Micros | None = None
     tasks: list[TaskView] = []
+    missing_tasks: list[Task] = []  # that history expects and that no row stands for
     commands: list[CommandRecord] = []
     waits: list[WaitView] = []
     signals: list[SignalView] = []
@@ -132,6 +133,8 @@ class Description(Struct, frozen=True, kw_only=True):
     child_call_id: str | None = None
     schedule_id: str | None = None  # that started it
     exception_count: int = 0
+    current_run_source: str = "continue_as_new_lineage"  # or run_order_fallback: its row names another run
+    determinism_source: str = "unavailable"  # live_definition | definition_drift | unavailable
 
     @property
     def open_wait_count(self) -> int:

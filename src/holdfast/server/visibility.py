@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from holdfast.server.control.views import BUCKETS
+from holdfast.protocol.detail import BUCKETS
 from holdfast.server.problems import Problem
 
 if TYPE_CHECKING:

@@ -63,6 +63,7 @@ class Loaded(NamedTuple):
     run: RunRow | None
     history: list[Recorded]
     tasks: list[Task]
+    drifted: bool = False  # its row names another run than its newest, which this is
 
 
 class StoredSend(NamedTuple):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from msgspec import Struct
 from msgspec.structs import replace
 
+from holdfast.kernel.agenda import late
 from holdfast.kernel.feature import Feature
 from holdfast.kernel.features import workflow_task
 from holdfast.kernel.message import Message
@@ -42,17 +43,20 @@ class Reconciled(Struct, frozen=True, kw_only=True):
     released: list[str]
     dropped: list[str]
     revived: list[str]
+    woken: bool = False  # its wake was lost
 
     @property
     def changed(self) -> bool:
-        return bool(self.restored or self.released or self.dropped or self.revived)
+        return bool(self.restored or self.released or self.dropped or self.revived or self.woken)
 
 
 def reconcile(turn: Turn, message: Reconcile) -> None:
     flow = turn.flow
+    # What this turn has decided before is not in the row yet, and no loss.
+    woken = not turn.events and late(flow.next_wake, turn.machine.agenda.next_wake(flow))
     turn.machine.bear(turn)
     expected = turn.machine.expect(flow).tasks
-    result = Reconciled(restored=[], released=[], dropped=[], revived=[])
+    result = Reconciled(restored=[], released=[], dropped=[], revived=[], woken=woken)
     for id, task in list(flow.tasks.items()):
         if id not in expected:
             turn.drop(id)

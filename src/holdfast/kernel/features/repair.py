@@ -8,6 +8,7 @@ from holdfast.kernel.event import Event, Recorded
 from holdfast.kernel.feature import Feature
 from holdfast.kernel.features.intake import Commanded, Commanding, accept, admitted, cause
 from holdfast.kernel.features.reconcile import Reconcile, Reconciled, reconcile
+from holdfast.kernel.features.timer import Timers
 from holdfast.kernel.state import Run
 from holdfast.kernel.turn import Turn
 
@@ -48,18 +49,28 @@ def repair(turn: Turn, message: Repair) -> None:
     outcome = "repair_dispatched" if done.changed else "repair_not_needed"
     command = accept(turn, message, outcome)
     turn.reply = Repaired(command=turn.reply, work=done)
-    first = next((id for id in (*done.restored, *done.revived, *done.released) if id in turn.flow.tasks), None)
+    task_id, task_type = _repaired(turn, done)
     turn.record_as(
         RepairRequested(
             workflow_command_id=command.id,
             outcome=outcome,
             liveness_state=message.liveness_state,
             wait_kind=message.wait_kind,
-            task_id=first,
-            task_type=None if first is None else turn.flow.tasks[first].kind,
+            task_id=task_id,
+            task_type=task_type,
         ),
         cause(command),
     )
+
+
+def _repaired(turn: Turn, done: Reconciled) -> tuple[str | None, str | None]:
+    """The task that moves the run again; a timer is none, and is shown as one."""
+    for id in (*done.restored, *done.revived, *done.released):
+        if id in turn.flow.tasks:
+            return id, turn.flow.tasks[id].kind
+    pending = turn.run.part(Timers).pending.values() if done.woken else ()
+    first = min(pending, key=lambda timer: timer.fire_at, default=None)
+    return (None, None) if first is None else (first.timer_id, "timer")
 
 
 def _requested(run: Run, event: RepairRequested, entry: Recorded) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from holdfast.kernel.agenda import late
 from holdfast.kernel.event import Event
 from holdfast.kernel.features import pause
 from holdfast.kernel.features.activity import Activities
@@ -79,9 +80,12 @@ def liveness(machine: Machine, flow: Workflow, now: Micros) -> str:
     for task in flow.tasks.values():
         if task.block is not None and task.block.replay_blocked:
             return "workflow_replay_blocked"
-    for id, wanted in machine.expect(flow).tasks.items():
+    expected = machine.expect(flow)
+    for id, wanted in expected.tasks.items():
         if id not in flow.tasks:
             return "activity_running_without_task" if wanted.state == "leased" else "repair_needed"
+    if late(flow.next_wake, expected.next_wake):
+        return "repair_needed"
     tasks = sorted(flow.tasks.values(), key=lambda t: (t.state != "leased", t.available_at))
     if any(task.until is not None and task.until <= now for task in tasks):
         return "repair_needed"
@@ -95,6 +99,18 @@ def liveness(machine: Machine, flow: Workflow, now: Micros) -> str:
     for task in activities or tasks:
         return f"{task.kind}_task_{'leased' if task.state == 'leased' else 'ready'}"
     return "timer_scheduled" if run.part(Timers).pending else "repair_needed"
+
+
+def missing(machine: Machine, flow: Workflow) -> list[Task]:
+    """The tasks that history expects and that no row stands for, as a repair would bring them back.
+
+    A running activity is none of them: its worker is at it, with or without a row.
+    """
+    run = flow.run
+    if run is None or not run.open:
+        return []
+    expected = machine.expect(flow).tasks
+    return [task for id, task in expected.items() if id not in flow.tasks and task.state != "leased"]
 
 
 def transport_state(task: Task, now: Micros, paused: bool = False) -> str:

@@ -16,6 +16,7 @@ from holdfast.kernel.state import Run, Workflow
 from holdfast.kernel.values import CODEC, Routing, execution_id, valid_id
 from holdfast.kernel.views.activities import ActivityView, activities
 from holdfast.protocol import requests as ask
+from holdfast.protocol.detail import BUCKETS
 from holdfast.protocol.history import iso
 from holdfast.protocol.payloads import arguments, envelope
 from holdfast.protocol.task_commands.base import WireRetry
@@ -23,7 +24,7 @@ from holdfast.protocol.tasks import after_token, optional_iso, page_token
 from holdfast.server.auth import OPERATOR
 from holdfast.server.call import Call
 from holdfast.server.control.starting import Name, Timeout
-from holdfast.server.control.views import BUCKETS, bucket
+from holdfast.server.control.views import bucket
 from holdfast.server.problems import Problem, invalid
 from holdfast.server.routing import Answer, Route
 from holdfast.server.server import Server

@@ -11,6 +11,7 @@ from holdfast.kernel.features.close import WorkflowCompleted
 from holdfast.kernel.features.memo import MemoUpserted
 from holdfast.kernel.features.start import WorkflowStarted
 from holdfast.kernel.values import CODEC, SECOND
+from holdfast.protocol.detail import BUCKET_OF
 from holdfast.protocol.history import iso
 from holdfast.protocol.payloads import decoded, envelope
 from holdfast.protocol.requests import Description
@@ -21,16 +22,9 @@ if TYPE_CHECKING:
     from holdfast.server.call import Call
     from holdfast.server.server import Server
 
-BUCKETS: dict[str, tuple[str, ...]] = {
-    "running": ("pending", "running", "waiting"),
-    "completed": ("completed",),
-    "failed": ("failed", "cancelled", "terminated"),
-}
-_BUCKET_OF = {status: bucket for bucket, statuses in BUCKETS.items() for status in statuses}
-
 
 def bucket(status: str) -> str:
-    return _BUCKET_OF.get(status, "running")
+    return BUCKET_OF.get(status, "running")
 
 
 def listed(row: RunRow) -> dict[str, Any]:

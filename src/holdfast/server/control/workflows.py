@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.protocol import requests as ask
+from holdfast.protocol.detail import BUCKETS
 from holdfast.protocol.tasks import after_token, page_token
 from holdfast.server.auth import OPERATOR
 from holdfast.server.call import Call
-from holdfast.server.control.views import BUCKETS, described, found_run, listed, run_of_workflow
+from holdfast.server.control.views import described, found_run, listed, run_of_workflow
 from holdfast.server.discovery import STATUS_ALIASES
 from holdfast.server.problems import invalid
 from holdfast.server.routing import Route

@@ -15,7 +15,7 @@ from typing import IO, Any, TypeVar
 from holdfast.kernel.decision import Decision, RunRow
 from holdfast.kernel.event import Event, HistoryDamaged
 from holdfast.store import Applied, Entry, Loaded, Now, RunFilter, StoreError, Unavailable, at_once
-from holdfast.store.reading import Found, Reading, loaded, named
+from holdfast.store.reading import POINTER, Found, Reading, found_by_order, loaded, named
 from holdfast.store.rows import run as run_row
 from holdfast.store.sql import queries
 from holdfast.store.sqlite import forks
@@ -172,11 +172,18 @@ class SqliteStore(Reading):
         if not found:
             return None
         tasks = [body for (body,) in self._all("load_tasks", key)]
-        run: int | None = found[0][5]
-        if run is None:
-            return loaded(self._kinds, found[0], tasks, None, ())
-        row = self._all("run_by_key", run)
-        return loaded(self._kinds, found[0], tasks, row[0] if row else None, self._all("history", run, 0, 1 << 62))
+        run: int | None = found[0][POINTER]
+        row = () if run is None else self._all("run_by_key", run)
+        try:
+            return loaded(self._kinds, found[0], tasks, row[0] if row else None, self._events(run))
+        except HistoryDamaged:
+            newest = self._all("newest_run", key)
+            if not newest or newest[0][0] == run:
+                raise
+            return found_by_order(self._kinds, found[0], tasks, newest[0], self._events(newest[0][0]))
+
+    def _events(self, run: int | None) -> Found:
+        return () if run is None else self._all("history", run, 0, 1 << 62)
 
     @at_once
     def runs(self, where: RunFilter) -> list[RunRow]:

@@ -99,6 +99,15 @@ select key, workflow, run_id, number, namespace, workflow_id, workflow_type, sta
 from run
 where key = ?
 
+-- name: newest_run
+-- Asked only for an instance whose row does not name it.
+select key, workflow, run_id, number, namespace, workflow_id, workflow_type, status, closed_reason, queue, connection,
+  compatibility, business_key, labels, search_attributes, started_at, closed_at, length, archived_at
+from run
+where workflow = ?
+order by number desc
+limit 1
+
 -- name: runs
 select key, workflow, run_id, number, namespace, workflow_id, workflow_type, status, closed_reason, queue, connection,
   compatibility, business_key, labels, search_attributes, started_at, closed_at, length, archived_at
