@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import pytest
 from durable_workflow.history_bundle_verify import verify_bundle
 
-from .kit import Api, serving
+from .kit import Api, detail, serving, sql
 
 DAY = 86_400
 
@@ -121,6 +123,105 @@ async def test_a_repair_pass_restores_what_history_expects() -> None:
         partial = await api.control("POST", "/system/repair/pass", {"run_ids": ["nowhere"], "instance_id": "kept"})
         assert partial.status_code == 207
         assert partial.json()["existing_task_failures"] == [{"run_id": "nowhere", "reason": "run_not_found"}]
+
+
+@pytest.mark.contract("REPAIR-22")
+async def test_the_repair_policy_is_what_the_settings_say() -> None:
+    chosen = {
+        "task_repair_redispatch_after_seconds": 30,
+        "task_repair_loop_throttle_seconds": 20,
+        "task_repair_scan_limit": 1,
+        "task_repair_failure_backoff_max_seconds": 4,
+    }
+    async with serving(**chosen) as api:
+        await api.register()
+        metrics = (await api.control("GET", "/system/operator-metrics")).json()["operator_metrics"]
+        assert {f"task_repair_{name}": metrics["repair_policy"][name] for name in (n[12:] for n in chosen)} == chosen
+        assert (await api.control("GET", "/system/repair")).json()["policy"] == metrics["repair_policy"]
+        for id in ("first", "second"):
+            await api.start(id)
+        sql(api, "delete from task")
+        api.server.engine.matching.forget_tasks()
+        await api.world.advance(19)
+        assert await api.poll() is None, "it does not look before its time"
+        done = (await api.control("POST", "/system/repair/pass", {})).json()
+        assert done["repaired_missing_tasks"] == 1, "one at a time"
+        first = await api.poll()
+        await api.fail(first, message="no such module")
+        await api.world.advance(2)  # the sweep brings the other one
+        second = await api.poll()
+        assert {first["workflow_id"], second["workflow_id"]} == {"first", "second"}
+        await api.complete(second, {"type": "complete_workflow"})
+        for _ in range(3):
+            await api.world.advance(4)  # at most
+            await api.fail(await api.poll(), message="no such module")
+        await api.start("unheard")
+        api.server.engine.matching.forget_tasks()
+        await api.world.advance(29)
+        found = (await api.control("GET", "/system/repair")).json()["candidates"]
+        waiting = found["existing_task_candidates"]
+        await api.world.advance(2)
+        found = (await api.control("GET", "/system/repair")).json()["candidates"]
+        assert found["existing_task_candidates"] == waiting + 1
+
+
+@pytest.mark.contract("REPAIR-23")
+async def test_a_task_that_fails_again_and_again_waits_longer_and_says_so() -> None:
+    async with serving() as api:
+        await api.register()
+        await api.start()
+        await api.fail(await api.poll(), message="no such module")
+        (task,) = (await detail(api))["tasks"]
+        assert (task["transport_state"], task["last_error"]) == ("repair_backoff", "no such module")
+        answer = (await api.control("POST", "/workflows/o-1/repair", {})).json()
+        assert answer["outcome"] == "repair_dispatched", "the first time at once, if somebody asks"
+        waits: list[float] = []
+        for _ in range(6):
+            await api.fail(await api.poll(), message="no such module")
+            sql(api, "delete from notice")  # and forget everything that is only in memory
+            (task,) = (await detail(api))["tasks"]
+            assert task["transport_state"] == "repair_backoff"
+            assert await api.poll() is None
+            due = datetime.fromisoformat(task["repair_available_at"]).timestamp()
+            waits.append(due - api.world.now() / 1_000_000)
+            await api.world.advance(waits[-1])
+        assert waits == [6, 12, 24, 48, 60, 60]
+        assert (await api.poll())["workflow_id"] == "o-1"
+
+
+@pytest.mark.contract("REPAIR-24", "METRIC-08")
+async def test_a_busy_queue_does_not_take_all_places_of_a_pass() -> None:
+    async with serving() as api:
+        await api.register()
+        await api.register("far-1", "far")
+        for number in range(40):
+            await api.start(f"near-{number}")
+        await api.start("far", task_queue="far")
+        sql(api, "delete from task")
+        api.server.engine.matching.forget_tasks()
+        metrics = (await api.control("GET", "/system/operator-metrics")).json()["operator_metrics"]["repair"]
+        assert (metrics["missing_task_candidates"], metrics["selected_missing_task_candidates"]) == (41, 25)
+        assert metrics["missing_task_scan_limit_reached"]
+        scopes = [
+            (one["queue"], one["candidates"], one["selected_missing_task_candidates"]) for one in metrics["scopes"]
+        ]
+        assert scopes == [("q", 40, 24), ("far", 1, 1)]
+        done = (await api.control("POST", "/system/repair/pass", {})).json()
+        assert (done["selected_missing_task_candidates"], done["repaired_missing_tasks"]) == (25, 25)
+        assert (await api.poll("workflow", "far-1", "far"))["workflow_id"] == "far"
+
+
+@pytest.mark.contract("REPAIR-25")
+async def test_who_recovers_a_task_need_not_be_able_to_run_it_and_who_claims_it_must() -> None:
+    async with serving() as api:  # no workflow type is known to a server
+        await api.register("old", build_id="b1")
+        await api.register("new", build_id="b2")
+        await api.start(build_id="b1")
+        sql(api, "delete from task")
+        api.server.engine.matching.forget_tasks()
+        await api.world.advance(6)
+        assert await api.poll("workflow", "new", build_id="b2") is None
+        assert (await api.poll("workflow", "old", build_id="b1"))["workflow_id"] == "o-1"
 
 
 async def test_activity_timeouts_are_told_by_the_engine_itself() -> None:

@@ -36,8 +36,11 @@ PAGE = 500
 
 
 class Recovery:
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, overdue: Micros | None = None, every: Micros | None = None) -> None:
+        """`overdue`: how long a task may be ready in no lane; `every`: the pause between two sweeps."""
         self._engine = engine
+        self._overdue = overdue or OVERDUE
+        self._pause = every or SWEEP
         self._alarms: dict[str, Alarm] = {}
         self._intervals: dict[str, Micros] = {}
         self._turns: dict[str, asyncio.Task[Any]] = {}
@@ -113,7 +116,7 @@ class Recovery:
         self._term += 1
         self._engine.holder = True
         self._forget_guest_state()
-        self._every("sweep", SWEEP, self._sweep_in_turn)
+        self._every("sweep", self._pause, self._sweep_in_turn)
         self._every("ask", ASK, self._ask)
         self._unheard = True
         await self._come_up()
@@ -267,10 +270,10 @@ class Recovery:
 
     async def _sweep_in_turn(self) -> None:
         if self.rests():
-            self._intervals["sweep"] = SWEEP
+            self._intervals["sweep"] = self._pause
         elif self._engine.down is None:
             quiet = await self.sweep()
-            self._intervals["sweep"] = min(self._intervals["sweep"] * 2, SWEEP_IDLE) if quiet else SWEEP
+            self._intervals["sweep"] = min(self._intervals["sweep"] * 2, SWEEP_IDLE) if quiet else self._pause
 
     async def sweep(self) -> bool:
         """Look for what should move and does not, a page at a time; whether all of it was read and there is nothing."""
@@ -291,7 +294,7 @@ class Recovery:
         held = self._held()
         found = [t for t in await engine.store.leased() if t.until is None and t.id not in held]
         page = await engine.store.ready(PAGE, self._ready_from)
-        more = len(page) == PAGE and page[-1].available_at <= engine.world.now() - OVERDUE
+        more = len(page) == PAGE and page[-1].available_at <= engine.world.now() - self._overdue
         self._ready_from = (page[-1].available_at, page[-1].workflow, page[-1].id) if more else None
         found += [task for task in page if self.unoffered(task)]
         return found
@@ -299,7 +302,7 @@ class Recovery:
     def unoffered(self, task: Task) -> bool:
         """Whether a task has been ready for a while, and no lane has it: its wake-up was lost."""
         engine = self._engine
-        overdue = task.state == "ready" and task.available_at <= engine.world.now() - OVERDUE
+        overdue = task.state == "ready" and task.available_at <= engine.world.now() - self._overdue
         return overdue and engine.holder and not engine.matching.knows(task.id) and not self._withheld(task)
 
     def _withheld(self, task: Task) -> bool:

@@ -55,7 +55,7 @@ from holdfast.kernel.send import Parcel
 from holdfast.kernel.state import Run, Workflow
 from holdfast.kernel.task import Lease, Task
 from holdfast.kernel.turn import Turn, grown
-from holdfast.kernel.values import Ids, Micros
+from holdfast.kernel.values import SECOND, Ids, Micros
 
 FEATURES: tuple[Feature, ...] = (
     start.FEATURE,
@@ -106,9 +106,16 @@ def nobody(what: Task | Run) -> None:
 
 
 class Machine:
-    def __init__(self, features: Iterable[Feature] = FEATURES, limits: Limits | None = None) -> None:
+    def __init__(
+        self,
+        features: Iterable[Feature] = FEATURES,
+        limits: Limits | None = None,
+        failure_backoff: Micros = 60 * SECOND,
+    ) -> None:
+        """`failure_backoff`: the longest pause before a failed workflow task is tried again."""
         features = tuple(features)
         self.limits = limits or Limits()
+        self.failure_backoff = failure_backoff
         self._decide = _merge(features, lambda f: f.decide)
         self.commands: dict[type[Any], CommandRule] = _merge(features, lambda f: f.commands)
         self._evolve = _merge(features, lambda f: f.evolve)

@@ -202,6 +202,9 @@ def shown_task(view: TaskView, run_id: str, views: Iterable[ActivityView]) -> di
         "leased_at": None if task.leased_at is None else iso(task.leased_at),
         "lease_expires_at": None if task.until is None else iso(task.until),
         "available_at": iso(task.available_at),
+        "repair_count": task.repair_count,
+        "repair_available_at": None if task.repair_available_at is None else iso(task.repair_available_at),
+        "last_error": None if task.block is None else task.block.message,
         "created_at": iso(task.created_at),
     }
 

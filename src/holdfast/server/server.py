@@ -53,14 +53,19 @@ class Server:
 
     async def __aenter__(self) -> Self:
         world = self._world() if self._world is not None else AsyncioWorld(asyncio.get_running_loop())
-        machine = Machine()
+        settings = self.settings
+        machine = Machine(failure_backoff=settings.task_repair_failure_backoff_max_seconds * SECOND)
         path = self.settings.database
         self._commits = world.pool(1, "holdfast-commit")
         offload = None if path == ":memory:" or self._world is not None else self._commits.submit
         self.store = await open_store(path, machine.kinds, offload)
         self.engine = Engine(world, self.store, machine)
         self.admission = self.engine.matching.admission = Admission(self.engine, self.settings)
-        self.recovery = Recovery(self.engine)
+        self.recovery = Recovery(
+            self.engine,
+            overdue=settings.task_repair_redispatch_after_seconds * SECOND,
+            every=settings.task_repair_loop_throttle_seconds * SECOND,
+        )
         self.cadence = Cadence(self.settings, world.now)
         self.recovery.rests = self.cadence.rests
         self.recovery.on_sweep.append(self.cadence.swept)

@@ -88,6 +88,11 @@ class Settings(Struct, frozen=True, kw_only=True):
     query_timeout_seconds: Seconds = 10
     query_task_max_pending_per_queue: Annotated[int, Meta(ge=1, le=10_000)] = 1024
 
+    task_repair_redispatch_after_seconds: Annotated[int, Meta(ge=1, le=3600)] = 3
+    task_repair_loop_throttle_seconds: Annotated[int, Meta(ge=1, le=3600)] = 5
+    task_repair_scan_limit: Annotated[int, Meta(ge=1, le=1000)] = 25
+    task_repair_failure_backoff_max_seconds: Annotated[int, Meta(ge=3, le=600)] = 60
+
     v2_matching_role_queue_wake: bool = True
     wake_signal_ttl_seconds: Count = 60
 

@@ -53,7 +53,8 @@ class Reconciled(Struct, frozen=True, kw_only=True):
 def reconcile(turn: Turn, message: Reconcile) -> None:
     flow = turn.flow
     # What this turn has decided before is not in the row yet, and no loss.
-    woken = not turn.events and late(flow.next_wake, turn.machine.agenda.next_wake(flow))
+    fresh = not (turn.events or turn.touched or turn.commands)
+    woken = fresh and late(flow.next_wake, turn.machine.agenda.next_wake(flow))
     turn.machine.bear(turn)
     expected = turn.machine.expect(flow).tasks
     result = Reconciled(restored=[], released=[], dropped=[], revived=[], woken=woken)

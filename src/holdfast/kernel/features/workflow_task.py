@@ -26,7 +26,8 @@ from holdfast.kernel.turn import Turn
 from holdfast.kernel.values import LEASE, SECOND, Micros, update_task_id, workflow_task_id
 
 WAITING_FOR_HISTORY = "WorkflowTaskWaitingForHistory"
-BACKOFF = (3 * SECOND, 60 * SECOND)
+BACKOFF = 3 * SECOND  # doubled with every failure
+LONGEST = 600 * SECOND  # that anybody may set as its end
 
 
 class CompleteWorkflowTask(Message, frozen=True, kw_only=True):
@@ -237,7 +238,7 @@ def fail(turn: Turn, message: FailWorkflowTask) -> None:
         turn.act_for(NO_CONTEXT)
         _close(turn, task)
     else:
-        backoff = _pause(task.repair_count)
+        backoff = min(_pause(task.repair_count), turn.machine.failure_backoff)
         turn.due = None
         turn.put(
             replace(
@@ -445,7 +446,7 @@ def _repair_armed(flow: Workflow, task_id: str) -> Micros | None:
 
 
 def _pause(failures: int) -> Micros:
-    return min(BACKOFF[0] << min(failures, 5), BACKOFF[1])
+    return min(BACKOFF << min(failures, 10), LONGEST)
 
 
 def _repair_length(flow: Workflow, task_id: str) -> Micros:

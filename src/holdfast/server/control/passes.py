@@ -7,13 +7,12 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from holdfast.engine import recovery
 from holdfast.kernel.decision import RunRow
 from holdfast.kernel.features.activity import Activities
 from holdfast.kernel.features.deadline import Due
-from holdfast.kernel.features.workflow_task import BACKOFF
-from holdfast.kernel.values import SECOND, Micros, execution_id, run_of
+from holdfast.kernel.values import Micros, execution_id, run_of
 from holdfast.protocol.history import iso
+from holdfast.server import repair
 from holdfast.server.auth import ADMIN
 from holdfast.server.call import Call
 from holdfast.server.problems import Problem
@@ -41,53 +40,13 @@ class TimeoutBody(Struct, frozen=True, kw_only=True):
     limit: Limit = SCAN
 
 
-class _Candidates(Struct, frozen=True):
-    """Instances of one namespace that do not move as their history expects."""
-
-    missing: list[int]
-    existing: list[Any]
-
-
-async def _candidates(server: Server, namespace: str) -> _Candidates:
-    store = server.engine.store
-    missing: list[int] = []
-    after: int | None = 0
-    while after is not None and len(missing) < SCAN:
-        page, after = await store.suspects(after, recovery.PAGE)
-        for key in page:
-            loaded = await store.load(key)
-            if loaded is not None and loaded.row.namespace == namespace:
-                missing.append(key)
-    found = [*await server.recovery.stuck(), *await store.failed()]
-    return _Candidates(missing[:SCAN], [task for task in found if task.routing.namespace == namespace][:SCAN])
-
-
 async def repair_status(server: Server, call: Call) -> dict[str, Any]:
     """What a repair pass would look at."""
-    found = await _candidates(server, call.namespace)
-    scopes = Counter((t.routing.connection, t.routing.queue, t.routing.compatibility) for t in found.existing)
-    oldest = min((task.available_at for task in found.existing), default=None)
-    total = len(found.missing) + len(found.existing)
+    found = await repair.candidates(server, call.namespace)
     return {
         "namespace": call.namespace,
-        "policy": {
-            "redispatch_after_seconds": recovery.OVERDUE // SECOND,
-            "loop_throttle_seconds": recovery.SWEEP // SECOND,
-            "scan_limit": SCAN,
-            "scan_strategy": "instances_in_order",
-            "failure_backoff_max_seconds": BACKOFF[1] // SECOND,
-        },
-        "candidates": {
-            "total_candidates": total,
-            "existing_task_candidates": len(found.existing),
-            "missing_task_candidates": len(found.missing),
-            "scan_pressure": total >= SCAN,
-            "oldest_task_available_at": None if oldest is None else iso(oldest),
-            "scopes": [
-                {"connection": connection, "queue": queue, "compatibility": marker, "candidates": count}
-                for (connection, queue, marker), count in scopes.items()
-            ],
-        },
+        "policy": repair.policy(server.settings),
+        "candidates": repair.pressure(found, server.settings.task_repair_scan_limit, server.now),
     }
 
 
@@ -105,13 +64,17 @@ async def repair_pass(server: Server, call: Call) -> Answer:
             retryable=True,
             retry_after_seconds=1,
         )
-    found = await _candidates(server, call.namespace)
-    missing, existing = list(found.missing), [task.workflow for task in found.existing]
+    found = await repair.candidates(server, call.namespace)
     failures: list[dict[str, Any]] = []
     if body.run_ids is not None or body.instance_id is not None:
         named = await _named(server, call.namespace, body, failures)
-        missing = [key for key in missing if key in named]
-        existing = [key for key in named if key not in missing]
+        lost = {candidate.workflow for candidate in found.missing}
+        missing = [key for key in named if key in lost]
+        existing = [key for key in named if key not in lost]
+    else:
+        limit = server.settings.task_repair_scan_limit
+        missing = [candidate.workflow for candidate in repair.fair(found.missing, limit)]
+        existing = [candidate.workflow for candidate in repair.fair(found.existing, limit)]
     moved = {key: server.recovery.look_again(key) for key in dict.fromkeys([*missing, *existing])}
     repaired = sum(moved.values())
     if body.sweep_owner is not None:

@@ -6,6 +6,7 @@ from typing import Any
 
 from holdfast.kernel.values import SECOND
 from holdfast.protocol.history import iso
+from holdfast.server import repair
 from holdfast.server.auth import OPERATOR
 from holdfast.server.call import Call
 from holdfast.server.discovery import matching_role
@@ -14,12 +15,12 @@ from holdfast.server.server import Server
 
 
 async def operator_metrics(server: Server, call: Call) -> dict[str, Any]:
-    return {"namespace": call.namespace, "operator_metrics": _metrics(server, call.namespace)}
+    return {"namespace": call.namespace, "operator_metrics": await _metrics(server, call.namespace)}
 
 
 async def health(server: Server, call: Call) -> Answer:
     """Findings about this namespace, worst first."""
-    metrics = _metrics(server, call.namespace)
+    metrics = await _metrics(server, call.namespace)
     findings: list[dict[str, Any]] = []
     if server.engine.down is not None:
         findings.append({"severity": "error", "code": "database_unavailable", "message": str(server.engine.down)})
@@ -43,7 +44,7 @@ async def health(server: Server, call: Call) -> Answer:
     return Answer(body, 503 if worst == "error" else 200)
 
 
-def _metrics(server: Server, namespace: str) -> dict[str, Any]:
+async def _metrics(server: Server, namespace: str) -> dict[str, Any]:
     now = server.now
     backlog = {place: since for place, since in server.engine.matching.backlog().items() if place[1] == namespace}
     waiting = [at for since in backlog.values() for at in since]
@@ -57,6 +58,10 @@ def _metrics(server: Server, namespace: str) -> dict[str, Any]:
     ]
     return {
         "matching_role": matching_role(server),
+        "repair_policy": repair.policy(server.settings),
+        "repair": repair.pressure(
+            await repair.candidates(server, namespace), server.settings.task_repair_scan_limit, now
+        ),
         "backlog": {
             "runnable_tasks": len(waiting),
             "oldest_ready_at": iso(min(waiting)) if waiting else None,
