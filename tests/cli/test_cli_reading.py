@@ -232,3 +232,20 @@ def test_help_has_examples_and_version_is_known(place: Place) -> None:
     assert place.ask("--version").stdout.strip().endswith(__version__)
     assert place.ask().returncode == 0
     assert "dw dev shop.py" in place.ask().stdout
+
+
+@pytest.mark.contract("EXPORT-01")
+def test_an_export_of_a_file_is_what_the_app_exports(place: Place) -> None:
+    with Holdfast(place.directory / "holdfast.db", [counted]) as app:
+        app.execute(counted, "count-1", 1)
+        exported = app.handle(counted, "count-1").export()
+        first = app.list(workflow_id="count-1")[-1].run_id
+    assert place.ask("export", "count-1", "-o", "c.json").stdout == ""
+    for text in ((place.directory / "c.json").read_text(), place.ask("export", "count-1").stdout):
+        again = json.loads(text)
+        for name in exported.keys() - {"exported_at", "integrity", "selected_run"}:
+            assert again[name] == exported[name], name
+    earlier = json.loads(place.ask("export", "count-1", "--run", first).stdout)
+    assert (earlier["workflow"]["run_number"], earlier["history_events"][-1]["type"]) == (1, "WorkflowContinuedAsNew")
+    assert "nobody" in mistaken(place.ask("export", "nobody"), 1)
+    assert "nonsense" in mistaken(place.ask("export", "count-1", "--run", "nonsense"), 1)

@@ -442,7 +442,7 @@ class Auditor:
         assert run is not None
         about = loaded.row.workflow_id
         commands = self.sim.disk.commands.get(run.workflow, [])
-        text = canonical(bundle(run, loaded.history, commands, loaded.tasks, loaded.history[-1].at))
+        text = canonical(bundle(run, loaded.history, commands, loaded.history[-1].at))
         read = exports.read(text, self.machine.kinds)
         events = [(e.sequence, e.at, e.event, exports.said(e.context)) for e in loaded.history]
         back = [(e.sequence, e.at, e.event, e.context) for e in read]

@@ -18,6 +18,7 @@ COMMANDS = {
     "list": "holdfast.cli.listing",
     "describe": "holdfast.cli.describe",
     "history": "holdfast.cli.history",
+    "export": "holdfast.cli.export",
     "signal": "holdfast.cli.talk:signal",
     "update": "holdfast.cli.talk:update",
     "query": "holdfast.cli.talk:query",
@@ -30,6 +31,7 @@ COMMANDS = {
     "repair-pass": "holdfast.cli.repair_pass",
     "schedule": "holdfast.cli.schedule",
     "server": "holdfast.cli.server",
+    "system:operator-metrics": "holdfast.cli.system:operator_metrics",
     "token": "holdfast.cli.token",
     "worker": "holdfast.cli.worker",
 }

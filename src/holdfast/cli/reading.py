@@ -17,6 +17,7 @@ from holdfast.engine.recovery import Recovery
 from holdfast.engine.world import AsyncioWorld
 from holdfast.kernel.decision import RunRow
 from holdfast.kernel.machine import Machine
+from holdfast.protocol.export import exporter
 from holdfast.protocol.requests import DescribeWorkflow, ListWorkflows, Request
 from holdfast.store.opening import open_store
 
@@ -46,7 +47,7 @@ class Reader:
         # An engine that is never started: it answers the reading verbs from disk.
         self.world = AsyncioWorld(self._loop)
         engine = Engine(self.world, self.store, machine)
-        self._operations = Operations(engine, Recovery(engine), AvroPayloads())
+        self._operations = Operations(engine, Recovery(engine), AvroPayloads(), exporter())
         return self
 
     def __exit__(

@@ -23,24 +23,29 @@ from holdfast.engine.streams import Streams
 from holdfast.engine.summary import describe
 from holdfast.engine.waiting import Waiting
 from holdfast.engine.watching import ENDED
-from holdfast.kernel.decision import Ended, RunRow
+from holdfast.kernel.decision import CommandRecord, Ended, RunRow
 from holdfast.kernel.event import Recorded
 from holdfast.kernel.features.start import Reserve, Reserved, Start, Started, check_id
 from holdfast.kernel.message import Refused
+from holdfast.kernel.values import Micros
 from holdfast.protocol import requests as ask
 from holdfast.store import RunFilter
 
 R = TypeVar("R")
 
+Exporter = Callable[[RunRow, list[Recorded], list[CommandRecord], Micros, ask.Description], str]
+"""Makes a file of a run: it reads payloads, which an engine does not."""
+
 
 class Operations:
     """One method, `call`, for every request."""
 
-    def __init__(self, engine: Engine, recovery: Recovery, payloads: Payloads) -> None:
+    def __init__(self, engine: Engine, recovery: Recovery, payloads: Payloads, written: Exporter) -> None:
         self._engine = engine
         self._access = Access(engine)
         self._waiting = Waiting(engine)
         self.streams = Streams(engine, self._access)
+        self._written = written
         recovery.on_foreign.append(self._waiting.look_around)
         self._table: dict[type[ask.Request[Any]], Callable[[Any], Awaitable[Any]]] = {
             ask.StartWorkflow: self.start,
@@ -50,6 +55,7 @@ class Operations:
             ask.DescribeWorkflow: self.describe,
             ask.ListWorkflows: self.list,
             ask.GetHistory: self.history,
+            ask.ExportHistory: self.export,
             **Commands(engine, recovery, self._access, self._waiting, payloads).table,
             **Schedules(engine, self._access).table,
             **self.streams.table,
@@ -197,6 +203,19 @@ class Operations:
                 limit=request.limit,
             )
         )
+
+    async def export(self, request: ask.ExportHistory) -> str:
+        found = await self.describe(ask.DescribeWorkflow(workflow_id=request.workflow_id, namespace=request.namespace))
+        store = self._engine.store
+        row = found.run
+        if request.run_id is not None and (row is None or row.run_id != request.run_id):
+            row = await store.run(request.run_id)
+            if row is None or (row.workflow_id, row.namespace) != (request.workflow_id, request.namespace):
+                raise Refused("run_not_found", f"there is no run {request.run_id!r}", run_id=request.run_id)
+        if row is None:
+            raise Refused("instance_not_started", f"workflow {request.workflow_id!r} has no run yet")
+        commands = [command for command in found.commands if command.run == row.key]
+        return self._written(row, await store.history(row.key), commands, self._engine.world.now(), found)
 
     async def history(self, request: ask.GetHistory) -> list[Recorded]:
         if request.run_id is not None:

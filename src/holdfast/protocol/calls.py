@@ -167,6 +167,7 @@ _PLAIN: dict[type[ask.Request[Any]], Any] = {
     ask.ReserveWorkflow: Reserved,
     ask.DescribeWorkflow: ask.Description,
     ask.ListWorkflows: list[RunRow],
+    ask.ExportHistory: str,
     tell.SignalWorkflow: Commanded,
     tell.SignalWithStart: StartedAndSignalled,
     tell.AppendMessage: Delivered,

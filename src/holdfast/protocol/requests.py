@@ -174,6 +174,14 @@ class GetHistory(Request[list[Recorded]], frozen=True, kw_only=True):
     limit: int | None = None
 
 
+class ExportHistory(Request[str], frozen=True, kw_only=True):
+    """A run (the current one unless named) as one verifiable file: its text, byte for byte as it was summed up."""
+
+    workflow_id: str
+    namespace: str = "default"
+    run_id: str | None = None
+
+
 # -- workers: workflow tasks
 
 

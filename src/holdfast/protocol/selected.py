@@ -25,6 +25,12 @@ _DECLARED = tuple(
 )
 
 
+PROJECTION_SOURCES = dict.fromkeys(
+    (f"{view}_projection_source" for view in ("waits", "timeline", "timers", "lineage")), "typed_history"
+)
+"""Views are folded whenever somebody looks; there is nothing stored that could be behind."""
+
+
 def selected(
     row: RunRow, history: list[Recorded], commands: list[CommandRecord], held: Description | None
 ) -> dict[str, Any]:

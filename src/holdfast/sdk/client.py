@@ -9,6 +9,7 @@ arguments come last and keep their types.
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Coroutine, Mapping, Sequence
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypedDict, TypeVar, Unpack, overload
@@ -248,6 +249,10 @@ class AsyncClient:
 
     async def history(self, id: str, run_id: str | None = None, *, after: int = 0) -> list[Recorded]:
         return await self.call(ask.GetHistory(workflow_id=id, namespace=self.namespace, run_id=run_id, after=after))
+
+    async def export(self, id: str, run_id: str | None = None) -> dict[str, Any]:
+        """A run with everything that is known of it, and a checksum over that: JSON to keep, send and verify."""
+        return json.loads(await self.call(ask.ExportHistory(workflow_id=id, namespace=self.namespace, run_id=run_id)))
 
     async def call(self, request: ask.Request[T]) -> T:
         """Send any request of the protocol."""

@@ -255,6 +255,10 @@ class AsyncHandle(Generic[R]):
     async def history(self, run_id: str | None = None) -> list[Recorded]:
         return await self._client.history(self.id, run_id or self._only)
 
+    async def export(self, run_id: str | None = None) -> dict[str, Any]:
+        """The run as one verifiable file."""
+        return await self._client.export(self.id, run_id or self._only)
+
     async def _update(
         self, update: Any, args: Sequence[Any], kwargs: Mapping[str, Any], wait_for: tell.WaitFor
     ) -> tell.UpdateStatus:

@@ -108,6 +108,10 @@ class Handle(Generic[R]):
     def history(self, run_id: str | None = None) -> list[Recorded]:
         return self._bridge.run(self._handle.history(run_id))
 
+    def export(self, run_id: str | None = None) -> dict[str, Any]:
+        """The run as one verifiable file."""
+        return self._bridge.run(self._handle.export(run_id))
+
     @overload
     def signal(self, signal: SignalMethod[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> None: ...
     @overload
@@ -291,6 +295,10 @@ class Client:
 
     def describe(self, id: str) -> ask.Description:
         return self._bridge.run(self._client.describe(id))
+
+    def export(self, id: str, run_id: str | None = None) -> dict[str, Any]:
+        """A run with everything that is known of it, and a checksum over that: JSON to keep, send and verify."""
+        return self._bridge.run(self._client.export(id, run_id))
 
     def list(
         self,

@@ -11,6 +11,7 @@ import msgspec
 from holdfast.kernel.event import HistoryDamaged
 from holdfast.kernel.message import Refused
 from holdfast.protocol.history import iso
+from holdfast.protocol.redaction import RedactionFailed
 from holdfast.store import StoreError, Unavailable
 
 log = logging.getLogger("holdfast.server")
@@ -108,6 +109,8 @@ def problem_of(error: Exception, where: str) -> Problem:
         case Unavailable():
             said = f"the database cannot be used now: {error}"
             return Problem(503, "storage_unavailable", said, retryable=True, retry_after_seconds=1)
+        case RedactionFailed():
+            return Problem(500, "export_redaction_failed", str(error))
         case HistoryDamaged():
             log.error("%s: %s", where, error)
             return Problem(500, "history_damaged", str(error))

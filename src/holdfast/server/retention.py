@@ -17,7 +17,7 @@ from holdfast.engine.world import Alarm
 from holdfast.kernel.decision import RunRow
 from holdfast.kernel.features.stream import StreamClosed
 from holdfast.kernel.values import SECOND, STREAMS, Micros
-from holdfast.protocol.export import bundle, canonical
+from holdfast.protocol.export import Exporting, bundle, canonical
 from holdfast.server.namespaces import Namespaces
 from holdfast.server.settings import Settings
 from holdfast.store import RunFilter, Unavailable
@@ -120,9 +120,9 @@ class Retention:
             return
         store = self._engine.store
         commands = [command for command in await store.commands(row.workflow) if command.run == row.key]
-        content = bundle(
-            row, await store.history(row.key), commands, [], self._engine.world.now(), self._settings.export_signing_key
-        )
+        # Signed like what is exported, and whole: it takes the place of the run.
+        how = Exporting(signing_key=self._settings.export_signing_key, key_id=self._settings.export_signing_key_id)
+        content = bundle(row, await store.history(row.key), commands, self._engine.world.now(), how=how)
         _write(Path(directory) / f"{row.namespace}-{row.run_id}.json", canonical(content))
 
     def _ring(self) -> None:

@@ -20,11 +20,14 @@ from holdfast.kernel.features.start import Definition
 from holdfast.kernel.machine import Machine
 from holdfast.kernel.task import Task
 from holdfast.kernel.values import SECOND, Micros, Routing
+from holdfast.protocol.export import exporter
 from holdfast.server.admission import Admission
 from holdfast.server.auth import Gate
 from holdfast.server.cadence import Cadence
 from holdfast.server.discovery import server_capabilities
+from holdfast.server.exporting import exporting
 from holdfast.server.kept import Kept
+from holdfast.server.metrics import Observer
 from holdfast.server.namespaces import Namespaces
 from holdfast.server.questions import Questions
 from holdfast.server.retention import Retention
@@ -43,6 +46,7 @@ class Server:
     def __init__(self, settings: Settings, world: Callable[[], World] | None = None) -> None:
         self.settings = settings
         self.gate = Gate(settings)
+        self._exporting = exporting(settings)
         self.capabilities = msgspec.Raw(msgspec.json.encode(server_capabilities(settings)))
         self.draining = False
         self.parked = 0
@@ -69,7 +73,7 @@ class Server:
         self.cadence = Cadence(self.settings, world.now)
         self.recovery.rests = self.cadence.rests
         self.recovery.on_sweep.append(self.cadence.swept)
-        self.operations = Operations(self.engine, self.recovery, AvroPayloads())
+        self.operations = Operations(self.engine, self.recovery, AvroPayloads(), exporter(self._exporting))
         self.namespaces = Namespaces(self.store, self.settings.default_namespace)
         self.workers = Workers(self.store, world.now, self.settings.worker_stale_after_seconds)
         self.rollouts = Rollouts(self.store)
@@ -84,6 +88,7 @@ class Server:
             self.settings.query_timeout_seconds,
             self.settings.query_task_max_pending_per_queue,
         )
+        self.observer = Observer(self)
         self.recovery.on_take_over.append(self._read_registries)
         self.stations = Desks()
         self.questions.desks = self.stations

@@ -59,6 +59,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     admin_token: str | None = None
     signature_key: str | None = None
     export_signing_key: str | None = None
+    export_signing_key_id: str | None = None
+    export_redactor: str | None = None  # module:function
 
     tls_certificate: str | None = None
     tls_key: str | None = None
@@ -87,6 +89,9 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     query_timeout_seconds: Seconds = 10
     query_task_max_pending_per_queue: Annotated[int, Meta(ge=1, le=10_000)] = 1024
+
+    continue_as_new_event_threshold: Limit = 10_000  # events of a run, from which on it should continue as new
+    continue_as_new_size_bytes_threshold: Limit = 5 << 20
 
     task_repair_redispatch_after_seconds: Annotated[int, Meta(ge=1, le=3600)] = 3
     task_repair_loop_throttle_seconds: Annotated[int, Meta(ge=1, le=3600)] = 5

@@ -94,6 +94,22 @@ class Entry(NamedTuple):
     body: bytes | None
 
 
+class Census(NamedTuple):
+    """How many runs there are of one kind."""
+
+    status: str
+    archived: bool
+    runs: int
+
+
+class Budget(NamedTuple):
+    """The histories of open runs: how many are over a threshold, the longest and the largest."""
+
+    over: int
+    events: int
+    size: int
+
+
 class RunFilter(Struct, frozen=True, kw_only=True):
     """Which runs to list; None matches everything. Newest first."""
 
@@ -204,6 +220,20 @@ class Store(Protocol):
     def runs(self, where: RunFilter) -> Awaitable[list[RunRow]]: ...
 
     def run(self, run_id: str) -> Awaitable[RunRow | None]: ...
+
+    def census(self, namespace: str) -> Awaitable[list[Census]]: ...
+
+    def event_types(self, namespace: str) -> Awaitable[dict[str, int]]:
+        """How often which event stands in the histories of open runs."""
+        ...
+
+    def budget(self, namespace: str, events: int, size: int) -> Awaitable[Budget]:
+        """Open runs with at least so many events or bytes; 0: whatever that is."""
+        ...
+
+    def sizes(self, runs: Sequence[int]) -> Awaitable[dict[int, int]]:
+        """The bytes of the histories of these runs."""
+        ...
 
     def commands(self, workflow: int) -> Awaitable[list[CommandRecord]]: ...
 

@@ -14,7 +14,7 @@ from holdfast.kernel.decision import CommandRecord, RunRow, WorkflowRow
 from holdfast.kernel.event import Event, HistoryDamaged, Recorded, restore, unpack_held
 from holdfast.kernel.task import Task
 from holdfast.kernel.values import Micros
-from holdfast.store import Entry, Loaded, Located, StoredSend, rows
+from holdfast.store import Budget, Census, Entry, Loaded, Located, StoredSend, rows
 from holdfast.store.rows import Row
 
 T = TypeVar("T")
@@ -77,6 +77,21 @@ class Reading(ABC):
 
     def run(self, run_id: str) -> Awaitable[RunRow | None]:
         return self._ask("run_by_id", (run_id,), lambda found: rows.run(found[0]) if found else None)
+
+    def census(self, namespace: str) -> Awaitable[list[Census]]:
+        return self._ask(
+            "census", (namespace,), lambda found: [Census(status, bool(kept), runs) for status, kept, runs in found]
+        )
+
+    def event_types(self, namespace: str) -> Awaitable[dict[str, int]]:
+        return self._ask("event_types", (namespace,), lambda found: {str(kind): int(count) for kind, count in found})
+
+    def budget(self, namespace: str, events: int, size: int) -> Awaitable[Budget]:
+        asked = (namespace, events or _EVERYTHING, size or _EVERYTHING)
+        return self._ask("budget", asked, lambda found: Budget(*(int(number or 0) for number in found[0])))
+
+    def sizes(self, runs: Sequence[int]) -> Awaitable[dict[int, int]]:
+        return self._ask("sizes", (",".join(map(str, runs)),), lambda found: {run: int(size) for run, size in found})
 
     def commands(self, workflow: int) -> Awaitable[list[CommandRecord]]:
         return self._ask("commands", (workflow,), lambda found: [rows.command(body) for (body,) in found])

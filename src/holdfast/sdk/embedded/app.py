@@ -18,6 +18,7 @@ from holdfast.kernel.features.start import Definition
 from holdfast.kernel.limits import Limits
 from holdfast.kernel.machine import Machine
 from holdfast.kernel.values import Routing
+from holdfast.protocol.export import exporter
 from holdfast.protocol.requests import Request
 from holdfast.sdk.client import AsyncClient
 from holdfast.sdk.embedded.host import EngineHost
@@ -146,7 +147,7 @@ class AsyncHoldfast(AsyncClient):
             self.engine.matching.executors.append(self.executor)
         self._deployed()
         self.engine.define = self._define
-        self._engine_room.operations = Operations(self.engine, self.recovery, AvroPayloads())
+        self._engine_room.operations = Operations(self.engine, self.recovery, AvroPayloads(), exporter())
         collector.relax()
         try:
             await self.recovery.start()

@@ -8,7 +8,7 @@ from holdfast.kernel.decision import RunRow
 from holdfast.kernel.views.activities import activities
 from holdfast.protocol import detail as show
 from holdfast.protocol import requests as ask
-from holdfast.protocol.selected import declared, selected
+from holdfast.protocol.selected import PROJECTION_SOURCES, declared, selected
 from holdfast.server.auth import OPERATOR
 from holdfast.server.call import Call
 from holdfast.server.control.views import described, found_run, run_of_workflow
@@ -48,6 +48,7 @@ async def _detail(server: Server, found: ask.Description, row: RunRow) -> dict[s
         run
         | parts
         | declared(history, held)
+        | PROJECTION_SOURCES
         | {
             "current_run_id": None if found.run is None else found.run.run_id,
             "current_run_source": found.current_run_source,

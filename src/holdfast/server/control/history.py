@@ -7,7 +7,7 @@ from typing import Any
 
 from holdfast.kernel.event import Recorded
 from holdfast.kernel.values import SECOND
-from holdfast.protocol.export import bundle, canonical
+from holdfast.protocol import requests as ask
 from holdfast.protocol.history import to_wire
 from holdfast.protocol.tasks import after_token, page_token
 from holdfast.server.auth import OPERATOR
@@ -57,12 +57,8 @@ async def _news(server: Server, call: Call, run: int, after: int, limit: int) ->
 async def export(server: Server, call: Call) -> Answer:
     """The whole run as one verifiable file. Sent as it was summed up, byte for byte."""
     row = await found_run(server, call)
-    store = server.engine.store
-    commands = [command for command in await store.commands(row.workflow) if command.run == row.key]
-    loaded = await store.load(row.workflow)
-    tasks = [] if loaded is None else [task for task in loaded.tasks if task.run == row.key]
-    content = bundle(row, await store.history(row.key), commands, tasks, server.now, server.settings.export_signing_key)
-    return Answer({}, raw=canonical(content))
+    asked = ask.ExportHistory(workflow_id=row.workflow_id, namespace=row.namespace, run_id=row.run_id)
+    return Answer({}, raw=(await server.operations.call(asked)).encode())
 
 
 def _shown(entry: Recorded, run_id: str) -> dict[str, Any]:

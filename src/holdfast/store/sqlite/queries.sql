@@ -113,6 +113,33 @@ select key, workflow, run_id, number, namespace, workflow_id, workflow_type, sta
   compatibility, business_key, labels, search_attributes, started_at, closed_at, length, archived_at
 from run
 
+-- name: census
+select status, archived_at is not null, count(*)
+from run
+where namespace = ?1
+group by 1, 2
+
+-- name: event_types
+select type, count(*)
+from event
+where run in (select key from run where namespace = ?1 and closed_at is null)
+group by type
+
+-- name: budget
+select count(*) filter (where events >= ?2 or size >= ?3), max(events), max(size)
+from (
+  select count(*) as events, sum(length(type) + length(body)) as size
+  from event
+  where run in (select key from run where namespace = ?1 and closed_at is null)
+  group by run
+) as history
+
+-- name: sizes
+select run, sum(length(type) + length(body))
+from event
+where run in (select value from json_each('[' || ?1 || ']'))
+group by run
+
 -- name: commands
 select body
 from command

@@ -1,0 +1,173 @@
+"""What operators watch: counted from what is on disk."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .kit import TOKEN, Api, blob, serving, sql
+
+RETRIED = {"max_attempts": 5, "backoff_seconds": [60]}
+
+
+async def metrics(api: Api) -> dict[str, Any]:
+    return (await api.control("GET", "/system/operator-metrics")).json()["operator_metrics"]
+
+
+async def load(api: Api) -> None:
+    """Known work: a run archived, one retrying an activity, one leased, two ready."""
+    await api.register()
+    for id in ("archived", "retrying", "leased", "ready-1", "ready-2"):
+        await api.start(id)
+        if id == "archived":
+            await api.complete(await api.poll(), {"type": "complete_workflow"})
+            await api.control("POST", "/workflows/archived/archive", {})
+        elif id == "retrying":
+            charge = {"type": "schedule_activity", "activity_type": "charge", "retry_policy": RETRIED}
+            await api.complete(await api.poll(), charge)
+            await api.activity("fail", await api.poll("activity"), failure={"message": "no"})
+        elif id == "leased":
+            await api.poll()
+
+
+@pytest.mark.contract("METRIC-02", "METRIC-03", "METRIC-04")
+async def test_runs_tasks_and_attempts_are_counted_from_disk(tmp_path: Path) -> None:
+    async with serving(store=f"sqlite:{tmp_path / 'm.db'}") as api:
+        await load(api)
+        found = await metrics(api)
+        assert (found["runs"]["archived"], found["runs"]["completed"], found["runs"]["running"]) == (1, 1, 4)
+        tasks = found["tasks"]
+        assert (tasks["ready_due"], tasks["delayed"], tasks["leased"], tasks["unhealthy"]) == (2, 1, 1, 0)
+        assert (found["backlog"]["runnable_tasks"], found["backlog"]["delayed_tasks"]) == (2, 1)
+        assert (found["activities"]["retrying"], found["activities"]["failed_attempts"]) == (1, 1)
+        before = found
+    async with serving(store=f"sqlite:{tmp_path / 'm.db'}") as api:
+        after = await metrics(api)
+        for section in ("runs", "tasks", "activities", "history"):
+            changed = {
+                name: (before[section][name], value)
+                for name, value in after[section].items()
+                if value != before[section][name] and "age" not in name
+            }
+            assert not changed, section
+
+
+@pytest.mark.contract("METRIC-05", "METRIC-06")
+async def test_what_does_not_move_is_counted_by_why() -> None:
+    async with serving() as api:
+        await api.register(build_id="b1")
+        await api.start("lease")
+        await api.poll(build_id="b1")
+        api.world._still += 301_000_000  # its lease is over, and the engine oversleeps
+        tasks = (await metrics(api))["tasks"]
+        assert (tasks["lease_expired"], tasks["unhealthy"]) == (1, 1)
+        await api.world.advance(1)
+        await api.complete(await api.poll(build_id="b1"), {"type": "complete_workflow"})
+
+        await api.start("unheard")
+        api.server.engine.matching.forget_tasks()
+        api.world._still += 4_000_000
+        tasks = (await metrics(api))["tasks"]
+        assert (tasks["dispatch_overdue"], tasks["unhealthy"]) == (1, 1)
+        await api.world.advance(6)
+        await api.fail(await api.poll(build_id="b1"), message="no such module")
+        found = await metrics(api)
+        assert (found["tasks"]["claim_failed"], found["runs"]["claim_failed"]) == (1, 1)
+
+        await api.start("lost")
+        key = "(select workflow from run where workflow_id = 'lost')"
+        assert sql(api, f"delete from task where workflow = {key}") == 1
+        await api.start("elsewhere", build_id="b9")
+        found = await metrics(api)
+        assert (found["runs"]["repair_needed"], found["runs"]["compatibility_blocked"]) == (1, 1)
+        assert found["backlog"]["repair_needed_runs"] == 1
+        assert found["backlog"]["compatibility_blocked_runs"] == 1
+
+
+@pytest.mark.contract("METRIC-07")
+async def test_workers_are_counted_with_the_build_that_is_wanted() -> None:
+    async with serving() as api:
+        await api.register("old", build_id="b1")
+        await api.register("new", build_id="b2")
+        await api.register("far", "other")
+        promoted = await api.control("POST", "/task-queues/q/build-ids/promote", {"build_id": "b2"})
+        assert promoted.status_code == 200, promoted.text
+        workers = (await metrics(api))["workers"]
+        assert (workers["active_workers"], workers["active_worker_scopes"]) == (3, 2)
+        assert workers["active_workers_supporting_required"] == 2
+        scope = next(one for one in workers["scopes"] if one["queue"] == "q")
+        assert scope == {
+            "queue": "q",
+            "required_compatibility": "b2",
+            "active_workers": 2,
+            "active_workers_supporting_required": 1,
+        }
+        await api.world.advance(600)
+        workers = (await metrics(api))["workers"]
+        assert (workers["active_workers"], workers["stale"]) == (0, 3)
+
+
+@pytest.mark.contract("METRIC-09")
+async def test_what_the_server_runs_on_is_shown(postgresql_url: str) -> None:
+    async with serving() as api:
+        backend = (await metrics(api))["backend"]
+        assert (backend["database"]["driver"], backend["database"]["durable"]) == ("sqlite", False)
+        assert backend["queue"]["leases"]
+        assert "cache" in backend
+    async with serving(store=postgresql_url, still=False) as api:
+        backend = (await metrics(api))["backend"]
+        assert (backend["database"]["driver"], backend["database"]["many_machines"]) == ("postgresql", True)
+
+
+@pytest.mark.contract("METRIC-10")
+async def test_histories_that_grow_too_long_are_counted() -> None:
+    async with serving(continue_as_new_event_threshold=5) as api:
+        await api.register()
+        await api.start("short")
+        await api.poll()
+        await api.start("long")
+        for _ in range(4):
+            await api.complete(await api.poll(), {"type": "record_side_effect", "result": blob("x" * 100)["blob"]})
+            await api.control("POST", "/workflows/long/signal/go", {"input": []})
+        history = (await metrics(api))["history"]
+        assert (history["continue_as_new_recommended_runs"], history["event_threshold"]) == (1, 5)
+        assert history["max_event_count"] == len(await api.history("long"))
+        assert history["max_size_bytes"] > 100
+        assert history["size_bytes_threshold"] == 5 << 20
+    async with serving(continue_as_new_size_bytes_threshold=50) as api:
+        await api.register()
+        await api.start("large", input=["x" * 100])
+        assert (await metrics(api))["history"]["continue_as_new_recommended_runs"] == 1
+
+
+@pytest.mark.contract("METRIC-16")
+async def test_the_command_line_tells_what_the_route_tells() -> None:
+    async with serving() as api:
+        await load(api)
+        answer = (await api.control("GET", "/system/operator-metrics")).json()
+        url = str(api.http.base_url).rstrip("/")
+        dw = [sys.executable, "-P", "-m", "holdfast.cli.main", "system:operator-metrics", "--token", TOKEN]
+
+        async def told(*more: str) -> subprocess.CompletedProcess[str]:
+            command = [*dw, *more]
+            return await asyncio.to_thread(
+                lambda: subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+            )
+
+        same = json.loads((await told("--server", url, "--json")).stdout)
+        assert same == answer
+        assert same["operator_metrics"]["matching_role"]["queue_wake_enabled"] is True
+        for section in ("backlog", "repair", "workers", "leases"):
+            assert same["operator_metrics"][section], section
+        words = (await told("--server", url)).stdout
+        assert "archived=1" in words
+        refused = await told("--server", url, "--namespace", "nowhere")
+        assert (refused.returncode, "nowhere" in refused.stderr) == (2, True)
+        gone = await told("--server", "http://127.0.0.1:1")
+        assert (gone.returncode, "cannot be asked" in gone.stderr) == (2, True)
