@@ -7,6 +7,7 @@ A dialect's test module mixes these classes with a fixture `database` that answe
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from contextlib import ExitStack
 from itertools import pairwise
 from typing import Any, Protocol
@@ -948,6 +949,31 @@ class Shared:
         for elsewhere in (f"(select key from run where workflow = {instance.key} and number = 1)", "7", "null"):
             await database.sql(f"update workflow set run = {elsewhere} where key = {instance.key}")
             assert await store.load(instance.key) == sound._replace(drifted=True)
+
+    async def test_runs_and_their_histories_are_counted(self, database: Database) -> None:
+        store = await database.open()
+        chain, other = instances(2)
+        chain.complete(ContinueAsNew())
+        for instance in (chain, other):
+            await applied(store, instance)
+        first, second = sorted(await store.runs(RunFilter(workflow_id=chain.workflow_id)), key=lambda row: row.number)
+        counted = {one.status: (one.archived, one.runs) for one in await store.census("default")}
+        assert counted == {first.status: (False, 1), second.status: (False, 2)}
+        assert await store.census("elsewhere") == []
+        open_runs = [entry for run in (second.key, other.run.key) for entry in await store.history(run)]
+        assert await store.event_types("default") == Counter(entry.type for entry in open_runs)
+        histories = {run: await store.history(run) for run in (first.key, second.key, other.run.key)}
+        weights = {
+            run: (len(history), sum(len(entry.type) + len(entry.body) for entry in history))
+            for run, history in histories.items()
+        }
+        assert await store.sizes([*histories, 7]) == weights
+        longest, largest = (max(weights[run][part] for run in (second.key, other.run.key)) for part in (0, 1))
+        assert await store.budget("default", 0, 0) == (0, longest, largest)
+        assert (await store.budget("default", longest, 0)).over >= 1
+        assert (await store.budget("default", longest + 1, largest + 1)).over == 0
+        assert (await store.budget("default", 0, 1)).over == 2
+        assert await store.budget("elsewhere", 1, 1) == (0, 0, 0)
 
     async def test_suspects_are_the_instances_with_missing_or_surplus_task_rows(self, database: Database) -> None:
         store = await database.open()

@@ -43,6 +43,7 @@ def describe(
     started = run.part(Identity).started
     scheduled = started is not None and kind_at(started.parent_namespace or "") == "schedule"
     wait = wait_of(flow) if run.open else NOTHING
+    stranded = definition is not None and run.routing.compatibility is not None
     own = [command for command in commands if command.run == run.key]
     failed = failures(history, run.run_id)
     return Description(
@@ -62,7 +63,7 @@ def describe(
         open_wait_id=wait.id,
         resume_source_kind=wait.source_kind,
         resume_source_id=wait.source_id,
-        liveness_state=liveness(machine, flow, now),
+        liveness_state=liveness(machine, flow, now, stranded),
         next_wake=flow.next_wake,
         tasks=[
             TaskView(task=task, transport_state=transport_state(task, now, not pause.allows(run)))
@@ -73,7 +74,7 @@ def describe(
         waits=waits(history, run),
         signals=signals(history, own, flow.held),
         updates=updates(history, flow.held),
-        actions=actions(machine, flow, now, definition=definition),
+        actions=actions(machine, flow, now, definition=definition, stranded=stranded),
         declared=declared(flow),
         failures=failed,
         exception_count=len(failed),

@@ -32,6 +32,7 @@ from holdfast.server.namespaces import Namespaces
 from holdfast.server.questions import Questions
 from holdfast.server.retention import Retention
 from holdfast.server.rollouts import Rollouts
+from holdfast.server.saved_views import SavedView
 from holdfast.server.sessions import Sessions
 from holdfast.server.settings import Settings
 from holdfast.server.stations import Desks
@@ -81,6 +82,7 @@ class Server:
         self.sessions = self.engine.matching.sessions = Sessions(self.store, self.engine, self.workers)
         self.retention = Retention(self.engine, self.namespaces, self.settings)
         self.attributes = Kept(self.store, "search_attribute", str)
+        self.saved_views = Kept(self.store, "saved_view", SavedView)
         self.engine.define = self._define
         self.questions = self.engine.matching.remote = Questions(
             world,
@@ -136,6 +138,7 @@ class Server:
             self.rollouts,
             self.sessions,
             self.attributes,
+            self.saved_views,
             self.tokens,
         ):
             await registry.load()

@@ -231,8 +231,8 @@ class Store(Protocol):
         """Open runs with at least so many events or bytes; 0: whatever that is."""
         ...
 
-    def sizes(self, runs: Sequence[int]) -> Awaitable[dict[int, int]]:
-        """The bytes of the histories of these runs."""
+    def sizes(self, runs: Sequence[int]) -> Awaitable[dict[int, tuple[int, int]]]:
+        """Of the histories of these runs: how many events, and how many bytes."""
         ...
 
     def commands(self, workflow: int) -> Awaitable[list[CommandRecord]]: ...

@@ -90,8 +90,9 @@ class Reading(ABC):
         asked = (namespace, events or _EVERYTHING, size or _EVERYTHING)
         return self._ask("budget", asked, lambda found: Budget(*(int(number or 0) for number in found[0])))
 
-    def sizes(self, runs: Sequence[int]) -> Awaitable[dict[int, int]]:
-        return self._ask("sizes", (",".join(map(str, runs)),), lambda found: {run: int(size) for run, size in found})
+    def sizes(self, runs: Sequence[int]) -> Awaitable[dict[int, tuple[int, int]]]:
+        named = ",".join(map(str, runs))
+        return self._ask("sizes", (named,), lambda found: {run: (count, int(size)) for run, count, size in found})
 
     def commands(self, workflow: int) -> Awaitable[list[CommandRecord]]:
         return self._ask("commands", (workflow,), lambda found: [rows.command(body) for (body,) in found])

@@ -49,14 +49,20 @@ class Actions(Struct, frozen=True, kw_only=True):
 
 
 def actions(
-    machine: Machine, flow: Workflow, now: Micros, *, current: bool = True, definition: str | None = None
+    machine: Machine,
+    flow: Workflow,
+    now: Micros,
+    *,
+    current: bool = True,
+    definition: str | None = None,
+    stranded: bool = False,
 ) -> Actions:
     """`definition` says why the workflow's code cannot be asked; `current`: the run is the newest of its instance."""
     run = flow.current
     blocked = None if current else "selected_run_not_current"
     if blocked is None and not run.open:
         blocked = "run_closed"
-    state = liveness(machine, flow, now)
+    state = liveness(machine, flow, now, stranded)
     repair = blocked or _repair(state, flow)
     archived = run.part(Archived).at is not None if Archived in run.parts else False
     archive = "run_not_closed" if run.open else "already_archived" if archived else None
@@ -76,8 +82,8 @@ def actions(
         update_blocked_reason=no_update,
         can_repair=repair is None,
         repair_blocked_reason=repair,
-        repair_blocked=None if repair is None else _REPAIR[repair],
-        repair_attention=repair is not None and _REPAIR[repair].badge_visible,
+        repair_blocked=None if repair is None else REPAIR_REASONS[repair],
+        repair_attention=repair is not None and REPAIR_REASONS[repair].badge_visible,
         task_problem=_task_problem(flow, state, now),
         can_archive=archive is None,
         archive_blocked_reason=archive,
@@ -110,7 +116,7 @@ def _said(code: str, label: str, description: str, tone: str = "secondary", badg
     return RepairBlocked(code=code, label=label, description=description, tone=tone, badge_visible=badge)
 
 
-_REPAIR = {
+REPAIR_REASONS = {
     said.code: said
     for said in (
         _said("selected_run_not_current", "Not the current run", "Only the newest run of an instance can be repaired."),

@@ -71,7 +71,8 @@ def _held(flow: Workflow, kind: type[Event], field: str) -> list[str]:
     return [getattr(event, field) for event, _ in flow.held if isinstance(event, kind)]
 
 
-def liveness(machine: Machine, flow: Workflow, now: Micros) -> str:
+def liveness(machine: Machine, flow: Workflow, now: Micros, stranded: bool = False) -> str:
+    """`stranded`: no worker is alive that runs the build this run is pinned to."""
     run = flow.current
     if not run.open:
         return "closed"
@@ -87,6 +88,8 @@ def liveness(machine: Machine, flow: Workflow, now: Micros) -> str:
     if late(flow.next_wake, expected.next_wake):
         return "repair_needed"
     tasks = sorted(flow.tasks.values(), key=lambda t: (t.state != "leased", t.available_at))
+    if stranded and any(task.state == "ready" and task.due(now) for task in tasks):
+        return f"{tasks[0].kind}_task_waiting_for_compatible_worker"
     if any(task.until is not None and task.until <= now for task in tasks):
         return "repair_needed"
     activities = [task for task in tasks if task.kind == "activity"]

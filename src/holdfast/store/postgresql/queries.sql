@@ -142,7 +142,7 @@ from (
 ) as history
 
 -- name: sizes
-select run, sum(length(type) + length(body))
+select run, count(*), sum(length(type) + length(body))
 from event
 where run = any(string_to_array($1, ',')::bigint[])
 group by run

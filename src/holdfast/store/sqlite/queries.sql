@@ -135,7 +135,7 @@ from (
 ) as history
 
 -- name: sizes
-select run, sum(length(type) + length(body))
+select run, count(*), sum(length(type) + length(body))
 from event
 where run in (select value from json_each('[' || ?1 || ']'))
 group by run
