@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from holdfast.codec.values import loads
 from holdfast.kernel.event import Recorded, StepEvent
+from holdfast.kernel.features.archive import Archived
 from holdfast.kernel.features.child import ChildRunCompleted, ChildUnsuccessful
 from holdfast.kernel.machine import Machine
 from holdfast.kernel.state import Run, Workflow
@@ -147,6 +148,13 @@ def check_consistent(evidence: Evidence) -> None:
         "the summary is not its history's"
     )
     flow = fold(loaded)
+    summary = (run.status, run.closed_reason, run.closed_at, run.archived_at)
+    folded = flow.current
+    archived = folded.part(Archived).at if Archived in folded.parts else None
+    assert summary == (folded.status, folded.closed_reason, folded.closed_at, archived), (
+        "the summary is not its history's"
+    )
+    assert run.length <= len(loaded.history), "the summary is ahead of history"
     expected = MACHINE.expect(flow)
     assert set(expected.tasks) == {task.id for task in loaded.tasks}
     if expected.next_wake is None:

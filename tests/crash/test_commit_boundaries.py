@@ -16,7 +16,7 @@ AtOnce = Callable[[Callable[[int], None], list[int]], None]
 MOST = 14  # boundaries per story and side; of a longer one, the first, the last and a spread between
 
 
-@pytest.mark.contract("LEASE-15", "LEASE-16", "ACT-14", "REPLAY-01", "REPLAY-11", "MATCH-01")
+@pytest.mark.contract("LEASE-15", "LEASE-16", "ACT-14", "REPLAY-01", "REPLAY-02", "REPLAY-11", "MATCH-01")
 @pytest.mark.parametrize("side", ["before", "open", "after"])
 @pytest.mark.parametrize("story", STORIES, ids=lambda story: story.name)
 def test_a_kill_at_any_commit_changes_nothing(story: Story, side: Side, trial: MakeTrial, at_once: AtOnce) -> None:

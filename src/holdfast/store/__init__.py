@@ -211,6 +211,10 @@ class Store(Protocol):
 
     def leased(self) -> Awaitable[list[Task]]: ...
 
+    def tasks(self, workflow: int) -> Awaitable[list[Task]]:
+        """The task rows of an instance, whatever its history says."""
+        ...
+
     def failed(self) -> Awaitable[list[Task]]: ...
 
     def suspects(self, after: int, limit: int) -> Awaitable[tuple[list[int], int | None]]:

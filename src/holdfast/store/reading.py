@@ -66,6 +66,9 @@ class Reading(ABC):
     def leased(self) -> Awaitable[list[Task]]:
         return self._ask("by_state", ("leased",), _tasks)
 
+    def tasks(self, workflow: int) -> Awaitable[list[Task]]:
+        return self._ask("load_tasks", (workflow,), _tasks)
+
     def failed(self) -> Awaitable[list[Task]]:
         return self._ask("by_state", ("failed",), _tasks)
 

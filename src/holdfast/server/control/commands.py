@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Struct
 
+from holdfast.kernel.event import HistoryDamaged
 from holdfast.kernel.features.intake import Commanded
 from holdfast.kernel.features.update import UpdateCompleted
 from holdfast.protocol import commands as tell
@@ -232,7 +233,17 @@ async def archive(server: Server, call: Call) -> dict[str, Any]:
 
 async def repair(server: Server, call: Call) -> dict[str, Any]:
     body = call.decode(CommandBody)
-    done = await server.operations.call(tell.RepairWorkflow(**addressed(call, body.request_id)))
+    try:
+        done = await server.operations.call(tell.RepairWorkflow(**addressed(call, body.request_id)))
+    except HistoryDamaged as damage:
+        # There is nothing that it could be repaired from, and no history to record that in.
+        return {
+            "workflow_id": call.params["workflow_id"],
+            "namespace": call.namespace,
+            "outcome": "repair_not_needed",
+            "repair_blocked_reason": "unsupported_history",
+            "message": str(damage),
+        }
     work: dict[str, Any] = {} if done.work is None else msgspec.to_builtins(done.work)
     return accepted(call, done.command, body.request_id) | work
 

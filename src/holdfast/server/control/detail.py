@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.kernel.decision import RunRow
+from holdfast.kernel.event import HistoryDamaged
 from holdfast.kernel.views.activities import activities
 from holdfast.protocol import detail as show
 from holdfast.protocol import requests as ask
 from holdfast.protocol.selected import PROJECTION_SOURCES, declared, selected
 from holdfast.server.auth import OPERATOR
 from holdfast.server.call import Call
+from holdfast.server.control.damaged import damaged_detail
 from holdfast.server.control.views import described, found_run, run_of_workflow
 from holdfast.server.problems import Problem
 from holdfast.server.routing import Route
@@ -19,16 +21,26 @@ from holdfast.server.server import Server
 
 async def current(server: Server, call: Call) -> dict[str, Any]:
     """The current run of an instance."""
-    found = await _described(server, call)
-    if found.run is None:
-        raise Problem(409, "instance_not_started", f"workflow {found.workflow_id!r} has no run yet")
-    return await _detail(server, found, found.run)
+    try:
+        found = await _described(server, call)
+        if found.run is None:
+            raise Problem(409, "instance_not_started", f"workflow {found.workflow_id!r} has no run yet")
+        return await _detail(server, found, found.run)
+    except HistoryDamaged as damage:
+        asked = ask.ListWorkflows(workflow_id=call.params["workflow_id"], namespace=call.namespace, limit=1)
+        rows = await server.operations.call(asked)
+        if not rows:
+            raise
+        return await damaged_detail(server, rows[0], damage)
 
 
 async def of_run(server: Server, call: Call) -> dict[str, Any]:
     """Any run of an instance."""
     row = await found_run(server, call)
-    return await _detail(server, await _described(server, call), row)
+    try:
+        return await _detail(server, await _described(server, call), row)
+    except HistoryDamaged as damage:
+        return await damaged_detail(server, row, damage)
 
 
 async def _described(server: Server, call: Call) -> ask.Description:

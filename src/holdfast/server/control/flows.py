@@ -14,12 +14,12 @@ from msgspec import Meta, Struct
 from holdfast.kernel.decision import RunRow
 from holdfast.kernel.event import HistoryDamaged
 from holdfast.kernel.features.start import WorkflowStarted
-from holdfast.kernel.views.actions import REPAIR_REASONS
 from holdfast.protocol import requests as ask
 from holdfast.protocol.history import iso
 from holdfast.protocol.tasks import after_token, optional_iso, page_token
 from holdfast.server.auth import OPERATOR
 from holdfast.server.call import Call
+from holdfast.server.control.damaged import SUMMARY
 from holdfast.server.control.views import listed
 from holdfast.server.problems import Problem, invalid
 from holdfast.server.routing import Answer, Route
@@ -166,8 +166,8 @@ async def _of_history(server: Server, row: RunRow) -> dict[str, Any]:
     try:
         found = await server.operations.call(described)
         opening = await server.store.history(row.key, 0, 2)
-    except HistoryDamaged:
-        return _UNREADABLE
+    except HistoryDamaged as damage:
+        return SUMMARY if damage.run == row.key or row.closed_at is None else SUMMARY | _ENDED
     started = next((entry.event for entry in opening if isinstance(entry.event, WorkflowStarted)), None)
     held = found if found.run is not None and found.run.run_id == row.run_id else None
     actions = None if held is None else held.actions
@@ -188,18 +188,15 @@ async def _of_history(server: Server, row: RunRow) -> dict[str, Any]:
     }
 
 
-_RESUME = ("wait_kind", "open_wait_id", "resume_source_kind", "resume_source_id")
-# A history that cannot be read moves nothing, and no repair can say what should.
-_UNREADABLE: dict[str, Any] = {
-    "is_current_run": True,
-    "declared_entry_mode": None,
-    "declared_contract_source": "unavailable",
-    "liveness_state": "workflow_replay_blocked",
-    **dict.fromkeys((*_RESUME, "next_task_id", "next_task_type", "next_task_status")),
-    "repair_blocked_reason": "unsupported_history",
-    "repair_attention": REPAIR_REASONS["unsupported_history"].badge_visible,
-    "task_problem": True,
+# An earlier run of an instance whose current one cannot be read.
+_ENDED: dict[str, Any] = {
+    "is_current_run": False,
+    "liveness_state": "closed",
+    "repair_blocked_reason": "selected_run_not_current",
+    "repair_attention": False,
+    "task_problem": False,
 }
+_RESUME = ("wait_kind", "open_wait_id", "resume_source_kind", "resume_source_id")
 
 
 def _source(started: WorkflowStarted | None) -> str:

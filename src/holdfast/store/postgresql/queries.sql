@@ -22,6 +22,11 @@ from workflow w
 left join run r on r.key = w.run
 where w.key = $1
 
+-- name: load_tasks
+select body
+from task
+where workflow = $1
+
 -- name: locate
 select workflow, key, namespace
 from run
