@@ -6,16 +6,18 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from holdfast import AsyncClient, AsyncWorker, Signal, WorkflowFailed, activity, query, sleep, wait, workflow
 from holdfast.server import stations
+from holdfast.store import Unavailable
 
 from ..interop.conftest import TOKEN as PROCESS_TOKEN
 from ..interop.conftest import Running
 from ..sdk.kit import eventually, names
-from .kit import TOKEN, House
+from .kit import TOKEN, House, Remote
 from .lossy import Lossy
 
 ran: list[int] = []
@@ -66,6 +68,11 @@ class Counter:
             while (got := wait(self.extra, timeout=0.001)) is not None:
                 self.seen.append(got)
         return self.seen
+
+
+@workflow
+def waiting() -> str:
+    return wait("go")
 
 
 @pytest.fixture(autouse=True)
@@ -326,3 +333,22 @@ async def test_a_failing_run_fails_with_its_own_exception() -> None:
             with pytest.raises(WorkflowFailed) as failed:
                 await client.execute(breaking, "b")
     assert isinstance(failed.value.__cause__, KeyError)
+
+
+async def test_a_task_whose_history_cannot_be_read_for_its_worker_is_handed_out_again() -> None:
+    async with Remote(waiting) as app:
+        handle = await app.start(waiting, "w")
+        engine = app.house.server.engine
+        store: Any = engine.store
+
+        def fails(*_: Any) -> Any:
+            del store.history
+            raise Unavailable("the disk reports an error")
+
+        await eventually(lambda: not any(entry.inflight or entry.flow.tasks for entry in engine.cache))
+        for entry in engine.cache:
+            engine.discard_cached(entry)
+        store.history = fails
+        await handle.signal("go", "gone")
+        assert await handle.result(timeout=20) == "gone"
+        assert "history" not in vars(store)

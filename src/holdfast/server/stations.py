@@ -8,13 +8,14 @@ says what it still holds.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from holdfast.engine.cache import Entry
 from holdfast.engine.stations import Standing, Station
 from holdfast.engine.world import Alarm
-from holdfast.kernel.event import Recorded
+from holdfast.kernel.event import HistoryDamaged, Recorded
 from holdfast.kernel.features.activity import ActivityAssignment
 from holdfast.kernel.features.lease import Claimant, Release, Renew
 from holdfast.kernel.features.workflow_task import WorkflowAssignment, shown_to
@@ -25,9 +26,12 @@ from holdfast.protocol.entries import pack
 from holdfast.protocol.requests import PAGE_MAX
 from holdfast.server.questions import Question
 from holdfast.server.workers import Worker
+from holdfast.store import Unavailable
 
 if TYPE_CHECKING:
     from holdfast.server.server import Server
+
+log = logging.getLogger("holdfast.server")
 
 UNSEEN = 2 * SECOND
 LOST = 10 * SECOND
@@ -207,17 +211,29 @@ class Desk:
         self.server.engine.world.spawn(self._show_from_disk(assignment), "holdfast-show")
 
     async def _show_from_disk(self, assignment: WorkflowAssignment) -> None:
+        try:
+            events, more = await self._history(assignment)
+        except Unavailable as error:
+            # Its lease would be renewed for as long as the worker is there, which never hears of it: it is let go instead.
+            log.error("workflow %s cannot be shown to its worker now: %s", assignment.workflow_id, error)
+            task = assignment.task
+            release = Release(task_id=task.id, owner=task.owner or "", attempt=task.attempt)
+            self.server.engine.submit(task.workflow, release)
+            return
+        except HistoryDamaged as damage:
+            log.error("%s", damage)
+            return
+        if self.station.held.get(assignment.task.id) is not None and not self.closed:
+            self.put(self._lease(assignment, None, events, more))
+
+    async def _history(self, assignment: WorkflowAssignment) -> tuple[list[Recorded], bool]:
         store = self.server.engine.store
         last = assignment.last_sequence
         if assignment.task.upto is not None:
-            events = shown_to(assignment, await store.history(assignment.run_key))
-            more = False
-        else:
-            events = await store.history(assignment.run_key, 0, min(PAGE_MAX, last))
-            events = [entry for entry in events if entry.sequence <= last]
-            more = bool(events) and events[-1].sequence < last
-        if self.station.held.get(assignment.task.id) is not None and not self.closed:
-            self.put(self._lease(assignment, None, events, more))
+            return shown_to(assignment, await store.history(assignment.run_key)), False
+        events = await store.history(assignment.run_key, 0, min(PAGE_MAX, last))
+        events = [entry for entry in events if entry.sequence <= last]
+        return events, bool(events) and events[-1].sequence < last
 
     def _lease(
         self, assignment: WorkflowAssignment, standing: Standing | None, events: list[Recorded], more: bool
