@@ -69,10 +69,13 @@ async def test_code_waits_for_its_reader(server: Running) -> None:
         handle = await desk.start("pusher", id="p-1")
         client = desk.client
         page = await client.subscribe_workflow_stream("p-1", handle.run_id, "out", wait_seconds=20)
-        described = None
-        while described is None or described.total_items < 2:
-            described = await client.describe_workflow_stream("p-1", handle.run_id, "out")
         assert page.items[0].payload == 0
+        statuses: list[str] = []
+        while "failed" not in statuses:  # its task: the run goes on when there is room
+            detail = await client._request("GET", "/workflows/p-1/detail")
+            statuses = [task["status"] for task in detail["tasks"] if task["type"] == "workflow"]
+        described = await client.describe_workflow_stream("p-1", handle.run_id, "out")
+        assert (described.total_items, described.pending_items) == (2, 2)
         assert await followed(client, "p-1", handle.run_id) == [0, 1, 2, 3]
         assert await desk.result("p-1") == "done"
 
