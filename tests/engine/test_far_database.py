@@ -14,6 +14,7 @@ from holdfast.engine.waking import HORIZON, Waking
 from holdfast.kernel.values import SECOND
 from holdfast.protocol.requests import PollWorkflowTask
 from holdfast.store import Unavailable
+from tests.sdk.kit import eventually
 from tests.sim.virtual import VirtualWorld, run
 
 from .slow_read import SlowRead, far
@@ -29,7 +30,8 @@ def twice() -> list[str]:
     return [wait("go"), wait("go")]
 
 
-def evict(app: AsyncHoldfast) -> None:
+async def evict(app: AsyncHoldfast) -> None:
+    await eventually(lambda: not any(entry.inflight or entry.held for entry in app.engine.cache))
     for entry in app.engine.cache:
         app.engine.discard_cached(entry)
 
@@ -61,7 +63,7 @@ def test_what_another_process_has_changed_while_it_was_read_is_read_again(
             assert (holder.engine.holder, guest.engine.holder) == (True, False)
             await holder.start(patient, "p")
             (key,) = [entry.flow.key for entry in holder.engine.cache]
-            evict(holder)
+            await evict(holder)
             read = SlowRead(holder.engine.store, "load")
             holder.recovery.look_at(key)
             await read.began.wait()
@@ -82,7 +84,7 @@ def test_a_poll_goes_on_to_the_next_task_when_the_one_it_was_offered_is_gone() -
             gone = await elsewhere.start(patient, "gone")
             await elsewhere.start(patient, "there")
             await gone.terminate()
-            evict(app)
+            await evict(app)
             far(app.engine.store, "load", "find")
             poll = PollWorkflowTask(
                 namespace="default", queue="elsewhere", workflow_types=None, worker_id="w", wait_seconds=10

@@ -34,7 +34,8 @@ class Wire:
     def __init__(self, sim: Simulation, random: Random) -> None:
         self._sim = sim
         self._random = random
-        self.patience = PATIENCE
+        # On a bad line to a far database one request takes a dozen ways of seconds each.
+        self.patience = 3 * PATIENCE if sim.far else PATIENCE
 
     async def call(self, request: Request[Any]) -> Any:
         sim, faults = self._sim, self._sim.faults
