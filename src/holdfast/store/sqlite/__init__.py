@@ -5,16 +5,17 @@ Writes go through one connection in group commits; reads use another, so that a 
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import os
 import sqlite3
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import IO, Any, TypeVar
 
 from holdfast.kernel.decision import Decision, RunRow
 from holdfast.kernel.event import Event, HistoryDamaged
-from holdfast.store import Applied, Entry, Loaded, Now, RunFilter, StoreError, Unavailable, at_once
+from holdfast.store import Applied, Entry, Later, Loaded, Now, RunFilter, StoreError, Unavailable, at_once
 from holdfast.store.reading import POINTER, Found, Reading, found_by_order, loaded, named
 from holdfast.store.rows import run as run_row
 from holdfast.store.sql import queries
@@ -24,6 +25,8 @@ from holdfast.store.sqlite.listing import select_runs
 from holdfast.store.sqlite.writer import Offload, Writer
 
 T = TypeVar("T")
+
+COUNTS = ("census", "event_types", "budget", "sizes")  # read as much as there is; nobody but operators asks
 
 
 class SqliteStore(Reading):
@@ -39,6 +42,7 @@ class SqliteStore(Reading):
         self._sql = queries("holdfast.store.sqlite", "queries.sql")
         self._writer = Writer(path, self._sql, connection, None if path == ":memory:" else offload)
         self._writer.tell = path != ":memory:"
+        self._patient = offload is not None and path != ":memory:"  # whoever has threads may use one more
         self._lock: IO[str] | None = None
         self._noticed = 0  # the last notice that was told and could not be deleted yet
         try:
@@ -147,12 +151,26 @@ class SqliteStore(Reading):
 
     # -- reading
 
-    def _ask(self, query: str, parameters: Sequence[Any], shape: Callable[[Found], T]) -> Now[T]:
+    def _ask(self, query: str, parameters: Sequence[Any], shape: Callable[[Found], T]) -> Now[T] | Later[T]:
+        if self._patient and query in COUNTS:
+            return Later(lambda: self._count(query, parameters, shape))
         found = self._all(query, *parameters)
         try:
             return Now(shape(found))
         except HistoryDamaged as damage:
             raise named(damage, self._all("run_by_key", damage.run)) from damage.__cause__
+
+    async def _count(self, query: str, parameters: Sequence[Any], shape: Callable[[Found], T]) -> T:
+        """On a thread and a connection of its own: the engine goes on meanwhile."""
+
+        def count() -> Found:
+            with closing(connect(self.path, readers=True)) as connection:
+                return connection.execute(self._sql[query], tuple(parameters)).fetchall()
+
+        try:
+            return shape(await asyncio.get_running_loop().run_in_executor(None, count))
+        except sqlite3.Error as error:
+            raise unavailable(self.path, error) from error
 
     @at_once
     def load(self, key: int) -> Loaded | None:
