@@ -105,6 +105,13 @@ class Loading:
         if not entry.inflight:
             self._engine.settle(entry)
 
+    def committed(self, loaded: Loaded) -> Workflow:
+        """What these rows stand for, to look at: the state in memory if it is exactly that, otherwise folded from them."""
+        entry = self._engine.cache.get(loaded.row.key)
+        if entry is not None and not (entry.inflight or entry.dead) and _is(entry.flow, loaded):
+            return entry.flow
+        return self.restore(loaded)
+
     def restore(self, loaded: Loaded) -> Workflow:
         """Fold an instance from its rows."""
         row = loaded.row
@@ -127,3 +134,16 @@ class Loading:
             flow.amiss = flow.missing != 0 or (loaded.run.closed_at is None) != run.open
         flow.held = list(row.held)
         return flow
+
+
+def _is(flow: Workflow, loaded: Loaded) -> bool:
+    """Whether a state is that of these rows: after the same decision, with the same history and the same tasks."""
+    run, history = flow.run, loaded.history
+    return (
+        flow.last == loaded.row.last
+        and run is not None
+        and bool(history)
+        and (run.length, run.checksum) == (history[-1].sequence, history[-1].checksum)
+        and len(flow.tasks) == len(loaded.tasks)
+        and all(flow.tasks.get(task.id) == task for task in loaded.tasks)
+    )

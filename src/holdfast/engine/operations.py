@@ -164,24 +164,31 @@ class Operations:
         return ask.Result(workflow_id=workflow_id, run_id="", status=None) if ended is None else ended
 
     async def describe(self, request: ask.DescribeWorkflow) -> ask.Description:
+        return (await self.look(request))[0]
+
+    async def look(self, request: ask.DescribeWorkflow) -> tuple[ask.Description, list[Recorded]]:
+        """A description, and the history of the current run, which it was made from."""
         key = await self._access.key(request.namespace, request.workflow_id)
         loaded = await self._engine.store.load(key)
         if loaded is None:
             raise Refused("workflow_not_found", f"there is no workflow {request.workflow_id!r}")
         engine = self._engine
-        flow = engine.loading.restore(loaded)
+        commands = await engine.store.commands(key)
+        flow = engine.loading.committed(loaded)  # nothing is awaited from here on: it is the engine's own
         run = flow.run
         deployed = None if run is None else engine.define(run.routing, run.workflow_type)[1]
         found = describe(
             engine.machine,
             flow,
             loaded.history,
-            await engine.store.commands(key),
+            commands,
             engine.world.now(),
             None if run is None else engine.matching.undefined(run.workflow_type, run.routing),
             None if deployed is None else deployed.fingerprint,
         )
-        return replace(found, current_run_source="run_order_fallback") if loaded.drifted else found
+        if loaded.drifted:
+            found = replace(found, current_run_source="run_order_fallback")
+        return found, loaded.history
 
     async def list(self, request: ask.ListWorkflows) -> list[RunRow]:
         return await self._engine.store.runs(

@@ -46,6 +46,7 @@ def describe(
     stranded = definition is not None and run.routing.compatibility is not None
     own = [command for command in commands if command.run == run.key]
     failed = failures(history, run.run_id)
+    state = liveness(machine, flow, now, stranded)
     return Description(
         workflow_id=flow.workflow_id,
         namespace=flow.namespace,
@@ -63,7 +64,7 @@ def describe(
         open_wait_id=wait.id,
         resume_source_kind=wait.source_kind,
         resume_source_id=wait.source_id,
-        liveness_state=liveness(machine, flow, now, stranded),
+        liveness_state=state,
         next_wake=flow.next_wake,
         tasks=[
             TaskView(task=task, transport_state=transport_state(task, now, not pause.allows(run)))
@@ -74,7 +75,7 @@ def describe(
         waits=waits(history, run),
         signals=signals(history, own, flow.held),
         updates=updates(history, flow.held),
-        actions=actions(machine, flow, now, definition=definition, stranded=stranded),
+        actions=actions(flow, state, now, definition=definition),
         declared=declared(flow),
         failures=failed,
         exception_count=len(failed),

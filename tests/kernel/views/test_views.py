@@ -271,22 +271,26 @@ ACTIONS: list[tuple[Callable[[], Flow], dict[str, Any]]] = [
 @pytest.mark.parametrize(("make", "expected"), ACTIONS, ids=[str(number) for number in range(len(ACTIONS))])
 def test_what_can_be_done_now(make: Callable[[], Flow], expected: dict[str, Any]) -> None:
     flow = make()
-    told = actions(flow.machine, flow.state, flow.now)
+    told = actions(flow.state, liveness(flow.machine, flow.state, flow.now), flow.now)
     assert {name: getattr(told, name) for name in expected} == expected
 
 
 def test_an_old_run_takes_no_commands() -> None:
     flow = at(OpenConditionWait())
-    told = actions(flow.machine, flow.state, flow.now, current=False)
+    told = actions(flow.state, liveness(flow.machine, flow.state, flow.now), flow.now, current=False)
     assert (told.can_signal, told.signal_blocked_reason) == (False, "selected_run_not_current")
 
 
 @pytest.mark.contract("QRY-16")
 def test_a_definition_that_nobody_knows_blocks_queries_and_updates() -> None:
     flow = at(OpenConditionWait())
-    told = actions(flow.machine, flow.state, flow.now, definition="workflow_definition_unavailable")
+    told = actions(
+        flow.state, liveness(flow.machine, flow.state, flow.now), flow.now, definition="workflow_definition_unavailable"
+    )
     assert (told.can_query, told.can_update) == (False, False)
-    told = actions(flow.machine, flow.state, flow.now, definition="query_worker_unavailable")
+    told = actions(
+        flow.state, liveness(flow.machine, flow.state, flow.now), flow.now, definition="query_worker_unavailable"
+    )
     assert (told.can_query, told.can_update) == (False, True), "without any worker an update waits for one"
 
 

@@ -9,10 +9,8 @@ from msgspec import Struct
 from holdfast.kernel.features import pause, signal
 from holdfast.kernel.features.archive import Archived
 from holdfast.kernel.features.start import Identity
-from holdfast.kernel.machine import Machine
 from holdfast.kernel.state import Workflow
 from holdfast.kernel.values import Micros
-from holdfast.kernel.views.liveness import liveness
 
 
 class RepairBlocked(Struct, frozen=True, kw_only=True):
@@ -48,21 +46,13 @@ class Actions(Struct, frozen=True, kw_only=True):
     can_issue_terminal_commands: bool
 
 
-def actions(
-    machine: Machine,
-    flow: Workflow,
-    now: Micros,
-    *,
-    current: bool = True,
-    definition: str | None = None,
-    stranded: bool = False,
-) -> Actions:
-    """`definition` says why the workflow's code cannot be asked; `current`: the run is the newest of its instance."""
+def actions(flow: Workflow, state: str, now: Micros, *, current: bool = True, definition: str | None = None) -> Actions:
+    """`state`: its liveness. `definition` says why the workflow's code cannot be asked; `current`: the run is the newest of
+    its instance."""
     run = flow.current
     blocked = None if current else "selected_run_not_current"
     if blocked is None and not run.open:
         blocked = "run_closed"
-    state = liveness(machine, flow, now, stranded)
     repair = blocked or _repair(state, flow)
     archived = run.part(Archived).at is not None if Archived in run.parts else False
     archive = "run_not_closed" if run.open else "already_archived" if archived else None

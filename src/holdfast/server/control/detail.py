@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.kernel.decision import RunRow
-from holdfast.kernel.event import HistoryDamaged
+from holdfast.kernel.event import HistoryDamaged, Recorded
 from holdfast.kernel.views.activities import activities
 from holdfast.protocol import detail as show
 from holdfast.protocol import requests as ask
@@ -13,7 +13,7 @@ from holdfast.protocol.selected import PROJECTION_SOURCES, declared, selected
 from holdfast.server.auth import OPERATOR
 from holdfast.server.call import Call
 from holdfast.server.control.damaged import damaged_detail
-from holdfast.server.control.views import described, found_run, run_of_workflow
+from holdfast.server.control.views import described, found_run, look, run_of_workflow
 from holdfast.server.problems import Problem
 from holdfast.server.routing import Route
 from holdfast.server.server import Server
@@ -22,10 +22,10 @@ from holdfast.server.server import Server
 async def current(server: Server, call: Call) -> dict[str, Any]:
     """The current run of an instance."""
     try:
-        found = await _described(server, call)
+        found, history = await look(server, call)
         if found.run is None:
             raise Problem(409, "instance_not_started", f"workflow {found.workflow_id!r} has no run yet")
-        return await _detail(server, found, found.run)
+        return await _detail(server, found, history, found.run)
     except HistoryDamaged as damage:
         asked = ask.ListWorkflows(workflow_id=call.params["workflow_id"], namespace=call.namespace, limit=1)
         rows = await server.operations.call(asked)
@@ -38,20 +38,19 @@ async def of_run(server: Server, call: Call) -> dict[str, Any]:
     """Any run of an instance."""
     row = await found_run(server, call)
     try:
-        return await _detail(server, await _described(server, call), row)
+        return await _detail(server, *await look(server, call), row)
     except HistoryDamaged as damage:
         return await damaged_detail(server, row, damage)
 
 
-async def _described(server: Server, call: Call) -> ask.Description:
-    workflow_id = call.params["workflow_id"]
-    return await server.operations.call(ask.DescribeWorkflow(workflow_id=workflow_id, namespace=call.namespace))
-
-
-async def _detail(server: Server, found: ask.Description, row: RunRow) -> dict[str, Any]:
+async def _detail(server: Server, found: ask.Description, history: list[Recorded], row: RunRow) -> dict[str, Any]:
+    """`history`: of the current run."""
     is_current = found.run is not None and found.run.run_id == row.run_id
-    history = await server.engine.store.history(row.key)
-    run = await described(server, found) if is_current else await run_of_workflow(server, row, is_current=False)
+    if is_current:
+        run = described(server, found, history)
+    else:
+        run = await run_of_workflow(server, row, is_current=False)
+        history = await server.engine.store.history(row.key)
     commands = [command for command in found.commands if command.run == row.key]
     held = found if is_current else None
     parts = selected(row, history, commands, held)

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from holdfast.kernel.decision import RunRow
+from holdfast.kernel.event import Recorded
 from holdfast.kernel.features.close import WorkflowCompleted
 from holdfast.kernel.features.memo import MemoUpserted
 from holdfast.kernel.features.start import WorkflowStarted
 from holdfast.kernel.values import CODEC, SECOND
+from holdfast.protocol import requests as ask
 from holdfast.protocol.detail import BUCKET_OF
 from holdfast.protocol.history import iso
 from holdfast.protocol.payloads import decoded, envelope
@@ -52,7 +54,13 @@ def listed(row: RunRow) -> dict[str, Any]:
     }
 
 
-async def described(server: Server, found: Description) -> dict[str, Any]:
+async def look(server: Server, call: Call) -> tuple[Description, list[Recorded]]:
+    """The instance that the path names, and the history of its current run."""
+    workflow_id = call.params["workflow_id"]
+    return await server.operations.look(ask.DescribeWorkflow(workflow_id=workflow_id, namespace=call.namespace))
+
+
+def described(server: Server, found: Description, history: list[Recorded]) -> dict[str, Any]:
     """An instance by its current run."""
     if found.run is None:
         return {
@@ -64,7 +72,7 @@ async def described(server: Server, found: Description) -> dict[str, Any]:
             "status_bucket": "running",
             "is_terminal": False,
         }
-    view = await run_of_workflow(server, found.run, is_current=True)
+    view = _shown(found.run, history[:2], history[-1] if history else None, is_current=True)
     view |= {
         "memo": {key: decoded(blob) for key, blob in found.memo.items()},
         "run_count": found.run.number,
@@ -120,9 +128,14 @@ def fleet(server: Server, row: RunRow) -> dict[str, Any]:
 async def run_of_workflow(server: Server, row: RunRow, *, is_current: bool) -> dict[str, Any]:
     """One run with its input and output."""
     store = server.engine.store
-    opening = await store.history(row.key, 0, 2)
+    view = _shown(row, await store.history(row.key, 0, 2), await store.last_event(row.key), is_current=is_current)
+    if not is_current:
+        view["memo"] = await _last_memo(server, row) or view.get("memo")
+    return view
+
+
+def _shown(row: RunRow, opening: list[Recorded], last: Recorded | None, *, is_current: bool) -> dict[str, Any]:
     started = next((entry.event for entry in opening if isinstance(entry.event, WorkflowStarted)), None)
-    last = await store.last_event(row.key)
     output = last.event.output if last is not None and isinstance(last.event, WorkflowCompleted) else None
     view = listed(row)
     if started is not None:
@@ -136,8 +149,6 @@ async def run_of_workflow(server: Server, row: RunRow, *, is_current: bool) -> d
             "workflow_definition_fingerprint": started.workflow_definition_fingerprint,
             "memo": {key: decoded(blob) for key, blob in started.memo.items()},
         }
-    if not is_current:
-        view["memo"] = await _last_memo(server, row) or view.get("memo")
     open_run = row.closed_at is None
     return view | {
         "output": decoded(output),

@@ -10,13 +10,12 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from holdfast.protocol import requests as ask
 from holdfast.server.auth import OPERATOR, WORKER
 from holdfast.server.call import Call
 from holdfast.server.control import commands, queries
 from holdfast.server.control.commands import CommandBody, SignalBody, SignalWithStartBody, UpdateBody
 from holdfast.server.control.starting import StartBody, start
-from holdfast.server.control.views import described
+from holdfast.server.control.views import described, look
 from holdfast.server.problems import invalid
 from holdfast.server.routing import Answer, Route
 from holdfast.server.server import Server
@@ -52,10 +51,7 @@ async def update(server: Server, call: Call) -> Answer:
 
 
 async def describe(server: Server, call: Call) -> dict[str, Any]:
-    found = await server.operations.call(
-        ask.DescribeWorkflow(workflow_id=call.params["workflow_id"], namespace=call.namespace)
-    )
-    return await described(server, found)
+    return described(server, *await look(server, call))
 
 
 class OwnedBody(Struct, frozen=True, kw_only=True):

@@ -9,7 +9,7 @@ from holdfast.protocol.detail import BUCKETS
 from holdfast.protocol.tasks import after_token, page_token
 from holdfast.server.auth import OPERATOR
 from holdfast.server.call import Call
-from holdfast.server.control.views import described, found_run, listed, run_of_workflow
+from holdfast.server.control.views import described, found_run, listed, look, run_of_workflow
 from holdfast.server.discovery import STATUS_ALIASES
 from holdfast.server.problems import invalid
 from holdfast.server.routing import Route
@@ -18,18 +18,14 @@ from holdfast.server.visibility import both, where
 
 
 async def describe(server: Server, call: Call) -> dict[str, Any]:
-    workflow_id = call.params["workflow_id"]
-    found = await server.operations.call(ask.DescribeWorkflow(workflow_id=workflow_id, namespace=call.namespace))
-    return await described(server, found)
+    return described(server, *await look(server, call))
 
 
 async def describe_run(server: Server, call: Call) -> dict[str, Any]:
     row = await found_run(server, call)
-    found = await server.operations.call(
-        ask.DescribeWorkflow(workflow_id=call.params["workflow_id"], namespace=call.namespace)
-    )
+    found, history = await look(server, call)
     if found.run is not None and found.run.run_id == row.run_id:
-        return await described(server, found)
+        return described(server, found, history)
     return await run_of_workflow(server, row, is_current=False)
 
 

@@ -1,0 +1,87 @@
+"""A description tells what is on disk. The state in memory is used for it when that is the same, and only then."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+from holdfast import AsyncHoldfast, Signal, activity, wait, workflow
+from holdfast.kernel.features import signal
+
+go = Signal[int]("go")
+
+
+@workflow
+def patient() -> int:
+    return wait(go) + wait(go)
+
+
+def story(path: Path | str, tell: Callable[[AsyncHoldfast, list[int]], Coroutine[Any, Any, None]]) -> None:
+    async def told() -> None:
+        async with AsyncHoldfast(path, [patient, stuck, nobodys]) as app:
+            await app.start(patient, "p")
+            folds: list[int] = []
+            fold = app.engine.machine.fold
+
+            def counting(flow: Any, run: Any, history: Any) -> None:
+                folds.append(len(history))
+                fold(flow, run, history)
+
+            app.engine.machine.fold = counting
+            await tell(app, folds)
+
+    asyncio.run(asyncio.wait_for(told(), 30))
+
+
+def test_a_run_in_memory_is_described_without_folding_its_history():
+    async def tell(app: AsyncHoldfast, folds: list[int]) -> None:
+        known = await app.describe("p")
+        assert folds == []
+        for entry in app.engine.cache:
+            app.engine.discard_cached(entry)
+        assert await app.describe("p") == known
+        assert len(folds) == 1
+
+    story(":memory:", tell)
+
+
+def test_what_is_not_on_disk_yet_is_not_told():
+    async def tell(app: AsyncHoldfast, folds: list[int]) -> None:
+        before = await app.describe("p")
+        key = app.engine.cache.named("default", "p")
+        assert key is not None
+        app.engine.submit(key, signal.Signal(name="go", arguments=None, values=[1]))
+        entry = app.engine.cache.get(key)
+        assert entry is not None
+        assert entry.inflight
+        assert await app.describe("p") == before
+        assert len(folds) == 1
+        await app.engine.drain()
+        assert [view.signal_name for view in (await app.describe("p")).signals] == ["go"]
+
+    story(":memory:", tell)
+
+
+@activity(queue="elsewhere")
+def nobodys() -> None: ...
+
+
+@workflow
+def stuck() -> None:
+    nobodys()
+
+
+def test_rows_that_differ_from_memory_are_told_as_they_are(tmp_path: Path):
+    async def tell(app: AsyncHoldfast, folds: list[int]) -> None:
+        await app.start(stuck, "s")
+        assert (await app.describe("s")).liveness_state == "activity_task_ready"
+        assert folds == []
+        with sqlite3.connect(tmp_path / "app.db") as other:
+            other.execute("delete from task")
+        assert (await app.describe("s")).liveness_state == "repair_needed"
+        assert len(folds) == 1
+
+    story(tmp_path / "app.db", tell)
