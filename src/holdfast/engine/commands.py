@@ -81,7 +81,23 @@ class Commands:
 
     # -- signals
 
-    async def signal(self, request: tell.SignalWorkflow) -> Commanded:
+    def signal(self, request: tell.SignalWorkflow) -> Awaitable[Commanded]:
+        key = self._engine.cache.named(request.namespace, request.workflow_id)
+        asked_before = request.request_id is not None and not request.fresh
+        if key is None or request.run_id is not None or request.named is not None or asked_before:
+            return self._signal(request)
+        # Nothing has to be read for this one: it joins the batch that is open now.
+        message = Signal(
+            name=request.signal_name,
+            arguments=request.arguments,
+            values=self._values(request.arguments),
+            request_id=request.request_id,
+            source=request.source,
+            context=request.context,
+        )
+        return self._access.submit(key, message)
+
+    async def _signal(self, request: tell.SignalWorkflow) -> Commanded:
         key = await self._target(request)
         given = await self._arguments(key, request, request.signal_name, "declared_signal_contracts")
         return await self._access.submit(

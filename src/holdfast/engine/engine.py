@@ -340,7 +340,7 @@ class Engine:
         roomier = stations.committed(decision.tasks, bool(decision.closed)) if stations and decision.tasks else ()
         for assignment in item.assignments:
             self.serving.deliver(entry, assignment)
-        if freed and self.matching.admission is not None:
+        if freed and self.matching.polled and self.matching.admission is not None:
             for queue in dict.fromkeys(wide for one in freed for wide in self.matching.admission.relieved(one)):
                 self.serving.parked(queue)
         for station in roomier:

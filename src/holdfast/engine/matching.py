@@ -286,6 +286,11 @@ class Matching:
     def waits(self, waiter: Waiter) -> bool:
         return waiter in self._waiters.get((waiter.kind, waiter.namespace, waiter.queue), ())
 
+    @property
+    def polled(self) -> bool:
+        """Whether any poll is parked."""
+        return bool(self._waiters)
+
     def waiting(self, queue: Queue | None = None) -> list[Waiter]:
         """Every parked poll, or those of one queue."""
         chosen = self._waiters.values() if queue is None else [self._waiters.get(queue, {})]

@@ -133,6 +133,8 @@ class Stations:
 
     def decided(self, leased: Iterable[Task]) -> None:
         """A decision is made: what it promised and did not lease after all is given back."""
+        if not self.promised:
+            return
         kept = {task.id for task in leased}
         promised, self.promised = self.promised, []
         for task_id in promised:

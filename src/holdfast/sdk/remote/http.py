@@ -218,7 +218,8 @@ class HttpClient:
         lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         if not lines.isascii() or lines.count("\n") != len(headers):
             raise ValueError("a token or namespace may hold no line breaks and no characters beyond ASCII")
-        self._head = f" HTTP/1.1\r\nHost: {self.origin.host_header}\r\n{lines}Content-Length: ".encode()
+        self._rest = f" HTTP/1.1\r\nHost: {self.origin.host_header}\r\n{lines}Content-Length: "
+        self._heads: dict[str, bytes] = {}  # of each path; the same every time, which a server may rely on to be quick
         self._idle: list[_Connection] = []
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -230,7 +231,10 @@ class HttpClient:
         `line`: called with each line of a reply that is told line by line; the reply itself then is only its end.
         """
         connection = await self._connected()
-        request = f"POST {self.origin.base}{path}".encode() + self._head + f"{len(body)}\r\n{more}\r\n".encode() + body
+        head = self._heads.get(path)
+        if head is None:
+            head = self._heads[path] = f"POST {self.origin.base}{path}{self._rest}".encode()
+        request = b"%b%d\r\n%b\r\n%b" % (head, len(body), more.encode(), body)
         alarm = asyncio.get_running_loop().call_later(seconds, connection.close)
         try:
             reply = await connection.send(request, line)

@@ -29,6 +29,7 @@ REPLY_SECONDS = 45.0  # to wait for one reply, when the server itself waits for 
 PAUSES = (0.02, 1.0)  # between tries: the first one, and the longest
 
 _CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+_PAIRS = [a + b for a in _CROCKFORD for b in _CROCKFORD]
 _AGAIN = f"{calls.AGAIN_HEADER}: 1\r\n"
 
 
@@ -184,7 +185,7 @@ def _under_an_id(request: Any) -> Any:
 def fresh_id() -> str:
     """A ULID, like those that engines make."""
     number = (time.time_ns() // 1_000_000) << 80 | int.from_bytes(os.urandom(10))
-    return "".join(_CROCKFORD[number >> shift & 31] for shift in range(125, -1, -5))
+    return "".join([_PAIRS[number >> shift & 1023] for shift in range(120, -1, -10)])
 
 
 def _until(seconds: float | None) -> float | None:
