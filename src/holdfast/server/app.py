@@ -28,6 +28,7 @@ from holdfast.server.server import Server
 from holdfast.server.table import ROUTES
 
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Headers = list[tuple[bytes, bytes]]
 
 _encode = msgspec.json.Encoder(decimal_format="number").encode
 _WITH_BODY = ("POST", "PUT", "PATCH", "DELETE")
@@ -37,8 +38,8 @@ _CONTROL_HEADER = (CONTROL_PLANE_HEADER.lower().encode(), CONTROL_PLANE.encode()
 
 class App:
     def __init__(self, server: Server) -> None:
-        self._server = server
-        self._router = Router(ROUTES)
+        self.server = server
+        self.router = Router(ROUTES)
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -47,37 +48,37 @@ class App:
         call = Call(scope["method"], scope["path"], headers, scope["query_string"], receive)
         route: Route | None = None
         try:
-            route, call.params = self._router.find(call.method, call.path)
-            await self._admit(route, call)
-            answer = await route.handler(self._server, call)
+            route, call.params = self.router.find(call.method, call.path)
+            if route.plane != "open":
+                await self._admit(route, call)
+            answer = await route.handler(self.server, call)
         except Gone:
             return
         except Exception as error:
-            problem = problem_of(error, f"{call.method} {call.path}")
-            answer = Answer(problem.body(), problem.status)
+            answer = failed(call, error)
         await self._send(route, call, answer if isinstance(answer, Answer) else Answer(answer), send)
 
     async def _admit(self, route: Route, call: Call) -> None:
-        server = self._server
-        if route.plane == "open":
-            return
-        gate = server.gate
-        if not gate.signs_bodies:
-            call.roles, call.bound = gate.caller(call.headers, b"")
-            admit(call.roles, route.roles)
+        server = self.server
+        if not server.gate.signs_bodies:
+            self.know(route, call)
         if call.method in _WITH_BODY:
             await call.read(server.settings.max_body_bytes, server.settings.body_seconds)
-        if gate.signs_bodies:
-            call.roles, call.bound = gate.caller(call.headers, call.body)
-            admit(call.roles, route.roles)
+        if server.gate.signs_bodies:
+            self.know(route, call)
         if call.body:
-            _check_content_type(call.headers)
-        if route.plane == "worker":
-            call.version = _worker_version(call.headers)
-        elif route.plane == "control":
-            _check_control_version(call.headers)
-        elif route.plane == "own":
-            _check_own_version(call.headers)
+            check_content_type(call.headers)
+        call.version = check_version(route, call.headers)
+        self.place(route, call)
+
+    def know(self, route: Route, call: Call) -> None:
+        """Who is calling, and whether this route is for them."""
+        call.roles, call.bound = self.server.gate.caller(call.headers, call.body)
+        admit(call.roles, route.roles)
+
+    def place(self, route: Route, call: Call) -> None:
+        """Which namespace a call is about: one that exists, and that the caller may speak of."""
+        server = self.server
         wanted = call.headers.get("x-namespace") or call.query.get("namespace") or server.settings.default_namespace
         call.namespace = wanted.lower()
         if not route.any_namespace or route.plane == "control":
@@ -86,31 +87,44 @@ class App:
             server.namespaces.check(call.namespace)
 
     async def _send(self, route: Route | None, call: Call, answer: Answer, send: Send) -> None:
-        headers: list[tuple[bytes, bytes]] = [(b"content-type", answer.content_type.encode())]
+        headers, content = self.rendered(route, call, answer)
+        if answer.parts is not None:
+            await _send_parts(answer, headers, send)
+            return
+        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+        await send({"type": "http.response.body", "body": content})
+
+    def rendered(self, route: Route | None, call: Call, answer: Answer) -> tuple[Headers, bytes]:
+        """An answer as it goes over the wire: in the envelope of its plane, with the headers of its status."""
+        headers: Headers = [(b"content-type", answer.content_type.encode())]
         body: Mapping[str, Any] = answer.body
         plane = "open" if route is None else route.plane
         if plane == "worker":
             version = call.version or VERSION
-            body = {**body, "protocol_version": version, "server_capabilities": self._server.capabilities}
+            body = {**body, "protocol_version": version, "server_capabilities": self.server.capabilities}
             headers.append((_VERSION_HEADER, version.encode()))
         elif plane == "control":
             headers.append(_CONTROL_HEADER)
             if route is not None and route.operation is not None:
                 body = {**body, "control_plane": control_plane(route.operation, call, body)}
         if answer.parts is not None:
-            await _send_parts(answer, headers, send)
-            return
+            return headers, b""
         content = answer.raw if answer.raw is not None else _encode(body)
         headers.append((b"content-length", str(len(content)).encode()))
         if answer.status == 401:
             headers.append((b"www-authenticate", b"Bearer"))
         if answer.status in (429, 503):
             headers.append((b"retry-after", str(body.get("retry_after_seconds") or 1).encode()))
-        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-        await send({"type": "http.response.body", "body": content})
+        return headers, content
 
 
-async def _send_parts(answer: Answer, headers: list[tuple[bytes, bytes]], send: Send) -> None:
+def failed(call: Call, error: Exception) -> Answer:
+    """What a caller is told when there is no other answer."""
+    problem = problem_of(error, f"{call.method} {call.path}")
+    return Answer(problem.body(), problem.status)
+
+
+async def _send_parts(answer: Answer, headers: Headers, send: Send) -> None:
     assert answer.parts is not None
     headers.append((b"x-accel-buffering", b"no"))  # a proxy that collects the parts would keep answers from who waits
     await send({"type": "http.response.start", "status": answer.status, "headers": headers})
@@ -119,10 +133,21 @@ async def _send_parts(answer: Answer, headers: list[tuple[bytes, bytes]], send: 
     await send({"type": "http.response.body", "body": b""})
 
 
-def _check_content_type(headers: Mapping[str, str]) -> None:
+def check_content_type(headers: Mapping[str, str]) -> None:
     given = headers.get("content-type", "application/json").partition(";")[0].strip().lower()
     if given != "application/json" and not given.endswith("+json"):
         raise Problem(415, "unsupported_media_type", f"send application/json, not {given}", field="content-type")
+
+
+def check_version(route: Route, headers: Mapping[str, str]) -> str:
+    """The version of its plane that a caller speaks, as far as an answer depends on it."""
+    if route.plane == "worker":
+        return _worker_version(headers)
+    if route.plane == "control":
+        _check_control_version(headers)
+    elif route.plane == "own":
+        _check_own_version(headers)
+    return ""
 
 
 def _worker_version(headers: Mapping[str, str]) -> str:

@@ -14,6 +14,7 @@ from types import FrameType
 import uvicorn
 
 from holdfast.server.app import App
+from holdfast.server.direct import Protocol
 from holdfast.server.server import Server
 from holdfast.server.settings import Settings
 
@@ -52,7 +53,7 @@ def config(app: App, settings: Settings) -> uvicorn.Config:
         host=settings.host,
         port=settings.port,
         loop="uvloop",
-        http="httptools",
+        http=Protocol,
         ws="none",
         lifespan="off",
         log_config=None,

@@ -5,8 +5,9 @@ One function a route: it takes the server and the call, and gives the body of th
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from msgspec import Struct
 
@@ -37,6 +38,26 @@ class Answer(NamedTuple):
 Handler = Callable[["Server", "Call"], Awaitable[Mapping[str, Any] | Answer]]
 
 
+class Begun(Protocol):
+    """A call that was taken, and whose answer is still to come."""
+
+    @property
+    def answer(self) -> asyncio.Future[Any]:
+        """Done when there is something to reply."""
+        ...
+
+    def give_up(self) -> None:
+        """Nobody waits for the answer any more."""
+        ...
+
+    def reply(self) -> Answer:
+        """What to reply, once there is something. Ends it."""
+        ...
+
+
+Begin = Callable[["Server", "Call"], Begun | Answer]
+
+
 class Route(NamedTuple):
     method: str
     path: str
@@ -46,6 +67,7 @@ class Route(NamedTuple):
     operation: str | None = None  # of the control plane's answer contract
     any_namespace: bool = False  # does not ask whether the caller's namespace exists
     body: type[Struct] | None = None  # the struct that its requests are decoded into
+    begin: Begin | None = None  # the same as the handler, without a coroutine: the short way of our own callers
 
 
 class _Node:

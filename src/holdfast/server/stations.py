@@ -74,6 +74,8 @@ class Desk:
         self._ready: list[Waiting] = []
         self._turning = False
         self._alarm: Alarm | None = None
+        self._rings_at = 0
+        self._missed_at = 0  # when nobody will have listened for too long
         self._renewal: Alarm | None = None
 
     # -- its life
@@ -136,15 +138,29 @@ class Desk:
             parked.future.set_result(wire.encode(wire.Exchanged(leaving=True)))
 
     def _watch(self, after: int) -> None:
-        world = self.server.engine.world
+        """Look whether somebody listens, so long after now. One alarm serves any number of exchanges: it is set again when
+        it rings too early."""
+        self._missed_at = self.server.engine.world.now() + after
+        if self._alarm is None or self._rings_at > self._missed_at:
+            self._ring()
+
+    def _ring(self) -> None:
         if self._alarm is not None:
             self._alarm.cancel()
-        self._alarm = world.at(world.now() + after, self._unseen)
+        self._rings_at = self._missed_at
+        self._alarm = self.server.engine.world.at(self._rings_at, self._look)
+
+    def _look(self) -> None:
+        self._alarm = None
+        if self._parked is not None or self.closed:
+            return
+        if self._missed_at > self.server.engine.world.now():
+            self._ring()
+        else:
+            self._unseen()
 
     def _unseen(self) -> None:
         """Nobody has listened here for a while. Workflow tasks are short and cheap to repeat: they go to others."""
-        if self._parked is not None or self.closed:
-            return
         if not self.station.open:
             self.server.stations.close(self)
             return
@@ -306,8 +322,6 @@ class Desk:
         before, self._parked = self._parked, waiting
         if before is not None and not before.future.done():
             before.future.set_result(wire.encode(wire.Exchanged()))
-        if self._alarm is not None:
-            self._alarm.cancel()
         if not self.station.open and not self.server.draining:
             self.station.open = True
             self.server.engine.serving.station(self.station)

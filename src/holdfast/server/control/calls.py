@@ -53,15 +53,25 @@ class Begun:
             self._server.parked -= 1
             self._server.waiting.pop(self.answer, None)
 
-    async def awaited(self) -> bytes:
+    async def awaited(self) -> Answer:
         try:
             await self.answer
         except asyncio.CancelledError:
             if not self._given_up:
                 raise
+        except Exception:
+            pass  # it is said in the reply
         finally:
             self.end()
-        return self.body()
+        return self.reply()
+
+    def reply(self) -> Answer:
+        """The answer, as that of a route."""
+        self.end()
+        try:
+            return Answer({}, raw=self.body())
+        except Refused as refusal:
+            return _refused(refusal)
 
     def body(self) -> bytes:
         """The answer as it goes over the wire, or the error that it is."""
@@ -109,15 +119,23 @@ def _full() -> Problem:
     )
 
 
+def _refused(refusal: Refused) -> Answer:
+    return Answer({}, 409, raw=refusal_body(refusal))
+
+
 def _route(verb: calls.Verb) -> Route:
-    async def answer(server: Server, call: Call) -> Answer:
+    def take(server: Server, call: Call) -> Begun | Answer:
         try:
-            return Answer({}, raw=await begin(server, call, verb, call.body).awaited())
+            return begin(server, call, verb, call.body)
         except Refused as refusal:
-            return Answer({}, 409, raw=refusal_body(refusal))
+            return _refused(refusal)
+
+    async def answer(server: Server, call: Call) -> Answer:
+        taken = take(server, call)
+        return taken if isinstance(taken, Answer) else await taken.awaited()
 
     answer.__doc__ = f"{verb.request.__name__}, for clients of the same release."
-    return Route("POST", calls.PATH + verb.name, answer, "own", OPERATOR, body=verb.request)
+    return Route("POST", calls.PATH + verb.name, answer, "own", OPERATOR, body=verb.request, begin=take)
 
 
 def _placed(server: Server, call: Call, request: Any) -> Any:

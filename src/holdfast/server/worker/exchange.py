@@ -10,14 +10,13 @@ from holdfast.protocol import exchange as wire
 from holdfast.protocol import requests as ask
 from holdfast.protocol.entries import pack
 from holdfast.server.auth import WORKER
-from holdfast.server.call import Call
+from holdfast.server.call import Call, Gone
 from holdfast.server.problems import Problem, invalid
 from holdfast.server.reports import Reports
 from holdfast.server.routing import Answer, Route
 from holdfast.server.server import Server
 from holdfast.server.stations import Desk, Waiting
 from holdfast.server.worker.lifecycle import leave
-from holdfast.server.worker.polls import watching
 from holdfast.server.workers import CommandContract, Worker
 
 _COMMANDS = sorted(command_type(kind) for kind in Machine().commands)
@@ -43,8 +42,42 @@ async def open_station(server: Server, call: Call) -> Answer:
     return Answer({}, raw=wire.encode(wire.Opened(station=desk.id, lost=lost, commands=_COMMANDS)))
 
 
-async def exchange(server: Server, call: Call) -> Answer:
-    """Reports for answers, and tasks with any reply. Without reports it waits until there are tasks."""
+class Taken:
+    """An exchange whose reply is to come: when its reports are on disk, or, without any, when there are tasks."""
+
+    __slots__ = ("_alarm", "_desk", "_server", "_waiting", "answer")
+
+    def __init__(self, server: Server, desk: Desk, waiting: Waiting, parked: float | None) -> None:
+        """`parked`: seconds to wait for tasks."""
+        self.answer = waiting.future
+        self._server = server
+        self._desk = desk
+        self._waiting = waiting
+        self._alarm: asyncio.TimerHandle | None = None
+        if parked is not None:
+            server.parked += 1
+            self._alarm = asyncio.get_running_loop().call_later(parked, desk.expire, waiting)
+            desk.look_at_rollouts()
+            desk.park(waiting)
+
+    def give_up(self) -> None:
+        """What comes for the worker waits for the next exchange. Reports are taken, whoever hears of it."""
+        if self._alarm is not None:
+            self.answer.cancel()
+
+    def end(self) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+            self._server.parked -= 1
+            self._desk.unpark(self._waiting)
+
+    def reply(self) -> Answer:
+        self.end()
+        return Answer({}, raw=self.answer.result())
+
+
+def take(server: Server, call: Call) -> Taken | Answer:
     body = call.decode(wire.Exchange)
     desk = _desk(server, call, body.worker_id, body.station)
     server.workers.heard(desk.worker)
@@ -53,22 +86,29 @@ async def exchange(server: Server, call: Call) -> Answer:
     waiting = Waiting(server.engine.world.future(), len(body.reports))
     if body.reports:
         Reports(server, desk, waiting, body.again).take(body.reports)
-        return Answer({}, raw=await waiting.future)
+        return Taken(server, desk, waiting, None)
     if body.draining or server.draining:
         return Answer({}, raw=wire.encode(wire.Exchanged(leaving=server.draining)))
-    return Answer({}, raw=await _parked(server, call, desk, waiting, body.wait))
+    if server.parked >= server.settings.max_parked_polls:
+        raise _full()
+    return Taken(server, desk, waiting, max(0.0, min(body.wait, wire.PARKED)))
 
 
-async def _parked(server: Server, call: Call, desk: Desk, waiting: Waiting, seconds: float) -> bytes:
-    desk.look_at_rollouts()
-    alarm = asyncio.get_running_loop().call_later(max(0.0, min(seconds, wire.PARKED)), desk.expire, waiting)
+async def exchange(server: Server, call: Call) -> Answer:
+    """Reports for answers, and tasks with any reply. Without reports it waits until there are tasks."""
+    taken = take(server, call)
+    if isinstance(taken, Answer):
+        return taken
+    listening = asyncio.get_running_loop().create_task(call.gone())
+    listening.add_done_callback(lambda done: None if done.cancelled() else taken.give_up())
     try:
-        async with watching(server, call):
-            desk.park(waiting)
-            return await waiting.future
+        await asyncio.wait((taken.answer,))
     finally:
-        alarm.cancel()
-        desk.unpark(waiting)
+        listening.cancel()
+        taken.end()
+    if taken.answer.cancelled():
+        raise Gone
+    return taken.reply()
 
 
 async def history(server: Server, call: Call) -> Answer:
@@ -112,6 +152,16 @@ def _desk(server: Server, call: Call, worker_id: str, station: str) -> Desk:
 
 def _stopping() -> Problem:
     return Problem(503, "server_draining", "this server is about to stop", retryable=True, retry_after_seconds=1)
+
+
+def _full() -> Problem:
+    return Problem(
+        429,
+        "long_poll_capacity_exhausted",
+        "this server holds as many polls as it may (max_parked_polls); open a station again in a second",
+        retryable=True,
+        retry_after_seconds=1,
+    )
 
 
 def _check(opening: wire.Opening) -> None:
@@ -166,7 +216,7 @@ def _registration(server: Server, call: Call, opening: wire.Opening) -> Worker:
 
 ROUTES = [
     Route("POST", wire.OPEN, open_station, "own", WORKER, body=wire.Opening),
-    Route("POST", wire.EXCHANGE, exchange, "own", WORKER, body=wire.Exchange),
+    Route("POST", wire.EXCHANGE, exchange, "own", WORKER, body=wire.Exchange, begin=take),
     Route("POST", wire.HISTORY, history, "own", WORKER, body=wire.HistoryWanted),
     Route("POST", wire.CLOSE, close_station, "own", WORKER, body=wire.Closing),
 ]
