@@ -24,7 +24,7 @@ def relax() -> None:
     with _lock:
         _open += 1
         threshold = gc.get_threshold()
-        if _open == 1 and threshold[0] in DEFAULTS:
+        if threshold[0] in DEFAULTS:
             _before = threshold
             gc.set_threshold(RARELY, *threshold[1:])
 

@@ -7,12 +7,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from holdfast import AsyncHoldfast
+from holdfast import AsyncHoldfast, collector
 from holdfast.collector import RARELY
 
 
 @pytest.fixture(autouse=True)
-def _thresholds() -> Iterator[None]:
+def _alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """As in a process of its own: in this one, other tests may have left apps behind as a crash does."""
+    monkeypatch.setattr(collector, "_open", 0)
+    monkeypatch.setattr(collector, "_before", None)
     before = gc.get_threshold()
     yield
     gc.set_threshold(*before)
