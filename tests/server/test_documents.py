@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 from jsonschema import Draft7Validator, Draft202012Validator
 
+from holdfast.protocol import calls
 from holdfast.server.documents import openapi, stream_document
 from holdfast.server.table import ROUTES
 
-from .kit import ME, serving
+from .kit import ME, TOKEN, serving
 
 STREAM: dict[str, Any] = json.loads(stream_document())
 
@@ -69,6 +70,15 @@ async def test_every_route_is_described_and_every_body_has_a_schema() -> None:
         Draft202012Validator.check_schema(schema)
     async with serving() as api:
         assert (await api.http.get("/api/openapi.json")).json() == document
+
+
+async def test_calls_that_share_a_request_are_answered_in_the_form_that_the_document_names() -> None:
+    said = openapi(ROUTES)["paths"][calls.MANY]["post"]["responses"]["2XX"]["content"]
+    async with serving() as api:
+        headers = {"Authorization": f"Bearer {TOKEN}", calls.HEADER: str(calls.VERSION)}
+        reply = await api.http.post(calls.MANY, json={"calls": [["list-workflows", {}]]}, headers=headers)
+    assert reply.status_code == 200
+    assert list(said) == [reply.headers["content-type"]]
 
 
 async def test_real_requests_conform_to_the_document() -> None:

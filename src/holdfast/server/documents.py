@@ -70,7 +70,7 @@ def _operation(route: Route, body: Any) -> dict[str, Any]:
         "tags": [route.plane],
         "parameters": [*_path_parameters(route.path), *_header(route.plane)],
         "responses": {
-            "2XX": {"description": "done", "content": {"application/json": {"schema": _done(route.plane)}}},
+            "2XX": {"description": "done", "content": {route.answers: {"schema": _done(route.plane)}}},
             "4XX": _refusal("refused"),
             "503": {
                 "description": "not now: the database is away, or this server stops",

@@ -67,6 +67,7 @@ class Route(NamedTuple):
     operation: str | None = None  # of the control plane's answer contract
     any_namespace: bool = False  # does not ask whether the caller's namespace exists
     body: type[Struct] | None = None  # the struct that its requests are decoded into
+    answers: str = "application/json"  # in which form it is answered when all is well
     begin: Begin | None = None  # the same as the handler, without a coroutine: the short way of our own callers
 
 

@@ -18,6 +18,8 @@ from holdfast.server.problems import Problem, problem_of
 from holdfast.server.routing import Answer, Route
 from holdfast.server.server import Server
 
+LINES = "application/x-ndjson"
+
 
 class Together:
     """The calls of one request, and the answers that have not left yet."""
@@ -83,7 +85,7 @@ async def many(server: Server, call: Call) -> Answer:
     """Several calls of a client of the same release; each is answered in a line of its own, or together with others."""
     together = Together(server, call)
     together.take(call.decode(calls.Calls).calls)
-    return Answer({}, content_type="application/x-ndjson", parts=together.answers())
+    return Answer({}, content_type=LINES, parts=together.answers())
 
 
-ROUTES = [Route("POST", calls.MANY, many, "own", OPERATOR, body=calls.Calls)]
+ROUTES = [Route("POST", calls.MANY, many, "own", OPERATOR, body=calls.Calls, answers=LINES)]
