@@ -171,3 +171,14 @@ async def test_the_command_line_tells_what_the_route_tells() -> None:
         assert (refused.returncode, "nowhere" in refused.stderr) == (2, True)
         gone = await told("--server", "http://127.0.0.1:1")
         assert (gone.returncode, "cannot be asked" in gone.stderr) == (2, True)
+
+
+async def test_who_looks_at_the_counters_does_not_move_the_sweep() -> None:
+    """It reads ready tasks a page at a time, and its place among them is its own."""
+    async with serving() as api:
+        await load(api)
+        place = api.server.recovery._ready_from = (1, 2, "a task of the last page")
+        await metrics(api)
+        await api.control("GET", "/system/health")
+        await api.control("GET", "/system/repair")
+        assert api.server.recovery._ready_from == place

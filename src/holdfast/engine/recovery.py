@@ -34,6 +34,9 @@ OVERDUE = 3 * SECOND
 UNHEARD = 3 * SECOND // 2  # how long a worker of the engine before has to show that it holds its task
 PAGE = 500
 
+Place = tuple[Micros, int, str]
+"""Of a ready task among the others: since when, whose, its id."""
+
 
 class Recovery:
     def __init__(self, engine: Engine, overdue: Micros | None = None, every: Micros | None = None) -> None:
@@ -51,7 +54,7 @@ class Recovery:
         self._term = 0  # changes when this process becomes the engine or stops being it
         self._unheard = False  # leases of the engine before are still to be asked after
         self._sweep_from = 0
-        self._ready_from: tuple[Micros, int, str] | None = None
+        self._ready_from: Place | None = None
         self._ask_from = 0
         self.fingerprints: dict[str, str | None] = {}
         self.on_take_over: list[
@@ -176,7 +179,7 @@ class Recovery:
                 seen.add(task.workflow)
                 self.look_at(task.workflow)
         await self._catch_up(seen)
-        after: tuple[Micros, int, str] | None = None
+        after: Place | None = None
         while True:
             page = await engine.store.ready(PAGE, after)
             for task in page:
@@ -281,23 +284,26 @@ class Recovery:
         await engine.waking.look_again()
         suspects, after = await engine.store.suspects(self._sweep_from, PAGE)
         self._sweep_from = after or 0
-        suspects += [task.workflow for task in await self.stuck()]
+        stuck, self._ready_from = await self.stuck(self._ready_from)
+        suspects += [task.workflow for task in stuck]
         for key in suspects:
             self.look_again(key)
         for callback in self.on_sweep:
             callback()
         return not suspects and not after and self._ready_from is None
 
-    async def stuck(self) -> list[Task]:
-        """Tasks that should have gone on by now: leased to nobody who is alive, or ready and in no lane, a page at a time."""
+    async def stuck(self, after: Place | None = None) -> tuple[list[Task], Place | None]:
+        """Tasks that should have gone on by now: leased to nobody who is alive, or ready and in no lane.
+
+        Those that are ready a page at a time: where the next one begins, if there is one.
+        """
         engine = self._engine
         held = self._held()
         found = [t for t in await engine.store.leased() if t.until is None and t.id not in held]
-        page = await engine.store.ready(PAGE, self._ready_from)
+        page = await engine.store.ready(PAGE, after)
         more = len(page) == PAGE and page[-1].available_at <= engine.world.now() - self._overdue
-        self._ready_from = (page[-1].available_at, page[-1].workflow, page[-1].id) if more else None
         found += [task for task in page if self.unoffered(task)]
-        return found
+        return found, (page[-1].available_at, page[-1].workflow, page[-1].id) if more else None
 
     def unoffered(self, task: Task) -> bool:
         """Whether a task has been ready for a while, and no lane has it: its wake-up was lost."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -77,6 +78,7 @@ class Observer:
             if len(page) < PAGE:
                 return found
             after = (page[-1].available_at, page[-1].workflow, page[-1].id)
+            await asyncio.sleep(0)  # a file answers at once: between two pages the others get their turn
 
     async def _runs(self, namespace: str) -> dict[str, Any]:
         census = await self.server.store.census(namespace)

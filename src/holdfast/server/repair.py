@@ -6,6 +6,7 @@ turn. A scope is a connection, a queue and a build.
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
@@ -65,9 +66,11 @@ async def candidates(server: Server, namespace: str) -> Candidates:
             if loaded is not None and loaded.run is not None and loaded.row.namespace == namespace:
                 run = loaded.run
                 missing.append(Candidate(key, (run.connection, run.queue, run.compatibility), run.started_at))
+        await asyncio.sleep(0)  # a file answers at once: between two pages the others get their turn
+    stuck, _ = await server.recovery.stuck()
     existing = [
         Candidate(task.workflow, (routing.connection, routing.queue, routing.compatibility), task.available_at)
-        for task in [*await server.recovery.stuck(), *await store.failed()]
+        for task in [*stuck, *await store.failed()]
         if (routing := task.routing).namespace == namespace
     ]
     return Candidates(missing, existing)
