@@ -150,6 +150,39 @@ async def test_more_polls_than_a_server_may_hold_are_told_to_come_back() -> None
         await first
 
 
+async def test_a_poll_that_is_repeated_while_it_waits_is_answered_last() -> None:
+    """Its first answer may go to a connection that is gone: whoever asks again under its id takes its place."""
+    async with serving() as api:
+        await api.register()
+        first = asyncio.ensure_future(answered(api, poll_request_id="p-1", timeout_seconds=30))
+        await parked(api)
+        second = asyncio.ensure_future(answered(api, poll_request_id="p-1", timeout_seconds=30))
+        assert (await first).json()["poll_status"] == "empty"
+        await parked(api)
+        await api.start("o-1")
+        assert (await second).json()["task"]["workflow_id"] == "o-1"
+
+
+async def test_a_poll_that_is_repeated_while_its_lease_is_written_gets_that_lease() -> None:
+    async with serving() as api:
+        await api.register()
+        await api.start("o-1")
+        store = api.server.engine.store
+        written: list[Any] = []
+        apply = store.apply
+        store.apply = lambda decisions, done: written.append((decisions, done))  # the disk is slow
+        first = asyncio.ensure_future(answered(api, poll_request_id="p-1", timeout_seconds=30))
+        await until(lambda: bool(written))
+        second = asyncio.ensure_future(answered(api, poll_request_id="p-1", timeout_seconds=30))
+        assert (await first).json()["task"] is None
+        store.apply = apply
+        for decisions, done in written:
+            apply(decisions, done)
+        task = (await second).json()["task"]
+        assert (task["workflow_id"], task["workflow_task_attempt"]) == ("o-1", 1)
+        await api.complete(task, {"type": "complete_workflow"})
+
+
 @pytest.mark.contract("POLL-11")
 async def test_a_queue_that_cannot_be_coordinated_is_unavailable() -> None:
     async with serving() as api:

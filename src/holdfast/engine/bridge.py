@@ -42,6 +42,7 @@ class Bridge:
     def __init__(self, engine: Engine, access: Access) -> None:
         self._engine = engine
         self._access = access
+        self._asked: dict[tuple[str, str, str, str | None], Waiter] = {}  # polls that have an id, while they wait
         self.table: dict[type[ask.Request[Any]], Callable[[Any], Awaitable[Any]]] = {
             ask.PollWorkflowTask: self.poll_workflow_task,
             ask.ClaimWorkflowTask: self.claim_task,
@@ -293,8 +294,14 @@ class Bridge:
 
         worker = Claimant(connection=connection, compatibility=compatibility)
         waiter = Waiter(kind, namespace, queue, types, lease, future, worker, worker_id)
-        engine.matching.park(waiter)
-        engine.serving.poll(waiter)
+        asked = (kind, namespace, worker_id, call)
+        before = None
+        if call is not None:
+            before = self._asked.get(asked)
+            self._asked[asked] = waiter
+        if before is None or not engine.serving.succeed(before, waiter):
+            engine.matching.park(waiter)
+            engine.serving.poll(waiter)
         alarm = engine.world.at(
             engine.world.now() + round(wait_seconds * SECOND), lambda: engine.serving.give_up(waiter)
         )
@@ -310,6 +317,8 @@ class Bridge:
         finally:
             alarm.cancel()
             engine.matching.unpark(waiter)
+            if self._asked.get(asked) is waiter:
+                del self._asked[asked]
 
     async def _leased_by(self, call: str, worker_id: str, kind: str) -> Any:
         """The task that an earlier poll with this id was given: a reply may be lost, its lease is not."""

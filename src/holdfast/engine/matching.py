@@ -283,6 +283,16 @@ class Matching:
             del self._waiters[place]
         return True
 
+    def succeed(self, before: Waiter, after: Waiter) -> bool:
+        """Another poll takes the place of this one; whether that had been promised a task."""
+        self.unpark(before)
+        for task_id, waiter in self._promised.items():
+            if waiter is before:
+                self._promised[task_id] = after
+                after.session = before.session
+                return True
+        return False
+
     def waits(self, waiter: Waiter) -> bool:
         return waiter in self._waiters.get((waiter.kind, waiter.namespace, waiter.queue), ())
 

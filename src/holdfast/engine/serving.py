@@ -67,6 +67,16 @@ class Serving:
         at_once = False
         return answers == [None] and self._matching.waits(waiter)
 
+    def succeed(self, before: Waiter, after: Waiter) -> bool:
+        """A poll is repeated under its id: its first answer goes nowhere. What was promised to that is for the second.
+
+        Whether anything was: it comes with the commit that is under way.
+        """
+        promised = self._matching.succeed(before, after)
+        if not before.future.done():
+            before.future.set_result(None)
+        return promised
+
     def parked(self, queue: Queue) -> None:
         """A queue may lease again: whoever waits there is served."""
         for waiter in self._matching.waiting(queue):
