@@ -49,6 +49,24 @@ class WireRetry(Struct, frozen=True, kw_only=True):
     backoff_seconds: Annotated[list[Seconds], Meta(max_length=1000)] = []
     non_retryable_error_types: list[Name] = []
 
+    def policy(
+        self,
+        start_to_close: float | None,
+        schedule_to_start: float | None,
+        schedule_to_close: float | None,
+        heartbeat: float | None,
+    ) -> RetryPolicy:
+        """Together with the timeouts, which stand beside it on the wire."""
+        return RetryPolicy(
+            max_attempts=self.max_attempts,
+            backoff_seconds=self.backoff_seconds,
+            non_retryable_error_types=list(self.non_retryable_error_types),
+            start_to_close_timeout=start_to_close,
+            schedule_to_start_timeout=schedule_to_start,
+            schedule_to_close_timeout=schedule_to_close,
+            heartbeat_timeout=heartbeat,
+        )
+
 
 class WireTimeouts(WireMember, frozen=True, kw_only=True):
     retry_policy: WireRetry | None = None
@@ -58,15 +76,11 @@ class WireTimeouts(WireMember, frozen=True, kw_only=True):
     heartbeat_timeout: Seconds | None = None
 
     def policy(self) -> RetryPolicy:
-        retry = self.retry_policy or WireRetry()
-        return RetryPolicy(
-            max_attempts=retry.max_attempts,
-            backoff_seconds=retry.backoff_seconds,
-            non_retryable_error_types=list(retry.non_retryable_error_types),
-            start_to_close_timeout=self.start_to_close_timeout,
-            schedule_to_start_timeout=self.schedule_to_start_timeout,
-            schedule_to_close_timeout=self.schedule_to_close_timeout,
-            heartbeat_timeout=self.heartbeat_timeout,
+        return (self.retry_policy or WireRetry()).policy(
+            self.start_to_close_timeout,
+            self.schedule_to_start_timeout,
+            self.schedule_to_close_timeout,
+            self.heartbeat_timeout,
         )
 
 

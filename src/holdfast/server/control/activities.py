@@ -44,15 +44,11 @@ class ActivityBody(Struct, frozen=True, kw_only=True):
     heartbeat_timeout_seconds: Timeout | None = None
 
     def policy(self) -> RetryPolicy:
-        retry = self.retry_policy or WireRetry()
-        return RetryPolicy(
-            max_attempts=retry.max_attempts,
-            backoff_seconds=retry.backoff_seconds,
-            non_retryable_error_types=list(retry.non_retryable_error_types),
-            start_to_close_timeout=self.start_to_close_timeout_seconds,
-            schedule_to_start_timeout=self.schedule_to_start_timeout_seconds,
-            schedule_to_close_timeout=self.schedule_to_close_timeout_seconds,
-            heartbeat_timeout=self.heartbeat_timeout_seconds,
+        return (self.retry_policy or WireRetry()).policy(
+            self.start_to_close_timeout_seconds,
+            self.schedule_to_start_timeout_seconds,
+            self.schedule_to_close_timeout_seconds,
+            self.heartbeat_timeout_seconds,
         )
 
 
