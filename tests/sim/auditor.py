@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from holdfast.codec.values import loads
 from holdfast.engine.watching import ENDED
 from holdfast.kernel.decision import Decision, WorkflowRow
-from holdfast.kernel.event import HistoryDamaged, Recorded
+from holdfast.kernel.event import HistoryDamaged, Recorded, clock
 from holdfast.kernel.features import pause, workflow_task
 from holdfast.kernel.features.activity import Activities
 from holdfast.kernel.features.child.parcels import StartFromParent
@@ -235,7 +235,7 @@ class Auditor:
             self.must(late < 10 * SECOND, "I8 what is due comes in time", (about, late / SECOND))
         until = entry.context.lease_expires_at
         if until is not None:
-            self.must(entry.clock < until, "I4 nothing is written under a lease that is over", about)
+            self.must(clock(entry) < until, "I4 nothing is written under a lease that is over", about)
         if entry.type in ("UpdateAccepted", "UpdateCompleted"):
             update = event.update_id
             if entry.type == "UpdateAccepted":

@@ -13,7 +13,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from holdfast.kernel.decision import Decision
-from holdfast.kernel.event import Recorded
+from holdfast.kernel.event import Recorded, clock
 from holdfast.kernel.values import SCHEDULES, SECOND, kind_at
 from holdfast.sdk.errors import RequestRefused
 from holdfast.store import StoreError
@@ -221,15 +221,15 @@ class ScheduleLaws:
             case "ScheduleCreated":
                 life.active = not event.paused
                 life.left = event.max_runs
-                life.plan(event, entry.clock)
+                life.plan(event, clock(entry))
             case "ScheduleUpdated":
                 if "spec" in event.changed or "jitter_seconds" in event.changed:
-                    life.plan(event, entry.clock)
+                    life.plan(event, clock(entry))
             case "SchedulePaused":
                 life.active = False
             case "ScheduleResumed":
                 life.active = True
-                life.begin(entry.clock)
+                life.begin(clock(entry))
             case "ScheduleTriggerSkipped" if event.reason == "missed_occurrences":
                 self._must(life.missed is None, "what was missed is counted once", about)
                 life.missed = (event.occurrence_time, event.skipped)
@@ -252,7 +252,7 @@ class ScheduleLaws:
         moment = event.occurrence_time
         by_clock = event.cause == "schedule" and not getattr(event, "drained", False)
         if by_clock:
-            self._on_the_grid(life, moment, entry.clock, about, punctual)
+            self._on_the_grid(life, moment, clock(entry), about, punctual)
         match entry.type:
             case "ScheduleTriggerSkipped":
                 self._sim.features.add("schedule skipped")

@@ -8,6 +8,7 @@ the wire and exports produce the literal snapshots. Each record's checksum cover
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any, TypeVar
 from zlib import crc32
 
@@ -56,15 +57,13 @@ class Recorded(Struct, frozen=True, gc=False):
     body: bytes
     context_body: bytes
     checksum: int
+    type: str
 
-    @property
-    def type(self) -> str:
-        return type(self.event).__name__
 
-    @property
-    def clock(self) -> Micros:
-        """What the clock said when this was recorded; deadlines count from here. Only a clock set back differs from `at`."""
-        return self.at - (self.context.ahead or 0)
+def clock(entry: Recorded) -> Micros:
+    """What the clock said when this was recorded; deadlines count from here. Only a clock set back differs from `at`."""
+    ahead = entry.context.ahead
+    return entry.at if ahead is None else entry.at - ahead
 
 
 class HistoryDamaged(Exception):
@@ -90,12 +89,12 @@ class HistoryDamaged(Exception):
 
 E = TypeVar("E", bound=Event)
 
-_encode = msgspec.json.Encoder().encode
+encode = msgspec.json.Encoder().encode
 _decoders: dict[type[Event], msgspec.json.Decoder[Any]] = {}
 _context_decoder = msgspec.json.Decoder(Context)
 
 
-_salts: dict[str, int] = {}
+_marks: dict[type[Event], tuple[str, int]] = {}  # its name and what that adds to a checksum
 
 
 def chain(previous: int, sequence: int, type_name: str, at: int, body: bytes, context: bytes) -> int:
@@ -103,31 +102,38 @@ def chain(previous: int, sequence: int, type_name: str, at: int, body: bytes, co
 
     A CRC with another start never ends the same over equal bytes, so every part of the start counts too.
     """
-    salt = _salts[type_name] if type_name in _salts else _salt(type_name)
-    start = previous ^ salt ^ ((sequence * 0x9E3779B1 + at) & 0xFFFFFFFF)
-    return crc32(body, crc32(context, start) if context else start)
+    start = previous ^ _salt(type_name) ^ ((sequence * 0x9E3779B1 + at) & 0xFFFFFFFF)
+    return crc32(context + body if context else body, start)
 
 
+@cache
 def _salt(type_name: str) -> int:
-    salt = _salts[type_name] = crc32(type_name.encode())
-    return salt
+    return crc32(type_name.encode())
 
 
 def encode_context(context: Context) -> bytes:
-    return b"" if context is NO_CONTEXT else _encode(context)
+    return b"" if context is NO_CONTEXT else encode(context)
 
 
 def record(
     run: int, sequence: int, at: Micros, event: Event, context: Context, context_body: bytes, previous: int
 ) -> Recorded:
-    body = _encode(event)
-    checksum = chain(previous, sequence, type(event).__name__, at, body, context_body)
-    return Recorded(run, sequence, at, event, context, body, context_body, checksum)
+    body = encode(event)
+    kind = type(event)
+    try:
+        name, salt = _marks[kind]
+    except KeyError:
+        name = kind.__name__
+        name, salt = _marks[kind] = name, _salt(name)
+    # The checksum as `chain` defines it, written out because every event passes here.
+    start = previous ^ salt ^ ((sequence * 0x9E3779B1 + at) & 0xFFFFFFFF)
+    checksum = crc32(context_body + body if context_body else body, start)
+    return Recorded(run, sequence, at, event, context, body, context_body, checksum, name)
 
 
 def pack_held(held: Sequence[tuple[Event, Context]]) -> bytes:
     """Facts that are not yet history, for the instance's own row."""
-    return _encode([(type(event).__name__, event, context) for event, context in held])
+    return encode([(type(event).__name__, event, context) for event, context in held])
 
 
 def unpack_held(kinds: dict[str, type[Event]], body: bytes) -> list[tuple[Event, Context]]:
@@ -160,4 +166,4 @@ def restore(
         event = decoder.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise HistoryDamaged(run, sequence, f"its payload cannot be read ({error})") from error
-    return Recorded(run, sequence, at, event, context, body, context_body, checksum)
+    return Recorded(run, sequence, at, event, context, body, context_body, checksum, type_name)

@@ -142,6 +142,7 @@ def join(run: Run, step: int, path: Path, leaf: Leaf) -> None:
     """A leaf of a group was scheduled."""
     if not path:
         return
+    run.grouped = True
     groups = run.part(Groups)
     groups.paths[step] = path
     groups.leaves[step] = leaf

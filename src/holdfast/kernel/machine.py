@@ -113,13 +113,14 @@ class Machine:
         failure_backoff: Micros = 60 * SECOND,
     ) -> None:
         """`failure_backoff`: the longest pause before a failed workflow task is tried again."""
+        # At most thirty attributes: only those does Python find at a fixed place, and they are read many times a step.
         features = tuple(features)
         self.limits = limits or Limits()
         self.failure_backoff = failure_backoff
         self._decide = _merge(features, lambda f: f.decide)
         self.commands: dict[type[Any], CommandRule] = _merge(features, lambda f: f.commands)
-        self._evolve = _merge(features, lambda f: f.evolve)
-        self._resume = _merge(features, lambda f: f.resume)
+        evolve = _merge(features, lambda f: f.evolve)
+        resume = _merge(features, lambda f: f.resume)
         self.agenda = Agenda(_merge(features, lambda f: f.deadlines))
         self.claims = _merge(features, lambda f: f.claim)
         self._serves = _merge(features, lambda f: f.serves)
@@ -141,15 +142,14 @@ class Machine:
         self._ask = [f.ask for f in features if f.ask is not None]
         self._parcels = _merge(features, lambda f: {(f.kind, kind): take for kind, take in f.parcels.items()})
         self._carry = [f.carry for f in features if f.carry is not None]
-        self.step_kinds = {kind for kind in self._evolve if issubclass(kind, StepEvent)}
-        # One look-up per event instead of four: its fold, what it wakes, whether it is a step, its own task.
+        self.step_kinds = {kind for kind in evolve if issubclass(kind, StepEvent)}
+        # One look-up per event instead of four: its fold, whether it is a step, whom it wakes, its own task.
         apart = _merge(features, lambda f: f.apart)
         self._plans = {
-            kind: (fold, self._resume.get(kind), kind in self.step_kinds, apart.get(kind))
-            for kind, fold in self._evolve.items()
+            kind: (fold, kind in self.step_kinds, resume.get(kind), apart.get(kind)) for kind, fold in evolve.items()
         }
-        self.kinds: dict[str, type[Event]] = {kind.__name__: kind for kind in self._evolve}
-        self.grouped_kinds = {kind for kind in self._evolve if "parallel_group_path" in kind.__struct_fields__}
+        self.kinds: dict[str, type[Event]] = {kind.__name__: kind for kind in evolve}
+        self.grouped_kinds = {kind for kind in evolve if "parallel_group_path" in kind.__struct_fields__}
         self.parcel_kinds: dict[str, type[Parcel]] = {kind.__name__: kind for _, kind in self._parcels}
 
     def decide(
@@ -174,7 +174,7 @@ class Machine:
         offer: Callable[[Task], Lease | None] = nobody,
         here: Callable[[Run], Any] = nobody,
     ) -> Turn:
-        return Turn(self, flow, flow.run, 0, ids, offer, here, flow.last)  # type: ignore[arg-type]
+        return Turn(self, flow, ids, offer, here)
 
     def take(self, turn: Turn, message: Message, now: Micros) -> Any:
         """Decide one more message, and return the reply. One that is refused leaves the turn as it was."""
@@ -185,6 +185,8 @@ class Machine:
         turn.context = NO_CONTEXT
         turn.context_body = b""
         self._decide[type(message)](turn, message)
+        turn.context = NO_CONTEXT
+        turn.context_body = b""
         self._follow(turn)
         flow.exists = True
         return turn.reply
@@ -236,8 +238,8 @@ class Machine:
     def evolve(self, flow: Workflow, run: Run, entry: Recorded) -> None:
         """Fold one recorded event into the run."""
         event = entry.event
-        fold, resume, is_step, apart = self._plans[type(event)]
-        run.length = entry.sequence
+        fold, is_step, resume, apart = self._plans[type(event)]
+        run.length = sequence = entry.sequence
         run.bytes += len(entry.body)
         run.checksum = entry.checksum
         run.last_at = entry.at
@@ -247,16 +249,16 @@ class Machine:
                 run.status = "waiting"
         fold(run, event, entry)
         if apart is not None:
-            run.apart.append((entry.sequence, apart(run, event, entry)))
-        if resume is not None and entry.sequence > flow.cursor and run.closed_reason is None:
+            run.apart.append((sequence, apart(run, event, entry)))
+        if resume is not None and sequence > flow.cursor and run.closed_reason is None:
             told = resume(run, event, entry)
             if told is not None:
-                run.waking.append((entry.sequence, told))
+                run.waking.append((sequence, told))
 
     def fold(self, flow: Workflow, run: Run, history: Iterable[Recorded]) -> None:
         for entry in history:
             self.evolve(flow, run, entry)
-        if Groups in run.parts:
+        if run.grouped:
             run.part(Groups).settled()
 
     def expect(self, flow: Workflow) -> Expected:
@@ -264,10 +266,6 @@ class Machine:
             return Expected({}, None)
         tasks = {task.id: task for source in self._expect for task in source(flow)}
         return Expected(tasks, self.agenda.next_wake(flow))
-
-    def claim(self, turn: Turn, task: Task) -> None:
-        """Record what a claim of this kind of task means; claiming a workflow task is no fact of its run."""
-        self.claims[task.kind](turn, task)
 
     def expects(self, flow: Workflow, task: Task) -> bool:
         """Whether something is open that this task serves."""
@@ -320,7 +318,7 @@ class Machine:
 
     def breach(self, turn: Turn, commands: list[Command]) -> Breach | None:
         """The first structural limit these commands would pass."""
-        for kind in dict.fromkeys(map(type, commands)) if len(commands) != 1 else (type(commands[0]),):
+        for kind in map(type, commands) if len(commands) == 1 else dict.fromkeys(map(type, commands)):
             limit = self._limits.get(kind)
             found = None if limit is None else limit(turn, commands)
             if found is not None:
@@ -422,7 +420,9 @@ def _ended(turn: Turn) -> Ended | None:
     run = turn.flow.current
     if run.closed_reason is None:
         return None  # continued: the chain goes on
-    last = next(entry for entry in reversed(turn.events) if entry.event is run.ended_by)
+    last = turn.events[-1]
+    if last.event is not run.ended_by:
+        last = next(entry for entry in reversed(turn.events) if entry.event is run.ended_by)
     return Ended(run.run_id, run.status, run.closed_reason, last)
 
 

@@ -11,6 +11,8 @@ from holdfast.kernel.state import Run, Workflow
 
 def run_row(flow: Workflow, run: Run) -> RunRow:
     labels = run.part(Identity)
+    search = run.parts.get(SearchAttributes)
+    archived = run.parts.get(Archived)
     return RunRow(
         run.key,
         flow.key,
@@ -26,11 +28,11 @@ def run_row(flow: Workflow, run: Run) -> RunRow:
         run.routing.compatibility,
         labels.business_key,
         labels.visibility_labels,
-        run.part(SearchAttributes).values,
+        {} if search is None else search.values,
         run.started_at,
         run.closed_at,
         run.length,
-        run.part(Archived).at if Archived in run.parts else None,
+        None if archived is None else archived.at,
     )
 
 

@@ -47,6 +47,7 @@ class Run:
         "closed_reason",
         "compatibility",
         "ended_by",
+        "grouped",
         "key",
         "last_at",
         "length",
@@ -81,6 +82,7 @@ class Run:
         self.last_at: Micros = 0
         self.not_before: Micros = 0  # a retry waits until then with its first task
         self.step = 0  # the highest step number recorded
+        self.grouped = False  # some of its steps belong to groups
         self.waking: list[tuple[int, Resume]] = []  # waking events, oldest first; the cursor eats them
         self.apart: list[tuple[int, Resume]] = []  # events that get a task of their own, ahead of the waking ones
         self.agenda: list[Moment] = []  # heap of (at, kind, id); entries may be stale

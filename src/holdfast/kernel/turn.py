@@ -10,12 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.kernel.command import Command, StepCommand
 from holdfast.kernel.decision import CommandRecord, RunRow
-from holdfast.kernel.event import NO_CONTEXT, Context, Event, Recorded, encode_context, record
+from holdfast.kernel.event import NO_CONTEXT, Context, Event, Recorded, encode, encode_context, record
 from holdfast.kernel.groups import Groups
 from holdfast.kernel.message import Refused
 from holdfast.kernel.send import Parcel, Send
@@ -45,35 +44,76 @@ def grown(entries: Sequence[T], entry: T) -> list[T]:
     return [entry]
 
 
-class Turn(Struct, eq=False):
-    machine: Machine
-    flow: Workflow
-    run: Run  # the current one; before an instance's first run there is none, and nobody asks
-    now: Micros
-    ids: Ids
-    offer: Callable[[Task], Lease | None]
-    here: Callable[[Run], Any]  # who runs the code of this run before the turn is sealed, if anybody does
-    after: int  # the decision this turn is made on top of
-    context: Context = NO_CONTEXT
-    context_body: bytes | None = b""  # encoded when the first event needs it
-    events: list[Recorded] = []
-    touched: dict[str, bool] = {}  # task id -> a row existed before this turn
-    stirred: list[str] = []  # tasks to be put before the workers
-    due: Task | None = None  # the workflow task that is not born because its code runs before the turn is sealed
-    runner: Any = None  # by whom
-    reply: Any = None
-    reindex: bool = False
-    granted: list[Task] = []  # leased in this turn
-    # Most turns have none of these, and an empty tuple that all share costs nothing; the first entry makes a list.
-    born: Sequence[Task] = ()  # ready, and nobody took them
-    commands: Sequence[CommandRecord] = ()
-    told: Sequence[tuple[str, Any]] = ()
-    sends: Sequence[Send] = ()
-    took: Sequence[int] = ()
-    asked: Sequence[Command] = ()  # by the completion that is being checked
-    indexed: Sequence[tuple[bool, RunRow]] = ()
-    runs_started: Sequence[int] = ()
-    closed: Sequence[str] = ()
+class Turn:
+    # Slots, not fields of a struct: they are written many times a step, and only to slots does Python write directly.
+    __slots__ = (
+        "after",
+        "asked",
+        "born",
+        "closed",
+        "commands",
+        "context",
+        "context_body",
+        "due",
+        "events",
+        "flow",
+        "granted",
+        "here",
+        "ids",
+        "indexed",
+        "machine",
+        "now",
+        "offer",
+        "reindex",
+        "reply",
+        "run",
+        "runner",
+        "runs_started",
+        "sends",
+        "stirred",
+        "told",
+        "took",
+        "touched",
+    )
+
+    def __init__(
+        self,
+        machine: Machine,
+        flow: Workflow,
+        ids: Ids,
+        offer: Callable[[Task], Lease | None],
+        here: Callable[[Run], Any],
+    ) -> None:
+        """`here`: who runs the code of a run before the turn is sealed, if anybody does."""
+        self.machine = machine
+        self.flow = flow
+        # The current one; before an instance's first run there is none, and nobody asks.
+        self.run: Run = flow.run  # type: ignore[assignment]
+        self.now: Micros = 0
+        self.ids = ids
+        self.offer = offer
+        self.here = here
+        self.after = flow.last  # the decision this turn is made on top of
+        self.context = NO_CONTEXT
+        self.context_body: bytes | None = b""  # encoded when the first event needs it
+        self.events: list[Recorded] = []
+        self.touched: dict[str, bool] = {}  # task id -> a row existed before this turn
+        self.stirred: list[str] = []  # tasks to be put before the workers
+        self.due: Task | None = None  # the workflow task that is not born: its code runs before the turn is sealed
+        self.runner: Any = None  # by whom
+        self.reply: Any = None
+        self.reindex = False
+        self.granted: list[Task] = []  # leased in this turn
+        # Most turns have none of these, and an empty tuple that all share costs nothing; the first entry makes a list.
+        self.born: Sequence[Task] = ()  # ready, and nobody took them
+        self.commands: Sequence[CommandRecord] = ()
+        self.told: Sequence[tuple[str, Any]] = ()
+        self.sends: Sequence[Send] = ()
+        self.took: Sequence[int] = ()
+        self.asked: Sequence[Command] = ()  # by the completion that is being checked
+        self.indexed: Sequence[tuple[bool, RunRow]] = ()
+        self.runs_started: Sequence[int] = ()
+        self.closed: Sequence[str] = ()
 
     def act_for(self, context: Context) -> None:
         """From here on events are caused by this."""
@@ -83,14 +123,14 @@ class Turn(Struct, eq=False):
     def record(self, event: Event) -> Recorded:
         """Append a fact to the current run and fold it."""
         run = self.run
-        if Groups in run.parts and type(event) in self.machine.grouped_kinds:
-            path = run.parts[Groups].paths.get(event.sequence)  # type: ignore[attr-defined]
+        if run.grouped and type(event) in self.machine.grouped_kinds:
+            path = run.part(Groups).paths.get(event.sequence)  # type: ignore[attr-defined]
             if path:
                 event = replace(event, parallel_group_path=path)  # every event of a leaf says where it belongs
         context = self.context
         body = self.context_body
         if body is None:
-            body = self.context_body = encode_context(context)
+            body = self.context_body = encode(context)
         at = self.now
         if at < run.last_at:
             # History never runs backwards, whatever the clock does; deadlines go by the clock.
@@ -100,7 +140,7 @@ class Turn(Struct, eq=False):
         entry = record(run.key, run.length + 1, at, event, context, body, run.checksum)
         self.machine.evolve(self.flow, run, entry)
         self.events.append(entry)
-        if Groups in run.parts:
+        if run.grouped:
             groups = run.part(Groups)
             if groups.won is not None:
                 self.machine.resolve(self, entry)
@@ -235,7 +275,8 @@ class Turn(Struct, eq=False):
 
     def begin(self, run: Run) -> None:
         """A new run of this instance starts in this turn."""
-        self.index_now()
+        if self.reindex:
+            self.index_now()
         if self.flow.run is not None:
             run.last_at = self.run.last_at
         self.flow.run = self.run = run
@@ -250,7 +291,6 @@ class Turn(Struct, eq=False):
         self.reindex = True
 
     def index_now(self) -> None:
-        if self.reindex:
-            self.reindex = False
-            row = self.machine.index(self.flow, self.flow.current)
-            self.indexed = (*self.indexed, (row.key in self.runs_started, row))
+        self.reindex = False
+        row = self.machine.index(self.flow, self.run)
+        self.indexed = (*self.indexed, (row.key in self.runs_started, row))

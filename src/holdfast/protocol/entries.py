@@ -40,7 +40,7 @@ def packed(entry: Recorded) -> Entry:
     return Entry(
         entry.run,
         entry.sequence,
-        type(entry.event).__name__,
+        entry.type,
         entry.at,
         Raw(entry.body),
         Raw(entry.context_body) if entry.context_body else _NOTHING,
@@ -75,6 +75,7 @@ def unpacked(entry: Entry) -> Recorded:
         body,
         b"" if context is None else bytes(entry.context),
         entry.checksum,
+        entry.type,
     )
 
 

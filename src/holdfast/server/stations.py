@@ -257,7 +257,7 @@ class Desk:
         task = assignment.task
         quiet = self._quiet
         after = 0 if standing is None else standing.length
-        told = events if standing is None else [e for e in events if type(e.event).__name__ not in quiet]
+        told = events if standing is None else [e for e in events if e.type not in quiet]
         return wire.TaskLease(
             task.id,
             task.attempt,
@@ -309,7 +309,7 @@ class Desk:
             stations.leave_home(run, self.station)
             return None
         stations.settle(run, self.station, Standing(current.length, current.checksum))
-        told = [e for e in behind if type(e.event).__name__ not in self._quiet]
+        told = [e for e in behind if e.type not in self._quiet]
         return wire.Stand(current.length, current.checksum, len(behind), pack(told))
 
     def away(self, run: int) -> None:

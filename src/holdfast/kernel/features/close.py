@@ -48,7 +48,7 @@ class WorkflowFailed(Event, frozen=True, kw_only=True, omit_defaults=True):
 def closed(turn: Turn) -> None:
     """What every kind of close has in common, right behind its terminal event."""
     turn.closed = (*turn.closed, turn.run.run_id)
-    turn.index()
+    turn.reindex = True
     turn.machine.run_closed(turn)
 
 
@@ -99,7 +99,8 @@ def _limits(turn: Turn, commands: list[Command]) -> Breach | None:
     last = commands[-1] if commands else None
     if not isinstance(last, CompleteWorkflow) or last.result is None:
         return None
-    return over_count("payload_size", len(last.result), turn.machine.limits.payload_size)
+    size, bound = len(last.result), turn.machine.limits.payload_size
+    return over_count("payload_size", size, bound) if size > bound else None
 
 
 def shut(run: Run, entry: Recorded, status: str, reason: str) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from holdfast.kernel import groups
 from holdfast.kernel.command import Command, StepCommand
-from holdfast.kernel.event import Recorded, StepEvent
+from holdfast.kernel.event import Recorded, StepEvent, clock
 from holdfast.kernel.feature import CommandRule, Feature, Outcome, Plain, Shape, nothing_to_check
 from holdfast.kernel.features import timer
 from holdfast.kernel.groups import GroupEntry
@@ -220,7 +220,7 @@ def _resolved(
 ) -> None:
     run.part(Conditions).open.pop(event.sequence, None)
     given_up = isinstance(event, ConditionWaitCancelled)
-    groups.leave(run, event.sequence, event.parallel_group_path, not given_up, entry.clock, cancelled=given_up)
+    groups.leave(run, event.sequence, event.parallel_group_path, not given_up, clock(entry), cancelled=given_up)
 
 
 class _Wait:

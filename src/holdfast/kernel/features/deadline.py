@@ -66,10 +66,14 @@ def overrun(turn: Turn) -> bool:
     started = turn.run.part(Identity).started
     if started is None:
         return False
-    for at, due in ((started.execution_deadline_at, _execution_due), (started.run_deadline_at, _run_due)):
-        if at is not None and at <= turn.now:
-            due(turn, 0)
-            return True
+    at = started.execution_deadline_at
+    if at is not None and at <= turn.now:
+        _execution_due(turn, 0)
+        return True
+    at = started.run_deadline_at
+    if at is not None and at <= turn.now:
+        _run_due(turn, 0)
+        return True
     return False
 
 

@@ -147,9 +147,9 @@ def grant(turn: Turn, task: Task, lease: Lease) -> Task | None:
         )
     )
     turn.granted.append(leased)
-    if task.kind in turn.machine.claims:
+    if task.kind in turn.machine.claims:  # to claim a workflow task is no fact of its run
         turn.act_for(context(leased))
-        turn.machine.claim(turn, leased)
+        turn.machine.claims[task.kind](turn, leased)
         turn.act_for(NO_CONTEXT)
     return leased
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from holdfast.kernel import groups
 from holdfast.kernel.command import Command, StepCommand
-from holdfast.kernel.event import Recorded, StepEvent
+from holdfast.kernel.event import Recorded, StepEvent, clock
 from holdfast.kernel.feature import CommandRule, Deadline, Feature, Outcome, Plain, Shape, nothing_to_check
 from holdfast.kernel.groups import GroupEntry
 from holdfast.kernel.limits import Breach, over_count
@@ -197,14 +197,14 @@ def _scheduled(run: Run, event: TimerScheduled, entry: Recorded) -> None:
 def _cancelled(run: Run, event: TimerCancelled, entry: Recorded) -> None:
     run.part(Timers).pending.pop(event.sequence, None)
     if event.timer_kind is None:
-        groups.leave(run, event.sequence, event.parallel_group_path, False, entry.clock, cancelled=True)
+        groups.leave(run, event.sequence, event.parallel_group_path, False, clock(entry), cancelled=True)
 
 
 def _fired(run: Run, event: TimerFired, entry: Recorded) -> None:
     timers = run.part(Timers)
     timers.pending.pop(event.sequence, None)
     if event.timer_kind is None:
-        groups.leave(run, event.sequence, event.parallel_group_path, True, entry.clock)
+        groups.leave(run, event.sequence, event.parallel_group_path, True, clock(entry))
     else:
         timers.fired[event.sequence] = entry.sequence
 

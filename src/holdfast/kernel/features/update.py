@@ -214,7 +214,10 @@ def fail(turn: Turn, command: FailUpdate) -> None:
 def run_closed(turn: Turn) -> None:
     """Updates that the run did not get to fail with it; those to the instance go on with a chain that goes on."""
     run = turn.run
-    accepted = [entry.event for entry in run.part(Updates).pending.values()]
+    part = run.parts.get(Updates)
+    if part is None and not turn.flow.held:
+        return
+    accepted = [] if part is None else [entry.event for entry in part.pending.values()]
     accepted += _held(turn)
     for update in accepted:
         if run.closed_reason == "continued" and update.target_scope == "instance":

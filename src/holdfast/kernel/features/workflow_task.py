@@ -13,10 +13,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.kernel.command import Command, StepCommand, TerminalCommand
-from holdfast.kernel.event import NO_CONTEXT, Recorded
+from holdfast.kernel.event import Recorded
 from holdfast.kernel.feature import Deadline, Feature
 from holdfast.kernel.features import close, deadline, failures, lease, pause, standalone
-from holdfast.kernel.features.start import Identity, WorkflowStarted
+from holdfast.kernel.features.start import STANDALONE, Identity, WorkflowStarted
 from holdfast.kernel.features.timer import TimerFired
 from holdfast.kernel.limits import Breach, over_count
 from holdfast.kernel.message import Message, Refused
@@ -97,7 +97,8 @@ class WorkflowAssignment(Struct, frozen=True, kw_only=True, gc=False):
 
 
 def assign(flow: Workflow, task: Task) -> WorkflowAssignment:
-    run = flow.current
+    run = flow.run
+    assert run is not None, "an instance with a task has a run"
     started = run.part(Identity).started
     assert started is not None, "a run with a task has started"
     return WorkflowAssignment(
@@ -146,13 +147,12 @@ def ensure(turn: Turn) -> None:
     flow = turn.flow
     run = turn.run
     waking = run.waking
-    if waking and waking[-1][0] <= flow.cursor:
-        waking.clear()
     if waking and waking[0][0] <= flow.cursor:
-        waking[:] = [entry for entry in waking if entry[0] > flow.cursor]
-    if flow.busy is not None or not (run.apart or waking):
+        # Most often all of them are behind it.
+        waking[:] = () if waking[-1][0] <= flow.cursor else [entry for entry in waking if entry[0] > flow.cursor]
+    if flow.busy is not None or not (waking or run.apart):
         return
-    if standalone.applies(run):
+    if run.workflow_type == STANDALONE and standalone.applies(run):
         standalone.go_on(turn)
         return
     if run.apart:
@@ -161,7 +161,7 @@ def ensure(turn: Turn) -> None:
             return
         if waking:
             turn.drop(workflow_task_id(run.run_id, waking[0][0]))  # it comes again, behind the one apart
-    elif turn.due is not None or workflow_task_id(run.run_id, waking[0][0]) in flow.tasks:
+    elif turn.due is not None or (flow.tasks and workflow_task_id(run.run_id, waking[0][0]) in flow.tasks):
         return
     task = _task(flow, run)
     if task.upto is None and run.not_before <= turn.now and pause.allows(run):
@@ -175,13 +175,12 @@ def ensure(turn: Turn) -> None:
 def _handled(turn: Turn, task: Task, message: CompleteWorkflowTask) -> list[str]:
     """Failures that the code has handled. Who does not say so has handled what its task was shown, if it goes on."""
     commands = message.commands
-    if message.numbered or task.upto is not None or not commands or isinstance(commands[-1], close.FailWorkflow):
+    if task.upto is not None or not commands or isinstance(commands[-1], close.FailWorkflow):
         return message.handled_failures
     return failures.shown(turn.run, task.seen or 0)
 
 
 def complete(turn: Turn, message: CompleteWorkflowTask) -> None:
-    _refuse_closed(turn, message.task_id)
     task = _held(turn, message)
     commands = message.commands
     if not message.numbered and task.upto is None:
@@ -206,14 +205,13 @@ def complete(turn: Turn, message: CompleteWorkflowTask) -> None:
     if not apart:
         met = task if message.met is None else replace(task, seen=min(message.met, task.seen or 0))
         turn.machine.before_commands(turn, met)
-    for failure_id in _handled(turn, task, message):
+    for failure_id in message.handled_failures if message.numbered else _handled(turn, task, message):
         failures.handled(turn, failure_id)
     breach = turn.machine.breach(turn, commands)
     if breach is not None:
         close.fail_by_limit(turn, breach)
     else:
         _apply(turn, commands)
-    turn.act_for(NO_CONTEXT)
     if turn.flow.run is run:  # otherwise continued: the new run starts with a cursor of its own
         _close(turn, task)
         if run.status != status:
@@ -228,14 +226,12 @@ def complete(turn: Turn, message: CompleteWorkflowTask) -> None:
 
 
 def fail(turn: Turn, message: FailWorkflowTask) -> None:
-    _refuse_closed(turn, message.task_id)
     task = _held(turn, message)
     block = message.block
     if block.type == WAITING_FOR_HISTORY and task.upto is None:  # a task apart has all the history it is for
         turn.act_for(lease.context(task))
         turn.machine.before_commands(turn, task)
         turn.machine.acknowledged(turn, task)
-        turn.act_for(NO_CONTEXT)
         _close(turn, task)
     else:
         backoff = min(_pause(task.repair_count), turn.machine.failure_backoff)
@@ -266,7 +262,9 @@ def fail(turn: Turn, message: FailWorkflowTask) -> None:
 
 
 def heartbeat(turn: Turn, message: HeartbeatWorkflowTask) -> None:
-    _refuse_closed(turn, message.task_id)
+    run = turn.flow.run
+    if run is None or run.closed_reason is not None:
+        raise _closed(run, message.task_id)
     task = turn.hold(message.task_id, message.owner, message.attempt)
     _refuse_other(task)
     if task.until is not None and message.renew:
@@ -336,17 +334,15 @@ def _apply(turn: Turn, commands: list[Command]) -> None:
 
 
 def _held(turn: Turn, message: CompleteWorkflowTask | FailWorkflowTask) -> Task:
+    run = turn.flow.run
+    if run is None or run.closed_reason is not None:
+        raise _closed(run, message.task_id)
     if message.lease is not None:
         # Claimed and spent in one decision: the lease is never a row, only the context of what it causes.
-        task = turn.task(message.task_id)
-        if task is None:
-            raise Refused("task_not_found", f"task {message.task_id} does not exist or is already closed")
-        if task.state != "ready":
-            raise Refused("task_not_claimable", f"task {message.task_id} is {task.state}", task_status=task.state)
-        _refuse_other(task)
-        if task is not turn.due and not serves(turn.flow, task):
-            raise Refused("task_not_found", f"nothing waits for task {message.task_id}", task_id=message.task_id)
-        seen = sees(turn.run, task)
+        task = turn.due
+        if task is None or task.id != message.task_id:
+            task = _claimable(turn, message.task_id)
+        seen = sees(run, task)
         if isinstance(message, CompleteWorkflowTask) and message.seen is not None and message.seen != seen:
             raise Refused("eager_refused", f"something else reached the run of task {message.task_id} first")
         return replace(
@@ -362,17 +358,27 @@ def _held(turn: Turn, message: CompleteWorkflowTask | FailWorkflowTask) -> Task:
     return task
 
 
+def _claimable(turn: Turn, task_id: str) -> Task:
+    """A task that was born before its code runs."""
+    task = turn.flow.tasks.get(task_id)
+    if task is None:
+        raise Refused("task_not_found", f"task {task_id} does not exist or is already closed")
+    if task.state != "ready":
+        raise Refused("task_not_claimable", f"task {task_id} is {task.state}", task_status=task.state)
+    _refuse_other(task)
+    if not serves(turn.flow, task):
+        raise Refused("task_not_found", f"nothing waits for task {task_id}", task_id=task_id)
+    return task
+
+
 def _refuse_other(task: Task) -> None:
     if task.kind != "workflow":
         raise Refused("task_not_workflow", f"task {task.id} is not a workflow task", task_id=task.id)
 
 
-def _refuse_closed(turn: Turn, task_id: str) -> None:
-    run = turn.flow.run
-    if run is not None and run.closed_reason is None:
-        return
+def _closed(run: Run | None, task_id: str) -> Refused:
     status = "not started" if run is None else run.status
-    raise Refused(
+    return Refused(
         "run_closed",
         f"the run of task {task_id} is {status}",
         can_continue=False,
@@ -394,15 +400,19 @@ def _close(turn: Turn, task: Task) -> None:
 
 
 def limits(turn: Turn, commands: list[Command]) -> Breach | None:
-    limits = turn.machine.limits
-    return over_count("command_batch_size", len(commands), limits.command_batch_size) or over_count(
-        "history_length", turn.run.length + len(commands), limits.history_length
+    bounds = turn.machine.limits
+    count = len(commands)
+    if count <= bounds.command_batch_size and turn.run.length + count <= bounds.history_length:
+        return None
+    return over_count("command_batch_size", count, bounds.command_batch_size) or over_count(
+        "history_length", turn.run.length + count, bounds.history_length
     )
 
 
 def _task(flow: Workflow, run: Run) -> Task:
-    apart = bool(run.apart)
-    sequence, resume = run.apart[0] if apart else run.waking[0]
+    apart = run.apart
+    sequence, resume = apart[0] if apart else run.waking[0]
+    at = run.last_at
     return Task(
         id=update_task_id(run.run_id, sequence) if apart else workflow_task_id(run.run_id, sequence),
         workflow=flow.key,
@@ -410,8 +420,8 @@ def _task(flow: Workflow, run: Run) -> Task:
         kind="workflow",
         type=run.workflow_type,
         routing=run.routing,
-        available_at=max(run.last_at, run.not_before),
-        created_at=run.last_at,
+        available_at=at if at > run.not_before else run.not_before,
+        created_at=at,
         resume=resume,
         upto=sequence if apart else None,
     )

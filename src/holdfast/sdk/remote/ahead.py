@@ -99,4 +99,4 @@ def _completed(run: int, sequence: int, message: CompleteActivity) -> Recorded:
         attempt_number=message.attempt,
         result=message.result,
     )
-    return Recorded(run, sequence, 0, event, NO_CONTEXT, b"", b"", 0)
+    return Recorded(run, sequence, 0, event, NO_CONTEXT, b"", b"", 0, "ActivityCompleted")

@@ -29,9 +29,9 @@ class Columns:
         sends: list[Row] = []
         for decision in decisions:
             key = batch.add(decision)
-            for e in decision.events:
-                kind = type(e.event).__name__
-                events.append((key, e.run, e.sequence, kind, e.at, e.body, e.context_body, e.checksum))
+            events += [
+                (key, e.run, e.sequence, e.type, e.at, e.body, e.context_body, e.checksum) for e in decision.events
+            ]
             commands += [(key, c.sequence, c.request_id, c.command_type, encode(c)) for c in decision.commands]
             took += [(key, taken) for taken in decision.took]
             for s in decision.sends:

@@ -53,7 +53,7 @@ class Rows:
             key = batch.add(decision)
             for e in decision.events:
                 context = bytearray(e.context_body) if e.context_body else _EMPTY
-                events += (e.run, e.sequence, type(e.event).__name__, e.at, bytearray(e.body), context, e.checksum)
+                events += (e.run, e.sequence, e.type, e.at, bytearray(e.body), context, e.checksum)
             for s in decision.sends:
                 body = bytearray(pack(s.parcel))
                 self.sends += (s.key, s.sender, s.namespace, s.workflow_id, type(s.parcel).__name__, body)

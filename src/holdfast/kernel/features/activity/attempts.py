@@ -100,7 +100,8 @@ def claimed(turn: Turn, task: Task) -> None:
 
 def complete(turn: Turn, message: CompleteActivity) -> None:
     execution = current(turn, message)
-    breach = over_count("payload_size", len(message.result or b""), turn.machine.limits.payload_size)
+    size, bound = len(message.result or b""), turn.machine.limits.payload_size
+    breach = over_count("payload_size", size, bound) if size > bound else None
     task_id = spend(turn, execution, message.owner)
     scheduled = execution.scheduled
     id = execution.attempt_id
@@ -133,7 +134,6 @@ def complete(turn: Turn, message: CompleteActivity) -> None:
                 result=message.result,
             )
         )
-    turn.act_for(NO_CONTEXT)
     turn.reply = AttemptOutcome(
         task_id=task_id, activity_attempt_id=id, outcome="completed" if breach is None else "failed"
     )
@@ -168,7 +168,6 @@ def fail(turn: Turn, message: FailActivity) -> None:
             )
         )
         outcome = "failed"
-    turn.act_for(NO_CONTEXT)
     turn.reply = AttemptOutcome(task_id=task_id, activity_attempt_id=id, outcome=outcome)
 
 
@@ -351,7 +350,7 @@ def _worth_recording(turn: Turn, execution: Execution, progress: Progress | None
 def current(turn: Turn, message: CompleteActivity | FailActivity) -> Execution:
     """The execution this attempt may end, or a refusal: only the current attempt of an open run writes history."""
     run = turn.flow.run
-    if run is None or run.run_id != message.run_id or not run.open:
+    if run is None or run.run_id != message.run_id or run.closed_reason is not None:
         status = "closed" if run is None or run.run_id != message.run_id else run.status
         raise Refused(
             f"run_{status}",

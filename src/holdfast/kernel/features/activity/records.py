@@ -11,7 +11,7 @@ from typing import Any
 from msgspec import Struct
 
 from holdfast.kernel import groups
-from holdfast.kernel.event import Recorded, StepEvent
+from holdfast.kernel.event import Recorded, StepEvent, clock
 from holdfast.kernel.failure import Failure
 from holdfast.kernel.features.failures import Raised, remember
 from holdfast.kernel.groups import GroupEntry
@@ -133,26 +133,49 @@ class ActivityCancelled(_ActivityEvent, frozen=True, kw_only=True, omit_defaults
 Terminal = ActivityCompleted | ActivityFailed | ActivityTimedOut | ActivityCancelled
 
 
-class Execution(Struct, eq=False):
+class Execution:
     """One open activity. `heard_at` is in memory only: heartbeats are recorded sparsely."""
 
-    scheduled: ActivityScheduled
-    step: int
-    task_id: str  # of the current task
-    since: Micros  # when that task was made
-    retry_at: Micros
-    start_deadline: Micros | None
-    total_deadline: Micros | None
-    retry: int = 1  # which task of this execution is the current one
-    attempt: int = 0  # the latest attempt number
-    attempt_id: str = ""
-    running: bool = False
-    owner: str | None = None
-    lease_until: Micros | None = None
-    progress: Progress | None = None
-    heartbeat_at: Micros | None = None
-    heard_at: Micros | None = None
-    close_deadline: Micros | None = None
+    __slots__ = (
+        "attempt",
+        "attempt_id",
+        "close_deadline",
+        "heard_at",
+        "heartbeat_at",
+        "lease_until",
+        "owner",
+        "policy",
+        "progress",
+        "retry",
+        "retry_at",
+        "running",
+        "scheduled",
+        "since",
+        "start_deadline",
+        "step",
+        "task_id",
+        "total_deadline",
+    )
+
+    def __init__(self, run: Run, scheduled: ActivityScheduled, at: Micros) -> None:
+        self.scheduled = scheduled
+        self.step = scheduled.sequence
+        self.policy = policy = scheduled.activity.retry_policy
+        self.task_id = activity_task_id(run.run_id, scheduled.sequence, 1)  # of the current task
+        self.since = at  # when that task was made
+        self.retry_at = at
+        self.start_deadline = after(at, policy.schedule_to_start_timeout)
+        self.total_deadline = after(at, policy.schedule_to_close_timeout)
+        self.retry = 1  # which task of this execution is the current one
+        self.attempt = 0  # the latest attempt number
+        self.attempt_id = ""
+        self.running = False
+        self.owner: str | None = None
+        self.lease_until: Micros | None = None
+        self.progress: Progress | None = None
+        self.heartbeat_at: Micros | None = None
+        self.heard_at: Micros | None = None
+        self.close_deadline: Micros | None = None
 
     def dispatched(self, run: Run, at: Micros) -> None:
         """A bounded group lets it go: the time it may wait for a worker counts from here."""
@@ -160,10 +183,6 @@ class Execution(Struct, eq=False):
         self.start_deadline = after(at, self.policy.schedule_to_start_timeout)
         if self.start_deadline is not None:
             run.remind(self.start_deadline, "schedule_to_start", self.step)
-
-    @property
-    def policy(self) -> RetryPolicy:
-        return self.scheduled.activity.retry_policy
 
 
 class Activities:
@@ -178,19 +197,7 @@ def after(at: Micros, timeout: float | None) -> Micros | None:
 
 
 def scheduled(run: Run, event: ActivityScheduled, entry: Recorded) -> None:
-    step = event.sequence
-    at = entry.clock
-    policy = event.activity.retry_policy
-    execution = Execution(
-        event,
-        step,
-        activity_task_id(run.run_id, step, 1),
-        at,
-        at,
-        after(at, policy.schedule_to_start_timeout),
-        after(at, policy.schedule_to_close_timeout),
-    )
-    run.part(Activities).open[event.sequence] = execution
+    execution = run.part(Activities).open[event.sequence] = Execution(run, event, clock(entry))
     if event.parallel_group_path:
         groups.join(run, event.sequence, event.parallel_group_path, execution)
         if groups.held_back(run, event.sequence):
@@ -208,15 +215,14 @@ def started(run: Run, event: ActivityStarted, entry: Recorded) -> None:
     execution.running = True
     execution.owner = entry.context.owner
     execution.lease_until = event.lease_expires_at
-    at = entry.clock
-    execution.heartbeat_at = execution.heard_at = at
-    execution.start_deadline = None
-    execution.close_deadline = after(at, execution.policy.start_to_close_timeout)
-    if execution.close_deadline is not None:
+    execution.heartbeat_at = execution.heard_at = at = clock(entry)
+    execution.start_deadline = execution.close_deadline = None
+    policy = execution.policy
+    if policy.start_to_close_timeout is not None:
+        execution.close_deadline = at + seconds(policy.start_to_close_timeout)
         run.remind(execution.close_deadline, "start_to_close", event.sequence)
-    heartbeat = after(at, execution.policy.heartbeat_timeout)
-    if heartbeat is not None:
-        run.remind(heartbeat, "heartbeat", event.sequence)
+    if policy.heartbeat_timeout is not None:
+        run.remind(at + seconds(policy.heartbeat_timeout), "heartbeat", event.sequence)
 
 
 def heartbeat_recorded(run: Run, event: ActivityHeartbeatRecorded, entry: Recorded) -> None:
@@ -237,7 +243,7 @@ def retry_scheduled(run: Run, event: ActivityRetryScheduled, entry: Recorded) ->
     execution.close_deadline = None
     execution.retry += 1
     execution.task_id = activity_task_id(run.run_id, event.sequence, execution.retry)
-    execution.since = entry.clock
+    execution.since = clock(entry)
     execution.retry_at = event.retry_available_at
     execution.start_deadline = after(event.retry_available_at, execution.policy.schedule_to_start_timeout)
     if execution.start_deadline is not None:
@@ -254,7 +260,7 @@ def closed(run: Run, event: Terminal, entry: Recorded) -> None:
             event.sequence,
             event.parallel_group_path,
             isinstance(event, ActivityCompleted),
-            entry.clock,
+            clock(entry),
             cancelled=isinstance(event, ActivityCancelled),
         )
     if isinstance(event, ActivityFailed | ActivityTimedOut):

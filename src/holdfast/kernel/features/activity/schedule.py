@@ -47,8 +47,10 @@ class CancelActivity(Command, frozen=True, kw_only=True, omit_defaults=True, tag
 
 
 def check(turn: Turn, command: ScheduleActivity) -> None:
-    groups.check(command.parallel_group_path)
-    session.check(command.worker_session)
+    if command.parallel_group_path:
+        groups.check(command.parallel_group_path)
+    if command.worker_session is not None:
+        session.check(command.worker_session)
     if not command.activity_type:
         raise Refused("invalid_commands", "schedule_activity needs an activity_type", field="activity_type")
     policy = command.retry_policy
@@ -118,6 +120,8 @@ def _routing(run: Run, command: ScheduleActivity) -> Routing:
     """Where the activity runs: what it says itself goes before what its session says."""
     asked = command.worker_session
     if asked is None:
+        if command.queue is None and command.connection is None:
+            return run.routing
         return reroute(run.routing, queue=command.queue, connection=command.connection)
     return reroute(run.routing, queue=command.queue or asked.queue, connection=command.connection or asked.connection)
 
@@ -170,7 +174,8 @@ class ActivityAssignment(Struct, frozen=True, kw_only=True, gc=False):
 
 
 def assign(flow: Workflow, task: Task) -> ActivityAssignment:
-    run = flow.current
+    run = flow.run
+    assert run is not None, "an instance with a task has a run"
     assert task.step is not None, "an activity task names its step"
     execution = run.part(Activities).open[task.step]
     scheduled = execution.scheduled
@@ -214,6 +219,9 @@ def limits(turn: Turn, commands: list[Command]) -> Breach | None:
     if not asked:
         return None
     bounds = turn.machine.limits
-    return over_count(
-        "pending_activity_count", len(turn.run.part(Activities).open) + asked, bounds.pending_activity_count
-    ) or over_count("payload_size", largest, bounds.payload_size)
+    pending = len(turn.run.part(Activities).open) + asked
+    if pending <= bounds.pending_activity_count and largest <= bounds.payload_size:
+        return None
+    return over_count("pending_activity_count", pending, bounds.pending_activity_count) or over_count(
+        "payload_size", largest, bounds.payload_size
+    )

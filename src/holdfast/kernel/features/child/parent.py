@@ -335,10 +335,11 @@ def run_closed(turn: Turn) -> None:
 
 def unanswered(run: Run) -> list[OpenChild]:
     """Of a closed run: the children that have not said yet what they made of its close."""
-    if run.open or run.closed_reason == "continued":
+    if run.closed_reason is None or run.closed_reason == "continued":
         return []
-    answered = run.parts[Children].answered if Children in run.parts else ()
-    return [child for child in still_open(run) if child.child_call_id not in answered]
+    left = still_open(run)
+    part = run.parts.get(Children)
+    return left if part is None or not left else [child for child in left if child.child_call_id not in part.answered]
 
 
 def _enforce(turn: Turn, child: OpenChild) -> None:
@@ -350,7 +351,8 @@ def _enforce(turn: Turn, child: OpenChild) -> None:
 def still_open(run: Run) -> list[OpenChild]:
     """The children with a policy that closing for good would have to enforce, those of earlier runs included."""
     inherited = _inherited(run)
-    if Children not in run.parts:
+    part = run.parts.get(Children)
+    if part is None:
         return inherited
     own = [
         OpenChild(
@@ -359,7 +361,7 @@ def still_open(run: Run) -> list[OpenChild]:
             child_workflow_instance_id=child.scheduled.child_workflow_instance_id,
             parent_close_policy=child.scheduled.parent_close_policy,
         )
-        for step, child in run.part(Children).open.items()
+        for step, child in part.open.items()
         if child.scheduled.parent_close_policy != "abandon" and not groups.held_back(run, step)
     ]
     return [*inherited, *own]
@@ -395,7 +397,7 @@ def policy_answered(turn: Turn, message: Deliver) -> None:
 
 
 def awaited(run: Run) -> int:
-    if not run.open:
+    if run.closed_reason is not None:
         return len(unanswered(run))
     part = run.parts.get(Children)
     return 0 if part is None else len(part.open)

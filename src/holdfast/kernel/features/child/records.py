@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from holdfast.kernel import groups
 from holdfast.kernel.command import Command, StepCommand
-from holdfast.kernel.event import Event, Recorded, StepEvent
+from holdfast.kernel.event import Event, Recorded, StepEvent, clock
 from holdfast.kernel.failure import Failure
 from holdfast.kernel.features.failures import Raised, remember
 from holdfast.kernel.features.start import Definition
@@ -220,7 +220,7 @@ def run_started(run: Run, event: ChildRunStarted, entry: Recorded) -> None:
 
 def closed(run: Run, event: ChildRunCompleted | ChildUnsuccessful, entry: Recorded) -> None:
     run.part(Children).open.pop(event.sequence, None)
-    groups.leave(run, event.sequence, event.parallel_group_path, isinstance(event, ChildRunCompleted), entry.clock)
+    groups.leave(run, event.sequence, event.parallel_group_path, isinstance(event, ChildRunCompleted), clock(entry))
     if isinstance(event, ChildUnsuccessful):
         remember(
             run,

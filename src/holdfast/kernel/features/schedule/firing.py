@@ -20,6 +20,7 @@ from holdfast.kernel.features.schedule.records import (
     BUFFER,
     Occasion,
     Overlap,
+    Part,
     Schedule,
     ScheduleActionBuffered,
     ScheduleActionClosed,
@@ -360,8 +361,8 @@ def ask(turn: Turn) -> None:
 
 
 def awaited(run: Run) -> int:
-    schedule = of(run)
-    return 0 if schedule is None else len(schedule.running)
+    part = run.parts.get(Part)
+    return 0 if part is None or part.schedule is None else len(part.schedule.running)
 
 
 def outside(run: Run) -> bool:

@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 from msgspec import Struct
 from msgspec.structs import replace
 
-from holdfast.kernel.event import Event, Recorded
+from holdfast.kernel.event import Event, Recorded, clock
 from holdfast.kernel.features import close, search
 from holdfast.kernel.features.schedule.spec import Fire, Spec
 from holdfast.kernel.state import Run
@@ -378,7 +378,7 @@ def _planned(run: Run, fire: Fire | None, entry: Recorded, *, anew: bool = False
     schedule = _of(run)
     if anew or fire != schedule.next_fire:
         schedule.next_fire = fire
-        schedule.planned_at = entry.clock
+        schedule.planned_at = clock(entry)
         if fire is not None:
             run.rearmed.pop((fire.at, "schedule", fire.occurrence), None)
             run.remind(fire.at, "schedule", fire.occurrence)

@@ -202,7 +202,7 @@ def open_run(
         outcome="started_new",
         source=message.source,
         request_id=message.request_id,
-        fingerprint=_fingerprint(message),
+        fingerprint=None if message.request_id is None else _fingerprint(message),
         resolved_run_id=run.run_id,
         context=message.context,
         payload=message.arguments,
@@ -367,6 +367,8 @@ def check_limits(turn: Turn, message: Start) -> None:
 
 def _breach(turn: Turn, message: Start) -> Breach | None:
     limits = turn.machine.limits
+    if len(message.arguments or b"") <= limits.payload_size and not message.memo and not message.search_attributes:
+        return None
     return (
         over_count("payload_size", len(message.arguments or b""), limits.payload_size)
         or (over_count("memo_size", memo.size(message.memo), limits.memo_size) if message.memo else None)
