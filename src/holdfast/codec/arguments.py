@@ -12,11 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from inspect import Parameter
 from typing import Any, Final, cast
 
-from holdfast.codec import avro
 from holdfast.codec.conversion import convert
 from holdfast.codec.errors import PayloadError, Step
 from holdfast.codec.hints import hints_of
 from holdfast.codec.plain import plainly
+from holdfast.codec.reader import decode
 from holdfast.codec.typenames import allows_null, type_name
 from holdfast.codec.values import dumps
 
@@ -40,21 +40,22 @@ class Signature:
         self._rest = next((p for p in parameters if p.kind is Parameter.VAR_POSITIONAL), None)
         self._named_rest = next((p for p in parameters if p.kind is Parameter.VAR_KEYWORD), None)
         self._takes_names = bool(self._by_name) or self._named_rest is not None
-        self._fewest = sum(p.default is Parameter.empty for p in self._positional)
-        self._most = len(self._positional) if self._rest is None else sys.maxsize
-        self._needs_names = any(p.default is Parameter.empty for p in self._by_name.values())
+        fewest = sum(p.default is Parameter.empty for p in self._positional)
+        most = len(self._positional) if self._rest is None else sys.maxsize
+        needs_names = any(p.default is Parameter.empty for p in self._by_name.values())
+        self._counts = range(0) if needs_names else range(fewest, most + 1)  # of arguments that need no names
         self.returns: Any = hints.get("return", Any)
 
     def pack(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
         """The blob of a call; TypeError if the callable could not be called like that."""
-        if not self._takes_names and self._plainly_callable(args, kwargs):
-            return dumps(args)
-        return dumps(self._listed(args, kwargs))
+        # Counting mostly shows that the call is right; otherwise it takes binding to know.
+        plainly = not kwargs and not self._takes_names and len(args) in self._counts
+        return dumps(args if plainly else self._listed(args, kwargs))
 
     def pack_fitting(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
         """Like `pack`, and TypeError if an argument could not be read again as its annotation wants it."""
         blob = self.pack(args, kwargs)
-        if kwargs or [type(item) for item in args] != self._wanted:
+        if kwargs or list(map(type, args)) != self._wanted:
             try:
                 self.unpack(blob)
             except PayloadError as error:
@@ -63,9 +64,10 @@ class Signature:
 
     def unpack(self, blob: bytes) -> tuple[list[Any], dict[str, Any]]:
         """The arguments of a call, each as its annotation wants it."""
-        args, kwargs = self._split(avro.decode(blob))
-        if not kwargs and not self._needs_names and [type(item) for item in args] == self._wanted:
-            return args, kwargs  # as mostly: every argument is already what its annotation says
+        value: list[Any] = decode(blob)  # type: ignore[assignment] - or one that stands alone, which is none
+        if type(value) is list and not self._takes_names and list(map(type, value)) == self._wanted:
+            return value, {}  # as mostly: every argument is already what its annotation says
+        args, kwargs = self._split(value)
         self._check(args, kwargs)
         positional = [self._converted(self._at(index), item, index) for index, item in enumerate(args)]
         named = {
@@ -77,10 +79,6 @@ class Signature:
         """The parameters as history keeps them, in order; those by name follow those by position."""
         listed = [*self._positional, *([self._rest] if self._rest else []), *self._by_name.values()]
         return [self._described(position, parameter) for position, parameter in enumerate(listed)]
-
-    def _plainly_callable(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-        """Whether counting shows that the call is right; otherwise it takes binding to know."""
-        return not kwargs and not self._needs_names and self._fewest <= len(args) <= self._most
 
     def _listed(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
         try:
@@ -114,7 +112,7 @@ class Signature:
         return args, {}
 
     def _check(self, args: list[Any], kwargs: dict[str, Any]) -> None:
-        if self._plainly_callable(args, kwargs):
+        if not kwargs and len(args) in self._counts:
             return
         try:
             self._bound.bind(*args, **kwargs)

@@ -6,6 +6,7 @@ hot path, therefore one loop with its own stack.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import isfinite
 from struct import Struct
 from struct import error as struct_error
@@ -32,96 +33,86 @@ def decode(blob: bytes) -> object:
     """The plain value in `blob`, which must be exactly one whole value."""
     if blob[:10] != HEADER:
         _refuse_header(blob)
+    pos = 10
+    values: list[Any] = []
+    names: list[str] | None = None
+    left = 1
+    outer: list[tuple[list[Any], list[str] | None, int]] = []
     try:
-        value, end = _datum(blob, len(HEADER))
+        while True:
+            if names is not None:
+                size, pos = _size(blob, pos) if blob[pos] & 0x81 else (blob[pos] >> 1, pos + 1)
+                names.append(blob[pos : pos + size].decode())
+                pos += size
+            branch = blob[pos]
+            pos += 1
+            if branch == LONG and blob[pos] < 128:
+                values.append(_SHORT[blob[pos]])
+                pos += 1
+            elif branch == STRING:
+                size, pos = _size(blob, pos) if blob[pos] & 0x81 else (blob[pos] >> 1, pos + 1)
+                values.append(blob[pos : pos + size].decode())
+                pos += size
+            elif branch in _OTHERS:
+                value, pos = _OTHERS[branch](blob, pos)
+                values.append(value)
+            elif branch == ARRAY or branch == MAP:  # noqa: SIM109 - the hot path
+                count, pos = _count(blob, pos) if blob[pos] & 0x81 else (blob[pos] >> 1, pos + 1)
+                if count:
+                    if len(outer) == MAX_DEPTH:
+                        raise PayloadError("nesting_too_deep", f"more than {MAX_DEPTH} levels at byte {pos}")
+                    outer.append((values, names, left))
+                    values = []
+                    names = [] if branch == MAP else None
+                    left = count
+                    continue
+                values.append({} if branch == MAP else [])
+            else:
+                raise misframed(f"unknown branch {branch} at byte {pos - 1}")
+            left -= 1
+            while not left:
+                if not outer:
+                    if pos != len(blob):
+                        _refuse_end(blob, pos)
+                    return values[0]
+                left, pos = _count(blob, pos) if blob[pos] else (0, pos + 1)
+                if left:
+                    break
+                done = values if names is None else dict(zip(names, values))  # noqa: B905 - equal by construction
+                values, names, left = outer.pop()
+                values.append(done)
+                left -= 1
     except IndexError:
         raise misframed("the blob is truncated") from None
     except struct_error:
         raise misframed("the blob is truncated inside a double") from None
     except UnicodeDecodeError as error:
         raise misframed(f"text is not UTF-8 ({error.reason})") from None
-    if end != len(blob):
-        problem = "the blob is truncated" if end > len(blob) else f"{len(blob) - end} bytes after the value"
-        raise misframed(problem)
-    return value
 
 
-def _datum(blob: bytes, pos: int) -> tuple[object, int]:
-    """Read one value. A slice past the end is noticed by the next read or by the caller, never here."""
-    values: list[Any] = []
-    names: list[str] | None = None
-    left = 1
-    outer: list[tuple[list[Any], list[str] | None, int]] = []
-    while True:
-        if names is not None:
-            size = blob[pos]
-            pos += 1
-            if size & 0x81:
-                size, pos = _size(blob, pos - 1)
-            else:
-                size >>= 1
-            names.append(blob[pos : pos + size].decode())
-            pos += size
-        branch = blob[pos]
-        pos += 1
-        if branch == STRING:
-            size = blob[pos]
-            pos += 1
-            if size & 0x81:
-                size, pos = _size(blob, pos - 1)
-            else:
-                size >>= 1
-            values.append(blob[pos : pos + size].decode())
-            pos += size
-        elif branch == LONG:
-            number = blob[pos]
-            if number < 128:
-                pos += 1
-                values.append(number >> 1 ^ -(number & 1))
-            else:
-                number, pos = _unzigzag(blob, pos)
-                values.append(number)
-        elif branch == DOUBLE:
-            (double,) = _READ_DOUBLE(blob, pos)
-            if not isfinite(double):
-                raise misframed(f"a double that is {double} at byte {pos}")
-            values.append(double)
-            pos += 8
-        elif branch == NULL:
-            values.append(None)
-        elif branch == MAP or branch == ARRAY:  # noqa: SIM109 - the hot path
-            count, pos = _count(blob, pos)
-            if count:
-                if len(outer) == MAX_DEPTH:
-                    raise PayloadError("nesting_too_deep", f"more than {MAX_DEPTH} levels at byte {pos}")
-                outer.append((values, names, left))
-                values = []
-                names = [] if branch == MAP else None
-                left = count
-                continue
-            values.append({} if branch == MAP else [])
-        elif branch == BOOLEAN:
-            if blob[pos] > 1:
-                raise misframed(f"a boolean of {blob[pos]} at byte {pos}")
-            values.append(blob[pos] == 1)
-            pos += 1
-        elif branch == BYTES:
-            size, pos = _size(blob, pos)
-            values.append(blob[pos : pos + size])
-            pos += size
-        else:
-            raise misframed(f"unknown branch {branch} at byte {pos - 1}")
-        left -= 1
-        while not left and outer:
-            left, pos = _count(blob, pos) if blob[pos] else (0, pos + 1)
-            if left:
-                break
-            done = values if names is None else dict(zip(names, values))  # noqa: B905 - equal by construction
-            values, names, left = outer.pop()
-            values.append(done)
-            left -= 1
-        if not left:
-            return values[0], pos
+# Each reads what follows its branch byte. A slice past the end is noticed by the next read, or at the end of the blob.
+
+
+def _bytes(blob: bytes, pos: int) -> tuple[bytes, int]:
+    size, pos = _size(blob, pos)
+    return blob[pos : pos + size], pos + size
+
+
+def _double(blob: bytes, pos: int) -> tuple[float, int]:
+    (double,) = _READ_DOUBLE(blob, pos)
+    if not isfinite(double):
+        raise misframed(f"a double that is {double} at byte {pos}")
+    return double, pos + 8
+
+
+def _boolean(blob: bytes, pos: int) -> tuple[bool, int]:
+    if blob[pos] > 1:
+        raise misframed(f"a boolean of {blob[pos]} at byte {pos}")
+    return blob[pos] == 1, pos + 1
+
+
+def _null(_: bytes, pos: int) -> tuple[None, int]:
+    return None, pos
 
 
 def _count(blob: bytes, pos: int) -> tuple[int, int]:
@@ -155,6 +146,10 @@ def _unzigzag(blob: bytes, pos: int) -> tuple[int, int]:
     return number >> 1 ^ -(number & 1), pos + 1
 
 
+def _refuse_end(blob: bytes, end: int) -> NoReturn:
+    raise misframed("the blob is truncated" if end > len(blob) else f"{len(blob) - end} bytes after the value")
+
+
 def _refuse_header(blob: bytes) -> NoReturn:
     if len(blob) < len(HEADER) or not blob.startswith(MAGIC):
         raise misframed("no Avro single-object header; encode with the `avro` codec")
@@ -165,3 +160,11 @@ def _refuse_header(blob: bytes) -> NoReturn:
 
 
 _READ_DOUBLE: Final = Struct("<d").unpack_from
+_SHORT: Final = [byte >> 1 ^ -(byte & 1) for byte in range(128)]
+_OTHERS: Final[dict[int, Callable[[bytes, int], tuple[Any, int]]]] = {
+    NULL: _null,
+    BOOLEAN: _boolean,
+    LONG: _unzigzag,
+    DOUBLE: _double,
+    BYTES: _bytes,
+}

@@ -6,23 +6,23 @@ annotation at the place where it arrives; without one it is the plain value.
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
+from typing import Any, Final
 
-from holdfast.codec import avro
 from holdfast.codec.conversion import convert
 from holdfast.codec.errors import PayloadError
 from holdfast.codec.plain import plain
+from holdfast.codec.reader import decode
+from holdfast.codec.writer import encode
 
-
-def dumps(value: object) -> bytes:
-    """The blob of any supported value; `PayloadError` names the path of what is not."""
-    return avro.encode(value, plain)
+dumps: Final = partial(encode, plain=plain)
+"""The blob of any supported value; `PayloadError` names the path of what is not."""
 
 
 def loads(blob: bytes, annotation: Any = Any) -> Any:
     """The value in `blob`, as `annotation` wants it."""
-    value = avro.decode(blob)
-    return value if annotation is Any else convert(value, annotation)
+    value = decode(blob)
+    return value if annotation is Any or annotation is type(value) else convert(value, annotation)
 
 
 def encoded(value: object) -> bytes | None:

@@ -6,7 +6,7 @@ the item at hand is known when it is refused.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from math import isfinite
 from struct import Struct
 from typing import Any, Final
@@ -18,25 +18,25 @@ from holdfast.codec.schema import DOUBLE, HEADER, MAX_DEPTH
 def encode(value: object, plain: Callable[[object], object] | None = None) -> bytes:
     """The blob of `value`. `plain` turns what is not a plain value into one, a level at a time."""
     out = bytearray(HEADER)
-    pairs: Iterator[Any] = iter(((None, value),))
+    pairs: Iterable[Any] = ((None, value),)
     named = False
-    outer: list[tuple[Iterator[Any], bool, Any]] = []
+    outer: list[tuple[Iterable[Any], bool, Any]] = []
     key: Any = None
     item: Any
     try:
         while True:
             for key, item in pairs:
                 if named:
-                    out += _KEYS[key] if key in _KEYS else _key(key)
+                    out += _KEYS[key]
                 kind = _TYPE(item)
+                if kind is int:
+                    out += _LONGS[item]
+                    continue
                 if kind is str:
                     text: bytes = item.encode()
                     size = len(text)
                     out += _STRING_HEADS[size] if size < 512 else b"\x0a" + _zigzag(size)
                     out += text
-                    continue
-                if kind is int:
-                    out += _SMALL_LONGS[item] if item in _SMALL_LONGS else _long(item)
                     continue
                 if kind is not dict and kind is not list and kind is not tuple:
                     if kind not in _SCALARS:
@@ -60,7 +60,7 @@ def encode(value: object, plain: Callable[[object], object] | None = None) -> by
                 if outer:
                     out.append(0)
                     pairs, named, key = outer.pop()
-                if not outer:
+                if not outer:  # nothing stands beside the value itself
                     return bytes(out)
     except PayloadError as error:
         raise error.within(*_steps(outer, named, key)) from None
@@ -87,12 +87,15 @@ def _boolean(flag: bool) -> bytes:
     return b"\x02\x01" if flag else b"\x02\x00"
 
 
-def _long(number: int) -> bytes:
-    if -0x8000000000000000 <= number <= 0x7FFFFFFFFFFFFFFF:
-        return b"\x04" + _zigzag(number)
-    # Its digits may be more than Python agrees to print.
-    problem = f"an integer of {number.bit_length()} bits does not fit 64; send it as a string"
-    raise PayloadError("integer_overflow", problem)
+class _Longs(dict[int, bytes]):
+    """The small ones are written down; any other is worked out."""
+
+    def __missing__(self, number: int) -> bytes:
+        if -0x8000000000000000 <= number <= 0x7FFFFFFFFFFFFFFF:
+            return b"\x04" + _zigzag(number)
+        # Its digits may be more than Python agrees to print.
+        problem = f"an integer of {number.bit_length()} bits does not fit 64; send it as a string"
+        raise PayloadError("integer_overflow", problem)
 
 
 def _double(number: float) -> bytes:
@@ -117,19 +120,22 @@ def _head(named: bool, count: int) -> bytes:
     return (b"\x0e" if named else b"\x0c") + _zigzag(count)
 
 
-def _key(key: object) -> bytes:
-    if not isinstance(key, str):
-        problem = f"map key {key!r} is {_a(type(key))}, and keys travel as text; convert it with str() first"
-        raise PayloadError("invalid_map_key", problem)
-    # A member of a text enum is its text, whatever its own __str__ says.
-    text = str.__str__(key)
-    encoded = _sized(text.encode())
-    if len(encoded) <= 64 and len(_KEYS) < 4096:
-        _KEYS[text] = encoded
-    return encoded
+class _Keys(dict[str, bytes]):
+    """Keys of maps are few and come again and again; the table only grows to its bound."""
+
+    def __missing__(self, key: object) -> bytes:
+        if not isinstance(key, str):
+            problem = f"map key {key!r} is {_a(type(key))}, and keys travel as text; convert it with str() first"
+            raise PayloadError("invalid_map_key", problem)
+        # A member of a text enum is its text, whatever its own __str__ says.
+        text = str.__str__(key)
+        encoded = _sized(text.encode())
+        if len(encoded) <= 64 and len(self) < 4096:
+            self[text] = encoded
+        return encoded
 
 
-def _steps(outer: list[tuple[Iterator[Any], bool, Any]], named: bool, key: Any) -> list[Step]:
+def _steps(outer: list[tuple[Iterable[Any], bool, Any]], named: bool, key: Any) -> list[Step]:
     """The way to the item at hand; a key that is no text is a fault of the map, so the way ends there."""
     return [*(step for _, _, step in outer), None if named and not isinstance(key, str) else key]
 
@@ -154,16 +160,15 @@ def _a(kind: type) -> str:
 _TYPE: Final[Callable[[object], type[Any]]] = type
 _NUMBERED: Final[Callable[[Any], Iterator[Any]]] = enumerate
 _WRITE_DOUBLE: Final = Struct("<Bd").pack
-_SMALL_LONGS: Final = {number: b"\x04" + _zigzag(number) for number in range(-64, 1024)}
+_LONGS: Final = _Longs({number: b"\x04" + _zigzag(number) for number in range(-64, 1024)})
 _STRING_HEADS: Final = [b"\x0a" + _zigzag(size) for size in range(512)]
 _ARRAY_HEADS: Final = [_head(False, count) for count in range(64)]
 _MAP_HEADS: Final = [_head(True, count) for count in range(64)]
-# Keys of maps are few and come again and again; the table only grows to its bound.
-_KEYS: Final[dict[str, bytes]] = {}
+_KEYS: Final = _Keys()
 _SCALARS: Final[dict[type, Callable[[Any], bytes]]] = {
     type(None): _null,
     bool: _boolean,
-    int: _long,
+    int: _LONGS.__getitem__,
     float: _double,
     str: _string,
     bytes: _bytes,
