@@ -64,7 +64,7 @@ class Signature:
 
     def unpack(self, blob: bytes) -> tuple[list[Any], dict[str, Any]]:
         """The arguments of a call, each as its annotation wants it."""
-        value: list[Any] = decode(blob)  # type: ignore[assignment] - or one that stands alone, which is none
+        value: list[Any] = decode(blob)  # type: ignore[assignment] - or one value alone, as is asked next
         if type(value) is list and not self._takes_names and list(map(type, value)) == self._wanted:
             return value, {}  # as mostly: every argument is already what its annotation says
         args, kwargs = self._split(value)

@@ -67,6 +67,7 @@ class Definition(Generic[P, R]):
         self.policy = policy_of(options)
         self.queue = options.get("queue")
         self.local = options.get("local", False)
+        self.shape = "local activity" if self.local else "activity"
 
     @cached_property
     def signature(self) -> Signature:
@@ -74,7 +75,9 @@ class Definition(Generic[P, R]):
 
     def step(self, *args: P.args, **kwargs: P.kwargs) -> Step[R]:
         """Describe the call without making it."""
-        return Step(ActivityCall(self, args, kwargs))
+        # Outside workflows it is just the function, whose arguments need no payload form.
+        arguments = None if current_fiber() is None else self.signature.pack(args, kwargs)
+        return Step(ActivityCall(self, args, kwargs, arguments))
 
     def _plainly(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """The call outside a workflow: just the function."""
@@ -100,7 +103,7 @@ class Activity(Definition[P, R]):
         fiber = current_fiber()
         if fiber is None:
             return self._plainly(args, kwargs)
-        call = ActivityCall(self, args, kwargs)
+        call = ActivityCall(self, args, kwargs, self.signature.pack(args, kwargs))
         return call.finish(fiber, fiber.call(call))
 
     def options(self, **options: Unpack[ActivityOptions]) -> Activity[P, R]:
@@ -123,7 +126,7 @@ class AsyncActivity(Definition[P, R]):
             raise TypeError(
                 f"{self.type!r} is an async activity; in a `def` workflow write {self.__name__}.step(...).run()"  # type: ignore[attr-defined]
             )
-        return Step(ActivityCall(self, args, kwargs))
+        return self.step(*args, **kwargs)
 
     def options(self, **options: Unpack[ActivityOptions]) -> AsyncActivity[P, R]:
         return self._with(options)
@@ -141,22 +144,26 @@ class AsyncActivity(Definition[P, R]):
 
 
 class ActivityCall(Call[R]):
-    """One durable call of an activity."""
+    """One durable call of an activity.
 
-    def __init__(self, definition: Definition[Any, R], args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+    In a workflow its arguments are packed before a step is taken, and in every replay: a call that cannot be made never was one.
+    """
+
+    step = 0
+
+    def __init__(
+        self, definition: Definition[Any, R], args: Sequence[Any], kwargs: dict[str, Any], arguments: bytes | None
+    ) -> None:
         self.definition = definition
         self.args = args
         self.kwargs = kwargs
-        self.name = definition.type
-        self.detail = definition.type
-        self.shape = "local activity" if definition.local else "activity"
-        self.step = 0
-        # Before a step is taken, and in every replay: a call that cannot be made never was one.
-        self.arguments = None if current_fiber() is None else definition.signature.pack(args, kwargs)
+        self.arguments = arguments
+        self.name = self.detail = definition.type
+        self.shape = definition.shape
 
     def command(self, step: int) -> Command:
         definition = self.definition
-        arguments = self.packed()
+        arguments = self.arguments or self.packed()
         if definition.local:
             fiber = current_fiber()
             assert fiber is not None

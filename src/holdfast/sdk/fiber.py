@@ -58,6 +58,13 @@ class Rules(NamedTuple):
     settle: Callable[[Fiber], None]
 
 
+def _nothing_to_settle(fiber: Fiber) -> None:
+    pass
+
+
+NO_RULES = Rules({}, _nothing_to_settle)
+
+
 class Fiber:
     # What most runs never set belongs to the class: a fiber is made for every run, and its own attributes are few.
     now: Micros = 0
@@ -83,6 +90,7 @@ class Fiber:
     broken: Exception | None = None  # a side effect failed: the run can only fail
     loop: Any = None  # the event loop of an `async def` workflow
     running_loop: AbstractEventLoop | None = None  # set while that loop is pumping
+    _known: KnownSteps | None = None  # made when history is ahead of the code
     _random: random.Random | None = None
     _ahead: Iterator[Recorded] = iter(())  # the events behind the one being applied
 
@@ -94,7 +102,7 @@ class Fiber:
         exceptions: Exceptions,
         fingerprint: str | None,
         compatibility: str | None = None,
-        rules: Rules | None = None,
+        rules: Rules = NO_RULES,
         handlers: Any = None,
     ) -> None:
         self.machine = machine
@@ -105,12 +113,10 @@ class Fiber:
         self.rules = rules
         self.handlers = handlers  # what others may say to this workflow
         self.commands: list[Any] = []
-        self.given = Given()
         self.locals: dict[int, Any] = {}
         self.branches: dict[Any, None] = {}  # not joined yet, oldest first
         self.markers: dict[str, int] = {}
         self._main = main
-        self._known = KnownSteps(machine, fingerprint)
         self._waiting: dict[int, Strand | Callable[[Outcome], None]] = {}
         self._runnable: deque[tuple[Strand | None, Any]] = deque()
         self._suspended: set[Strand] = set()
@@ -130,28 +136,30 @@ class Fiber:
             self.consumed += len(events)
         events = self._in_order(events)
         outcomes = self.machine.outcomes
-        reactions = self.rules.reactions if self.rules is not None else _NO_REACTIONS
+        reactions = self.rules.reactions
         self._ahead = ahead = iter(events)
         for entry in ahead:
             event = entry.event
             kind = type(event)
-            rule = outcomes.get(kind)
-            outcome = None if rule is None else rule(event)
+            outcome = outcomes[kind](event) if kind in outcomes else None
             if outcome is not None:
                 if self.closing is not None and not local_activity(event):
                     continue  # the run is over; only what its last task ran beside itself still reaches the code
                 waiter = self._waiting.pop(event.sequence, None)  # type: ignore[attr-defined]
                 if waiter is None:
-                    self.given.recorded(event.sequence, outcome)  # type: ignore[attr-defined]
+                    if Given in self.parts:
+                        self.given.recorded(event.sequence, outcome)  # type: ignore[attr-defined]
                     continue
                 self._meet(entry, cursor)
                 self._resolve(waiter, outcome)
-            elif kind is WorkflowStarted:
-                self._meet(entry, cursor)
-                self._begin(event)  # type: ignore[arg-type]
             elif kind in reactions:
                 self._meet(entry, cursor)
                 reactions[kind](self, entry)
+            elif kind is WorkflowStarted:
+                self._meet(entry, cursor)
+                self._begin(event)  # type: ignore[arg-type]
+            else:
+                continue  # it is nothing to the code
             if self.block is not None:
                 return
             if self.closing is not None and self.ended_at is None:
@@ -163,7 +171,7 @@ class Fiber:
 
     def _settle(self) -> None:
         """The code has met everything its task may see, and waits."""
-        if self.block is None and self.rules is not None and not self.looking:
+        if self.block is None and not self.looking:
             self.rules.settle(self)
 
     def _meet(self, entry: Recorded, cursor: int) -> None:
@@ -191,7 +199,12 @@ class Fiber:
         commands, self.commands = self.commands, []
         if self.closing is not None:
             commands.append(self.closing)
-        return commands, self.given.handled(self.fatal, commands)
+        return commands, self.given.handled(self.fatal, commands) if Given in self.parts else []
+
+    @property
+    def given(self) -> Given:
+        """Made when the first failure is given to the code."""
+        return self.part(Given)
 
     def abandon(self) -> None:
         """Give the live code up. It is unwound with every durable call, log and side effect inert."""
@@ -218,7 +231,7 @@ class Fiber:
         assert strand is not None
         if strand.collect is not None:
             return self._collected(strand, operation)
-        step = self._ask(operation)
+        step = self._ask(operation, strand)
         self._waiting[step] = strand
         if operation.hears:
             got = operation.asked(self, step, self._answering(step))
@@ -234,7 +247,7 @@ class Fiber:
 
     def ask(self, operation: Operation, answer: Callable[[Outcome], None]) -> int:
         """A durable call whose answer goes to a callback (futures of the workflow's event loop)."""
-        step = self._ask(operation)
+        step = self._ask(operation, current_strand())
         self._waiting[step] = answer
         if operation.hears:
             got = operation.asked(self, step, self._answering(step))
@@ -247,7 +260,7 @@ class Fiber:
         """A closure's one call is made by the group it is a member of."""
         collect, strand.collect = strand.collect, None
         assert collect is not None
-        self._check()
+        self._check(strand)
         strand.readonly = (
             "a closure in gather(), which makes one durable call and then only computes (use spawn() for more),"
         )
@@ -285,8 +298,9 @@ class Fiber:
 
     def immediate(self, operation: Operation, decide: Callable[[int], Command]) -> Outcome | None:
         """A durable call that does not wait. Returns what history has, or records what `decide` says and returns None."""
-        step = self._next(operation)
-        known = self._known.pop(step, None)
+        self._check(current_strand())
+        self.step = step = self.step + 1
+        known = self._known.asked(step, operation) if self._known else None
         if known is not None:
             self._guard(step, operation, known)
             if known.outcome is not None:
@@ -303,7 +317,7 @@ class Fiber:
 
     def peek(self) -> StepEvent | None:
         """The event that history has for the next step, if any."""
-        known = self._known.get(self.step + 1)
+        known = self._known.get(self.step + 1) if self._known else None
         return None if known is None else known.event
 
     def emit(self, command: Command) -> None:
@@ -317,7 +331,7 @@ class Fiber:
 
     def spawn(self, job: Callable[[], None]) -> None:
         """Run a job as another strand of this run, after what is running now."""
-        self._check()
+        self._check(current_strand())
         self._runnable.append((None, job))
 
     def wake_job(self, job: Callable[[], None]) -> None:
@@ -331,7 +345,10 @@ class Fiber:
             self.owed = None
             raise CancelledError
         self._suspended.add(strand)
-        value = strands.suspend(self.running_loop)
+        # What `strands.suspend` does, without asking which strand this is.
+        hub = strand.parent
+        assert hub is not None
+        value = hub.switch() if self.running_loop is None else strands.suspend(self.running_loop)
         self._suspended.discard(strand)
         if self.abandoned:
             raise Evicted
@@ -374,27 +391,21 @@ class Fiber:
 
     # -- inside
 
-    def _check(self) -> None:
+    def _check(self, strand: Strand | None) -> None:
+        """Whether code on this strand may make durable calls now."""
         if self.abandoned:
             strands.refuse()
         if self.broken is not None:
             raise self.broken
-        strand = current_strand()
         if strand is not None and strand.readonly is not None:
             raise DurableCallRefused(f"{strand.readonly} cannot make durable calls; do it in the workflow's body")
 
-    def _next(self, operation: Operation) -> int:
-        self._check()
-        self.step = step = self.step + 1
-        if self._known:
-            self._known.asked(step, operation)
-        return step
-
-    def _ask(self, operation: Operation) -> int:
+    def _ask(self, operation: Operation, strand: Strand | None) -> int:
         if operation.hears:
             operation.check(self)
-        step = self._next(operation)
-        known = self._known.pop(step, None)
+        self._check(strand)
+        self.step = step = self.step + 1
+        known = self._known.asked(step, operation) if self._known else None
         if known is None:
             self.commands.append(operation.command(step))
         else:
@@ -402,6 +413,7 @@ class Fiber:
         return step
 
     def _guard(self, step: int, operation: Operation, known: Known) -> None:
+        assert self._known is not None, "something is known of this step"
         block = self._known.compare(step, operation, known)
         if block is not None:
             self.park(block)
@@ -409,7 +421,8 @@ class Fiber:
     def _begin(self, started: WorkflowStarted) -> None:
         self.started = started
         self.main = strands.run(self, partial(self._main, self, started))
-        self.drain()
+        if self._runnable:
+            self.drain()
 
     def _resolve(self, waiter: Strand | Callable[[Outcome], None], outcome: Outcome) -> None:
         """Answer a durable call and let everything that follows from it run."""
@@ -426,22 +439,24 @@ class Fiber:
         Unknown steps mean a cold replay, or a completion whose answer was lost.
         """
         steps = self.machine.step_kinds
+        step = self.step
         last = 0
         ordered = True
         for entry in events:
             event = entry.event
-            if type(event) in steps and event.sequence > self.step:  # type: ignore[attr-defined]
+            kind = type(event)
+            if kind in steps and event.sequence > step:  # type: ignore[attr-defined]
+                if self._known is None:
+                    self._known = KnownSteps(self.machine, self.fingerprint)
                 self._known.note(entry, event)  # type: ignore[arg-type]
-            place = entry.context.decided_after
-            if place is None or type(event) is TimerFired:
-                place = entry.sequence
-            if place < last:
+            after = entry.context.decided_after
+            if after is None or kind is TimerFired:
+                last = entry.sequence  # never less: history comes in its own order
+            elif after < last:
                 ordered = False
-            last = place
+            else:
+                last = after
         return events if ordered else sorted(events, key=place_of)
-
-
-_NO_REACTIONS: Mapping[type[Event], Callable[[Fiber, Recorded], None]] = {}
 
 
 def local_activity(event: Any) -> bool:

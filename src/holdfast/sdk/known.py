@@ -52,8 +52,10 @@ class KnownSteps(dict[int, Known]):
         if outcome is not None and known.outcome is None:
             self[event.sequence] = known._replace(outcome=outcome)
 
-    def asked(self, step: int, operation: Operation) -> None:
+    def asked(self, step: int, operation: Operation) -> Known | None:
+        """The code takes this step now: what history has of it."""
         self._asked = [*self._asked[-7:], (step, operation.describe())]
+        return self.pop(step, None)
 
     def compare(self, step: int, operation: Operation, known: Known) -> Block | None:
         """Why the step that the code asks for now is not the recorded one, if it is not."""

@@ -19,7 +19,8 @@ def settle(fiber: Fiber) -> None:
     """
     task = fiber.assignment.task
     if task.upto is None:
-        talk.look_at_conditions(fiber)
+        if fiber.parts:  # conditions are among them
+            talk.look_at_conditions(fiber)
     elif task.resume.workflow_update_id is not None and fiber.closing is None:
         fiber.answer = talk.apply_update(fiber, task.resume.workflow_update_id)
 
