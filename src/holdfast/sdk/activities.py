@@ -117,8 +117,7 @@ class Activities:
     def _attempt(self, assignment: ActivityAssignment, attempt: Attempt) -> bytes | Failure:
         set_current(attempt)
         try:
-            fn, args, kwargs = self._call(assignment)
-            return dumps(fn(*args, **kwargs))
+            return dumps(self._call(assignment))
         except BaseException as error:
             return self._failure(assignment, error)
         finally:
@@ -127,8 +126,7 @@ class Activities:
     async def _async_attempt(self, assignment: ActivityAssignment, attempt: Attempt) -> bytes | Failure:
         set_current(attempt)
         try:
-            fn, args, kwargs = self._call(assignment)
-            return dumps(await fn(*args, **kwargs))
+            return dumps(await self._call(assignment))
         except GeneratorExit:
             raise  # its loop is gone, and whom it could tell with it
         except BaseException as error:
@@ -136,12 +134,17 @@ class Activities:
                 raise  # the process is stopping: the lease ends with it and the activity is delivered again
             return self._failure(assignment, error)
 
-    def _call(self, assignment: ActivityAssignment) -> tuple[Callable[..., Any], list[Any], dict[str, Any]]:
-        definition = self._registry.activities[assignment.activity_type]
-        arguments = assignment.arguments
-        args, kwargs = definition.signature.unpack(arguments) if arguments is not None else ([], {})
-        instance = self._registry.instances.get(assignment.activity_type)
-        return (definition.fn if instance is None else definition.fn.__get__(instance)), args, kwargs
+    def _call(self, assignment: ActivityAssignment) -> Any:
+        """What the author's function returns: its result, or of an async one the coroutine."""
+        type, arguments = assignment.activity_type, assignment.arguments
+        definition = self._registry.activities[type]
+        fn = definition.fn
+        if type in self._registry.instances:
+            fn = fn.__get__(self._registry.instances[type])
+        if arguments is None:
+            return fn()
+        args, kwargs = definition.signature.unpack(arguments)
+        return fn(*args, **kwargs)
 
     def _failure(self, assignment: ActivityAssignment, error: BaseException) -> Failure:
         if isinstance(error, ActivityCancelled):
@@ -162,13 +165,22 @@ class Activities:
         self._host.room()
 
     def _outcome(self, assignment: ActivityAssignment, result: bytes | Failure, stale: bool) -> Message:
-        step, number, run_id = assignment.step, assignment.attempt_number, assignment.run_id
-        if isinstance(result, Failure):
-            gave_up = stale and result.exception_type == CANCELLED
-            return FailActivity(
-                step=step, attempt=number, owner=self._owner, run_id=run_id, failure=result, gave_up=gave_up
+        if not isinstance(result, Failure):
+            return CompleteActivity(
+                step=assignment.step,
+                attempt=assignment.attempt_number,
+                owner=self._owner,
+                run_id=assignment.run_id,
+                result=result,
             )
-        return CompleteActivity(step=step, attempt=number, owner=self._owner, run_id=run_id, result=result)
+        return FailActivity(
+            step=assignment.step,
+            attempt=assignment.attempt_number,
+            owner=self._owner,
+            run_id=assignment.run_id,
+            failure=result,
+            gave_up=stale and result.exception_type == CANCELLED,
+        )
 
     def _beat(self, assignment: ActivityAssignment, attempt: Attempt, progress: Progress | None) -> None:
         """Called on the activity's own thread: hand the heartbeat over and go on."""

@@ -81,9 +81,7 @@ class Attempt:
 
 _current: ContextVar[Attempt | None] = ContextVar("holdfast_attempt", default=None)
 
-
-def set_current(attempt: Attempt | None) -> None:
-    _current.set(attempt)
+set_current = _current.set
 
 
 def attempt() -> Attempt:

@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable
 from contextlib import AbstractContextManager
+from functools import partial
 from time import perf_counter, thread_time
 from typing import Any
 
@@ -85,12 +86,10 @@ class EmbeddedExecutor:
         routing = task.routing
         if self.runs(task.kind, task.type, routing.namespace, routing.queue, routing.compatibility):
             return True
-        if self.alive_on(routing.namespace, routing.queue) and not self._has(task.kind, task.type):
+        known = self.registry.workflows if task.kind == "workflow" else self.registry.activities
+        if self.alive_on(routing.namespace, routing.queue) and task.type not in known:
             self._say_missing(task)
         return False
-
-    def _has(self, kind: str, type: str) -> bool:
-        return type in (self.registry.workflows if kind == "workflow" else self.registry.activities)
 
     def _say_missing(self, task: Task) -> None:
         """Once for each type: whoever waits for such a task would otherwise wait without a word."""
@@ -105,7 +104,7 @@ class EmbeddedExecutor:
 
     def runs(self, kind: str, type: str, namespace: str, queue: str, compatibility: str | None) -> bool:
         return (
-            self._has(kind, type)
+            type in (self.registry.workflows if kind == "workflow" else self.registry.activities)
             and queue in self.queues
             and namespace == self.namespace
             and (compatibility is None or compatibility == self.compatibility)
@@ -172,8 +171,8 @@ class EmbeddedExecutor:
                 return self.host.cold
             fiber = self._new_fiber(assignment)
         self.drive(fiber, events, assignment)
-        if _goes_on(fiber):
-            return self.host.held(lambda error: self._locals.start(fiber, assignment, error))
+        if fiber.locals and _goes_on(fiber):
+            return self.host.held(partial(self._locals.start, fiber, assignment))
         return self.report(fiber, assignment, self._lease)
 
     def drive(self, fiber: Fiber, events: list[Recorded], assignment: WorkflowAssignment) -> None:
@@ -182,18 +181,13 @@ class EmbeddedExecutor:
         suspected = self._suspects.get(assignment.workflow_type) if self._suspects else None
         clock = perf_counter if suspected is None else thread_time
         began = clock()
-        self._resume(fiber, events, assignment)
-        spent = clock() - began
-        if suspected is not None or spent > SLOW:
-            self._judge(assignment.workflow_type, suspected, spent, len(events))
-
-    def _resume(self, fiber: Fiber, events: list[Recorded], assignment: WorkflowAssignment) -> None:
-        """Drive the code. What escapes here is our own bug, not the author's: it fails the task, never the engine."""
         try:
             fiber.resume(events, assignment.cursor)
         except Exception as error:
-            log.exception("driving workflow %s failed", assignment.workflow_id)
-            fiber.block = Block(message=f"the worker failed: {error!r}", type=type(error).__name__)
+            _broke(fiber, error)
+        spent = clock() - began
+        if suspected is not None or spent > SLOW:
+            self._judge(assignment.workflow_type, suspected, spent, len(events))
 
     def report(self, fiber: Fiber, assignment: WorkflowAssignment, lease: Lease | None) -> Message:
         """What the code did in this task, as a message. With a lease it claims and completes in one."""
@@ -312,6 +306,12 @@ class EmbeddedExecutor:
             self.forget(assignment.run_key)  # greenlets cannot change threads, and what was left out would be lost
             fiber = None
 
+        def resume(live: Fiber, events: list[Recorded]) -> None:
+            try:
+                live.resume(events, assignment.cursor)
+            except Exception as error:
+                _broke(live, error)
+
         def go(events: list[Recorded] | Exception) -> None:
             if isinstance(events, Exception):
                 self._cannot_run(assignment, events)
@@ -320,9 +320,7 @@ class EmbeddedExecutor:
             else:
                 live = fiber or self._new_fiber(assignment)
                 live.assignment = assignment
-                self.host.workflow_thread(
-                    lambda: self._resume(live, events, assignment), lambda _: self._ran_on_thread(live, assignment)
-                )
+                self.host.workflow_thread(lambda: resume(live, events), lambda _: self._ran_on_thread(live, assignment))
 
         self.host.events(0 if fiber is None else fiber.position, assignment, go)
 
@@ -361,6 +359,12 @@ class EmbeddedExecutor:
 def _goes_on(fiber: Fiber) -> bool:
     """Whether local activities belong to this task. Behind an update they wait for the ordinary task that records them."""
     return bool(fiber.locals) and fiber.block is None and not fiber.answer
+
+
+def _broke(fiber: Fiber, error: Exception) -> None:
+    """What escapes from a fiber is our own bug, not the author's: it fails the task, never the engine."""
+    log.error("driving workflow %s failed", fiber.assignment.workflow_id, exc_info=error)
+    fiber.block = Block(message=f"the worker failed: {error!r}", type=type(error).__name__)
 
 
 def _explain(assignment: WorkflowAssignment, block: Block) -> None:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any
+from collections.abc import Awaitable, Callable
+from functools import partial
 
 from holdfast.engine.engine import Engine
 from holdfast.engine.matching import COLD, Held
 from holdfast.engine.world import World
 from holdfast.kernel.event import Recorded
 from holdfast.kernel.features.workflow_task import WorkflowAssignment, shown_to
-from holdfast.kernel.message import Message
 from holdfast.kernel.values import SECOND
 from holdfast.sdk.executor import EmbeddedExecutor
 from holdfast.store import Now
@@ -26,17 +24,21 @@ class EngineHost:
         self._pool = world.pool(threads, "holdfast-activity")
         self._workflows = world.pool(1, "holdfast-workflow")
         self._closed = False
-        self.executor: EmbeddedExecutor | None = None
+        # Called for every activity, so not by way of functions that would only hand on.
+        self.report = engine.inline.report
+        self.thread = self._pool.submit
+        self.workflow_thread = self._workflows.submit
+        self.spawn = world.spawn
+        self.post = world.post
+        self.done_holding = engine.inline.release_hold
+        self.look_at = engine.inline.given_up
+
+    def serve(self, executor: EmbeddedExecutor) -> None:
+        """Whom `room` is about."""
+        self.room = partial(self._engine.serving.executor, executor)
 
     def held(self, start: Callable[[BaseException | None], None]) -> object:
         return Held(start)
-
-    def report(self, key: int, message: Message, reply: Callable[[Any, BaseException | None], None] | None) -> None:
-        self._engine.inline.report(key, message, reply)
-
-    def room(self) -> None:
-        assert self.executor is not None
-        self._engine.serving.executor(self.executor)
 
     def events(
         self, after: int, assignment: WorkflowAssignment, then: Callable[[list[Recorded] | Exception], None]
@@ -50,24 +52,6 @@ class EngineHost:
             then(shown_to(assignment, found.value))
         else:
             self._world.spawn(_fetched(found, assignment, then), "holdfast-history")
-
-    def done_holding(self, key: int) -> None:
-        self._engine.inline.release_hold(key)
-
-    def look_at(self, key: int) -> None:
-        self._engine.inline.given_up(key)
-
-    def thread(self, call: Callable[[], Any], done: Callable[[Any], None]) -> None:
-        self._pool.submit(call, done)
-
-    def workflow_thread(self, call: Callable[[], Any], done: Callable[[Any], None]) -> None:
-        self._workflows.submit(call, done)
-
-    def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
-        return self._world.spawn(work, name)
-
-    def post(self, call: Callable[[], None]) -> None:
-        self._world.post(call)
 
     def later(self, seconds: float, call: Callable[[], None]) -> None:
         self._world.at(self._world.now() + round(seconds * SECOND), lambda: None if self._closed else call())
