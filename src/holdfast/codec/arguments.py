@@ -44,13 +44,13 @@ class Signature:
         most = len(self._positional) if self._rest is None else sys.maxsize
         needs_names = any(p.default is Parameter.empty for p in self._by_name.values())
         self._counts = range(0) if needs_names else range(fewest, most + 1)  # of arguments that need no names
+        self._listed_counts = range(0) if self._takes_names else self._counts  # of those that are sent as they are
         self.returns: Any = hints.get("return", Any)
 
     def pack(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
         """The blob of a call; TypeError if the callable could not be called like that."""
         # Counting mostly shows that the call is right; otherwise it takes binding to know.
-        plainly = not kwargs and not self._takes_names and len(args) in self._counts
-        return dumps(args if plainly else self._listed(args, kwargs))
+        return dumps(args if not kwargs and len(args) in self._listed_counts else self._listed(args, kwargs))
 
     def pack_fitting(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
         """Like `pack`, and TypeError if an argument could not be read again as its annotation wants it."""

@@ -53,9 +53,6 @@ def decode(blob: bytes) -> object:
                 size, pos = _size(blob, pos) if blob[pos] & 0x81 else (blob[pos] >> 1, pos + 1)
                 values.append(blob[pos : pos + size].decode())
                 pos += size
-            elif branch in _OTHERS:
-                value, pos = _OTHERS[branch](blob, pos)
-                values.append(value)
             elif branch == ARRAY or branch == MAP:  # noqa: SIM109 - the hot path
                 count, pos = _count(blob, pos) if blob[pos] & 0x81 else (blob[pos] >> 1, pos + 1)
                 if count:
@@ -67,6 +64,9 @@ def decode(blob: bytes) -> object:
                     left = count
                     continue
                 values.append({} if branch == MAP else [])
+            elif branch in _OTHERS:
+                value, pos = _OTHERS[branch](blob, pos)
+                values.append(value)
             else:
                 raise misframed(f"unknown branch {branch} at byte {pos - 1}")
             left -= 1

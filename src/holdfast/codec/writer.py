@@ -38,7 +38,7 @@ def encode(value: object, plain: Callable[[object], object] | None = None) -> by
                     out += _STRING_HEADS[size] if size < 512 else b"\x0a" + _zigzag(size)
                     out += text
                     continue
-                if kind is not dict and kind is not list and kind is not tuple:
+                if kind not in _NESTED:
                     if kind not in _SCALARS:
                         item = _adapted(item, plain)
                         kind = _TYPE(item)
@@ -173,4 +173,5 @@ _SCALARS: Final[dict[type, Callable[[Any], bytes]]] = {
     str: _string,
     bytes: _bytes,
 }
-_PLAIN: Final = frozenset([*_SCALARS, dict, list, tuple])
+_NESTED: Final = frozenset([dict, list, tuple])
+_PLAIN: Final = _NESTED.union(_SCALARS)

@@ -88,7 +88,8 @@ class Activities:
 
     def cancel(self, run_id: str) -> None:
         """Nobody waits for the attempts of this run any more."""
-        self._cancel(lambda attempt: attempt.run_id == run_id)
+        if self._running:
+            self._cancel(lambda attempt: attempt.run_id == run_id)
 
     def withdraw(self, task_id: str) -> None:
         """Somebody else was given this task."""

@@ -22,7 +22,7 @@ from holdfast.sdk.errors import DefinitionError, NotInWorkflow
 from holdfast.sdk.failures import throw
 from holdfast.sdk.fiber import Fiber
 from holdfast.sdk.step import Call, Step
-from holdfast.sdk.strand import current_fiber
+from holdfast.sdk.strand import current_fiber, current_strand
 
 P = ParamSpec("P")
 P2 = ParamSpec("P2")
@@ -100,11 +100,12 @@ class Definition(Generic[P, R]):
 
 class Activity(Definition[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        fiber = current_fiber()
-        if fiber is None:
+        strand = current_strand()
+        fiber = None if strand is None else strand.fiber
+        if strand is None or fiber is None:
             return self._plainly(args, kwargs)
         call = ActivityCall(self, args, kwargs, self.signature.pack(args, kwargs))
-        return call.finish(fiber, fiber.call(call))
+        return call.finish(fiber, fiber.call(call, strand))
 
     def options(self, **options: Unpack[ActivityOptions]) -> Activity[P, R]:
         return self._with(options)

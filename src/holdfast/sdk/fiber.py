@@ -141,7 +141,12 @@ class Fiber:
         for entry in ahead:
             event = entry.event
             kind = type(event)
-            outcome = outcomes[kind](event) if kind in outcomes else None
+            if kind in outcomes:
+                outcome = outcomes[kind](event)
+            elif kind in reactions or kind is WorkflowStarted:
+                outcome = None
+            else:
+                continue  # it is nothing to the code
             if outcome is not None:
                 if self.closing is not None and not local_activity(event):
                     continue  # the run is over; only what its last task ran beside itself still reaches the code
@@ -158,8 +163,6 @@ class Fiber:
             elif kind is WorkflowStarted:
                 self._meet(entry, cursor)
                 self._begin(event)  # type: ignore[arg-type]
-            else:
-                continue  # it is nothing to the code
             if self.block is not None:
                 return
             if self.closing is not None and self.ended_at is None:
@@ -184,6 +187,12 @@ class Fiber:
             self.now = entry.at
             self.length = entry.sequence
             self.replaying = entry.sequence <= cursor
+
+    def _begin(self, started: WorkflowStarted) -> None:
+        self.started = started
+        self.main = strands.run(self, partial(self._main, self, started))
+        if self._runnable:
+            self.drain()
 
     def settle_local(self, step: int, command: Command, outcome: Outcome) -> None:
         """A local activity has ended: its record takes the place that was kept for it, and the code goes on."""
@@ -225,10 +234,8 @@ class Fiber:
 
     # -- called by the author's code, on a strand
 
-    def call(self, operation: Operation) -> Outcome:
+    def call(self, operation: Operation, strand: Strand) -> Outcome:
         """A durable call that waits: take a step, ask for it unless history has it, suspend until it is answered."""
-        strand = current_strand()
-        assert strand is not None
         if strand.collect is not None:
             return self._collected(strand, operation)
         step = self._ask(operation, strand)
@@ -417,12 +424,6 @@ class Fiber:
         block = self._known.compare(step, operation, known)
         if block is not None:
             self.park(block)
-
-    def _begin(self, started: WorkflowStarted) -> None:
-        self.started = started
-        self.main = strands.run(self, partial(self._main, self, started))
-        if self._runnable:
-            self.drain()
 
     def _resolve(self, waiter: Strand | Callable[[Outcome], None], outcome: Outcome) -> None:
         """Answer a durable call and let everything that follows from it run."""

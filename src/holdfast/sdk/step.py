@@ -14,7 +14,7 @@ from holdfast.kernel.feature import Outcome
 from holdfast.kernel.groups import GroupEntry, topology
 from holdfast.sdk.errors import NotInWorkflow
 from holdfast.sdk.fiber import Fiber, Operation
-from holdfast.sdk.strand import current_fiber
+from holdfast.sdk.strand import current_fiber, current_strand
 
 T_co = TypeVar("T_co", covariant=True)
 T = TypeVar("T")
@@ -63,10 +63,11 @@ class Step(Coroutine[Any, Any, T_co]):
 
     def run(self) -> T_co:
         """Make the call here and wait for it."""
-        fiber = current_fiber()
-        if fiber is None:
+        strand = current_strand()
+        fiber = None if strand is None else strand.fiber
+        if strand is None or fiber is None:
             return self._call.outside()
-        return self._call.finish(fiber, fiber.call(self._call))
+        return self._call.finish(fiber, fiber.call(self._call, strand))
 
     def __call__(self) -> T_co:
         return self.run()
