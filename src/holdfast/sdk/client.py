@@ -23,6 +23,7 @@ from holdfast.kernel.features.cancel import Stopped
 from holdfast.kernel.features.close import WorkflowCompleted, WorkflowFailed
 from holdfast.kernel.features.deadline import WorkflowTimedOut
 from holdfast.kernel.features.start import STANDALONE, DuplicatePolicy
+from holdfast.kernel.features.start import Definition as Snapshot
 from holdfast.kernel.message import Refused
 from holdfast.kernel.values import Routing
 from holdfast.protocol import commands as tell
@@ -304,36 +305,49 @@ class AsyncClient:
             raise TypeError(
                 f"{activity.type!r} is local: it runs beside a workflow's task, and there is no workflow here"
             )
-        _check_id(id)
+        if id is not None and not isinstance(id, str):
+            raise _no_id(id)
         asked = ScheduleActivity(
             activity_type=activity.type,
             arguments=activity.signature.pack_fitting(args, kwargs),
             retry_policy=activity.policy,
         )
-        return self._request(STANDALONE, id, activity.queue, activity=asked)
+        return self._request(STANDALONE, id, activity.queue, None, None, asked)
 
     def _start_request(
         self, definition: WorkflowDefinition, id: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> ask.StartWorkflow:
-        _check_id(id)
+        if id is not None and not isinstance(id, str):
+            raise _no_id(id)  # before the arguments are looked at: forgotten, the first of them is taken for it
         arguments = definition.signature.pack_fitting(args, kwargs)
-        return self._request(definition.type, id, definition.queue, arguments=arguments, definition=definition.snapshot)
+        return self._request(definition.type, id, definition.queue, arguments, definition.snapshot, None)
 
-    def _request(self, type: str, id: str | None, queue: str | None, **what: Any) -> ask.StartWorkflow:
+    def _request(
+        self,
+        type: str,
+        id: str | None,
+        queue: str | None,
+        arguments: bytes | None,
+        definition: Snapshot | None,
+        activity: ScheduleActivity | None,
+    ) -> ask.StartWorkflow:
         o = self._options
         if not o:
             return ask.StartWorkflow(
                 workflow_type=type,
                 workflow_id=id,
                 namespace=self.namespace,
+                arguments=arguments,
                 routing=Routing(namespace=self.namespace, queue=queue or "default"),
-                **what,
+                definition=definition,
+                activity=activity,
             )
         timeout, run_timeout = o.get("timeout"), o.get("run_timeout")
         return ask.StartWorkflow(
             workflow_type=type,
             workflow_id=id,
             namespace=self.namespace,
+            arguments=arguments,
             routing=self._routing(queue, o),
             business_key=o.get("business_key"),
             visibility_labels=dict(o.get("labels", {})),
@@ -342,8 +356,9 @@ class AsyncClient:
             execution_timeout_seconds=None if timeout is None else to_seconds(timeout),
             run_timeout_seconds=None if run_timeout is None else to_seconds(run_timeout),
             duplicate_policy=o.get("existing", "reject_duplicate"),
+            definition=definition,
             request_id=o.get("request_id"),
-            **what,
+            activity=activity,
         )
 
     def _routing(self, queue: str | None, o: StartOptions) -> Routing:
@@ -358,6 +373,5 @@ class AsyncClient:
         )
 
 
-def _check_id(id: Any) -> None:
-    if id is not None and not isinstance(id, str):
-        raise TypeError(f"the id of a workflow comes before its arguments and is text, or None to make one: {id!r}")
+def _no_id(id: object) -> TypeError:
+    return TypeError(f"the id of a workflow comes before its arguments and is text, or None to make one: {id!r}")

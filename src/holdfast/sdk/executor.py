@@ -132,8 +132,12 @@ class EmbeddedExecutor:
 
     def forget(self, run: int) -> None:
         fiber = self._fibers.pop(run, None)
-        if fiber is not None:
-            self._abandon(fiber)
+        if fiber is None:
+            return
+        if fiber.threaded:
+            self.host.workflow_thread(fiber.abandon, lambda _: None)
+        else:
+            fiber.abandon()
 
     def live(self, run: int) -> Fiber | None:
         """The live code of a run, if there is any."""
@@ -270,12 +274,6 @@ class EmbeddedExecutor:
         fiber.guard = guard_of(definition, self.registry.guard)
         fiber.threaded = assignment.workflow_type in self._slow
         return fiber
-
-    def _abandon(self, fiber: Fiber) -> None:
-        if fiber.threaded:
-            self.host.workflow_thread(fiber.abandon, lambda _: None)
-        else:
-            fiber.abandon()
 
     def _judge(self, type: str, suspect: Suspect | None, seconds: float, events: int) -> None:
         """The wall clock raises a suspicion, since it is cheap to read; the CPU clock must confirm it three times.

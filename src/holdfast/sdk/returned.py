@@ -12,6 +12,9 @@ from typing import Any, TypeGuard
 
 from holdfast.sdk.step import Step
 
+UNDONE = (list, FunctionType)
+"""What a result must be for anything in it to be left undone."""
+
 
 def done(result: Any) -> Any:
     """The result with everything in it done, in order."""

@@ -7,7 +7,7 @@ talk to it while it runs. The entry is straight-line code: `def`, or `async def`
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable
-from functools import cached_property, update_wrapper
+from functools import cached_property, partial, update_wrapper
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, ParamSpec, Protocol, TypeVar, Unpack, overload
 
 from holdfast.codec.arguments import Signature
@@ -152,13 +152,17 @@ class WorkflowDefinition:
         if self.is_async:
             self._start_async(fiber, args, kwargs)
         else:
-            self._conclude(fiber, lambda: returned.done(self._enter(fiber, args, kwargs)))
+            self._conclude(fiber, partial(self._run, fiber, args, kwargs))
 
     def _enter(self, fiber: Fiber, args: list[Any], kwargs: dict[str, Any]) -> Any:
         if self.is_class:
             fiber.instance = self.target()
             return self.entry(fiber.instance, *args, **kwargs)
         return self.entry(*args, **kwargs)
+
+    def _run(self, fiber: Fiber, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        result = self._enter(fiber, args, kwargs)
+        return returned.done(result) if isinstance(result, returned.UNDONE) else result
 
     async def _entered(self, fiber: Fiber, args: list[Any], kwargs: dict[str, Any]) -> Any:
         return await returned.awaited(await self._enter(fiber, args, kwargs))
