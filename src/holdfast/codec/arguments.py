@@ -35,11 +35,12 @@ class Signature:
         self._positional = [
             p for p in parameters if p.kind in (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
         ]
-        self._wanted = [self._annotations[p.name] for p in self._positional]
         self._by_name = {p.name: p for p in parameters if p.kind is Parameter.KEYWORD_ONLY}
         self._rest = next((p for p in parameters if p.kind is Parameter.VAR_POSITIONAL), None)
         self._named_rest = next((p for p in parameters if p.kind is Parameter.VAR_KEYWORD), None)
         self._takes_names = bool(self._by_name) or self._named_rest is not None
+        # The types of arguments that are what they should be, where no names can be among them.
+        self._wanted = None if self._takes_names else [self._annotations[p.name] for p in self._positional]
         fewest = sum(p.default is Parameter.empty for p in self._positional)
         most = len(self._positional) if self._rest is None else sys.maxsize
         needs_names = any(p.default is Parameter.empty for p in self._by_name.values())
@@ -65,7 +66,7 @@ class Signature:
     def unpack(self, blob: bytes) -> tuple[list[Any], dict[str, Any]]:
         """The arguments of a call, each as its annotation wants it."""
         value: list[Any] = decode(blob)  # type: ignore[assignment] - or one value alone, as is asked next
-        if type(value) is list and not self._takes_names and list(map(type, value)) == self._wanted:
+        if type(value) is list and list(map(type, value)) == self._wanted:
             return value, {}  # as mostly: every argument is already what its annotation says
         args, kwargs = self._split(value)
         self._check(args, kwargs)

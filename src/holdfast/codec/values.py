@@ -22,7 +22,7 @@ dumps: Final = partial(encode, plain=plain)
 def loads(blob: bytes, annotation: Any = Any) -> Any:
     """The value in `blob`, as `annotation` wants it."""
     value = decode(blob)
-    return value if annotation is Any or annotation is type(value) else convert(value, annotation)
+    return value if annotation is type(value) or annotation is Any else convert(value, annotation)
 
 
 def encoded(value: object) -> bytes | None:

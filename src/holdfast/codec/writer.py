@@ -34,8 +34,7 @@ def encode(value: object, plain: Callable[[object], object] | None = None) -> by
                     continue
                 if kind is str:
                     text: bytes = item.encode()
-                    size = len(text)
-                    out += _STRING_HEADS[size] if size < 512 else b"\x0a" + _zigzag(size)
+                    out += _STRING_HEADS[len(text)]
                     out += text
                     continue
                 if kind not in _NESTED:
@@ -52,9 +51,12 @@ def encode(value: object, plain: Callable[[object], object] | None = None) -> by
                     raise PayloadError("nesting_too_deep", f"more than {MAX_DEPTH} levels; is it cyclic? Send it flat")
                 outer.append((pairs, named, key))
                 named = kind is dict
-                size = len(item)
-                out += (_MAP_HEADS if named else _ARRAY_HEADS)[size] if size < 64 else _head(named, size)
-                pairs = iter(item.items()) if named else _NUMBERED(item)
+                if named:
+                    out += _MAP_HEADS[len(item)]
+                    pairs = iter(item.items())
+                else:
+                    out += _ARRAY_HEADS[len(item)]
+                    pairs = _NUMBERED(item)
                 break
             else:
                 if outer:
@@ -88,11 +90,15 @@ def _boolean(flag: bool) -> bytes:
 
 
 class _Longs(dict[int, bytes]):
-    """The small ones are written down; any other is worked out."""
+    """Numbers behind the byte of a branch. The small ones are written down; any other is worked out."""
+
+    def __init__(self, branch: bytes, known: range) -> None:
+        super().__init__({number: branch + _zigzag(number) for number in known})
+        self._branch = branch
 
     def __missing__(self, number: int) -> bytes:
         if -0x8000000000000000 <= number <= 0x7FFFFFFFFFFFFFFF:
-            return b"\x04" + _zigzag(number)
+            return self._branch + _zigzag(number)
         # Its digits may be more than Python agrees to print.
         problem = f"an integer of {number.bit_length()} bits does not fit 64; send it as a string"
         raise PayloadError("integer_overflow", problem)
@@ -105,7 +111,8 @@ def _double(number: float) -> bytes:
 
 
 def _string(text: str) -> bytes:
-    return b"\x0a" + _sized(text.encode())
+    content = text.encode()
+    return _STRING_HEADS[len(content)] + content
 
 
 def _bytes(content: bytes) -> bytes:
@@ -114,10 +121,6 @@ def _bytes(content: bytes) -> bytes:
 
 def _sized(content: bytes) -> bytes:
     return _zigzag(len(content)) + content
-
-
-def _head(named: bool, count: int) -> bytes:
-    return (b"\x0e" if named else b"\x0c") + _zigzag(count)
 
 
 class _Keys(dict[str, bytes]):
@@ -160,10 +163,10 @@ def _a(kind: type) -> str:
 _TYPE: Final[Callable[[object], type[Any]]] = type
 _NUMBERED: Final[Callable[[Any], Iterator[Any]]] = enumerate
 _WRITE_DOUBLE: Final = Struct("<Bd").pack
-_LONGS: Final = _Longs({number: b"\x04" + _zigzag(number) for number in range(-64, 1024)})
-_STRING_HEADS: Final = [b"\x0a" + _zigzag(size) for size in range(512)]
-_ARRAY_HEADS: Final = [_head(False, count) for count in range(64)]
-_MAP_HEADS: Final = [_head(True, count) for count in range(64)]
+_LONGS: Final = _Longs(b"\x04", range(-64, 1024))
+_STRING_HEADS: Final = _Longs(b"\x0a", range(512))
+_ARRAY_HEADS: Final = _Longs(b"\x0c", range(64))
+_MAP_HEADS: Final = _Longs(b"\x0e", range(64))
 _KEYS: Final = _Keys()
 _SCALARS: Final[dict[type, Callable[[Any], bytes]]] = {
     type(None): _null,

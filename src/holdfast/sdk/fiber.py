@@ -131,8 +131,9 @@ class Fiber:
         Up to `cursor` this is repetition: an earlier task has run the same code, and logs stay silent.
         """
         if events:
-            if events[-1].sequence > self.position:
-                self.position = events[-1].sequence
+            last = events[-1].sequence
+            if last > self.position:
+                self.position = last
             self.consumed += len(events)
         events = self._in_order(events)
         outcomes = self.machine.outcomes
@@ -220,12 +221,13 @@ class Fiber:
         self.abandoned = True
         self._waiting.clear()
         self._runnable.clear()
-        suspended, self._suspended = self._suspended, set()
-        for strand in suspended:
-            if self.block is not None:
-                strands.keep_parked(strand)
-            else:
-                strands.give_up(strand)
+        if self._suspended:
+            suspended, self._suspended = self._suspended, set()
+            for strand in suspended:
+                if self.block is not None:
+                    strands.keep_parked(strand)
+                else:
+                    strands.give_up(strand)
         if self.loop is not None:
             if self.block is not None:
                 strands.keep_for_ever(self.loop)
