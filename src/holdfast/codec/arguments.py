@@ -15,10 +15,10 @@ from typing import Any, Final, cast
 from holdfast.codec.conversion import convert
 from holdfast.codec.errors import PayloadError, Step
 from holdfast.codec.hints import hints_of
-from holdfast.codec.plain import plainly
+from holdfast.codec.plain import plain, plainly
 from holdfast.codec.reader import decode
 from holdfast.codec.typenames import allows_null, type_name
-from holdfast.codec.values import dumps
+from holdfast.codec.writer import encode
 
 NAMED: Final = "**"
 
@@ -51,7 +51,8 @@ class Signature:
     def pack(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
         """The blob of a call; TypeError if the callable could not be called like that."""
         # Counting mostly shows that the call is right; otherwise it takes binding to know.
-        return dumps(args if not kwargs and len(args) in self._listed_counts else self._listed(args, kwargs))
+        listed = args if not kwargs and len(args) in self._listed_counts else self._listed(args, kwargs)
+        return encode(listed, plain)
 
     def pack_fitting(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
         """Like `pack`, and TypeError if an argument could not be read again as its annotation wants it."""

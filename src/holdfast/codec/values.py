@@ -6,8 +6,7 @@ annotation at the place where it arrives; without one it is the plain value.
 
 from __future__ import annotations
 
-from functools import partial
-from typing import Any, Final
+from typing import Any
 
 from holdfast.codec.conversion import convert
 from holdfast.codec.errors import PayloadError
@@ -15,8 +14,10 @@ from holdfast.codec.plain import plain
 from holdfast.codec.reader import decode
 from holdfast.codec.writer import encode
 
-dumps: Final = partial(encode, plain=plain)
-"""The blob of any supported value; `PayloadError` names the path of what is not."""
+
+def dumps(value: object) -> bytes:
+    """The blob of any supported value; `PayloadError` names the path of what is not."""
+    return encode(value, plain)
 
 
 def loads(blob: bytes, annotation: Any = Any) -> Any:

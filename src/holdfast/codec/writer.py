@@ -15,13 +15,17 @@ from holdfast.codec.errors import PayloadError, Step, path_of
 from holdfast.codec.schema import DOUBLE, HEADER, MAX_DEPTH
 
 
-def encode(value: object, plain: Callable[[object], object] | None = None) -> bytes:
+def encode(value: Any, plain: Callable[[object], object] | None = None) -> bytes:
     """The blob of `value`. `plain` turns what is not a plain value into one, a level at a time."""
     out = bytearray(HEADER)
     pairs: Iterable[Any] = ((None, value),)
     named = False
     outer: list[tuple[Iterable[Any], bool, Any]] = []
     key: Any = None
+    if _TYPE(value) is tuple and value:  # arguments, half of all there is to write: begin inside them
+        out += _ARRAY_HEADS[len(value)]
+        outer.append(_OUTSIDE)
+        pairs = _NUMBERED(value)
     item: Any
     try:
         while True:
@@ -176,5 +180,6 @@ _SCALARS: Final[dict[type, Callable[[Any], bytes]]] = {
     str: _string,
     bytes: _bytes,
 }
+_OUTSIDE: Final[tuple[Iterable[Any], bool, Any]] = ((), False, None)
 _NESTED: Final = frozenset([dict, list, tuple])
 _PLAIN: Final = _NESTED.union(_SCALARS)

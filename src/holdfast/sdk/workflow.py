@@ -7,7 +7,7 @@ talk to it while it runs. The entry is straight-line code: `def`, or `async def`
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable
-from functools import cached_property, partial, update_wrapper
+from functools import cached_property, update_wrapper
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, ParamSpec, Protocol, TypeVar, Unpack, overload
 
 from holdfast.codec.arguments import Signature
@@ -152,7 +152,7 @@ class WorkflowDefinition:
         if self.is_async:
             self._start_async(fiber, args, kwargs)
         else:
-            self._conclude(fiber, partial(self._run, fiber, args, kwargs))
+            self._conclude(fiber, lambda: self._run(fiber, args, kwargs))
 
     def _enter(self, fiber: Fiber, args: list[Any], kwargs: dict[str, Any]) -> Any:
         if self.is_class:

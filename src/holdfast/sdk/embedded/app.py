@@ -141,7 +141,7 @@ class AsyncHoldfast(AsyncClient):
             tasks=self._async_tasks,
             compatibility=self._compatibility,
         )
-        self._host.serve(self.executor)
+        self._host.executor = self.executor
         self.engine.matching.manual = self.executor
         if self._run_tasks:
             self.engine.matching.executors.append(self.executor)

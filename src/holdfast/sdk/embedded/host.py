@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from functools import partial
 
 from holdfast.engine.engine import Engine
 from holdfast.engine.matching import COLD, Held
@@ -32,10 +31,11 @@ class EngineHost:
         self.post = world.post
         self.done_holding = engine.inline.release_hold
         self.look_at = engine.inline.given_up
+        self.executor: EmbeddedExecutor | None = None
 
-    def serve(self, executor: EmbeddedExecutor) -> None:
-        """Whom `room` is about."""
-        self.room = partial(self._engine.serving.executor, executor)
+    def room(self) -> None:
+        assert self.executor is not None
+        self._engine.serving.executor(self.executor)
 
     def held(self, start: Callable[[BaseException | None], None]) -> object:
         return Held(start)
