@@ -75,9 +75,12 @@ def decode(blob: bytes) -> object:
                     if pos != len(blob):
                         _refuse_end(blob, pos)
                     return values[0]
-                left, pos = _count(blob, pos) if blob[pos] else (0, pos + 1)
-                if left:
-                    break
+                if blob[pos]:
+                    left, pos = _count(blob, pos)
+                    if left:
+                        break
+                else:
+                    pos += 1
                 done = values if names is None else dict(zip(names, values))  # noqa: B905 - equal by construction
                 values, names, left = outer.pop()
                 values.append(done)

@@ -65,7 +65,7 @@ class Activities:
 
     def run(self, assignment: ActivityAssignment) -> None:
         """The attempt that the engine has handed out, room taken."""
-        attempt = Attempt(assignment, partial(self._beat, assignment))
+        attempt = Attempt(assignment, self._beat)
         id = assignment.activity_attempt_id
         self._running[id] = attempt, None
         task = self.start(assignment, attempt, partial(self._ended, assignment, attempt))

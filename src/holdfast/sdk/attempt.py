@@ -19,7 +19,9 @@ _DETAIL = (str, int, float, bool, type(None))
 class Attempt:
     """The running attempt. `id` is the same on every attempt: the idempotency key for the outside world."""
 
-    def __init__(self, assignment: ActivityAssignment, beat: Callable[[Attempt, Progress | None], None]) -> None:
+    def __init__(
+        self, assignment: ActivityAssignment, beat: Callable[[ActivityAssignment, Attempt, Progress | None], None]
+    ) -> None:
         self._beat = beat
         self._assignment = assignment
         self.cancelled = False
@@ -72,7 +74,7 @@ class Attempt:
             raise ActivityCancelled(f"activity {self.type!r} is no longer wanted")
         said = message is not None or current is not None or total is not None or bool(details)
         progress = _progress(message, current, total, unit, details) if said else None
-        self._beat(self, progress)
+        self._beat(self._assignment, self, progress)
 
     def cancel(self, *, stale: bool = False) -> None:
         self.cancelled = True

@@ -67,6 +67,8 @@ class EmbeddedExecutor:
         self.host = host
         self.machine = machine
         self.registry = registry
+        self._workflows = registry.workflows
+        self._activities = registry.activities
         self.owner = owner
         self.namespace = namespace
         self.queues = queues
@@ -86,7 +88,7 @@ class EmbeddedExecutor:
         routing = task.routing
         if self.runs(task.kind, task.type, routing.namespace, routing.queue, routing.compatibility):
             return True
-        known = self.registry.workflows if task.kind == "workflow" else self.registry.activities
+        known = self._workflows if task.kind == "workflow" else self._activities
         if self.alive_on(routing.namespace, routing.queue) and task.type not in known:
             self._say_missing(task)
         return False
@@ -104,7 +106,7 @@ class EmbeddedExecutor:
 
     def runs(self, kind: str, type: str, namespace: str, queue: str, compatibility: str | None) -> bool:
         return (
-            type in (self.registry.workflows if kind == "workflow" else self.registry.activities)
+            type in (self._workflows if kind == "workflow" else self._activities)
             and queue in self.queues
             and namespace == self.namespace
             and (compatibility is None or compatibility == self.compatibility)

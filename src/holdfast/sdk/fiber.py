@@ -171,10 +171,6 @@ class Fiber:
         self.replaying = False
         if self._known and self.block is None:
             self.block = self._known.unreached(self.closing is not None)
-        self._settle()
-
-    def _settle(self) -> None:
-        """The code has met everything its task may see, and waits."""
         if self.block is None and not self.looking:
             self.rules.settle(self)
 
@@ -202,7 +198,8 @@ class Fiber:
         waiter = self._waiting.pop(step, None)
         if waiter is not None:
             self._resolve(waiter, outcome)
-        self._settle()
+        if self.block is None and not self.looking:
+            self.rules.settle(self)
 
     def take_commands(self) -> tuple[list[Command], list[str]]:
         """What the code has asked for since the last time, in order."""

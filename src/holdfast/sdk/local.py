@@ -62,7 +62,7 @@ class _Round:
             executor.host.later(timeout, lambda: self._expire(step, call, number))
         assignment = self._assignment(step, call, number)
         # Its heartbeats need no engine: the task is held.
-        attempt = Attempt(assignment, lambda attempt, progress: None)
+        attempt = Attempt(assignment, lambda assignment, attempt, progress: None)
         task = executor.activities.start(assignment, attempt, lambda result: self._tried(step, call, number, result))
         if task is not None:
             self.tasks[step] = task
