@@ -39,6 +39,11 @@ def decode(blob: bytes) -> object:
     left = 1
     outer: list[tuple[list[Any], list[str] | None, int]] = []
     try:
+        if blob[10] == ARRAY and blob[11] in _FEW:  # arguments, half of all there is to read: begin inside them
+            outer.append((values, None, 1))
+            values = []
+            left = _FEW[blob[11]]
+            pos = 12
         while True:
             if names is not None:
                 size, pos = _size(blob, pos) if blob[pos] & 0x81 else (blob[pos] >> 1, pos + 1)
@@ -163,6 +168,7 @@ def _refuse_header(blob: bytes) -> NoReturn:
 
 
 _READ_DOUBLE: Final = Struct("<d").unpack_from
+_FEW: Final = {count << 1: count for count in range(1, 64)}
 _SHORT: Final = [byte >> 1 ^ -(byte & 1) for byte in range(128)]
 _OTHERS: Final[dict[int, Callable[[bytes, int], tuple[Any, int]]]] = {
     NULL: _null,

@@ -53,9 +53,10 @@ class Activities:
 
     def take(self, type: str) -> bool:
         lane = self._registry.activities[type].is_async
-        if self._leaving or self._free[lane] <= 0:
+        free = self._free[lane]
+        if self._leaving or free <= 0:
             return False
-        self._free[lane] -= 1
+        self._free[lane] = free - 1
         return True
 
     def give_back(self, type: str) -> None:

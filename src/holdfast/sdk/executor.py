@@ -274,7 +274,8 @@ class EmbeddedExecutor:
             definition.handlers,
         )
         fiber.guard = guard_of(definition, self.registry.guard)
-        fiber.threaded = assignment.workflow_type in self._slow
+        if assignment.workflow_type in self._slow:
+            fiber.threaded = True
         return fiber
 
     def _judge(self, type: str, suspect: Suspect | None, seconds: float, events: int) -> None:
