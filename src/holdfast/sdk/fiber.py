@@ -185,12 +185,6 @@ class Fiber:
             self.length = entry.sequence
             self.replaying = entry.sequence <= cursor
 
-    def _begin(self, started: WorkflowStarted) -> None:
-        self.started = started
-        self.main = strands.run(self, partial(self._main, self, started))
-        if self._runnable:
-            self.drain()
-
     def settle_local(self, step: int, command: Command, outcome: Outcome) -> None:
         """A local activity has ended: its record takes the place that was kept for it, and the code goes on."""
         call = self.locals.pop(step)
@@ -423,6 +417,12 @@ class Fiber:
         block = self._known.compare(step, operation, known)
         if block is not None:
             self.park(block)
+
+    def _begin(self, started: WorkflowStarted) -> None:
+        self.started = started
+        self.main = strands.run(self, partial(self._main, self, started))
+        if self._runnable:
+            self.drain()
 
     def _resolve(self, waiter: Strand | Callable[[Outcome], None], outcome: Outcome) -> None:
         """Answer a durable call and let everything that follows from it run."""
