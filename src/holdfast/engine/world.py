@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-import time
 from collections.abc import Callable, Coroutine
+from time import monotonic_ns, time_ns
 from typing import Any, Protocol, TypeVar
 
 from holdfast.kernel.values import SECOND, Ids, Micros
@@ -18,6 +18,7 @@ from holdfast.threads import ThreadPool
 T = TypeVar("T")
 
 NODE = 12  # bits of a key that say who made it: processes beside one database must not make the same in one microsecond
+STEP = 1 << NODE
 EPOCH: Micros = 1_577_836_800 * SECOND  # 2020
 
 _CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
@@ -59,7 +60,7 @@ class Minted:
         self._random = source
         self._node = source.getrandbits(NODE)
         self._last = 0
-        self._millisecond = -1  # of the last ULID, whose beginning is kept
+        self._stretch = -1  # of 1,024 milliseconds, in which all ULIDs begin alike
         self._prefix = ""
         # The guard of every commit compares serials: engines that start together must not count alike.
         self._serial = source.getrandbits(62)
@@ -70,22 +71,26 @@ class Minted:
 
     def key(self) -> int:
         # 51 bits of microseconds (until the year 2091); monotonic within this engine.
-        self._last = last = max(self._last + (1 << NODE), (self._now() - EPOCH << NODE) | self._node)
-        return last
+        key = (self._now() - EPOCH << NODE) | self._node
+        if key < self._last + STEP:
+            key = self._last + STEP
+        self._last = key
+        return key
 
     def ulid(self) -> str:
         millisecond = self._now() // 1000
-        if millisecond != self._millisecond:
-            self._millisecond = millisecond
-            self._prefix = "".join([_PAIRS[(millisecond >> shift) & 1023] for shift in (40, 30, 20, 10, 0)])
-        # 80 random bits in two halves: Python is slow with wide integers.
-        return self._prefix + self._eight() + self._eight()
-
-    def _eight(self) -> str:
-        """Eight random characters."""
         pairs = _PAIRS
-        bits = self._random.getrandbits(40)
-        return f"{pairs[bits >> 30]}{pairs[bits >> 20 & 1023]}{pairs[bits >> 10 & 1023]}{pairs[bits & 1023]}"
+        if millisecond >> 10 != self._stretch:
+            self._stretch = millisecond >> 10
+            self._prefix = "".join([pairs[(millisecond >> shift) & 1023] for shift in (40, 30, 20, 10)])
+        # 80 random bits in two halves: Python is slow with wide integers.
+        bits = self._random.getrandbits
+        a, b = bits(40), bits(40)
+        return (
+            f"{self._prefix}{pairs[millisecond & 1023]}"
+            f"{pairs[a >> 30]}{pairs[a >> 20 & 1023]}{pairs[a >> 10 & 1023]}{pairs[a & 1023]}"
+            f"{pairs[b >> 30]}{pairs[b >> 20 & 1023]}{pairs[b >> 10 & 1023]}{pairs[b & 1023]}"
+        )
 
 
 class AsyncioWorld:
@@ -94,12 +99,12 @@ class AsyncioWorld:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         # Time is the monotonic clock anchored once: a clock that is set back or forth does not reach a running engine.
-        self._anchor = time.time_ns() // 1000 - time.monotonic_ns() // 1000
+        self._anchor = time_ns() // 1000 - monotonic_ns() // 1000
         self.random = random.Random(os.urandom(16))
         self.ids: Ids = Minted(self.now, self.random)
 
     def now(self) -> Micros:
-        return time.monotonic_ns() // 1000 + self._anchor
+        return monotonic_ns() // 1000 + self._anchor
 
     def soon(self, call: Callable[[], None]) -> None:
         self.loop.call_soon(call)
