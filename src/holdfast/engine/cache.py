@@ -20,6 +20,8 @@ Reply = Callable[[Any, BaseException | None], None]
 
 _BASE = 4096
 _PER_TASK = 1536
+_PER_EVENT = 700
+_PER_DEADLINE = 64
 
 
 class Entry:
@@ -39,15 +41,6 @@ class Entry:
         self.dead = False
         self.cost = 0
 
-    def weigh(self, code: int) -> int:
-        flow = self.flow
-        weight = _BASE + len(flow.tasks) * _PER_TASK + code
-        if self.fresh:
-            weight += len(self.fresh) * 700
-        if flow.run is not None and flow.run.agenda:
-            weight += 64 * len(flow.run.agenda)
-        return weight
-
 
 class Cache:
     def __init__(self, limit: int, evicted: Callable[[Entry], None]) -> None:
@@ -56,15 +49,13 @@ class Cache:
         self._evicted = evicted
         self._entries: OrderedDict[int, Entry] = OrderedDict()
         self._names: dict[tuple[str, str], int] = {}
+        self.get: Callable[[int], Entry | None] = self._entries.get  # asked for with every message: no call of Python
 
     def __len__(self) -> int:
         return len(self._entries)
 
     def __iter__(self) -> Iterator[Entry]:
         return iter(list(self._entries.values()))
-
-    def get(self, key: int) -> Entry | None:
-        return self._entries.get(key)
 
     def named(self, namespace: str, workflow_id: str) -> int | None:
         return self._names.get((namespace, workflow_id))
@@ -76,13 +67,18 @@ class Cache:
         return entry
 
     def used(self, entry: Entry, code: int) -> None:
-        """This entry was just worked on: it is the newest, and may weigh something else now."""
-        if entry.dead:
-            return
-        self._entries.move_to_end(entry.flow.key)
-        cost = entry.weigh(code)
-        self.size += cost - entry.cost
-        entry.cost = cost
+        """This entry was just worked on: it is the newest, and may weigh something else now. `code`: bytes of live code."""
+        flow = entry.flow
+        run = flow.run
+        self._entries.move_to_end(flow.key)
+        cost = _BASE + len(flow.tasks) * _PER_TASK + code
+        if entry.fresh:
+            cost += len(entry.fresh) * _PER_EVENT
+        if run is not None and run.agenda:
+            cost += len(run.agenda) * _PER_DEADLINE
+        if cost != entry.cost:
+            self.size += cost - entry.cost
+            entry.cost = cost
 
     def drop(self, entry: Entry) -> None:
         if entry.dead:

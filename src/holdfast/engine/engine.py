@@ -11,19 +11,21 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from functools import partial
 from typing import Any
 from weakref import WeakSet
 
 from holdfast.engine.batch import Item
 from holdfast.engine.cache import Cache, Entry, Reply
 from holdfast.engine.inline import InlineCode
-from holdfast.engine.leases import Leases
+from holdfast.engine.leases import Leases, Queue
 from holdfast.engine.loading import Loading
 from holdfast.engine.losses import Losses
 from holdfast.engine.matching import Matching
 from holdfast.engine.sending import Sending
 from holdfast.engine.serving import Serving
+from holdfast.engine.stations import Station
 from holdfast.engine.waking import Waking
 from holdfast.engine.watching import ENDED, Watching
 from holdfast.engine.world import World
@@ -76,8 +78,10 @@ class Engine:
         self.serving = Serving(self)
         self.inline = InlineCode(self)
         self.losses = Losses(self)
-        self._offers = self._offer  # every turn takes these along, so they are bound once
-        self._runners = self._here
+        # Every turn takes these along, so they are bound once.
+        self._turn: Callable[[Workflow], Turn] = partial(
+            machine.open, ids=world.ids, offer=self._offer, here=self._here
+        )
         self._forked = False
         _engines.add(self)
         self._writing = False
@@ -127,15 +131,14 @@ class Engine:
         self, namespace: str, workflow_id: str, message: Message, reply: Reply, found: Awaitable[int | None]
     ) -> None:
         try:
-            key = await found
+            # While we looked, another message may have created it.
+            key = await found or self.cache.named(namespace, workflow_id)
         except Exception as error:
             reply(None, error)
             return
         self._address_found(namespace, workflow_id, message, reply, key)
 
     def _address_found(self, namespace: str, workflow_id: str, message: Message, reply: Reply, key: int | None) -> None:
-        # While we looked, another message may have created it.
-        key = key or self.cache.named(namespace, workflow_id)
         if key is not None:
             self.submit(key, message, reply)
         elif self.down is not None:
@@ -144,13 +147,22 @@ class Engine:
             flow = Workflow(self.world.ids.key(), namespace, workflow_id)
             self.decide(Entry(flow, []), message, reply, True)
 
-    def decide(self, entry: Entry, message: Message, reply: Reply | None, again: bool) -> None:
+    def decide(
+        self,
+        entry: Entry,
+        message: Message,
+        reply: Reply | None,
+        again: bool,
+        refused: Callable[[Entry, Any, Reply | None, Any, BaseException | None], None] | None = None,
+    ) -> None:
+        """`refused`: who is told instead of `reply` when the message is, with the answer that `reply` would have had."""
         item = entry.open
         turn = self._turn(entry.flow) if item is None else item.turn
         try:
             value = self.machine.take(turn, message, self.world.now())
         except Refused as refusal:
-            self._answer(entry, message, reply, None, refusal)
+            answer = reply if refused is None else partial(refused, entry, message, reply)
+            self._answer(entry, message, answer, None, refusal)
             return
         except Exception as error:
             # A bug: the state may be half folded. It is thrown away; nothing of it was written.
@@ -170,11 +182,8 @@ class Engine:
             item = self._begin(entry, turn)
         item.asked.append((message, reply, value, again))
         self._follow(item)
-        if turn.closed or entry.flow.key in self.losses.careful:
+        if turn.closed or (self.losses.careful and entry.flow.key in self.losses.careful):
             self._seal(item)  # an end is told once; and who failed in company is tried alone
-
-    def _turn(self, flow: Workflow) -> Turn:
-        return self.machine.open(flow, self.world.ids, self._offers, self._runners)
 
     # A process may become the engine, or stop being it, in the middle of a turn.
 
@@ -190,7 +199,8 @@ class Engine:
         item = entry.open = Item(entry, turn)
         entry.inflight += 1
         self.open.append(item)
-        self._schedule_flush()
+        if not self._flushing:
+            self._schedule_flush()
         return item
 
     def _follow(self, item: Item) -> None:
@@ -198,18 +208,20 @@ class Engine:
         entry = item.entry
         turn = item.turn
         events = turn.events
-        if item.shown < len(events):
+        shown, decided = item.shown, len(events)
+        if shown < decided:
             if entry.fresh is not None:
-                entry.fresh += events[item.shown :]
-            item.shown = len(events)
-        if len(item.assignments) < len(turn.granted):
+                entry.fresh += events[shown:] if shown else events
+            item.shown = decided
+        if turn.granted:
             for task in turn.granted[len(item.assignments) :]:
                 item.assignments.append(self.machine.assign(entry.flow, task))
         if turn.born:
             self._line_up(entry, turn)
-        if turn.due is not None and turn.due.id != item.queued:
-            item.queued = turn.due.id
-            self.inline.add(entry, turn.due.id, turn.runner)
+        due = turn.due
+        if due is not None and due.id != item.queued:
+            item.queued = due.id
+            self.inline.due.append((entry, due.id, turn.runner))
 
     def _line_up(self, entry: Entry, turn: Turn) -> None:
         born, turn.born = turn.born, ()
@@ -219,11 +231,12 @@ class Engine:
     def _seal(self, item: Item) -> None:
         """No more messages for this turn: it becomes a decision."""
         entry = item.entry
+        turn = item.turn
         entry.open = None
-        unborn = item.turn.due is not None
-        decision = item.decision = self.machine.seal(item.turn)
-        if self.matching.stations:
-            self.matching.stations.sealed(item.turn.granted, entry.flow.tasks)
+        unborn = turn.due is not None
+        decision = item.decision = self.machine.seal(turn)
+        if self.matching.stations.by_queue:
+            self.matching.stations.sealed(turn.granted, entry.flow.tasks)
         if unborn:
             self._follow(item)
         if decision.wake_moved and self.holder:
@@ -246,7 +259,7 @@ class Engine:
             return
         executor = self.matching.took_inline(task)
         if executor is not None:
-            self.inline.add(entry, task.id, executor)
+            self.inline.due.append((entry, task.id, executor))
             self._schedule_flush()
         else:
             self.matching.enqueue(task)
@@ -326,7 +339,7 @@ class Engine:
                 # It is on disk whatever its caller makes of the answer; the others have nothing to do with it.
                 log.exception("answering for workflow %s failed", item.entry.flow.workflow_id)
         self.cache.trim()
-        if self.open or self.inline:
+        if self.open or self.inline.due:
             self._schedule_flush()
 
     def _finish(self, item: Item) -> None:
@@ -335,16 +348,17 @@ class Engine:
         assert decision is not None, "what is on disk was sealed"
         entry.inflight -= 1
         entry.on_disk = True
-        freed = self.leases.committed(decision.tasks)
-        stations = self.matching.stations
-        roomier = stations.committed(decision.tasks, bool(decision.closed)) if stations and decision.tasks else ()
+        freed: Sequence[Queue] = ()
+        roomier: Collection[Station] = ()
+        if decision.tasks:
+            freed = self.leases.committed(decision.tasks)
+            stations = self.matching.stations
+            if stations.by_queue:
+                roomier = stations.committed(decision.tasks, bool(decision.closed))
         for assignment in item.assignments:
             self.serving.deliver(entry, assignment)
-        if freed and self.matching.polled and self.matching.admission is not None:
-            for queue in dict.fromkeys(wide for one in freed for wide in self.matching.admission.relieved(one)):
-                self.serving.parked(queue)
-        for station in roomier:
-            self.serving.station(station)
+        if freed or roomier:
+            self.serving.roomier(freed, roomier)
         for _, reply, value, _ in item.asked:
             if reply is not None:
                 reply(value, None)
@@ -355,27 +369,38 @@ class Engine:
         if decision.closed:
             self._closed(entry, decision)
         if entry.inflight == 0:
-            self.losses.careful.discard(entry.flow.key)
-            answers, entry.answers = entry.answers, []
-            if self.holder:
-                for _, reply, value, error in answers:
-                    reply(value, error)
-            self.settle(entry)
-            if not self.holder:
-                # The engine may have moved the instance on while the commit was on its way: what needs no write is asked anew.
-                for message, reply, _, _ in answers:
-                    self.submit(entry.flow.key, message, reply)
+            if self.losses.careful:
+                self.losses.careful.discard(entry.flow.key)
+            if entry.answers:
+                self._answer_waiting(entry)
+            else:
+                self.settle(entry)
+
+    def _answer_waiting(self, entry: Entry) -> None:
+        """The commits are on disk that these answers are based on."""
+        answers, entry.answers = entry.answers, []
+        if self.holder:
+            for _, reply, value, error in answers:
+                reply(value, error)
+        self.settle(entry)
+        if not self.holder:
+            # The engine may have moved the instance on while the commit was on its way: what needs no write is asked anew.
+            for message, reply, _, _ in answers:
+                self.submit(entry.flow.key, message, reply)
 
     def settle(self, entry: Entry) -> None:
         """Nothing of this entry is on its way: keep it while it is useful."""
         if entry.dead or entry.held:
             return
         run = entry.flow.run
-        if not self.holder or (run is not None and not run.open):
-            self.cache.drop(entry)
-            self.forget_code(entry)
-        else:
-            self.cache.used(entry, self._code_size(entry))
+        if not self.holder or (run is not None and run.closed_reason is not None):
+            self.discard_cached(entry)
+            return
+        code = 0
+        if run is not None:
+            for executor in self.matching.executors:
+                code += executor.weight(run.key)
+        self.cache.used(entry, code)
 
     def _closed(self, entry: Entry, decision: Decision) -> None:
         for executor in self.matching.executors:
@@ -391,7 +416,7 @@ class Engine:
         self.losses.discard(entry)
 
     def discard_cached(self, entry: Entry) -> None:
-        """Another process has changed this instance: fold it again when it is next needed."""
+        """Of no more use, or another process has changed this instance: fold it again when it is next needed."""
         self.cache.drop(entry)
         self.forget_code(entry)
 
@@ -443,11 +468,3 @@ class Engine:
         if run is not None:
             for executor in self.matching.executors:
                 executor.forget(run.key)
-
-    def _code_size(self, entry: Entry) -> int:
-        run = entry.flow.run
-        size = 0
-        if run is not None:
-            for executor in self.matching.executors:
-                size += executor.weight(run.key)
-        return size

@@ -26,7 +26,7 @@ from holdfast.kernel.features.workflow_task import (
 )
 from holdfast.kernel.message import Message, Refused
 from holdfast.kernel.state import Run
-from holdfast.kernel.task import Block, Lease, Task
+from holdfast.kernel.task import Block, Lease
 from holdfast.store import Now, Unavailable
 
 if TYPE_CHECKING:
@@ -41,23 +41,14 @@ BURST = 512  # activations of workflow code between two commits
 class InlineCode:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._due: deque[tuple[Entry, str, Executor | Ahead]] = deque()
+        self.due: deque[tuple[Entry, str, Executor | Ahead]] = deque()
         self._executing: dict[str, asyncio.Future[Any]] = {}  # who asked for a task to be run, by task
         self._fetching: dict[Entry, dict[str, Executor]] = {}  # cold code whose history is being read, with its tasks
         self._held: dict[int, asyncio.Future[Any]] = {}  # those whose task is held, by instance
 
-    def __bool__(self) -> bool:
-        return bool(self._due)
-
-    def add(self, entry: Entry, task_id: str, executor: Executor | Ahead) -> None:
-        self._due.append((entry, task_id, executor))
-
-    def clear(self) -> None:
-        self._due.clear()
-
     def run(self) -> None:
         """Run what is due here before the batch is sealed: its commands share the commit of what woke it."""
-        due = self._due
+        due = self.due
         if not due:
             return
         left = BURST  # code that wakes itself at once must not keep the others from their commit
@@ -89,17 +80,17 @@ class InlineCode:
             return
         if entry.held or task is None or task.state != "ready":
             return
-        if isinstance(executor, Ahead) or not executor.inline(
-            task.kind, task.type
-        ):  # its type has moved to a thread of its own meanwhile
+        # Its type may have moved to a thread of its own meanwhile.
+        if isinstance(executor, Ahead) or not executor.inline(task.kind, task.type):
             if task_id in flow.tasks:
                 self._engine.submit(flow.key, Offer(task_id=task_id))
             return
-        run = flow.current
+        run = flow.run
+        assert run is not None, "a task is of a run"
         assignment = self._engine.machine.assign(flow, task)
         result: Any = COLD
         if entry.fresh is not None:
-            result = self._show(entry, assignment, executor)
+            result = self._show(entry, entry.fresh, run, assignment, executor)
         if result is COLD:
             history = self._engine.store.history(run.key)
             if not isinstance(history, Now):
@@ -108,7 +99,7 @@ class InlineCode:
                 self._fetch(entry, task_id, executor, history)
                 return
             result = self._replay(entry, run, assignment, history.value, executor)
-        self._activated(entry, task, executor.owner, result)
+        self._activated(entry, task_id, executor, result)
 
     def _fetch(self, entry: Entry, task_id: str, executor: Executor, history: Awaitable[list[Recorded]]) -> None:
         """Read the history of cold code, once for all who wait for it."""
@@ -145,7 +136,7 @@ class InlineCode:
                 return
             entry.fresh = whole
         for task_id, executor in waiting.items():
-            self.add(entry, task_id, executor)
+            self.due.append((entry, task_id, executor))
         self._engine.keep_flushing()
 
     def _cannot_replay(self, entry: Entry, task_id: str, error: Unavailable) -> None:
@@ -165,37 +156,44 @@ class InlineCode:
         if whole and whole[-1].checksum != run.checksum:
             return COLD
         entry.fresh = whole
-        return self._show(entry, assignment, executor)
+        return self._show(entry, whole, run, assignment, executor)
 
-    def _show(self, entry: Entry, assignment: WorkflowAssignment, executor: Executor) -> Any:
+    def _show(
+        self, entry: Entry, fresh: list[Recorded], run: Run, assignment: WorkflowAssignment, executor: Executor
+    ) -> Any:
         """Give live code what it has not met and this task may see; the rest stays fresh for a later one."""
         # A run that has just continued, or an earlier one that was archived, has left events of its own among them.
-        mine = [e for e in entry.fresh or () if e.run == assignment.run_key]
+        mine = fresh if run.number == 1 else [e for e in fresh if e.run == run.key]
         shown = shown_to(assignment, mine)
-        result = executor.activate(assignment, shown, entry.flow.current.length - len(mine))
-        if result is not COLD:
-            met = {e.sequence for e in shown} if shown is not mine else None
-            entry.fresh = [] if met is None else [e for e in mine if e.sequence not in met]
+        result = executor.activate(assignment, shown, run.length - len(mine))
+        if result is COLD:
+            return COLD
+        if shown is mine:
+            entry.fresh = []
+        else:
+            met = {e.sequence for e in shown}
+            entry.fresh = [e for e in mine if e.sequence not in met]
         return result
 
     def _whole(self, entry: Entry, run: Run, committed: list[Recorded]) -> list[Recorded]:
         """A run's history as it is decided: what is on disk, then what is on its way there."""
         return committed if entry.inflight == 0 else _joined(run, committed, self._engine.coming(entry))
 
-    def _activated(self, entry: Entry, task: Task, owner: str, result: Any) -> None:
+    def _activated(self, entry: Entry, task_id: str, executor: Executor, result: Any) -> None:
         if result is COLD:
-            self._outdated(entry, task.id)
+            self._outdated(entry, task_id)
             return
-        future = self._executing.pop(task.id, None)
+        future = self._executing.pop(task_id, None) if self._executing else None
         if isinstance(result, Held):
             entry.held = True
             if future is not None:
                 self._held[entry.flow.key] = future
             start = result.start
-            lease = Lease(owner=owner, call="held")
-            self._engine.decide(entry, Claim(task_id=task.id, lease=lease), lambda _v, e: start(e), False)
+            lease = Lease(owner=executor.owner, call="held")
+            self._engine.decide(entry, Claim(task_id=task_id, lease=lease), lambda _v, e: start(e), False)
             return
-        self._engine.decide(entry, result, partial(self._acknowledged, entry, task, owner, future), False)
+        reply = None if future is None else partial(_settle, future)
+        self._engine.decide(entry, result, reply, False, self._refused)
 
     def _outdated(self, entry: Entry, task_id: str) -> None:
         """Its history on disk is not the one its state was folded from: another process has moved it meanwhile."""
@@ -204,12 +202,11 @@ class InlineCode:
         if future is not None:
             future.set_exception(Refused("task_not_claimable", f"workflow {entry.flow.workflow_id!r} has changed"))
 
-    def _acknowledged(
+    def _refused(
         self,
         entry: Entry,
-        task: Task,
-        owner: str,
-        future: asyncio.Future[Any] | None,
+        message: CompleteWorkflowTask | FailWorkflowTask,
+        reply: Reply | None,
         value: Any,
         error: BaseException | None,
     ) -> None:
@@ -220,10 +217,15 @@ class InlineCode:
             # The code would ask for the same again: it gets the pause of a failed task, and an operator can see why.
             block = Block(message=str(error), type="CompletionRefused", reason=error.reason)
             failure = FailWorkflowTask(
-                task_id=task.id, owner=owner, attempt=task.attempt + 1, block=block, lease=Lease(owner=owner)
+                task_id=message.task_id,
+                owner=message.owner,
+                attempt=message.attempt,
+                block=block,
+                lease=Lease(owner=message.owner),
             )
             self._engine.submit(entry.flow.key, failure, again=False)
-        _settle(future, value, error)
+        if reply is not None:
+            reply(value, error)
 
     async def execute(self, key: int, task_id: str) -> Any:
         """Run one ready workflow task on this process's executor and answer when its outcome is on disk."""

@@ -147,7 +147,7 @@ class Losses:
         engine.down = error
         items = [*batch, *engine.open]
         engine.open = []
-        engine.inline.clear()
+        engine.inline.due.clear()
         for item in items:
             entry = item.entry
             entry.open = None

@@ -215,7 +215,7 @@ class Matching:
                 if executor.take(task):
                     return Lease(owner=executor.owner)
         queue = queue_of(task)
-        if self.stations:
+        if self.stations.by_queue:
             station = self._station(task, queue)
             if station is not None:
                 return self.stations.promise(station, task)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from holdfast.engine.cache import Entry
@@ -76,6 +77,15 @@ class Serving:
         if not before.future.done():
             before.future.set_result(None)
         return promised
+
+    def roomier(self, freed: Iterable[Queue], stations: Iterable[Station]) -> None:
+        """Leases have ended: of these queues, and of these stations."""
+        matching = self._matching
+        if matching.polled and matching.admission is not None:
+            for queue in dict.fromkeys(wide for one in freed for wide in matching.admission.relieved(one)):
+                self.parked(queue)
+        for station in stations:
+            self.station(station)
 
     def parked(self, queue: Queue) -> None:
         """A queue may lease again: whoever waits there is served."""

@@ -89,27 +89,24 @@ class Station:
 class Stations:
     def __init__(self, now: Callable[[], Micros]) -> None:
         self._now = now
-        self._by_queue: dict[tuple[str, str], dict[Station, None]] = {}
+        self.by_queue: dict[tuple[str, str], dict[Station, None]] = {}  # empty: there are none, as nearly everywhere
         self._at: dict[str, Station] = {}  # task id -> who has it
         self._homes: dict[int, Station] = {}
         self.promised: list[str] = []  # in the decision that is being made
         self.ahead: int | None = None  # a run whose code has met already what it is about to be told
 
-    def __bool__(self) -> bool:
-        return bool(self._by_queue)
-
     def add(self, station: Station) -> None:
         for queue in station.queues:
-            self._by_queue.setdefault((station.namespace, queue), {})[station] = None
+            self.by_queue.setdefault((station.namespace, queue), {})[station] = None
 
     def remove(self, station: Station) -> list[Task]:
         """Take a station out; what it had is for others."""
         for queue in station.queues:
             place = (station.namespace, queue)
-            there = self._by_queue.get(place, {})
+            there = self.by_queue.get(place, {})
             there.pop(station, None)
             if not there:
-                self._by_queue.pop(place, None)
+                self.by_queue.pop(place, None)
         station.open = False
         for run in list(station.live):
             self.leave_home(run, station)
@@ -117,7 +114,7 @@ class Stations:
 
     def choose(self, task: Task, lane: Lane) -> Station | None:
         """Who gets a task: the home of its run, else whoever has the least to do."""
-        there = self._by_queue.get((lane.namespace, lane.queue))
+        there = self.by_queue.get((lane.namespace, lane.queue))
         if there is None:
             return None
         home = self._homes.get(task.run)
