@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.kernel.decision import CommandRecord, Decision, RunRow
+from holdfast.kernel.decision import CommandRecord, Decision, RunRow, WorkflowRow
 from holdfast.kernel.task import Task
 
 encode = msgspec.json.Encoder().encode
@@ -30,24 +30,26 @@ class Unlinked(Exception):
 class Coalesced:
     """The instances, tasks and runs of a batch, each with where it begins and where it ends."""
 
-    __slots__ = ("first", "last", "moved", "runs", "tasks")
+    __slots__ = ("instances", "moved", "runs", "tasks")
 
     def __init__(self) -> None:
-        self.first: dict[int, Decision] = {}
-        self.last: dict[int, Decision] = {}
+        self.instances: dict[int, tuple[int, WorkflowRow]] = {}  # (the first one's guard, the last one's row)
         self.moved: set[int] = set()  # instances whose wake or type is written, too
         self.tasks: dict[str, tuple[int, bool, Task | None]] = {}  # (instance, is stored, what is left of it)
         self.runs: dict[int, tuple[bool, RunRow]] = {}  # (is new, row)
 
     def add(self, decision: Decision) -> int:
         """Take the next decision of the batch; the key of its instance."""
-        key = decision.workflow.key
-        previous = self.last.get(key)
-        if previous is None:
-            self.first[key] = decision
-        elif decision.after != previous.workflow.last:
-            raise Unlinked
-        self.last[key] = decision
+        workflow = decision.workflow
+        key = workflow.key
+        guard = decision.after
+        instances = self.instances
+        if key in instances:
+            first, before = instances[key]
+            if guard != before.last:
+                raise Unlinked
+            guard = first
+        instances[key] = (guard, workflow)
         if decision.wake_moved:
             self.moved.add(key)
         tasks = self.tasks
@@ -57,8 +59,9 @@ class Coalesced:
         for is_new, row in decision.runs:
             if is_new:
                 self.moved.add(key)  # the next run may be of another type, which is written with the wake
-            before = self.runs.get(row.key)
-            self.runs[row.key] = (is_new or (before is not None and before[0]), row)
+            elif row.key in self.runs:
+                is_new = self.runs[row.key][0]
+            self.runs[row.key] = (is_new, row)
         return key
 
 

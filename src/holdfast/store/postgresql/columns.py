@@ -47,7 +47,7 @@ class Columns:
                 puts.append((key, id, task.state, task.available_at, encode(task)))
             elif stored:
                 drops.append((key, id))
-        self.asked = list(batch.last)
+        self.asked = list(batch.instances)
         self.arrays: list[list[Any]] = []
         for table, width in (
             (new, 16),
@@ -68,9 +68,7 @@ def _instances(batch: Coalesced) -> tuple[list[Row], list[Row]]:
     """New ones and guarded ones. In the order of their keys, so that two writers never wait for each other in a circle."""
     new: list[Row] = []
     guards: list[Row] = []
-    for key in sorted(batch.last):
-        w = batch.last[key].workflow
-        after = batch.first[key].after
+    for _, (after, w) in sorted(batch.instances.items()):
         if after == 0:
             new.append(_new(w))
         else:

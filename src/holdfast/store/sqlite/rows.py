@@ -43,38 +43,52 @@ class Rows:
     )
 
     def __init__(self, decisions: Iterable[Decision]) -> None:
-        self.events: list[Any] = []
+        events: list[Any] = []
+        self.events = events
         self.commands: list[Any] = []
         self.sends: list[Any] = []
         self.took: list[Row] = []
         batch = Coalesced()
-        events = self.events
         for decision in decisions:
             key = batch.add(decision)
             for e in decision.events:
-                context = bytearray(e.context_body) if e.context_body else _EMPTY
-                events += (e.run, e.sequence, e.type, e.at, bytearray(e.body), context, e.checksum)
-            for s in decision.sends:
-                body = bytearray(pack(s.parcel))
-                self.sends += (s.key, s.sender, s.namespace, s.workflow_id, type(s.parcel).__name__, body)
-            for taken in decision.took:
-                self.took.append((taken,))
+                context = e.context_body
+                events += (
+                    e.run,
+                    e.sequence,
+                    e.type,
+                    e.at,
+                    bytearray(e.body),
+                    bytearray(context) if context else _EMPTY,
+                    e.checksum,
+                )
             for c in decision.commands:
                 self.commands += (key, c.sequence, c.request_id, c.command_type, _blob(c))
+            if decision.sends or decision.took:
+                self._sends(decision)
         self._instances(batch)
         self._tasks(batch)
         self._runs(batch)
-        self.touched = list(batch.last)
+        self.touched = list(batch.instances)
+
+    def _sends(self, decision: Decision) -> None:
+        for s in decision.sends:
+            body = bytearray(pack(s.parcel))
+            self.sends += (s.key, s.sender, s.namespace, s.workflow_id, type(s.parcel).__name__, body)
+        for taken in decision.took:
+            self.took.append((taken,))
 
     def _instances(self, batch: Coalesced) -> None:
-        self.new: list[Any] = []
-        self.guards: list[Row] = []
+        new: list[Any] = []
+        self.new = new
+        guards: list[Row] = []
+        self.guards = guards
         self.wakes: list[Row] = []
-        for key, decision in batch.last.items():
-            w = decision.workflow
-            after = batch.first[key].after
+        moved = batch.moved
+        for key, (after, w) in batch.instances.items():
+            held = bytearray(pack_held(w.held)) if w.held else _EMPTY
             if after == 0:
-                self.new += (
+                new += (
                     key,
                     w.namespace,
                     w.workflow_id,
@@ -90,9 +104,9 @@ class Rows:
                     w.reserved_at or 0,
                     w.outside,
                     w.awaited,
-                    bytearray(pack_held(w.held)) if w.held else _EMPTY,
+                    held,
                 )
-            elif key in batch.moved:
+            elif key in moved:
                 self.wakes.append(
                     (
                         w.last,
@@ -104,7 +118,7 @@ class Rows:
                         w.checksum,
                         w.outside,
                         w.awaited,
-                        bytearray(pack_held(w.held)) if w.held else _EMPTY,
+                        held,
                         w.next_wake or 0,
                         w.workflow_type,
                         key,
@@ -112,7 +126,7 @@ class Rows:
                     )
                 )
             else:
-                self.guards.append(
+                guards.append(
                     (
                         w.last,
                         w.run,
@@ -123,28 +137,30 @@ class Rows:
                         w.checksum,
                         w.outside,
                         w.awaited,
-                        bytearray(pack_held(w.held)) if w.held else _EMPTY,
+                        held,
                         key,
                         after,
                     )
                 )
 
     def _tasks(self, batch: Coalesced) -> None:
-        self.puts: list[Any] = []
+        puts: list[Any] = []
+        self.puts = puts
         self.drops: list[Row] = []
         for id, (key, stored, task) in batch.tasks.items():
             if task is not None:
-                self.puts += (key, id, task.state, task.available_at, _blob(task))
+                puts += (key, id, task.state, task.available_at, _blob(task))
             elif stored:
                 self.drops.append((key, id))
 
     def _runs(self, batch: Coalesced) -> None:
-        self.runs: list[Any] = []
+        runs: list[Any] = []
+        self.runs = runs
         self.runs_changed: list[Row] = []
         for is_new, r in batch.runs.values():
             search = text(r.search_attributes) if r.search_attributes else ""
             if is_new:
-                self.runs += (
+                runs += (
                     r.key,
                     r.workflow,
                     r.run_id,

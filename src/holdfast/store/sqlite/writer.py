@@ -21,14 +21,15 @@ from holdfast.store.sqlite.rows import Rows
 
 Offload = Callable[[Callable[[], Applied], Callable[[Applied], None]], None]
 
-_CHUNKS = (64, 16, 4, 1)
+_CHUNKS = (64, 16, 4, 3, 2, 1)  # a lone step is three events: one statement
 SLOW_COMMIT = 0.003
 
 
-def _of_rows(insert: str, size: int) -> tuple[int, str]:
-    """An insert of one row as an insert of many, and how many parameters it takes."""
+def _of_rows(insert: str) -> tuple[int, dict[int, str]]:
+    """An insert of one row: how many parameters that takes, and as inserts of many, by how many they take."""
     head, row = insert.rsplit("values", 1)
-    return row.count("?") * size, f"{head}values{','.join([row] * size)}"
+    width = row.count("?")
+    return width, {width * size: f"{head}values{','.join([row] * size)}" for size in _CHUNKS}
 
 
 class _Short(Exception):
@@ -45,7 +46,7 @@ class Writer:
         self._offload = offload
         self._pace = 0.0  # moving average of a commit, in seconds
         self._inserts = {
-            name: [_of_rows(sql[name], size) for size in _CHUNKS]
+            name: _of_rows(sql[name])
             for name in ("guard_new", "insert_run", "insert_event", "put_task", "insert_command", "insert_send")
         }
         self._later: list[Callable[[], None]] = []  # waiting for the connection
@@ -240,15 +241,17 @@ class Writer:
 
         Whether every row went in.
         """
-        rows = 0
-        start = 0
+        width, statements = self._inserts[name]
+        if len(values) in statements:
+            return connection.execute(statements[len(values)], values).rowcount * width == len(values)
+        rows = start = 0
         left = len(values)
-        for size, statement in self._inserts[name]:
+        for size, statement in statements.items():
             while left >= size:
                 rows += connection.execute(statement, values[start : start + size]).rowcount
                 start += size
                 left -= size
-        return rows * self._inserts[name][-1][0] == len(values)
+        return rows * width == len(values)
 
     def _commit(self, connection: sqlite3.Connection, result: Applied) -> Applied:
         began = perf_counter()
