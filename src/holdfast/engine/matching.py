@@ -198,11 +198,11 @@ class Matching:
         """Who runs the code of this run on the engine's own thread, before the next commit; or has run it elsewhere."""
         if self.stations.ahead == run.key:
             return AHEAD
+        type = run.workflow_type
         routing = run.routing
         for executor in self.executors:
-            kind = run.workflow_type
-            if executor.runs("workflow", kind, routing.namespace, routing.queue, routing.compatibility):
-                return executor if executor.inline("workflow", kind) else None
+            if executor.runs("workflow", type, routing.namespace, routing.queue, routing.compatibility):
+                return executor if executor.inline("workflow", type) else None
         return None
 
     def offer(self, task: Task) -> Lease | None:

@@ -22,7 +22,7 @@ from holdfast.engine.schedules import Schedules
 from holdfast.engine.streams import Streams
 from holdfast.engine.summary import describe
 from holdfast.engine.waiting import Waiting
-from holdfast.engine.watching import ENDED
+from holdfast.engine.watching import ENDED, Watcher
 from holdfast.kernel.decision import CommandRecord, Ended, RunRow
 from holdfast.kernel.event import Recorded
 from holdfast.kernel.features.start import Reserve, Reserved, Start, Started, check_id
@@ -109,9 +109,8 @@ class Operations:
             self._engine.world.spawn(self._follow(namespace, workflow_id, future), "holdfast-follow")
         else:
             # Its own start has just been committed, so whatever ends it comes later than this.
-            self._waiting.watch(
-                key, ENDED, future, partial(_result, workflow_id), partial(self._ended, key, workflow_id)
-            )
+            look = partial(self._ended, key, workflow_id)
+            self._engine.watching.watch(key, ENDED, Watcher(partial(_result, workflow_id), look, future))
 
     async def _follow(self, namespace: str, workflow_id: str, future: asyncio.Future[ask.Result]) -> None:
         """One that another process runs, which may have ended it by now."""

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
+
+from msgspec import Struct
 
 ENDED = "ended"
 """The topic under which the end of a chain of runs is told."""
 
 
-class Watcher(NamedTuple):
+class Watcher(Struct, frozen=True, eq=False):
     """`answer` makes of the news what is waited for; `look` finds that in the database, where another process may have put it."""
 
     answer: Callable[[Any], Any]

@@ -26,7 +26,7 @@ from holdfast.store.sqlite.writer import Offload, Writer
 
 T = TypeVar("T")
 
-COUNTS = ("census", "event_types", "budget", "sizes")  # read as much as there is; nobody but operators asks
+COUNTS = frozenset(("census", "event_types", "budget", "sizes"))  # read as much as there is; nobody but operators asks
 
 
 class SqliteStore(Reading):
@@ -130,7 +130,7 @@ class SqliteStore(Reading):
 
     @at_once
     def notices(self) -> list[int]:
-        found = self._all("notices", self._noticed)
+        found = self._all("notices", (self._noticed,))
         if not found:
             return []
         # Keys are given anew when the table is empty, so the mark goes with the rows.
@@ -154,11 +154,11 @@ class SqliteStore(Reading):
     def _ask(self, query: str, parameters: Sequence[Any], shape: Callable[[Found], T]) -> Now[T] | Later[T]:
         if self._patient and query in COUNTS:
             return Later(lambda: self._count(query, parameters, shape))
-        found = self._all(query, *parameters)
+        found = self._all(query, parameters)
         try:
             return Now(shape(found))
         except HistoryDamaged as damage:
-            raise named(damage, self._all("run_by_key", damage.run)) from damage.__cause__
+            raise named(damage, self._all("run_by_key", (damage.run,))) from damage.__cause__
 
     async def _count(self, query: str, parameters: Sequence[Any], shape: Callable[[Found], T]) -> T:
         """On a thread and a connection of its own: the engine goes on meanwhile."""
@@ -186,22 +186,22 @@ class SqliteStore(Reading):
             raise unavailable(self.path, error) from error
 
     def _load(self, key: int) -> Loaded | None:
-        found = self._all("load_workflow", key)
+        found = self._all("load_workflow", (key,))
         if not found:
             return None
-        tasks = [body for (body,) in self._all("load_tasks", key)]
+        tasks = [body for (body,) in self._all("load_tasks", (key,))]
         run: int | None = found[0][POINTER]
-        row = () if run is None else self._all("run_by_key", run)
+        row = () if run is None else self._all("run_by_key", (run,))
         try:
             return loaded(self._kinds, found[0], tasks, row[0] if row else None, self._events(run))
         except HistoryDamaged:
-            newest = self._all("newest_run", key)
+            newest = self._all("newest_run", (key,))
             if not newest or newest[0][0] == run:
                 raise
             return found_by_order(self._kinds, found[0], tasks, newest[0], self._events(newest[0][0]))
 
     def _events(self, run: int | None) -> Found:
-        return () if run is None else self._all("history", run, 0, 1 << 62)
+        return () if run is None else self._all("history", (run, 0, 1 << 62))
 
     @at_once
     def runs(self, where: RunFilter) -> list[RunRow]:
@@ -212,7 +212,7 @@ class SqliteStore(Reading):
             raise unavailable(self.path, error) from error
         return [run_row(row) for row in found]
 
-    def _all(self, name: str, *parameters: Any) -> list[tuple[Any, ...]]:
+    def _all(self, name: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
         try:
             return self._reader.execute(self._sql[name], parameters).fetchall()
         except sqlite3.Error as error:
