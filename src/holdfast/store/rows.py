@@ -6,12 +6,12 @@ was born and closed inside the batch never touches the disk.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
 
-from holdfast.kernel.decision import CommandRecord, Decision, RunRow, WorkflowRow
+from holdfast.kernel.decision import CommandRecord, Decision, RunRow, TaskChange
 from holdfast.kernel.task import Task
 
 encode = msgspec.json.Encoder().encode
@@ -27,42 +27,42 @@ class Unlinked(Exception):
     """Two decisions of one instance that were not made one on top of the other: each needs its own guard."""
 
 
-class Coalesced:
-    """The instances, tasks and runs of a batch, each with where it begins and where it ends."""
+def coalesced(decisions: Iterable[Decision]) -> Iterable[Decision]:
+    """A batch as one decision for each of its instances."""
+    found: dict[int, Decision] = {}
+    for decision in decisions:
+        key = decision.workflow.key
+        found[key] = _joined(found[key], decision) if key in found else decision
+    return found.values()
 
-    __slots__ = ("instances", "moved", "runs", "tasks")
 
-    def __init__(self) -> None:
-        self.instances: dict[int, tuple[int, WorkflowRow]] = {}  # (the first one's guard, the last one's row)
-        self.moved: set[int] = set()  # instances whose wake or type is written, too
-        self.tasks: dict[str, tuple[int, bool, Task | None]] = {}  # (instance, is stored, what is left of it)
-        self.runs: dict[int, tuple[bool, RunRow]] = {}  # (is new, row)
+def _joined(first: Decision, then: Decision) -> Decision:
+    """Two decisions as the one that has the same effects."""
+    if then.after != first.workflow.last:
+        raise Unlinked
+    tasks = {change.task_id: change for change in first.tasks}
+    for change in then.tasks:
+        before = tasks.get(change.task_id, change)
+        tasks[change.task_id] = TaskChange(change.task_id, change.task, before.stored)
+    runs = {row.key: (is_new, row) for is_new, row in first.runs}
+    for is_new, row in then.runs:
+        runs[row.key] = (is_new or (row.key in runs and runs[row.key][0]), row)
+    return Decision(
+        then.workflow,
+        first.after,
+        [*first.events, *then.events],
+        list(tasks.values()),
+        list(runs.values()),
+        [*first.commands, *then.commands],
+        sends=[*first.sends, *then.sends],
+        took=[*first.took, *then.took],
+        wake_moved=first.wake_moved or then.wake_moved,
+    )
 
-    def add(self, decision: Decision) -> int:
-        """Take the next decision of the batch; the key of its instance."""
-        workflow = decision.workflow
-        key = workflow.key
-        guard = decision.after
-        instances = self.instances
-        if key in instances:
-            first, before = instances[key]
-            if guard != before.last:
-                raise Unlinked
-            guard = first
-        instances[key] = (guard, workflow)
-        if decision.wake_moved:
-            self.moved.add(key)
-        tasks = self.tasks
-        for change in decision.tasks:
-            id = change.task_id
-            tasks[id] = (key, tasks[id][1] if id in tasks else change.stored, change.task)
-        for is_new, row in decision.runs:
-            if is_new:
-                self.moved.add(key)  # the next run may be of another type, which is written with the wake
-            elif row.key in self.runs:
-                is_new = self.runs[row.key][0]
-            self.runs[row.key] = (is_new, row)
-        return key
+
+def begins(decision: Decision) -> bool:
+    """Whether a run of the instance begins here; it may be of another type than the one before."""
+    return any(is_new for is_new, _ in decision.runs)
 
 
 def text(value: dict[str, Any]) -> str:

@@ -5,13 +5,13 @@ Every row names its instance first, so that the statement can leave out what bel
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from holdfast.kernel.decision import Decision, RunRow, WorkflowRow
 from holdfast.kernel.event import pack_held
 from holdfast.kernel.send import pack
-from holdfast.store.rows import Coalesced, encode, text
+from holdfast.store.rows import coalesced, encode, text
 
 Row = tuple[Any, ...]
 
@@ -22,13 +22,16 @@ class Columns:
     __slots__ = ("arrays", "asked")
 
     def __init__(self, decisions: Iterable[Decision]) -> None:
-        batch = Coalesced()
+        batch = {decision.workflow.key: decision for decision in coalesced(decisions)}
         events: list[Row] = []
         commands: list[Row] = []
         took: list[Row] = []
         sends: list[Row] = []
-        for decision in decisions:
-            key = batch.add(decision)
+        opened: list[Row] = []
+        changed: list[Row] = []
+        puts: list[Row] = []
+        drops: list[Row] = []
+        for key, decision in batch.items():
             events += [
                 (key, e.run, e.sequence, e.type, e.at, e.body, e.context_body, e.checksum) for e in decision.events
             ]
@@ -37,17 +40,19 @@ class Columns:
             for s in decision.sends:
                 kind = type(s.parcel).__name__
                 sends.append((key, s.key, s.sender, s.namespace, s.workflow_id, kind, pack(s.parcel)))
+            for is_new, r in decision.runs:
+                if is_new:
+                    opened.append((r.workflow, *_run(r)))
+                else:
+                    changed.append((r.workflow, *_changed(r)))
+            for change in decision.tasks:
+                task = change.task
+                if task is not None:
+                    puts.append((key, change.task_id, task.state, task.available_at, encode(task)))
+                elif change.stored:
+                    drops.append((key, change.task_id))
         new, guards = _instances(batch)
-        opened = [(r.workflow, *_run(r)) for is_new, r in batch.runs.values() if is_new]
-        changed = [(r.workflow, *_changed(r)) for is_new, r in batch.runs.values() if not is_new]
-        puts: list[Row] = []
-        drops: list[Row] = []
-        for id, (key, stored, task) in batch.tasks.items():
-            if task is not None:
-                puts.append((key, id, task.state, task.available_at, encode(task)))
-            elif stored:
-                drops.append((key, id))
-        self.asked = list(batch.instances)
+        self.asked = list(batch)
         self.arrays: list[list[Any]] = []
         for table, width in (
             (new, 16),
@@ -64,15 +69,16 @@ class Columns:
             self.arrays += [list(column) for column in zip(*table, strict=True)] if table else [[]] * width
 
 
-def _instances(batch: Coalesced) -> tuple[list[Row], list[Row]]:
+def _instances(batch: Mapping[int, Decision]) -> tuple[list[Row], list[Row]]:
     """New ones and guarded ones. In the order of their keys, so that two writers never wait for each other in a circle."""
     new: list[Row] = []
     guards: list[Row] = []
-    for _, (after, w) in sorted(batch.instances.items()):
-        if after == 0:
-            new.append(_new(w))
+    for key in sorted(batch):
+        decision = batch[key]
+        if decision.after == 0:
+            new.append(_new(decision.workflow))
         else:
-            guards.append(_guard(w, after))
+            guards.append(_guard(decision.workflow, decision.after))
     return new, guards
 
 

@@ -9,25 +9,21 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from holdfast.kernel.decision import CommandRecord, Decision
+from holdfast.kernel.decision import Decision, RunRow
 from holdfast.kernel.event import pack_held
 from holdfast.kernel.send import pack
-from holdfast.kernel.task import Task
-from holdfast.store.rows import Coalesced, encode, text
+from holdfast.store.rows import begins, coalesced, encode, text
 
 Row = tuple[Any, ...]
 
 _EMPTY = bytearray()
 
 
-def _blob(value: Task | CommandRecord) -> bytearray:
-    return bytearray(encode(value))
-
-
 class Rows:
     """The statements' parameters of one batch: row by row for updates, all in one list for multi-row inserts."""
 
     __slots__ = (
+        "batch",
         "commands",
         "drops",
         "events",
@@ -38,19 +34,20 @@ class Rows:
         "runs_changed",
         "sends",
         "took",
-        "touched",
         "wakes",
     )
 
     def __init__(self, decisions: Iterable[Decision]) -> None:
         events: list[Any] = []
-        self.events = events
+        puts: list[Any] = []
+        indexed: list[tuple[bool, RunRow]] = []
+        self.events, self.puts = events, puts
+        self.drops: list[Row] = []
         self.commands: list[Any] = []
         self.sends: list[Any] = []
         self.took: list[Row] = []
-        batch = Coalesced()
-        for decision in decisions:
-            key = batch.add(decision)
+        self.batch = coalesced(decisions)
+        for decision in self.batch:
             for e in decision.events:
                 context = e.context_body
                 events += (
@@ -62,14 +59,26 @@ class Rows:
                     bytearray(context) if context else _EMPTY,
                     e.checksum,
                 )
-            for c in decision.commands:
-                self.commands += (key, c.sequence, c.request_id, c.command_type, _blob(c))
+            for change in decision.tasks:
+                task = change.task
+                if task is not None:
+                    key = decision.workflow.key
+                    puts += (key, change.task_id, task.state, task.available_at, bytearray(encode(task)))
+                elif change.stored:
+                    self.drops.append((decision.workflow.key, change.task_id))
+            if decision.runs:
+                indexed += decision.runs
+            if decision.commands:
+                self._commands(decision)
             if decision.sends or decision.took:
                 self._sends(decision)
-        self._instances(batch)
-        self._tasks(batch)
-        self._runs(batch)
-        self.touched = list(batch.instances)
+        self._instances()
+        self._runs(indexed)
+
+    def _commands(self, decision: Decision) -> None:
+        key = decision.workflow.key
+        for c in decision.commands:
+            self.commands += (key, c.sequence, c.request_id, c.command_type, bytearray(encode(c)))
 
     def _sends(self, decision: Decision) -> None:
         for s in decision.sends:
@@ -78,18 +87,19 @@ class Rows:
         for taken in decision.took:
             self.took.append((taken,))
 
-    def _instances(self, batch: Coalesced) -> None:
+    def _instances(self) -> None:
         new: list[Any] = []
         self.new = new
         guards: list[Row] = []
         self.guards = guards
         self.wakes: list[Row] = []
-        moved = batch.moved
-        for key, (after, w) in batch.instances.items():
+        for decision in self.batch:
+            w = decision.workflow
+            after = decision.after
             held = bytearray(pack_held(w.held)) if w.held else _EMPTY
             if after == 0:
                 new += (
-                    key,
+                    w.key,
                     w.namespace,
                     w.workflow_id,
                     w.workflow_type,
@@ -106,7 +116,7 @@ class Rows:
                     w.awaited,
                     held,
                 )
-            elif key in moved:
+            elif decision.wake_moved or (decision.runs and begins(decision)):
                 self.wakes.append(
                     (
                         w.last,
@@ -121,7 +131,7 @@ class Rows:
                         held,
                         w.next_wake or 0,
                         w.workflow_type,
-                        key,
+                        w.key,
                         after,
                     )
                 )
@@ -138,26 +148,16 @@ class Rows:
                         w.outside,
                         w.awaited,
                         held,
-                        key,
+                        w.key,
                         after,
                     )
                 )
 
-    def _tasks(self, batch: Coalesced) -> None:
-        puts: list[Any] = []
-        self.puts = puts
-        self.drops: list[Row] = []
-        for id, (key, stored, task) in batch.tasks.items():
-            if task is not None:
-                puts += (key, id, task.state, task.available_at, _blob(task))
-            elif stored:
-                self.drops.append((key, id))
-
-    def _runs(self, batch: Coalesced) -> None:
+    def _runs(self, indexed: Iterable[tuple[bool, RunRow]]) -> None:
         runs: list[Any] = []
         self.runs = runs
         self.runs_changed: list[Row] = []
-        for is_new, r in batch.runs.values():
+        for is_new, r in indexed:
             search = text(r.search_attributes) if r.search_attributes else ""
             if is_new:
                 runs += (

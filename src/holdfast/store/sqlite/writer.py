@@ -234,7 +234,7 @@ class Writer:
         if rows.took:
             connection.executemany(sql["take_send"], rows.took)
         if self.tell:
-            connection.executemany(sql["insert_notice"], [(key,) for key in rows.touched])
+            connection.executemany(sql["insert_notice"], [(decision.workflow.key,) for decision in rows.batch])
 
     def _insert(self, connection: sqlite3.Connection, name: str, values: list[Any]) -> bool:
         """Multi-row statements in a few fixed sizes: fewer steps into SQLite, and each statement stays prepared.
