@@ -175,7 +175,7 @@ class Engine:
         if self.matching.stations.promised:
             self.matching.stations.decided(turn.granted)
         if item is None:
-            if self.machine.idle(turn):
+            if not turn.events and self.machine.idle(turn):
                 self._line_up(entry, turn)
                 self._answer(entry, message, reply, value, None)
                 return

@@ -51,10 +51,10 @@ class InlineCode:
         due = self.due
         if not due:
             return
-        left = BURST  # code that wakes itself at once must not keep the others from their commit
         with self._engine.matching.burst():
-            while due and left:
-                left -= 1
+            for _ in range(BURST):  # code that wakes itself at once must not keep the others from their commit
+                if not due:
+                    return
                 entry, task_id, executor = due.popleft()
                 try:
                     self._activate(entry, task_id, executor)
@@ -68,12 +68,11 @@ class InlineCode:
     def _activate(self, entry: Entry, task_id: str, executor: Executor | Ahead) -> None:
         flow = entry.flow
         item = entry.open
-        if item is None:
-            task = flow.tasks.get(task_id)
-        else:
-            task = item.turn.task(task_id)
-            if item.queued == task_id:
-                item.queued = None
+        task = flow.tasks.get(task_id)
+        if item is not None and item.queued == task_id:
+            item.queued = None
+            if task is None:
+                task = item.turn.task(task_id)  # it is not born
         if entry.dead:
             # Evicted or thrown away before its turn came: whatever is due there is found from its rows.
             self._engine.look_at(flow.key)
