@@ -6,7 +6,6 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from queue import SimpleQueue
 from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
@@ -24,7 +23,9 @@ class ThreadPool:
     """A pool of its own rather than an executor: one queue in, one wake-up per drain out (100 times cheaper in bulk).
 
     A few threads work off short calls without fighting over the interpreter. Only when calls have waited for a moment,
-    because the few are blocked, does the pool grow: to as many threads as there are calls, up to its size.
+    because the few are blocked, does the pool grow: to as many threads as there are calls, up to its size. Those that have
+    nothing to do sleep on a lock each, and are woken one by another while there is more to do: a lone call wakes one.
+    Waiting on one queue, every one would wake the next, just when the engine's thread has to go on.
     """
 
     CORE = 2
@@ -38,7 +39,9 @@ class ThreadPool:
         self._around = around
         self._size = size
         self._name = name
-        self._jobs: SimpleQueue[tuple[Callable[[], Any], Callable[[Any], None]] | None] = SimpleQueue()
+        self._jobs: deque[tuple[Callable[[], Any], Callable[[Any], None]] | None] = deque()  # None: the end of a thread
+        self._idle: list[threading.Lock] = []  # who fell asleep last is woken first
+        self._coming = False  # somebody was woken and has not looked yet
         self._results: deque[tuple[Callable[[Any], None], Any]] = deque()
         self._threads: list[threading.Thread] = []
         self._busy = 0
@@ -47,7 +50,9 @@ class ThreadPool:
 
     def submit(self, call: Callable[[], T], done: Callable[[T], None]) -> None:
         self._busy += 1
-        self._jobs.put((call, done))
+        self._jobs.append((call, done))
+        if self._idle and not self._coming:
+            self._wake()
         threads = len(self._threads)
         if self._busy > threads and threads < self._size:
             if threads < self.CORE:
@@ -57,9 +62,22 @@ class ThreadPool:
                 self._clock.at(self._clock.now() + self.PATIENCE, self._look)
 
     def close(self) -> None:
-        for _ in self._threads:
-            self._jobs.put(None)
+        self._jobs.extend([None] * len(self._threads))
         self._threads.clear()
+        while self._wake():
+            pass
+
+    def _wake(self) -> bool:
+        """Wake one, if anybody sleeps."""
+        if not self._idle:
+            return False
+        try:
+            one = self._idle.pop()
+        except IndexError:
+            return False  # it has just found something to do by itself
+        self._coming = True
+        one.release()
+        return True
 
     def _grow(self, count: int) -> None:
         for _ in range(count):
@@ -69,12 +87,23 @@ class ThreadPool:
 
     def _look(self) -> None:
         self._watched = False
-        waiting = self._jobs.qsize()
-        if waiting:
+        waiting = len(self._jobs) - len(self._idle)
+        if waiting > 0:
             self._grow(min(waiting, self._size - len(self._threads)))
 
     def _work(self) -> None:
-        while (job := self._jobs.get()) is not None:
+        asleep = threading.Lock()
+        asleep.acquire()
+        while True:
+            try:
+                job = self._jobs.popleft()
+            except IndexError:
+                self._sleep(asleep)
+                continue
+            if self._jobs and not self._coming:
+                self._wake()
+            if job is None:
+                return
             call, done = job
             self._results.append((done, call()))
             if not self._draining:
@@ -83,6 +112,19 @@ class ThreadPool:
                     self._clock.post(self._drain)
                 except RuntimeError:
                     return  # the loop has closed: nobody is left to hear the result
+
+    def _sleep(self, asleep: threading.Lock) -> None:
+        """Until there may be something to do."""
+        self._idle.append(asleep)
+        if self._jobs:  # it came before this thread was there to be woken
+            try:
+                self._idle.remove(asleep)
+            except ValueError:
+                pass  # it was there after all, and is woken
+            else:
+                return
+        asleep.acquire()
+        self._coming = False
 
     def _drain(self) -> None:
         self._draining = False  # before emptying: a result that arrives from now on posts again
