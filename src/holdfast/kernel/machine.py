@@ -401,19 +401,27 @@ class Machine:
                 turn.record_as(event, context)
 
     def _match(self, turn: Turn) -> None:
-        """Offer what is ready to whoever waits: such a task is born leased and never enters a queue."""
+        """Offer what is ready to whoever waits: such a task is born leased and never enters a queue.
+
+        A row that serves nothing is closed instead. What was made in this very turn was made because it serves something.
+        """
         stirred, turn.stirred = turn.stirred, []
         if not pause.allows(turn.run):
             return
-        tasks = turn.flow.tasks
+        flow = turn.flow
+        tasks = flow.tasks
         for id in stirred:
             task = tasks.get(id)
-            if task is not None and task.state == "ready" and task.due(turn.now):
-                offered = turn.offer(task)
-                if offered is None:
-                    turn.born = grown(turn.born, task)
-                else:
-                    lease.grant(turn, task, offered)
+            if task is None or task.state != "ready" or not task.due(turn.now):
+                continue
+            if turn.touched.get(id, True) and not self.expects(flow, task):
+                turn.drop(id)
+                continue
+            offered = turn.offer(task)
+            if offered is None:
+                turn.born = grown(turn.born, task)
+            else:
+                lease.grant(turn, task, offered)
 
 
 def _ended(turn: Turn) -> Ended | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from holdfast.kernel.features.activity import ActivityStarted, RetryPolicy, ScheduleActivity
 from holdfast.kernel.features.lease import Claim, Claimant, Offer, Release, claim_status
@@ -12,7 +13,7 @@ from holdfast.kernel.features.side_effect import RecordSideEffect
 from holdfast.kernel.features.timer import StartTimer
 from holdfast.kernel.features.workflow_task import CompleteWorkflowTask, FailWorkflowTask, HeartbeatWorkflowTask
 from holdfast.kernel.message import Message
-from holdfast.kernel.task import Block, Lease
+from holdfast.kernel.task import Block, Lease, Task
 from holdfast.kernel.values import LEASE, SECOND, Routing
 
 from ..given import T0, WORKER, Flow, given, instant, names, only, refold, running, snapshot, to
@@ -250,6 +251,16 @@ def test_an_activity_that_is_born_leased_is_started_in_the_same_decision() -> No
     claimed = given(ScheduleActivity(activity_type="a"))
     claimed.begin(1, owner="worker-7")
     assert only(decision, ActivityStarted) == claimed.history[-1].event
+
+
+def test_a_row_that_serves_nothing_is_closed_and_takes_up_nobodys_room() -> None:
+    flow = given(ScheduleActivity(activity_type="a"))
+    forged = flow.rows["RUN1-a7.1"] = replace(flow.activity_task(1), id="RUN1-a7.1", step=7)
+    flow.reopen()
+    offered: list[Task] = []
+    flow.when(Offer(task_id=forged.id), offer=offered.append)
+    assert offered == []
+    assert forged.id not in flow.rows
 
 
 def test_an_offer_that_finds_nobody_leaves_the_task_ready() -> None:

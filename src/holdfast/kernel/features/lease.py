@@ -90,10 +90,9 @@ def claim(turn: Turn, message: Claim) -> None:
     if refusal is not None:
         raise Refused(refusal, f"task {message.task_id} cannot be claimed: {refusal}", task_id=message.task_id)
     task = turn.flow.tasks[message.task_id]
-    granted = grant(turn, task, message.lease) if turn.machine.expects(turn.flow, task) else None
-    if granted is None:
+    if not turn.machine.expects(turn.flow, task):
         raise Refused("task_not_found", f"nothing waits for task {message.task_id}", task_id=message.task_id)
-    turn.reply = granted
+    turn.reply = grant(turn, task, message.lease)
 
 
 def claim_status(flow: Workflow, task_id: str, kind: str | None, now: Micros, by: Claimant | None = None) -> str | None:
@@ -129,11 +128,8 @@ def renew(turn: Turn, message: Renew) -> None:
         turn.put(replace(task, until=turn.now + LEASE))
 
 
-def grant(turn: Turn, task: Task, lease: Lease) -> Task | None:
-    """Lease a task. One that the state does not expect is closed at its claim and not handed out."""
-    if not turn.machine.expects(turn.flow, task):
-        turn.drop(task.id)
-        return None
+def grant(turn: Turn, task: Task, lease: Lease) -> Task:
+    """Lease a task that the state expects."""
     leased = turn.put(
         replace(
             task,
