@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections import Counter
 from collections.abc import Iterator
@@ -269,9 +268,9 @@ def test_a_command_cannot_both_take_a_step_and_close_the_run(kind: type[Command]
 
 
 TABLES = [
-    field.name
-    for field in dataclasses.fields(Feature)
-    if "Mapping" in str(field.type) and any(getattr(f, field.name) for f in FEATURES)
+    name
+    for name, annotation in Feature.__annotations__.items()
+    if "Mapping" in annotation and any(getattr(f, name) for f in FEATURES)
 ]
 
 

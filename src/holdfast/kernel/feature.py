@@ -6,7 +6,6 @@ A feature hands the machine its tables. Adding one is adding a file and its name
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from msgspec import Struct
@@ -78,42 +77,31 @@ Decide = Callable[[Turn, Any], None]
 Fold = Callable[[Run, Any, Recorded], None]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Feature:
+class Feature(Struct, frozen=True, kw_only=True, eq=False):
     name: str
     kind: Kind = "workflow"
     """Of which kind of instance the parcels below are taken."""
-    decide: Mapping[type[Message], Decide] = field(default_factory=dict[type[Message], Decide])
-    commands: Mapping[type[Command], CommandRule] = field(default_factory=dict[type[Command], CommandRule])
-    evolve: Mapping[type[Event], Fold] = field(default_factory=dict[type[Event], Fold])
-    resume: Mapping[type[Event], Callable[[Run, Any, Recorded], Resume | None]] = field(
-        default_factory=dict[type[Event], Callable[[Run, Any, Recorded], Resume | None]]
-    )
+    decide: Mapping[type[Message], Decide] = {}
+    commands: Mapping[type[Command], CommandRule] = {}
+    evolve: Mapping[type[Event], Fold] = {}
+    resume: Mapping[type[Event], Callable[[Run, Any, Recorded], Resume | None]] = {}
     """Events that make a workflow task due, and what it is told about them."""
-    apart: Mapping[type[Event], Callable[[Run, Any, Recorded], Resume]] = field(
-        default_factory=dict[type[Event], Callable[[Run, Any, Recorded], Resume]]
-    )
+    apart: Mapping[type[Event], Callable[[Run, Any, Recorded], Resume]] = {}
     """Events that get a workflow task of their own. The feature takes them off `run.apart` once they are dealt with."""
     carry: Callable[[Run], Iterable[tuple[int, Event, Context]]] | None = None
     """What the next run of a chain is told again, by its place in the history of this one."""
-    deadlines: Mapping[str, Deadline] = field(default_factory=dict[str, Deadline])
-    claim: Mapping[str, Callable[[Turn, Task], None]] = field(default_factory=dict[str, Callable[[Turn, Task], None]])
+    deadlines: Mapping[str, Deadline] = {}
+    claim: Mapping[str, Callable[[Turn, Task], None]] = {}
     """What a claim of that kind of task records."""
-    serves: Mapping[str, Callable[[Workflow, Task], bool]] = field(
-        default_factory=dict[str, Callable[[Workflow, Task], bool]]
-    )
+    serves: Mapping[str, Callable[[Workflow, Task], bool]] = {}
     """Whether something open stands behind a task of that kind."""
-    assign: Mapping[str, Callable[[Workflow, Task], Any]] = field(
-        default_factory=dict[str, Callable[[Workflow, Task], Any]]
-    )
+    assign: Mapping[str, Callable[[Workflow, Task], Any]] = {}
     """What a worker is handed with a leased task of that kind."""
     expect: Callable[[Workflow], Iterable[Task]] | None = None
     """The tasks that must exist for what is open."""
     cancel: Callable[[Turn], None] | None = None
     """Supersede what is open because the run is being stopped."""
-    parcels: Mapping[type[Parcel], Callable[[Turn, Any], None]] = field(
-        default_factory=dict[type[Parcel], Callable[[Turn, Any], None]]
-    )
+    parcels: Mapping[type[Parcel], Callable[[Turn, Any], None]] = {}
     """What the delivery of each kind of send means."""
     awaited: Callable[[Run], int] | None = None
     """How many other instances owe this run an answer."""
@@ -137,12 +125,8 @@ class Feature:
     """Whether the run waits for something that only comes from outside."""
     limits: Callable[[Turn, list[Command]], Breach | None] | None = None
     """Whether these commands, some of them this feature's, would pass a limit; the run then fails instead."""
-    shapes: Mapping[type[Event], Callable[[Any], Shape]] = field(
-        default_factory=dict[type[Event], Callable[[Any], Shape]]
-    )
-    outcomes: Mapping[type[Event], Callable[[Any], Outcome | None]] = field(
-        default_factory=dict[type[Event], Callable[[Any], Outcome | None]]
-    )
+    shapes: Mapping[type[Event], Callable[[Any], Shape]] = {}
+    outcomes: Mapping[type[Event], Callable[[Any], Outcome | None]] = {}
     """How replay answers the awaiting author code."""
 
 
