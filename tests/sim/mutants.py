@@ -262,7 +262,7 @@ MUTANTS = [
     Mutant(
         "decided_after is forgotten",
         f"{K}/workflow_task.py",
-        "    turn.act_for(lease.context(task))\n    if not apart:",
+        "    turn.context = lease.context(task)\n    if not apart:",
         "    if not apart:",
     ),
     Mutant(

@@ -183,10 +183,8 @@ class Machine:
         turn.now = now
         turn.reply = None
         turn.context = NO_CONTEXT
-        turn.context_body = b""
         self._decide[type(message)](turn, message)
         turn.context = NO_CONTEXT
-        turn.context_body = b""
         self._follow(turn)
         flow.exists = True
         return turn.reply

@@ -53,8 +53,9 @@ class Turn:
         "closed",
         "commands",
         "context",
-        "context_body",
         "due",
+        "encoded",
+        "encoding",
         "events",
         "flow",
         "granted",
@@ -94,8 +95,9 @@ class Turn:
         self.offer = offer
         self.here = here
         self.after = flow.last  # the decision this turn is made on top of
-        self.context = NO_CONTEXT
-        self.context_body: bytes | None = b""  # encoded when the first event needs it
+        self.context = NO_CONTEXT  # what the events from here on are caused by
+        self.encoded = NO_CONTEXT  # the last one that an event needed, and its bytes
+        self.encoding = b""
         self.events: list[Recorded] = []
         self.touched: dict[str, bool] = {}  # task id -> a row existed before this turn
         self.stirred: list[str] = []  # tasks to be put before the workers
@@ -115,11 +117,6 @@ class Turn:
         self.runs_started: Sequence[int] = ()
         self.closed: Sequence[str] = ()
 
-    def act_for(self, context: Context) -> None:
-        """From here on events are caused by this."""
-        self.context = context
-        self.context_body = b"" if context is NO_CONTEXT else None
-
     def record(self, event: Event) -> Recorded:
         """Append a fact to the current run and fold it."""
         run = self.run
@@ -128,9 +125,13 @@ class Turn:
             if path:
                 event = replace(event, parallel_group_path=path)  # every event of a leaf says where it belongs
         context = self.context
-        body = self.context_body
-        if body is None:
-            body = self.context_body = encode(context)
+        if context is NO_CONTEXT:
+            body = b""
+        elif context is self.encoded:
+            body = self.encoding
+        else:
+            self.encoded = context
+            body = self.encoding = encode(context)
         at = self.now
         if at < run.last_at:
             # History never runs backwards, whatever the clock does; deadlines go by the clock.
@@ -258,10 +259,9 @@ class Turn:
 
     def record_as(self, event: Event, context: Context) -> Recorded:
         """Record one event with a cause of its own."""
-        before, body = self.context, self.context_body
-        self.act_for(context)
+        before, self.context = self.context, context
         entry = self.record(event)
-        self.context, self.context_body = before, body
+        self.context = before
         return entry
 
     def send(self, namespace: str, workflow_id: str, parcel: Parcel) -> None:

@@ -76,7 +76,7 @@ def archive(turn: Turn, message: Archive) -> None:
     current = turn.run
     turn.run = run
     turn.now = max(turn.now, run.last_at)
-    turn.act_for(cause(command))
+    turn.context = cause(command)
     turn.record(ArchiveRequested(workflow_command_id=command.id, outcome=outcome, reason=message.reason))
     if needed:
         turn.record(WorkflowArchived(archive_command_id=command.id, reason=message.reason))

@@ -96,7 +96,7 @@ def cancel(turn: Turn, message: Cancel) -> None:
         turn.admit(_request(command, message.reason, deadline), cause(command))
         return
     command = accept(turn, message, "cancelled")
-    turn.act_for(cause(command))
+    turn.context = cause(command)
     turn.record(_request(command, message.reason, None))
     _stop(turn, "cancelled", message.reason, command.id)
 
@@ -105,7 +105,7 @@ def terminate(turn: Turn, message: Terminate) -> None:
     if not admitted(turn, message):
         return
     command = accept(turn, message, "terminated")
-    turn.act_for(cause(command))
+    turn.context = cause(command)
     turn.record(TerminateRequested(workflow_command_id=command.id, command_type="terminate", reason=message.reason))
     _stop(turn, "terminated", message.reason, command.id)
 

@@ -53,7 +53,7 @@ def apply(turn: Turn, command: ContinueAsNew) -> None:
         turn.drop(task_id)
     # What this run was told and did not get to, the next one is told again, ahead of what came during its last task.
     turn.flow.held = [*carried, *turn.flow.held]
-    turn.act_for(NO_CONTEXT)
+    turn.context = NO_CONTEXT
     turn.flow.workflow_type = command.workflow_type or before.workflow_type
     open_run(
         turn,

@@ -144,9 +144,9 @@ def grant(turn: Turn, task: Task, lease: Lease) -> Task:
     )
     turn.granted.append(leased)
     if task.kind in turn.machine.claims:  # to claim a workflow task is no fact of its run
-        turn.act_for(context(leased))
+        turn.context = context(leased)
         turn.machine.claims[task.kind](turn, leased)
-        turn.act_for(NO_CONTEXT)
+        turn.context = NO_CONTEXT
     return leased
 
 

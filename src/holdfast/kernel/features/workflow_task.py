@@ -190,7 +190,7 @@ def complete(turn: Turn, message: CompleteWorkflowTask) -> None:
     check(turn, commands, apart=apart)
     run = turn.run
     status = run.status
-    if deadline.overrun(turn):
+    if run.agenda and deadline.overrun(turn):  # its deadlines are on it, if it has any
         turn.reply = TaskOutcome(
             task_id=task.id,
             workflow_task_attempt=task.attempt,
@@ -201,7 +201,7 @@ def complete(turn: Turn, message: CompleteWorkflowTask) -> None:
             reason="run_timed_out",
         )
         return
-    turn.act_for(lease.context(task))
+    turn.context = lease.context(task)
     if not apart:
         met = task if message.met is None else replace(task, seen=min(message.met, task.seen or 0))
         turn.machine.before_commands(turn, met)
@@ -229,7 +229,7 @@ def fail(turn: Turn, message: FailWorkflowTask) -> None:
     task = _held(turn, message)
     block = message.block
     if block.type == WAITING_FOR_HISTORY and task.upto is None:  # a task apart has all the history it is for
-        turn.act_for(lease.context(task))
+        turn.context = lease.context(task)
         turn.machine.before_commands(turn, task)
         turn.machine.acknowledged(turn, task)
         _close(turn, task)

@@ -243,7 +243,7 @@ def heartbeat(turn: Turn, message: HeartbeatActivity) -> None:
     task = turn.flow.tasks.get(execution.task_id)
     until = None if execution.lease_until is None else turn.now + LEASE
     if recorded:
-        turn.act_for(Context(task_id=None if task is None else task.id, attempt=message.attempt, owner=message.owner))
+        turn.context = Context(task_id=None if task is None else task.id, attempt=message.attempt, owner=message.owner)
         turn.record(
             ActivityHeartbeatRecorded(
                 sequence=message.step,
@@ -256,7 +256,7 @@ def heartbeat(turn: Turn, message: HeartbeatActivity) -> None:
                 progress=message.progress,
             )
         )
-        turn.act_for(NO_CONTEXT)
+        turn.context = NO_CONTEXT
     else:
         execution.heard_at = turn.now
         if execution.policy.heartbeat_timeout is not None:
@@ -400,7 +400,7 @@ def spend(turn: Turn, execution: Execution, owner: str) -> str:
     task_id = execution.task_id
     if task_id in turn.flow.tasks:
         turn.drop(task_id)
-        turn.act_for(Context(task_id=task_id, attempt=execution.attempt, owner=owner))
+        turn.context = Context(task_id=task_id, attempt=execution.attempt, owner=owner)
     return task_id
 
 

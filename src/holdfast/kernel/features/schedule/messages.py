@@ -145,7 +145,7 @@ def accept(turn: Turn, message: Commanding) -> CommandRecord:
         fingerprint=_fingerprint(message),
         context=message.context,
     )
-    turn.act_for(cause(command))
+    turn.context = cause(command)
     return command
 
 
