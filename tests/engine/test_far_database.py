@@ -85,7 +85,7 @@ def test_a_poll_goes_on_to_the_next_task_when_the_one_it_was_offered_is_gone() -
             await elsewhere.start(patient, "there")
             await gone.terminate()
             await evict(app)
-            far(app.engine.store, "load", "find")
+            far(app.engine.store, "load", "find_all")
             poll = PollWorkflowTask(
                 namespace="default", queue="elsewhere", workflow_types=None, worker_id="w", wait_seconds=10
             )

@@ -263,6 +263,12 @@ class MemoryStore:
         return self.disk.names.get((namespace, workflow_id))
 
     @at_once
+    def find_all(self, namespace: str, workflow_ids: Sequence[str]) -> dict[str, int]:
+        self._seam.read(self)
+        names = self.disk.names
+        return {id: names[namespace, id] for id in workflow_ids if (namespace, id) in names}
+
+    @at_once
     def locate(self, run_id: str) -> Located | None:
         self._seam.read(self)
         run = self.disk.runs.get(self.disk.run_ids.get(run_id, 0))

@@ -27,7 +27,20 @@ SHARE = 1 / 3
 """How many seeds have their database elsewhere."""
 
 READS = (
-    *("find", "locate", "load", "history", "last_event", "due", "ahead", "ready", "leased", "failed", "suspects"),
+    *(
+        "find",
+        "find_all",
+        "locate",
+        "load",
+        "history",
+        "last_event",
+        "due",
+        "ahead",
+        "ready",
+        "leased",
+        "failed",
+        "suspects",
+    ),
     *("runs", "run", "commands", "command", "sends", "awaiting", "kept", "changed"),
 )
 IN_ORDER = ("probe", "acquire", "notices", "close")

@@ -24,7 +24,20 @@ if TYPE_CHECKING:
     from .simulation import Simulation
 
 READS = (
-    *("find", "locate", "load", "history", "last_event", "due", "ahead", "ready", "leased", "failed", "suspects"),
+    *(
+        "find",
+        "find_all",
+        "locate",
+        "load",
+        "history",
+        "last_event",
+        "due",
+        "ahead",
+        "ready",
+        "leased",
+        "failed",
+        "suspects",
+    ),
     *("runs", "run", "commands", "command", "sends", "awaiting"),
 )
 

@@ -193,6 +193,19 @@ class Alone:
         assert loaded.row.reserved_at == T0
         assert await store.find("default", instance.workflow_id) == instance.key
 
+    async def test_several_names_are_found_at_once_and_an_impossible_one_spoils_nothing(
+        self, database: Database
+    ) -> None:
+        store = await database.open()
+        here, there = Instance("here"), Instance("there")
+        here.start()
+        there.start()
+        await applied(store, here, there)
+        names = ["here", "nobody", "there", "here", "a\0b", "\ud800", "'", "ü"]
+        assert await store.find_all("default", names) == {"here": here.key, "there": there.key}
+        assert await store.find_all("another", names) == {}
+        assert await store.find_all("default", []) == {}
+
     async def test_what_does_not_exist_is_none_or_empty(self, database: Database) -> None:
         store = await database.open()
         assert await store.find("default", "nobody") is None

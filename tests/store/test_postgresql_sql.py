@@ -22,6 +22,7 @@ QUERIES = queries("holdfast.store.postgresql", "queries.sql")
 
 HOT = {
     "find": "workflow_id",
+    "find_all": "workflow_id",
     "load": "workflow_pkey",
     "locate": "run_id",
     "history": "event_run",

@@ -21,6 +21,7 @@ TEMPLATES = {name for name, text in QUERIES.items() if text.endswith("values")}
 
 HOT = {
     "find": "workflow_id",
+    "find_all": "workflow_id",
     "load_workflow": "INTEGER PRIMARY KEY",
     "load_tasks": "PRIMARY KEY",
     "locate": "run_id",
@@ -79,7 +80,8 @@ def test_every_query_is_used(name: str) -> None:
 def test_a_hot_query_goes_through_its_index_and_sorts_nothing(connection: sqlite3.Connection, name: str) -> None:
     steps = plan(connection, QUERIES[name])
     assert any(re.search(rf"SEARCH \w+ USING .*\b{HOT[name]}\b", step) for step in steps), steps
-    assert not [step for step in steps if step.startswith("SCAN")], steps
+    # What is scanned is at most the list that was asked for.
+    assert not [step for step in steps if step.startswith("SCAN") and "VIRTUAL TABLE" not in step], steps
     assert not [step for step in steps if "TEMP B-TREE" in step], steps
 
 

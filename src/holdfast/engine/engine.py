@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any
 from weakref import WeakSet
@@ -23,6 +23,7 @@ from holdfast.engine.leases import Leases, Queue
 from holdfast.engine.loading import Loading
 from holdfast.engine.losses import Losses
 from holdfast.engine.matching import Matching
+from holdfast.engine.naming import Naming
 from holdfast.engine.sending import Sending
 from holdfast.engine.serving import Serving
 from holdfast.engine.stations import Station
@@ -39,7 +40,7 @@ from holdfast.kernel.state import Run, Workflow
 from holdfast.kernel.task import Lease, Task
 from holdfast.kernel.turn import Turn
 from holdfast.kernel.values import Routing
-from holdfast.store import Applied, ForkedEngine, Now, Store, Unavailable
+from holdfast.store import Applied, ForkedEngine, Store, Unavailable
 
 log = logging.getLogger("holdfast.engine")
 
@@ -73,6 +74,7 @@ class Engine:
         # What is known here of a workflow type that nobody who knows its code starts.
         self.define: Callable[[Routing, str], tuple[Routing, Definition | None]] = lambda routing, _: (routing, None)
         self.watching = Watching()
+        self.naming = Naming(self)
         self.loading = Loading(self)
         self.sending = Sending(self)
         self.serving = Serving(self)
@@ -117,28 +119,10 @@ class Engine:
         if key is not None:
             self.submit(key, message, reply)
             return
-        try:
-            found = self.store.find(namespace, workflow_id)
-        except Exception as error:
-            reply(None, error)
-            return
-        if isinstance(found, Now):
-            self._address_found(namespace, workflow_id, message, reply, found.value)
-        else:
-            self.world.spawn(self._address_later(namespace, workflow_id, message, reply, found), "holdfast-find")
+        self.naming.add(namespace, workflow_id, message, reply)
 
-    async def _address_later(
-        self, namespace: str, workflow_id: str, message: Message, reply: Reply, found: Awaitable[int | None]
-    ) -> None:
-        try:
-            # While we looked, another message may have created it.
-            key = await found or self.cache.named(namespace, workflow_id)
-        except Exception as error:
-            reply(None, error)
-            return
-        self._address_found(namespace, workflow_id, message, reply, key)
-
-    def _address_found(self, namespace: str, workflow_id: str, message: Message, reply: Reply, key: int | None) -> None:
+    def addressed(self, namespace: str, workflow_id: str, message: Message, reply: Reply, key: int | None) -> None:
+        """The key of an instance was looked up, for a message to it; without one it does not exist yet."""
         if key is not None:
             self.submit(key, message, reply)
         elif self.down is not None:

@@ -36,6 +36,15 @@ class Reading(ABC):
     def find(self, namespace: str, workflow_id: str) -> Awaitable[int | None]:
         return self._ask("find", (namespace, workflow_id), lambda found: found[0][0] if found else None)
 
+    def find_all(self, namespace: str, workflow_ids: Sequence[str]) -> Awaitable[dict[str, int]]:
+        # Whoever asks for something impossible must not spoil it for the others.
+        possible = [id for id in workflow_ids if _possible(id)]
+        return self._ask("find_all", (namespace, self._listed(possible)), _by_name)
+
+    @abstractmethod
+    def _listed(self, names: list[str]) -> Any:
+        """Several texts as one parameter."""
+
     def locate(self, run_id: str) -> Awaitable[Located | None]:
         return self._ask("locate", (run_id,), lambda found: Located(*found[0]) if found else None)
 
@@ -115,6 +124,18 @@ class Reading(ABC):
 
     def kept(self, kind: str) -> Awaitable[list[Entry]]:
         return self._ask("kept", (kind,), lambda found: [Entry(kind, *row) for row in found])
+
+
+def _possible(name: str) -> bool:
+    """Whether anything can have this name: not with a NUL in it, nor with half a character."""
+    try:
+        return b"\0" not in name.encode()
+    except UnicodeEncodeError:
+        return False
+
+
+def _by_name(found: Found) -> dict[str, int]:
+    return {row[0]: row[1] for row in found}
 
 
 def _pairs(found: Found) -> list[tuple[Micros, int]]:

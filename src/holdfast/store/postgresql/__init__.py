@@ -124,6 +124,9 @@ class PostgresqlStore(Reading):
     def _ask(self, query: str, parameters: Sequence[Any], shape: Callable[[Found], T]) -> Later[T]:
         return Later(lambda: self._answer(query, parameters, shape))
 
+    def _listed(self, names: list[str]) -> list[str]:
+        return names
+
     async def _answer(self, query: str, parameters: Sequence[Any], shape: Callable[[Found], T]) -> T:
         found = await self._fetch(query, *parameters)
         try:

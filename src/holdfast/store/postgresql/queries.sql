@@ -4,6 +4,12 @@ from workflow
 where namespace = $1
   and workflow_id = $2
 
+-- name: find_all
+select workflow_id, key
+from workflow
+where namespace = $1
+  and workflow_id = any($2::text[])
+
 -- name: load
 -- One statement sees one moment: the row, its run, its tasks and its history belong together.
 select w.key, w.namespace, w.workflow_id, w.workflow_type, w.last, w.run, w.command_sequence, w.cursor, w.next_wake, w.expects,

@@ -17,6 +17,7 @@ from holdfast.kernel.decision import Decision, RunRow
 from holdfast.kernel.event import Event, HistoryDamaged
 from holdfast.store import Applied, Entry, Later, Loaded, Now, RunFilter, StoreError, Unavailable, at_once
 from holdfast.store.reading import POINTER, Found, Reading, found_by_order, loaded, named
+from holdfast.store.rows import encode
 from holdfast.store.rows import run as run_row
 from holdfast.store.sql import queries
 from holdfast.store.sqlite import forks
@@ -159,6 +160,9 @@ class SqliteStore(Reading):
             return Now(shape(found))
         except HistoryDamaged as damage:
             raise named(damage, self._all("run_by_key", (damage.run,))) from damage.__cause__
+
+    def _listed(self, names: list[str]) -> str:
+        return encode(names).decode()
 
     async def _count(self, query: str, parameters: Sequence[Any], shape: Callable[[Found], T]) -> T:
         """On a thread and a connection of its own: the engine goes on meanwhile."""

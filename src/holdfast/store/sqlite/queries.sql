@@ -4,6 +4,14 @@ from workflow
 where namespace = ?
   and workflow_id = ?
 
+-- name: find_all
+-- Joined in this order, each name is one look into the index.
+select workflow.workflow_id, workflow.key
+from json_each(?2) as name
+cross join workflow
+where workflow.namespace = ?1
+  and workflow.workflow_id = name.value
+
 -- name: load_workflow
 select key, namespace, workflow_id, workflow_type, last, run, command_sequence, cursor, next_wake, expects, length, checksum,
   reserved_at, outside, awaited, held
