@@ -157,3 +157,31 @@ def test_a_process_beside_the_engine_answers_from_what_is_on_disk_when_it_answer
             assert (await beating).can_continue
 
     asyncio.run(story())
+
+
+def test_a_message_that_cannot_be_written_does_not_keep_its_instance_from_being_made() -> None:
+    async def story() -> None:
+        async with AsyncHoldfast(":memory:", [Listener]) as app:
+            written = app.engine.store.apply
+
+            def but_no_signals(decisions: Sequence[Decision], done: Callable[[Applied], None]) -> None:
+                bad = [any(command.command_type == "signal" for command in d.commands) for d in decisions]
+                failed: dict[int, Exception] = {n: ValueError("no signals today") for n, it in enumerate(bad) if it}
+                written(
+                    [d for d, it in zip(decisions, bad, strict=True) if not it], lambda _: done(Applied(failed=failed))
+                )
+
+            app.engine.store.apply = but_no_signals  # type: ignore[method-assign]
+            handle = app.handle(Listener, "l")
+
+            async def said() -> None:
+                while app.engine.cache.named("default", "l") is None:  # decided, and not written yet
+                    await asyncio.sleep(0)
+                await handle.signal(Listener.say, "never")
+
+            started, refused = await asyncio.gather(app.start(Listener, "l", 1), said(), return_exceptions=True)
+            assert not isinstance(started, BaseException)
+            assert isinstance(refused, ValueError)
+            assert (await handle.describe()).status == "waiting"
+
+    asyncio.run(asyncio.wait_for(story(), 30))

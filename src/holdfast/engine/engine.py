@@ -166,7 +166,7 @@ class Engine:
             item = self._begin(entry, turn)
         item.asked.append((message, reply, value, again))
         self._follow(item)
-        if turn.closed or (self.losses.careful and entry.flow.key in self.losses.careful):
+        if turn.closed or (self.losses.careful and entry.flow.name in self.losses.careful):
             self._seal(item)  # an end is told once; and who failed in company is tried alone
 
     # A process may become the engine, or stop being it, in the middle of a turn.
@@ -354,7 +354,7 @@ class Engine:
             self._closed(entry, decision)
         if entry.inflight == 0:
             if self.losses.careful:
-                self.losses.careful.discard(entry.flow.key)
+                self.losses.careful.discard(entry.flow.name)
             if entry.answers:
                 self._answer_waiting(entry)
             else:

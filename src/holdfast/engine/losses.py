@@ -28,7 +28,9 @@ class Losses:
         self._engine = engine
         self._deferred: list[tuple[int, Message]] = []
         self.restless: set[int] = set()  # given up while something of theirs is on its way to disk
-        self.careful: set[int] = set()  # instances of which a decision could not be written: one message at a time
+        # Instances of which a decision could not be written: one message at a time. By name, because one that does not
+        # exist yet gets another key with every try.
+        self.careful: set[tuple[str, str]] = set()
 
     def take_apart(self, batch: list[Item], applied: Applied) -> list[Item]:
         """Keep what was committed; for the rest drop state and code, and decide their messages again, in order."""
@@ -45,7 +47,7 @@ class Losses:
                 self._fail(item, error)
             else:
                 if error is not None:
-                    self.careful.add(item.entry.flow.key)
+                    self.careful.add(item.entry.flow.name)
                 lost.setdefault(id(item.entry), []).append(item)
         for id_, entry in doomed.items():
             self.discard(entry, lost.get(id_, []))

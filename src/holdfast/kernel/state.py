@@ -150,6 +150,11 @@ class Workflow:
                 self.busy = None
 
     @property
+    def name(self) -> tuple[str, str]:
+        """By which everybody knows it, before it has a key as well."""
+        return self.namespace, self.workflow_id
+
+    @property
     def kind(self) -> Kind:
         return kind_at(self.namespace)
 
