@@ -37,6 +37,26 @@ _encode = msgspec.json.Encoder().encode
 _task = lru_cache(20_000)(msgspec.json.Decoder(Task).decode)  # a row that is the same is the same task
 
 
+READS = (
+    *(
+        "find",
+        "find_all",
+        "locate",
+        "load",
+        "history",
+        "last_event",
+        "due",
+        "ahead",
+        "ready",
+        "leased",
+        "failed",
+        "suspects",
+    ),
+    *("runs", "run", "commands", "command", "sends", "awaiting"),
+)
+"""The verbs of a store that only look."""
+
+
 class RecordedAlready(StoreError):
     """A request id has one record of each kind of command."""
 

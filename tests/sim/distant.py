@@ -16,7 +16,7 @@ from holdfast.kernel.decision import Decision
 from holdfast.kernel.event import Event
 from holdfast.store import Applied, Entry, Later, Unavailable
 
-from .disk import MemoryStore, Seam
+from .disk import READS, MemoryStore, Seam
 
 if TYPE_CHECKING:
     from .nodes import Node
@@ -26,23 +26,7 @@ LOCK_LOST = "lock lost"
 SHARE = 1 / 3
 """How many seeds have their database elsewhere."""
 
-READS = (
-    *(
-        "find",
-        "find_all",
-        "locate",
-        "load",
-        "history",
-        "last_event",
-        "due",
-        "ahead",
-        "ready",
-        "leased",
-        "failed",
-        "suspects",
-    ),
-    *("runs", "run", "commands", "command", "sends", "awaiting", "kept", "changed"),
-)
+FROM_AFAR = (*READS, "kept", "changed")
 IN_ORDER = ("probe", "acquire", "notices", "close")
 """Done by the session that writes."""
 
@@ -240,7 +224,7 @@ def _ordering(name: str) -> Any:
     return ask
 
 
-for _name in READS:
+for _name in FROM_AFAR:
     setattr(DistantStore, _name, _reading(_name))
 for _name in IN_ORDER:
     setattr(DistantStore, _name, _ordering(_name))

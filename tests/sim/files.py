@@ -18,28 +18,10 @@ from holdfast.kernel.event import Event, pack_held
 from holdfast.store import Applied, Now
 from holdfast.store.sqlite import SqliteStore
 
-from .disk import Seam
+from .disk import READS, Seam
 
 if TYPE_CHECKING:
     from .simulation import Simulation
-
-READS = (
-    *(
-        "find",
-        "find_all",
-        "locate",
-        "load",
-        "history",
-        "last_event",
-        "due",
-        "ahead",
-        "ready",
-        "leased",
-        "failed",
-        "suspects",
-    ),
-    *("runs", "run", "commands", "command", "sends", "awaiting"),
-)
 
 
 class Files:

@@ -41,9 +41,9 @@ MUTANTS = [
     Mutant("an update behind the end", "sdk/rules.py", " and fiber.closing is None", ""),
     Mutant(
         "a command decided again forgets its first try",
-        "engine/losses.py",
-        "        if message.repeats() is None:\n            self._engine.submit(key, message, reply)",
-        "        if True:\n            self._engine.submit(key, message, reply)",
+        "engine/recalling.py",
+        "    if message.repeats() is None:\n        engine.submit(key, message, reply)",
+        "    if True:\n        engine.submit(key, message, reply)",
     ),
     Mutant(
         "older code got past a change",

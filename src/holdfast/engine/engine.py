@@ -118,14 +118,12 @@ class Engine:
         key = self.cache.named(namespace, workflow_id)
         if key is not None:
             self.submit(key, message, reply)
-            return
-        self.naming.add(namespace, workflow_id, message, reply)
+        else:
+            self.naming.add(namespace, workflow_id, message, reply)
 
-    def addressed(self, namespace: str, workflow_id: str, message: Message, reply: Reply, key: int | None) -> None:
-        """The key of an instance was looked up, for a message to it; without one it does not exist yet."""
-        if key is not None:
-            self.submit(key, message, reply)
-        elif self.down is not None:
+    def create(self, namespace: str, workflow_id: str, message: Message, reply: Reply) -> None:
+        """Decide the first message for an instance that does not exist yet."""
+        if self.down is not None:
             reply(None, self.down)
         else:
             flow = Workflow(self.world.ids.key(), namespace, workflow_id)

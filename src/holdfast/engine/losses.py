@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.engine.batch import Item
 from holdfast.engine.cache import Entry, Reply
-from holdfast.engine.recalling import recalled, record_of
+from holdfast.engine.recalling import record_of, submit_again
 from holdfast.kernel.message import Message
 from holdfast.kernel.state import Workflow
 from holdfast.kernel.task import Task
@@ -100,7 +100,7 @@ class Losses:
             if unborn and reply is not None:
                 engine.world.spawn(self._address_again(flow, message, reply), "holdfast-again")
             else:
-                self._submit_again(flow.key, message, reply)
+                submit_again(engine, flow.key, message, reply)
         engine.world.soon(lambda: engine.look_at(flow.key))
 
     async def _address_again(self, flow: Workflow, message: Message, reply: Reply) -> None:
@@ -109,23 +109,9 @@ class Losses:
             if key is None:
                 self._engine.address(flow.namespace, flow.workflow_id, message, reply)
             else:
-                self._submit_again(key, message, reply)
+                submit_again(self._engine, key, message, reply)
         except Exception as error:
             reply(None, error)
-
-    def _submit_again(self, key: int, message: Message, reply: Reply | None) -> None:
-        """Decide a message anew. What came in between may have been an earlier try of it, elsewhere."""
-        if message.repeats() is None:
-            self._engine.submit(key, message, reply)
-        else:
-            self._engine.world.spawn(self._recall(key, message, reply), "holdfast-recall")
-
-    async def _recall(self, key: int, message: Message, reply: Reply | None) -> None:
-        try:
-            self._engine.submit(key, await recalled(self._engine, key, message), reply)
-        except Exception as error:
-            if reply is not None:
-                reply(None, error)
 
     def _undo(self, item: Item) -> None:
         """Give back what a decision had promised outside its rows."""

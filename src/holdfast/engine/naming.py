@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from holdfast.engine.cache import Reply
-from holdfast.engine.recalling import recalled
+from holdfast.engine.recalling import submit_again
 from holdfast.kernel.message import Message
 from holdfast.store import Now
 
@@ -56,21 +56,13 @@ class Naming:
         for id, message, reply in asked:
             # While we looked, another message may have created it: perhaps an earlier try of this one.
             key = keys.get(id) or engine.cache.named(namespace, id)
-            if key is not None and message.repeats() is not None:
-                engine.world.spawn(self._recall(key, message, reply), "holdfast-recall")
-                continue
             try:
-                engine.addressed(namespace, id, message, reply, key)
+                if key is None:
+                    engine.create(namespace, id, message, reply)
+                else:
+                    submit_again(engine, key, message, reply)
             except Exception:
                 log.exception("deciding %s for workflow %s failed", type(message).__name__, id)
-
-    async def _recall(self, key: int, message: Message, reply: Reply) -> None:
-        try:
-            known = await recalled(self._engine, key, message)
-        except Exception as error:
-            reply(None, error)
-            return
-        self._engine.submit(key, known, reply)
 
     def _failed(self, asked: Sequence[Asked], error: Exception) -> None:
         for _, _, reply in asked:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from holdfast.engine.cache import Reply
 from holdfast.kernel.decision import CommandRecord
 from holdfast.kernel.message import Message
 
@@ -25,3 +26,19 @@ async def record_of(engine: Engine, key: int, message: Message) -> CommandRecord
         if record is not None:
             return record
     return None
+
+
+def submit_again(engine: Engine, key: int, message: Message, reply: Reply | None) -> None:
+    """Decide a message that may come late. What came in between may have been an earlier try of it, elsewhere."""
+    if message.repeats() is None:
+        engine.submit(key, message, reply)
+    else:
+        engine.world.spawn(_submit_recalled(engine, key, message, reply), "holdfast-recall")
+
+
+async def _submit_recalled(engine: Engine, key: int, message: Message, reply: Reply | None) -> None:
+    try:
+        engine.submit(key, await recalled(engine, key, message), reply)
+    except Exception as error:
+        if reply is not None:
+            reply(None, error)

@@ -94,7 +94,7 @@ _decoders: dict[type[Event], msgspec.json.Decoder[Any]] = {}
 _context_decoder = msgspec.json.Decoder(Context)
 
 
-_marks: dict[type[Event], tuple[str, int]] = {}  # its name and what that adds to a checksum
+_names: dict[type[Event], str] = {}  # asking a class for its name costs more than looking it up
 
 
 def chain(previous: int, sequence: int, type_name: str, at: int, body: bytes, context: bytes) -> int:
@@ -121,13 +121,10 @@ def record(
     body = encode(event)
     kind = type(event)
     try:
-        name, salt = _marks[kind]
+        name = _names[kind]
     except KeyError:
-        name = kind.__name__
-        name, salt = _marks[kind] = name, _salt(name)
-    # The checksum as `chain` defines it, written out because every event passes here.
-    start = previous ^ salt ^ ((sequence * 0x9E3779B1 + at) & 0xFFFFFFFF)
-    checksum = crc32(context_body + body if context_body else body, start)
+        name = _names[kind] = kind.__name__
+    checksum = chain(previous, sequence, name, at, body, context_body)
     return Recorded(run, sequence, at, event, context, body, context_body, checksum, name)
 
 

@@ -61,8 +61,6 @@ def start_activity(turn: Turn, message: StartActivity) -> None:
 
 def applies(run: Run) -> bool:
     """Whether the kernel is the code of this run."""
-    if run.workflow_type != STANDALONE:
-        return False
     started = run.part(Identity).started
     return started is not None and started.standalone
 
