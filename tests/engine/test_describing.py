@@ -81,6 +81,7 @@ def test_rows_that_differ_from_memory_are_told_as_they_are(tmp_path: Path):
         assert folds == []
         with sqlite3.connect(tmp_path / "app.db") as other:
             other.execute("delete from task")
+        other.close()
         assert (await app.describe("s")).liveness_state == "repair_needed"
         assert len(folds) == 1
 

@@ -109,9 +109,13 @@ class _Never:
 _NEVER = _Never()
 
 
-@coroutine
-def _mortal(life: Life, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> Generator[Any, Any, T]:
+async def _mortal(life: Life, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> T:
     """Drive a coroutine for as long as its node lives."""
+    return await _driven(life, loop, work)
+
+
+@coroutine
+def _driven(life: Life, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> Generator[Any, Any, T]:
     thrown: BaseException | None = None
     while True:
         if not life.alive:

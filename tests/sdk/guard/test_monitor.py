@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import NonDeterminismError, NonDeterminismWarning, activity, side_effect, sleep, workflow
+from holdfast import NonDeterminismError, NonDeterminismWarning, activity, rng, side_effect, sleep, workflow
 from holdfast.sdk.guard import monitor
 
 from ..kit import evicting, memory
@@ -82,6 +82,17 @@ async def test_an_alias_is_seen_through(call: str, advice: str) -> None:
 async def test_a_clean_call_is_left_alone() -> None:
     async with memory(named, guard="error") as app:
         assert await app.execute(named, "w", "other") == "CLEAN"
+
+
+@workflow(type="dice")
+def dice() -> bool:
+    mine = random.Random(6)
+    return rng().randint(1, 6) in range(1, 7) and mine.choice([6]) == 6 and mine.random() < 1
+
+
+async def test_a_generator_of_the_runs_own_is_left_alone() -> None:
+    async with memory(dice, guard="error") as app:
+        assert await app.execute(dice, "w")
 
 
 def helper() -> float:

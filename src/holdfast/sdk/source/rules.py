@@ -130,12 +130,18 @@ class Table:
         match ref:
             case Known(value=type() as cls) if issubclass(cls, BaseException):
                 return None
+            case Known(value=FunctionType() as method) if vars(random.Random).get(method.__name__) is method:
+                return None  # of a generator that somebody made: with a seed, or that was the offence
             case Known(value=value):
                 return RANDOM if _draws(value) else _of_module(_module_of(value))
             case Unloaded(path=path):
                 return _of_module(path)
             case InstanceOf() | None:
                 return None
+
+    def asking(self, ref: Ref | None) -> Rule | None:
+        """The rule that any method of this object breaks: a generator kept by a module, which all runs share."""
+        return RANDOM if isinstance(ref, Known) and isinstance(ref.value, random.Random) else None
 
     def entering(self, ref: Ref | None) -> Rule | None:
         """The rule that `with` on this breaks: a lock kept by a module, a client, a pool."""

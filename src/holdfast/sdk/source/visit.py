@@ -142,12 +142,14 @@ class Visit(Reader):
                 pass
 
     def _method_call(self, node: ast.Call, func: ast.Attribute, ref: Ref | None) -> None:
+        owner = self.scope.resolve(func.value)
+        rule = self._table.asking(owner)
         if func.attr == "run_in_executor":
-            self._offend(EXECUTOR, _text(node), node)
-        elif (
-            isinstance(ref, Known) and is_activity(ref.value) and isinstance(self.scope.resolve(func.value), InstanceOf)
-        ):
-            self._offend(BOUND_ACTIVITY, _text(node), node)
+            rule = EXECUTOR
+        elif isinstance(ref, Known) and is_activity(ref.value) and isinstance(owner, InstanceOf):
+            rule = BOUND_ACTIVITY
+        if rule:
+            self._offend(rule, _text(node), node)
 
     def _consume(self, node: ast.Call, ref: Ref | None) -> None:
         """What a call does with the order of its arguments."""

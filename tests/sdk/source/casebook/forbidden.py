@@ -67,6 +67,7 @@ def chance():
     random.random()  #: random
     choice([1, 2])  #: random
     DICE.randint(1, 6)  #: random
+    DICE.random()  #: random
     random.Random()  #: random
     random.SystemRandom()  #: random
     secrets.token_hex()  #: random
