@@ -70,6 +70,12 @@ def test_every_query_prepares(connection: sqlite3.Connection, name: str) -> None
 
 
 @pytest.mark.parametrize("name", QUERIES)
+def test_no_query_numbers_its_parameters(name: str) -> None:
+    """Python 3.12.0 to 3.12.3 warns of that, taking a number for a name."""
+    assert not re.search(r"\?\d", QUERIES[name])
+
+
+@pytest.mark.parametrize("name", QUERIES)
 def test_every_query_is_used(name: str) -> None:
     native = Path(dialect.__file__).parent
     places = [*native.glob("*.py"), native.parent / "reading.py"]

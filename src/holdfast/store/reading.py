@@ -39,7 +39,7 @@ class Reading(ABC):
     def find_all(self, namespace: str, workflow_ids: Sequence[str]) -> Awaitable[dict[str, int]]:
         # Whoever asks for something impossible must not spoil it for the others.
         possible = [id for id in workflow_ids if _possible(id)]
-        return self._ask("find_all", (namespace, self._listed(possible)), _by_name)
+        return self._ask("find_all", (self._listed(possible), namespace), _by_name)
 
     @abstractmethod
     def _listed(self, names: list[str]) -> Any:
@@ -99,7 +99,7 @@ class Reading(ABC):
         return self._ask("event_types", (namespace,), lambda found: {str(kind): int(count) for kind, count in found})
 
     def budget(self, namespace: str, events: int, size: int) -> Awaitable[Budget]:
-        asked = (namespace, events or _EVERYTHING, size or _EVERYTHING)
+        asked = (events or _EVERYTHING, size or _EVERYTHING, namespace)
         return self._ask("budget", asked, lambda found: Budget(*(int(number or 0) for number in found[0])))
 
     def sizes(self, runs: Sequence[int]) -> Awaitable[dict[int, tuple[int, int]]]:

@@ -7,8 +7,8 @@ where namespace = $1
 -- name: find_all
 select workflow_id, key
 from workflow
-where namespace = $1
-  and workflow_id = any($2::text[])
+where namespace = $2
+  and workflow_id = any($1::text[])
 
 -- name: load
 -- One statement sees one moment: the row, its run, its tasks and its history belong together.
@@ -144,11 +144,11 @@ where run in (select key from run where namespace = $1 and closed_at is null)
 group by type
 
 -- name: budget
-select count(*) filter (where events >= $2 or size >= $3), max(events), max(size)
+select count(*) filter (where events >= $1 or size >= $2), max(events), max(size)
 from (
   select count(*) as events, sum(length(type) + length(body)) as size
   from event
-  where run in (select key from run where namespace = $1 and closed_at is null)
+  where run in (select key from run where namespace = $3 and closed_at is null)
   group by run
 ) as history
 

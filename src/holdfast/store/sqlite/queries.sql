@@ -7,9 +7,9 @@ where namespace = ?
 -- name: find_all
 -- Joined in this order, each name is one look into the index.
 select workflow.workflow_id, workflow.key
-from json_each(?2) as name
+from json_each(?) as name
 cross join workflow
-where workflow.namespace = ?1
+where workflow.namespace = ?
   and workflow.workflow_id = name.value
 
 -- name: load_workflow
@@ -124,28 +124,28 @@ from run
 -- name: census
 select status, archived_at is not null, count(*)
 from run
-where namespace = ?1
+where namespace = ?
 group by 1, 2
 
 -- name: event_types
 select type, count(*)
 from event
-where run in (select key from run where namespace = ?1 and closed_at is null)
+where run in (select key from run where namespace = ? and closed_at is null)
 group by type
 
 -- name: budget
-select count(*) filter (where events >= ?2 or size >= ?3), max(events), max(size)
+select count(*) filter (where events >= ? or size >= ?), max(events), max(size)
 from (
   select count(*) as events, sum(length(type) + length(body)) as size
   from event
-  where run in (select key from run where namespace = ?1 and closed_at is null)
+  where run in (select key from run where namespace = ? and closed_at is null)
   group by run
 ) as history
 
 -- name: sizes
 select run, count(*), sum(length(type) + length(body))
 from event
-where run in (select value from json_each('[' || ?1 || ']'))
+where run in (select value from json_each('[' || ? || ']'))
 group by run
 
 -- name: commands
