@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from holdfast.engine.matching import COLD
+from holdfast.engine.workers import COLD
 from holdfast.kernel.event import HistoryDamaged, Recorded
 from holdfast.kernel.features.activity import CompleteActivity, FailActivity, HeartbeatActivity
 from holdfast.kernel.features.workflow_task import (

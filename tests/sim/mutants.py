@@ -92,7 +92,7 @@ MUTANTS = [
     Mutant("given-up code reports", "sdk/executor.py", "        if fiber.abandoned:", "        if False:"),
     Mutant(
         "the rows of a task are believed",
-        f"{K}/workflow_task.py",
+        f"{K}/workflow_task/due.py",
         "    if flow.busy is not None and flow.busy == due_id(flow):",
         "    if flow.busy is not None:",
     ),
@@ -244,10 +244,15 @@ MUTANTS = [
         "    if before is None:\n        return False",
         "    if True:\n        return False",
     ),
-    Mutant("the cursor stays behind", f"{K}/workflow_task.py", "        turn.flow.cursor = task.seen", "        pass"),
+    Mutant(
+        "the cursor stays behind",
+        f"{K}/workflow_task/outcomes.py",
+        "        turn.flow.cursor = task.seen",
+        "        pass",
+    ),
     Mutant(
         "the cursor runs ahead",
-        f"{K}/workflow_task.py",
+        f"{K}/workflow_task/outcomes.py",
         "        turn.flow.cursor = task.seen",
         "        turn.flow.cursor = turn.run.length",
     ),
@@ -261,7 +266,7 @@ MUTANTS = [
     ),
     Mutant(
         "decided_after is forgotten",
-        f"{K}/workflow_task.py",
+        f"{K}/workflow_task/outcomes.py",
         "    turn.context = lease.context(task)\n    if not apart:",
         "    if not apart:",
     ),

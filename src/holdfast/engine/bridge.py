@@ -11,8 +11,8 @@ from typing import Any, NoReturn
 
 from holdfast.engine.access import Access
 from holdfast.engine.engine import Engine
-from holdfast.engine.matching import Waiter
 from holdfast.engine.recorded import completed_task, ended_attempt
+from holdfast.engine.workers import Waiter
 from holdfast.kernel.features.activity import (
     ActivityAssignment,
     AttemptOutcome,

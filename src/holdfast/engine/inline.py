@@ -14,8 +14,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from holdfast.engine.cache import Entry, Reply
-from holdfast.engine.matching import COLD, Executor, Held
 from holdfast.engine.stations import Ahead
+from holdfast.engine.workers import COLD, Executor, Held
 from holdfast.kernel.event import HistoryDamaged, Recorded
 from holdfast.kernel.features.lease import Claim, Offer
 from holdfast.kernel.features.workflow_task import (

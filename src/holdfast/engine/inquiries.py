@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from holdfast.engine.access import Access
 from holdfast.engine.engine import Engine
-from holdfast.engine.matching import Executor, Inquirer
+from holdfast.engine.workers import Executor, Inquirer
 from holdfast.kernel import contract
 from holdfast.kernel.decision import RunRow
 from holdfast.kernel.event import Recorded

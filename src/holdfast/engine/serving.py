@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.engine.cache import Entry
 from holdfast.engine.leases import Queue
-from holdfast.engine.matching import Executor, Lane, Waiter
 from holdfast.engine.stations import Station, queue_of
+from holdfast.engine.workers import Executor, Lane, Waiter
 from holdfast.kernel.features.lease import Offer, Release
 from holdfast.kernel.task import Task
 

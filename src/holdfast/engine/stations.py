@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.engine.leases import Queue
+from holdfast.engine.workers import Lane
 from holdfast.kernel.decision import TaskChange
 from holdfast.kernel.features.lease import Claimant
 from holdfast.kernel.task import Lease, Task
@@ -18,7 +19,6 @@ from holdfast.kernel.values import LEASE, Micros, run_of
 
 if TYPE_CHECKING:
     from holdfast.engine.cache import Entry
-    from holdfast.engine.matching import Lane
 
 LIVE = 50_000  # runs a station is known to be the home of
 

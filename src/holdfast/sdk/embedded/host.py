@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from holdfast.engine.engine import Engine
-from holdfast.engine.matching import COLD, Held
+from holdfast.engine.workers import COLD, Held
 from holdfast.engine.world import World
 from holdfast.kernel.event import Recorded
 from holdfast.kernel.features.workflow_task import WorkflowAssignment, shown_to

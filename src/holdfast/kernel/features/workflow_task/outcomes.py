@@ -1,175 +1,26 @@
-"""Workflow tasks: due exactly while a waking event stands behind the cursor; at most one per run.
-
-The task's id derives from the first such event, so losing the row costs nothing. Completing it applies its commands in
-order, all or none, and moves the cursor to what the code had seen. A failed task never fails the run: it stays, `failed`,
-until its backoff ends or, when replay is blocked, until another definition is deployed or an operator repairs it.
-"""
+"""What becomes of a workflow task: completed with its commands, all or none; failed, and kept; renewed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.kernel.command import Command, StepCommand, TerminalCommand
-from holdfast.kernel.event import Recorded
-from holdfast.kernel.feature import Deadline, Feature
-from holdfast.kernel.features import close, deadline, failures, lease, pause, standalone
-from holdfast.kernel.features.start import STANDALONE, Identity, WorkflowStarted
-from holdfast.kernel.features.timer import TimerFired
+from holdfast.kernel.features import close, deadline, failures, lease
+from holdfast.kernel.features.workflow_task.due import sees, serves
+from holdfast.kernel.features.workflow_task.failed import pause_after
+from holdfast.kernel.features.workflow_task.messages import (
+    WAITING_FOR_HISTORY,
+    CompleteWorkflowTask,
+    FailWorkflowTask,
+    HeartbeatWorkflowTask,
+    TaskOutcome,
+)
 from holdfast.kernel.limits import Breach, over_count
-from holdfast.kernel.message import Message, Refused
-from holdfast.kernel.state import Run, Workflow
-from holdfast.kernel.task import Block, Lease, Task
+from holdfast.kernel.message import Refused
+from holdfast.kernel.state import Run
+from holdfast.kernel.task import Task
 from holdfast.kernel.turn import Turn
-from holdfast.kernel.values import LEASE, SECOND, Micros, update_task_id, workflow_task_id
-
-WAITING_FOR_HISTORY = "WorkflowTaskWaitingForHistory"
-BACKOFF = 3 * SECOND  # doubled with every failure
-LONGEST = 600 * SECOND  # that anybody may set as its end
-
-
-class CompleteWorkflowTask(Message, frozen=True, kw_only=True):
-    """The outcome of running workflow code. `lease` set: claim the ready task and complete it in one decision.
-
-    `numbered`: the worker says in full which step and wait it means; otherwise that is inferred.
-    """
-
-    task_id: str
-    owner: str
-    attempt: int
-    commands: list[Command]
-    handled_failures: list[str] = []
-    lease: Lease | None = None
-    numbered: bool = True
-    met: int | None = None  # code that has ended got no further in what its task had seen
-    seen: int | None = None  # with `lease`: what the code had seen when it ran ahead; refused if that is not all
-
-
-class FailWorkflowTask(Message, frozen=True, kw_only=True):
-    """The code could not be run, or diverged from history. Never the end of the run."""
-
-    task_id: str
-    owner: str
-    attempt: int
-    block: Block
-    lease: Lease | None = None
-
-
-class HeartbeatWorkflowTask(Message, frozen=True, kw_only=True):
-    """Renew the lease, or only ask whether it still holds."""
-
-    task_id: str
-    owner: str
-    attempt: int
-    renew: bool = True
-
-
-class TaskOutcome(Struct, frozen=True, kw_only=True):
-    """The reply to complete, fail and heartbeat."""
-
-    task_id: str
-    workflow_task_attempt: int
-    outcome: str
-    run_id: str
-    run_status: str
-    recorded: bool = True
-    reason: str | None = None
-    lease_expires_at: Micros | None = None
-    seen: int | None = None
-
-
-class WorkflowAssignment(Struct, frozen=True, kw_only=True, gc=False):
-    """A workflow task as its worker gets it. History comes beside it."""
-
-    task: Task
-    namespace: str
-    workflow_id: str
-    run_id: str
-    run_key: int
-    run_number: int
-    run_status: str
-    workflow_type: str
-    started: WorkflowStarted
-    last_sequence: int
-    cursor: int  # up to here an earlier task has already run this code
-
-
-def assign(flow: Workflow, task: Task) -> WorkflowAssignment:
-    run = flow.run
-    assert run is not None, "an instance with a task has a run"
-    started = run.part(Identity).started
-    assert started is not None, "a run with a task has started"
-    return WorkflowAssignment(
-        task=task,
-        namespace=flow.namespace,
-        workflow_id=flow.workflow_id,
-        run_id=run.run_id,
-        run_key=run.key,
-        run_number=run.number,
-        run_status=run.status,
-        workflow_type=run.workflow_type,
-        started=started,
-        # What a row that is not leased says it has seen is nobody's.
-        last_sequence=task.seen if task.seen is not None and task.state == "leased" else sees(run, task),
-        cursor=flow.cursor,
-    )
-
-
-def shown_to(assignment: WorkflowAssignment, events: list[Recorded]) -> list[Recorded]:
-    """The part of a history that belongs to a task: what it may see, and what code decided that had seen no more."""
-    upto = assignment.last_sequence
-    if not events or (events[-1].sequence <= upto and events[0].run == assignment.run_key):
-        return events
-    return [entry for entry in events if entry.run == assignment.run_key and place_of(entry) <= upto]
-
-
-def place_of(entry: Recorded) -> int:
-    """Where replay applies an event: what code decided belongs right behind what it had seen.
-
-    A timer of no delay fires in the commit of the task that asked for it; its code sees that only in its next task.
-    """
-    after = entry.context.decided_after
-    return entry.sequence if after is None or type(entry.event) is TimerFired else after
-
-
-def sees(run: Run, task: Task) -> int:
-    """How far into history a task that is claimed now may look."""
-    return run.length if task.upto is None else task.upto
-
-
-def ensure(turn: Turn) -> None:
-    """See that the workflow task that is due exists. There is one at a time, a leased one goes first.
-
-    If its code runs before the turn is sealed, the task is due and not born: it would be gone again with the same commit.
-    """
-    flow = turn.flow
-    run = turn.run
-    waking = run.waking
-    if waking and waking[0][0] <= flow.cursor:
-        # Most often all of them are behind it.
-        waking[:] = () if waking[-1][0] <= flow.cursor else [entry for entry in waking if entry[0] > flow.cursor]
-    if flow.busy is not None or not (waking or run.apart):
-        return
-    if run.workflow_type == STANDALONE and standalone.applies(run):
-        standalone.go_on(turn)
-        return
-    if run.apart:
-        turn.due = None
-        if update_task_id(run.run_id, run.apart[0][0]) in flow.tasks:
-            return
-        if waking:
-            turn.drop(workflow_task_id(run.run_id, waking[0][0]))  # it comes again, behind the one apart
-    elif turn.due is not None or (flow.tasks and workflow_task_id(run.run_id, waking[0][0]) in flow.tasks):
-        return
-    task = _task(flow, run)
-    if task.upto is None and run.not_before <= turn.now and pause.allows(run):
-        turn.runner = turn.here(run)
-        if turn.runner is not None:
-            turn.due = task
-            return
-    turn.put(task)
+from holdfast.kernel.values import LEASE
 
 
 def _handled(turn: Turn, task: Task, message: CompleteWorkflowTask) -> list[str]:
@@ -234,7 +85,7 @@ def fail(turn: Turn, message: FailWorkflowTask) -> None:
         turn.machine.acknowledged(turn, task)
         _close(turn, task)
     else:
-        backoff = min(_pause(task.repair_count), turn.machine.failure_backoff)
+        backoff = min(pause_after(task.repair_count), turn.machine.failure_backoff)
         turn.due = None
         turn.put(
             replace(
@@ -407,76 +258,3 @@ def limits(turn: Turn, commands: list[Command]) -> Breach | None:
     return over_count("command_batch_size", count, bounds.command_batch_size) or over_count(
         "history_length", turn.run.length + count, bounds.history_length
     )
-
-
-def _task(flow: Workflow, run: Run) -> Task:
-    apart = run.apart
-    sequence, resume = apart[0] if apart else run.waking[0]
-    at = run.last_at
-    return Task(
-        id=update_task_id(run.run_id, sequence) if apart else workflow_task_id(run.run_id, sequence),
-        workflow=flow.key,
-        run=run.key,
-        kind="workflow",
-        type=run.workflow_type,
-        routing=run.routing,
-        available_at=at if at > run.not_before else run.not_before,
-        created_at=at,
-        resume=resume,
-        upto=sequence if apart else None,
-    )
-
-
-def due_id(flow: Workflow) -> str | None:
-    """The one workflow task that history has use for, leased or not. A row of another name is nobody's."""
-    run = flow.current
-    if run.apart:
-        return update_task_id(run.run_id, run.apart[0][0])
-    for sequence, _ in run.waking:
-        if sequence > flow.cursor:
-            return workflow_task_id(run.run_id, sequence)
-    return None
-
-
-def serves(flow: Workflow, task: Task) -> bool:
-    return task.id == due_id(flow)
-
-
-def expect(flow: Workflow) -> Iterable[Task]:
-    run = flow.current
-    if flow.busy is not None and flow.busy == due_id(flow):
-        yield flow.tasks[flow.busy]
-    elif run.apart or run.waking:
-        yield _task(flow, run)
-
-
-def _repair_armed(flow: Workflow, task_id: str) -> Micros | None:
-    task = flow.tasks.get(task_id)
-    return None if task is None else task.repair_available_at
-
-
-def _pause(failures: int) -> Micros:
-    return min(BACKOFF << min(failures, 10), LONGEST)
-
-
-def _repair_length(flow: Workflow, task_id: str) -> Micros:
-    return _pause(flow.tasks[task_id].repair_count - 1)
-
-
-def _revive(turn: Turn, task_id: str) -> None:
-    revive(turn, turn.flow.tasks[task_id])
-
-
-def revive(turn: Turn, task: Task) -> None:
-    """Offer a failed task again."""
-    turn.put(replace(task, state="ready", block=None, repair_available_at=None, available_at=turn.now))
-
-
-FEATURE = Feature(
-    name="workflow_task",
-    decide={CompleteWorkflowTask: complete, FailWorkflowTask: fail, HeartbeatWorkflowTask: heartbeat},
-    deadlines={"repair": Deadline(_repair_armed, _revive, _repair_length)},
-    assign={"workflow": assign},
-    serves={"workflow": serves},
-    expect=expect,
-)
