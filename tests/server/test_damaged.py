@@ -92,11 +92,12 @@ async def test_rows_that_no_event_speaks_of_are_no_wait() -> None:
         await asking(api, TIMER)
         before = await detail(api)
         run = "(select key from run where workflow_id = 'o-1')"
-        body = """cast('{"id":"' || ?1 || '","workflow":' || w.key || ',"run":' || r.key || ',"kind":"activity",
+        body = """cast('{"id":"' || ? || '","workflow":' || w.key || ',"run":' || r.key || ',"kind":"activity",
             "type":"charge","routing":{"queue":"q"},"available_at":1,"created_at":1,"step":9}' as blob)"""
         put = f"""insert into task (workflow, id, state, available_at, body)
-            select w.key, ?1, 'ready', 1, {body} from workflow w join run r on r.workflow = w.key where r.key = {run}"""
-        assert sql(api, put, f"{before['run_id']}-a9.1") == 1
+            select w.key, ?, 'ready', 1, {body} from workflow w join run r on r.workflow = w.key where r.key = {run}"""
+        task = f"{before['run_id']}-a9.1"
+        assert sql(api, put, task, task) == 1
         after = await detail(api)
         for part in ("waits", "activities", "timers", "wait_kind", "open_wait_id", "resume_source_id"):
             assert after[part] == before[part], part
