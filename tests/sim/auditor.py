@@ -16,9 +16,10 @@ from holdfast.codec.values import loads
 from holdfast.engine.watching import ENDED
 from holdfast.kernel.decision import Decision, WorkflowRow
 from holdfast.kernel.event import HistoryDamaged, Recorded, clock
-from holdfast.kernel.features import pause, workflow_task
+from holdfast.kernel.features import pause
 from holdfast.kernel.features.activity import Activities
 from holdfast.kernel.features.child.parcels import StartFromParent
+from holdfast.kernel.features.workflow_task.due import due_id
 from holdfast.kernel.groups import Groups
 from holdfast.kernel.machine import Machine
 from holdfast.kernel.state import Run, Workflow
@@ -155,7 +156,7 @@ class Auditor:
                 if not decision.events and decision.workflow.key not in self.sim.damaged:
                     loaded = self.sim.disk.load(self.machine.kinds, decision.workflow.key)
                     assert loaded is not None
-                    gone = workflow_task.due_id(self.fold(loaded)) != change.task_id
+                    gone = due_id(self.fold(loaded)) != change.task_id
                     self.must(gone, "I8 what is at work is left alone", (loaded.row.workflow_id, change.task_id))
 
     def handed_out(self, decision: Decision) -> None:
