@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextvars import Context
 from functools import partial
 from typing import Any
 
@@ -79,7 +80,8 @@ class Activities:
         """One try. `done` is told on the engine's thread, unless the process stops first."""
         type = assignment.activity_type
         if not self._registry.activities[type].is_async:
-            self._host.thread(partial(self._attempt, assignment, attempt), done)
+            # In a context of its own: what the attempt before has set there is none of its business.
+            self._host.thread(partial(Context().run, partial(self._attempt, assignment, attempt)), done)
             return None
 
         async def work() -> None:

@@ -22,7 +22,7 @@ from holdfast.sdk.errors import DefinitionError, NotInWorkflow
 from holdfast.sdk.failures import throw
 from holdfast.sdk.fiber import Fiber
 from holdfast.sdk.step import Call, Step
-from holdfast.sdk.strand import current_fiber, current_strand
+from holdfast.sdk.strand import current_fiber, current_strand, pools
 
 P = ParamSpec("P")
 P2 = ParamSpec("P2")
@@ -80,7 +80,9 @@ class Definition(Generic[P, R]):
         return Step(ActivityCall(self, args, kwargs, arguments))
 
     def _plainly(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        """The call outside a workflow: just the function."""
+        """The call outside a workflow: just the function, unless it is the end of something that a workflow has left."""
+        if pools.collecting:
+            raise GeneratorExit
         if self.method:
             raise NotInWorkflow(f"{self.type} without an instance")
         return self.fn(*args, **kwargs)

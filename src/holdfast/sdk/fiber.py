@@ -8,7 +8,7 @@ must match, and a mismatch *blocks*: the strand is parked, nothing is thrown int
 from __future__ import annotations
 
 import random
-from asyncio import AbstractEventLoop, CancelledError
+from asyncio import CancelledError
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
@@ -89,7 +89,7 @@ class Fiber:
     fatal: BaseException | None = None
     broken: Exception | None = None  # a side effect failed: the run can only fail
     loop: Any = None  # the event loop of an `async def` workflow
-    running_loop: AbstractEventLoop | None = None  # set while that loop is pumping
+    running_loop: strands.Loop | None = None  # set while that loop is pumping
     _known: KnownSteps | None = None  # made when history is ahead of the code
     _random: random.Random | None = None
     _ahead: Iterator[Recorded] = iter(())  # the events behind the one being applied
@@ -216,14 +216,23 @@ class Fiber:
             suspended, self._suspended = self._suspended, set()
             for strand in suspended:
                 if self.block is not None:
-                    strands.keep_parked(strand)
+                    strands.park(partial(strands.give_up, strand))
                 else:
                     strands.give_up(strand)
-        if self.loop is not None:
+        if self.loop is not None or self.instance is not None or self.fatal is not None:
             if self.block is not None:
-                strands.keep_for_ever(self.loop)
+                strands.park(partial(strands.run, self, self._leave_nothing))
             else:
-                strands.run(self, self.loop.abandon)
+                strands.run(self, self._leave_nothing)
+
+    def _leave_nothing(self) -> None:
+        """Let go of what the code has kept, here, where whatever its objects do at their end has no effect."""
+        if self.loop is not None:
+            self.loop.abandon()
+        if self.fatal is not None:
+            self.fatal.__traceback__ = None  # its frames have this run among their locals
+        self.loop = self.instance = self.main_task = self.fatal = None
+        self.parts.clear()
 
     # -- called by the author's code, on a strand
 
@@ -395,6 +404,8 @@ class Fiber:
         """Whether code on this strand may make durable calls now."""
         if self.abandoned:
             strands.refuse()
+        if strands.pools.collecting:
+            raise GeneratorExit  # the end of something that was left behind, met here by chance; a generator takes this
         if self.broken is not None:
             raise self.broken
         if strand is not None and strand.readonly is not None:

@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
+import sys
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from typing import Any
 from zlib import crc32
 
@@ -68,13 +69,25 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         self._tasks = 0
         self._alive: list[asyncio.Task[Any]] = []
         self._prune_at = 64
+        self._strays: list[AsyncGenerator[Any, Any]] = []  # async generators to be closed with the run
+        self._hooks: Any = (None, None)  # of the loop that this one runs inside of
 
     # -- running
+
+    def enter(self) -> None:
+        """The thread runs this loop now: it is found as the running one, and told of async generators."""
+        strands._set_running_loop(self)  # pyright: ignore[reportPrivateUsage]
+        self._hooks = sys.get_asyncgen_hooks()
+        sys.set_asyncgen_hooks(firstiter=None, finalizer=self._dropped)
+
+    def leave(self) -> None:
+        sys.set_asyncgen_hooks(*self._hooks)
+        strands._set_running_loop(None)  # pyright: ignore[reportPrivateUsage]
 
     def pump(self) -> None:
         """Run every callback that is ready. Called on a strand."""
         self.strand = strands.current_strand()
-        strands._set_running_loop(self)  # pyright: ignore[reportPrivateUsage]
+        self.enter()
         self._fiber.running_loop = self
         try:
             while self._ready and not self._fiber.abandoned:
@@ -87,19 +100,38 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         finally:
             self._scheduled = False
             self._fiber.running_loop = None
-            strands._set_running_loop(None)  # pyright: ignore[reportPrivateUsage]
+            self.leave()
 
     def abandon(self) -> None:
         """Unwind every coroutine of this run. Called on a strand of the abandoned run, so what they do has no effect."""
-        strands._set_running_loop(self)  # pyright: ignore[reportPrivateUsage]
+        outer = strands._get_running_loop()  # pyright: ignore[reportPrivateUsage]
+        self.enter()
         self._fiber.running_loop = self
         try:
             for task in self._alive:
                 if not task.done():
                     _unwind(task.get_coro())
+            while self._strays:
+                _close(self._strays.pop())
         finally:
+            self._alive.clear()
             self._fiber.running_loop = None
-            strands._set_running_loop(None)  # pyright: ignore[reportPrivateUsage]
+            self.leave()
+            strands._set_running_loop(outer)  # pyright: ignore[reportPrivateUsage]
+
+    def _dropped(self, generator: AsyncGenerator[Any, Any]) -> None:
+        """Nobody has this async generator any more: its `finally` blocks are due.
+
+        Left by its own code, it is closed as one more task of the run. The collector of cycles comes by at no
+        particular moment, so what it finds is only closed with the run, and has no effect.
+        """
+        fiber = self._fiber
+        if strands.current_fiber() is fiber and not strands.pools.collecting and not fiber.abandoned:
+            self.create_task(generator.aclose())
+            return
+        self._strays.append(generator)
+        if fiber.abandoned and fiber.running_loop is None:  # otherwise it is being unwound, and takes this along
+            strands.run(fiber, self.abandon)
 
     def _wake(self) -> None:
         if not self._scheduled:
@@ -183,6 +215,15 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         if name in _REFUSED:
             raise DurableCallRefused(f"loop.{name}() has no place in a workflow; do it in an activity")
         return super().__getattribute__(name)
+
+
+def _close(generator: AsyncGenerator[Any, Any]) -> None:
+    closing: Any = generator.aclose()
+    try:
+        closing.send(None)
+    except BaseException:
+        return  # it has ended
+    _unwind(closing)
 
 
 def _unwind(coroutine: Any) -> None:

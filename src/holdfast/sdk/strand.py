@@ -7,10 +7,11 @@ one that is suspended in a durable call belongs to its run until the call is ans
 from __future__ import annotations
 
 import asyncio.events
+import gc
 import threading
-from asyncio import AbstractEventLoop
+from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from greenlet import getcurrent, greenlet
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 POOL_LIMIT = 256
 UNREPLAYED = ("a side effect", "query ", "the validator ")  # how `readonly` begins for code that no replay runs again
 PATIENCE = 20  # how many refused calls in a row end quietly
+PARKED = 64  # blocked runs whose code is kept as it stands, on each thread
 
 _get_running_loop = asyncio.events._get_running_loop
 _set_running_loop = asyncio.events._set_running_loop
@@ -31,11 +33,27 @@ class _Pools(threading.local):
     def __init__(self) -> None:
         self.idle: list[Strand] = []
         self.quarantine: list[Strand] = []
+        self.parked: deque[Callable[[], object]] = deque()  # how to unwind code whose replay is blocked, oldest first
         self.loop_hidden = False
+        self.collecting = False  # the collector of cycles is at work: whatever runs now, nobody has called
 
 
-_pools = _Pools()
+pools = _Pools()
 _kept: list[object] = []
+
+
+def _collects(phase: str, _: object, pools: _Pools = pools) -> None:
+    pools.collecting = phase == "start"
+
+
+gc.callbacks.append(_collects)
+
+
+class Loop(Protocol):
+    """The event loop of a run. While it runs, the thread has to know; while its strand is suspended, it must not."""
+
+    def enter(self) -> None: ...
+    def leave(self) -> None: ...
 
 
 class Strand(greenlet):
@@ -56,7 +74,7 @@ class Strand(greenlet):
         self.collect = None  # takes the durable call of a closure instead of making it
 
     def _live(self, _: Any = None) -> None:
-        idle = _pools.idle
+        idle = pools.idle
         while True:
             job = self.job
             if job is None:
@@ -88,8 +106,12 @@ def current_strand() -> Strand | None:
 
 def run(fiber: Fiber, job: Callable[[], None]) -> Strand:
     """Run a job of this run on a strand until it ends or suspends."""
-    idle = _pools.idle
-    strand = idle.pop() if idle else Strand()
+    idle = pools.idle
+    if idle:
+        strand = idle.pop()
+        strand.gr_context = None  # context variables that its last job has set are none of this one's business
+    else:
+        strand = Strand()
     strand.fiber = fiber
     strand.job = job
     enter(strand, None)
@@ -103,7 +125,7 @@ def enter(strand: Strand, value: Any) -> None:
     workflow code: it would find a loop there that knows nothing of durable time.
     """
     strand.parent = getcurrent()
-    if _pools.loop_hidden:
+    if pools.loop_hidden:
         strand.switch(value)
     else:
         with hidden_loop():
@@ -119,19 +141,19 @@ class hidden_loop:  # noqa: N801 - used like the context managers of contextlib,
     __slots__ = ("_mine", "_outer")
 
     def __enter__(self) -> None:
-        self._mine = not _pools.loop_hidden
+        self._mine = not pools.loop_hidden
         if self._mine:
             self._outer = _get_running_loop()
             _set_running_loop(None)
-            _pools.loop_hidden = True
+            pools.loop_hidden = True
 
     def __exit__(self, *_: object) -> None:
         if self._mine:
-            _pools.loop_hidden = False
+            pools.loop_hidden = False
             _set_running_loop(self._outer)
 
 
-def suspend(loop: AbstractEventLoop | None) -> Any:
+def suspend(loop: Loop | None) -> Any:
     """Give control back to whoever entered this strand; returns what it is resumed with.
 
     `loop` is the workflow's own event loop if it is running: it belongs to the thread, not to the strand, so it must be
@@ -141,18 +163,18 @@ def suspend(loop: AbstractEventLoop | None) -> Any:
     assert hub is not None
     if loop is None:
         return hub.switch()
-    _set_running_loop(None)
+    loop.leave()
     try:
         return hub.switch()
     finally:
-        _set_running_loop(loop)
+        loop.enter()
 
 
 def give_up(strand: Strand) -> None:
     """Unwind a suspended strand. Its run is already marked abandoned, so nothing it still does has an effect."""
     with hidden_loop():
         for _ in range(2):
-            if strand.dead or strand.job is None or strand in _pools.quarantine:
+            if strand.dead or strand.job is None or strand in pools.quarantine:
                 return
             strand.parent = getcurrent()
             try:
@@ -160,8 +182,8 @@ def give_up(strand: Strand) -> None:
             except BaseException:
                 return  # the code died of something of its own; its run is gone either way
     # Code that swallows its own end twice would do so for ever. Kept, so that nothing is thrown into it again.
-    if not strand.dead and strand.job is not None and strand not in _pools.quarantine:
-        _pools.quarantine.append(strand)
+    if not strand.dead and strand.job is not None and strand not in pools.quarantine:
+        pools.quarantine.append(strand)
 
 
 def refuse() -> None:
@@ -172,7 +194,7 @@ def refuse() -> None:
     strand.refusals += 1
     if strand.refusals <= PATIENCE:
         raise Evicted
-    _pools.quarantine.append(strand)
+    pools.quarantine.append(strand)
     while True:
         try:
             suspend(None)
@@ -185,6 +207,12 @@ def keep_for_ever(thing: object) -> None:
     _kept.append(thing)
 
 
-def keep_parked(strand: Strand) -> None:
-    """Never resume this strand and never throw into it: its replay is blocked, and its code must not notice."""
-    _pools.quarantine.append(strand)
+def park(unwind: Callable[[], object]) -> None:
+    """Leave code as it stands: its replay is blocked, and it must not notice.
+
+    Somebody may look at a blocked run again and again, so the oldest are unwound in the end like all that is given up.
+    """
+    parked = pools.parked
+    parked.append(unwind)
+    if len(parked) > PARKED:
+        parked.popleft()()
