@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol, TypeVar
+
+log = logging.getLogger("holdfast.engine")
 
 T = TypeVar("T")
 
@@ -49,6 +52,7 @@ class ThreadPool:
         self._watched = False
 
     def submit(self, call: Callable[[], T], done: Callable[[T], None]) -> None:
+        """Calls keep their exceptions to themselves; one that does not has its exception for a result."""
         self._busy += 1
         self._jobs.append((call, done))
         if self._idle and not self._coming:
@@ -105,7 +109,12 @@ class ThreadPool:
             if job is None:
                 return
             call, done = job
-            self._results.append((done, call()))
+            try:
+                result = call()
+            except BaseException as error:  # whoever waits is told, and the thread goes on
+                log.error("a call on thread %s failed", threading.current_thread().name, exc_info=error)
+                result = error
+            self._results.append((done, result))
             if not self._draining:
                 self._draining = True
                 try:

@@ -3,7 +3,7 @@
 import enum
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 
 import msgspec
@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.codec import avro, values
 from holdfast.codec.avro import PayloadError
-from holdfast.codec.exceptions import Exceptions, RemoteFailure, UnresolvedFailure
+from holdfast.codec.exceptions import DEEPEST, Exceptions, RemoteFailure, UnresolvedFailure
 from holdfast.kernel.failure import Failure
 
 HERE = __name__
@@ -213,6 +213,40 @@ def test_a_group_comes_back_with_its_members():
     assert str(back) == str(group)
     assert back.exceptions[0].args == ("a",)
     assert back.exceptions[1].exceptions[0].order == "o"
+
+
+def test_groups_in_groups_are_kept_down_to_a_depth():
+    group = ValueError("core")
+    for _ in range(400):
+        group = ExceptionGroup("shell", [group])
+    back = through(group)
+    assert type(back) is ExceptionGroup
+    levels = 0
+    while isinstance(back, ExceptionGroup):
+        (back,) = back.exceptions
+        levels += 1
+    assert levels == DEEPEST + 1
+    assert isinstance(back, RemoteFailure)
+    assert back.message == "shell (1 sub-exception)"
+
+
+@dataclass
+class Half:
+    x: int = field(init=False)
+
+
+def released() -> memoryview:
+    view = memoryview(b"abc")
+    view.release()
+    return view
+
+
+@pytest.mark.parametrize("broken", [Half(), released()], ids=["half a dataclass", "a released buffer"])
+def test_an_attribute_that_breaks_when_it_is_read_is_left_out(broken):
+    exc = ValueError("no")
+    exc.broken, exc.whole = broken, 1
+    back = through(exc)
+    assert (type(back), vars(back)) == (ValueError, {"whole": 1})
 
 
 def test_an_argument_without_a_payload_form_comes_back_as_its_text():

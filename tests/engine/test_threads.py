@@ -14,9 +14,9 @@ from holdfast.threads import ThreadPool
 PATIENT = 30
 
 
-def with_pool(story: Callable[[ThreadPool], Awaitable[None]]) -> None:
+def with_pool(story: Callable[[ThreadPool], Awaitable[None]], size: int = 8) -> None:
     async def told() -> None:
-        pool = ThreadPool(AsyncioWorld(asyncio.get_running_loop()), 8, "test-pool")
+        pool = ThreadPool(AsyncioWorld(asyncio.get_running_loop()), size, "test-pool")
         async with asyncio.timeout(PATIENT):
             await story(pool)
         pool.close()
@@ -75,6 +75,18 @@ def test_a_blocked_call_keeps_nobody_else_waiting() -> None:
         assert await asyncio.gather(*blocked) == [True] * 7
 
     with_pool(story)
+
+
+def test_a_call_that_raises_is_answered_with_what_it_raised_and_its_thread_goes_on() -> None:
+    def leave() -> None:
+        raise SystemExit(3)
+
+    async def story(pool: ThreadPool) -> None:
+        before = await called(pool, threading.get_ident)
+        assert isinstance(await called(pool, leave), SystemExit)
+        assert await called(pool, threading.get_ident) == before
+
+    with_pool(story, size=1)
 
 
 def test_closing_ends_every_thread_behind_what_was_asked_for() -> None:

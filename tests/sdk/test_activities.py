@@ -227,6 +227,43 @@ async def test_an_activity_that_returns_what_cannot_be_stored_fails_with_the_pat
     assert "$.a[0]" in found
 
 
+class Uncountable(int):
+    def __int__(self) -> int:
+        raise LookupError("no number")
+
+
+class Unrecordable(Exception):
+    """Even the attempt to record it fails."""
+
+    code = Uncountable(1)
+
+
+async def test_an_exception_that_cannot_be_recorded_ends_its_attempt_all_the_same() -> None:
+    @activity(type="broken")
+    def broken() -> None:
+        raise Unrecordable
+
+    @activity(type="broken later")
+    async def broken_later() -> None:
+        raise Unrecordable
+
+    @workflow(type="run")
+    def run() -> list[str]:
+        said: list[str] = []
+        for step in (broken.step(), broken_later.step()):
+            try:
+                step.run()
+            except Exception as error:
+                said.append(str(error))
+        return said
+
+    async with memory(run, broken, broken_later, threads=1, async_tasks=1) as app:
+        for id in ("first", "second"):
+            said = await asyncio.wait_for(app.execute(run, id), 10)
+            assert said == ["<Unrecordable that cannot be recorded>"] * 2
+        assert app.executor.holding == set()
+
+
 # -- declaring
 
 

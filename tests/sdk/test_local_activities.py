@@ -279,6 +279,37 @@ async def test_a_caught_failure_is_recorded_as_handled_by_live_code_too() -> Non
         assert len(events(await app.history("r"), "FailureHandled")) == 1
 
 
+class Uncountable(int):
+    def __int__(self) -> int:
+        raise LookupError("no number")
+
+
+class Unrecordable(Exception):
+    """Even the attempt to record it fails."""
+
+    code = Uncountable(1)
+
+
+@pytest.mark.parametrize("slow", [False, True])
+async def test_code_that_breaks_the_worker_behind_a_local_activity_fails_its_task_alone(
+    slow: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    @workflow(type="run")
+    def run(breaks: bool) -> int:
+        found = tax(100)
+        if breaks:
+            raise Unrecordable
+        return found
+
+    async with memory(run, tax) as app:
+        if slow:
+            app.executor._slow.add("run")
+        await app.start(run, "bad", True)
+        await eventually(lambda: "workflow bad (run) is blocked" in caplog.text, "its task failed")
+        await eventually(lambda: not app.executor.holding, "the task was let go")
+        assert await asyncio.wait_for(app.execute(run, "good", False), 10) == 20
+
+
 async def test_nothing_is_tried_again_once_the_app_is_closed() -> None:
     @activity(type="never", local=True, retries=9, backoff=60)
     def never() -> None:

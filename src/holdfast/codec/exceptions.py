@@ -8,7 +8,8 @@ replay is always a change of code: a class or an alias that is gone.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from functools import partial
+from typing import Any, Final, Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -22,6 +23,8 @@ from holdfast.kernel.failure import Failure
 
 Source = Literal["exception_type", "class_alias", "recorded_class", "external"]
 Blocked = Literal["unresolved", "misconfigured", "unrestorable"]
+
+DEEPEST: Final = 8  # groups in groups; what is further in is kept as its text
 
 
 class Restored(Struct, frozen=True):
@@ -82,7 +85,7 @@ class Exceptions:
         self._types[durable] = cls
         self._aliases[name_of(cls)] = durable
 
-    def failure(self, exc: BaseException, diagnostics: bool = True) -> Failure:
+    def failure(self, exc: BaseException, diagnostics: bool = True, depth: int = 0) -> Failure:
         """What history keeps of `exc`; without `diagnostics` nothing that names our classes, files or lines."""
         if isinstance(exc, RemoteFailure):
             return exc.failure if diagnostics else replace(exc.failure, diagnostics=None)
@@ -98,8 +101,14 @@ class Exceptions:
         if not diagnostics:
             return stable
         located = replace(stable, diagnostics=diagnose(exc))
-        whole = replace(located, exception_class=name_of(type(exc)), properties=properties_of(exc, self.failure))
-        return whole if self._comes_back(whole, exc) else located
+        if depth > DEEPEST:
+            return located
+        try:
+            properties = properties_of(exc, partial(self.failure, depth=depth + 1))
+            whole = replace(located, exception_class=name_of(type(exc)), properties=properties)
+            return whole if self._comes_back(whole, exc) else located
+        except Exception:  # the attributes of anyone
+            return located
 
     def restore(self, failure: Failure) -> Restored:
         """The exception of a failure, or `UnresolvedFailure`. Of another runtime it is a `RemoteFailure`."""

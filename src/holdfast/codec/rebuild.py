@@ -31,7 +31,7 @@ def readable(thing: object) -> str:
     """`str(thing)` as text that can be stored, even if it is broken."""
     try:
         text = str(thing)
-    except Exception as error:  # the __str__ of anyone
+    except (Exception, SystemExit) as error:  # the __str__ of anyone
         text = f"<{type(thing).__qualname__} without text: {type(error).__name__}>"
     return text.encode("utf-8", "backslashreplace").decode()
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.codec.conversion import convert
-from holdfast.codec.errors import PayloadError
 from holdfast.codec.plain import plain
 from holdfast.codec.reader import decode
 from holdfast.codec.writer import encode
@@ -30,5 +29,5 @@ def encoded(value: object) -> bytes | None:
     """The blob of `value`, or None if it has none."""
     try:
         return dumps(value)
-    except PayloadError:
+    except Exception:  # no plain form, or the attributes and the buffers of anyone
         return None

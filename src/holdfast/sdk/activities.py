@@ -7,6 +7,7 @@ reports the outcome) or a workflow task that holds local activities.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from contextvars import Context
 from functools import partial
@@ -30,6 +31,8 @@ from holdfast.sdk.attempt import Attempt, set_current
 from holdfast.sdk.errors import ActivityCancelled
 from holdfast.sdk.host import Host
 from holdfast.sdk.registry import Registry
+
+log = logging.getLogger("holdfast.worker")
 
 CANCELLED = "ActivityCancelled"
 
@@ -153,7 +156,12 @@ class Activities:
     def _failure(self, assignment: ActivityAssignment, error: BaseException) -> Failure:
         if isinstance(error, ActivityCancelled):
             return Failure(message=str(error), exception_type=CANCELLED, non_retryable=True)
-        failure = self._registry.exceptions.failure(error)
+        try:
+            failure = self._registry.exceptions.failure(error)
+        except BaseException as worse:  # the attempt has ended all the same, and must be reported
+            name = type(error).__qualname__
+            log.error("activity %r raised %s, which cannot be recorded", assignment.activity_type, name, exc_info=worse)
+            failure = Failure(message=f"<{name} that cannot be recorded>", exception_type=error_type(type(error)))
         fatal = assignment.retry_policy.non_retryable_error_types
         if fatal and any(error_type(kind) in fatal for kind in type(error).__mro__):
             return replace(failure, non_retryable=True)  # as with `except`, a subclass counts

@@ -190,10 +190,15 @@ class EmbeddedExecutor:
         try:
             fiber.resume(events, assignment.cursor)
         except Exception as error:
-            _broke(fiber, error)
+            self.broke(fiber, error)
         spent = clock() - began
         if suspected is not None or spent > SLOW:
             self._judge(assignment.workflow_type, suspected, spent, len(events))
+
+    def broke(self, fiber: Fiber, error: BaseException) -> None:
+        """What escapes from a fiber is our own bug, not the author's: it fails the task, never the engine."""
+        log.error("driving workflow %s failed", fiber.assignment.workflow_id, exc_info=error)
+        fiber.block = Block(message=f"the worker failed: {error!r}", type=type(error).__name__)
 
     def report(self, fiber: Fiber, assignment: WorkflowAssignment, lease: Lease | None) -> Message:
         """What the code did in this task, as a message. With a lease it claims and completes in one."""
@@ -310,8 +315,8 @@ class EmbeddedExecutor:
         def resume(live: Fiber, events: list[Recorded]) -> None:
             try:
                 live.resume(events, assignment.cursor)
-            except Exception as error:
-                _broke(live, error)
+            except BaseException as error:  # nothing on this thread is meant for the process
+                self.broke(live, error)
 
         def go(events: list[Recorded] | Exception) -> None:
             if isinstance(events, Exception):
@@ -360,12 +365,6 @@ class EmbeddedExecutor:
 def _goes_on(fiber: Fiber) -> bool:
     """Whether local activities belong to this task. Behind an update they wait for the ordinary task that records them."""
     return bool(fiber.locals) and fiber.block is None and not fiber.answer
-
-
-def _broke(fiber: Fiber, error: Exception) -> None:
-    """What escapes from a fiber is our own bug, not the author's: it fails the task, never the engine."""
-    log.error("driving workflow %s failed", fiber.assignment.workflow_id, exc_info=error)
-    fiber.block = Block(message=f"the worker failed: {error!r}", type=type(error).__name__)
 
 
 def _explain(assignment: WorkflowAssignment, block: Block) -> None:

@@ -130,12 +130,20 @@ class _Round:
             if fiber.threaded:
                 self._settle_on_thread(step, record, outcome)
                 return
-            fiber.settle_local(step, record, outcome)
+            try:
+                fiber.settle_local(step, record, outcome)
+            except Exception as error:
+                self.executor.broke(fiber, error)
         self.executor.finish_held(fiber, self.assignment)
 
     def _settle_on_thread(self, step: int, record: RecordLocalActivity, outcome: Outcome) -> None:
-        fiber = self.fiber
-        self.executor.host.workflow_thread(lambda: fiber.settle_local(step, record, outcome), lambda _: self._settle())
+        def settle() -> None:
+            try:
+                self.fiber.settle_local(step, record, outcome)
+            except BaseException as error:  # nothing on this thread is meant for the process
+                self.executor.broke(self.fiber, error)
+
+        self.executor.host.workflow_thread(settle, lambda _: self._settle())
 
     def _record(
         self, step: int, call: ActivityCall[Any], result: bytes | Failure
