@@ -765,15 +765,16 @@ async def test_the_type_map_names_an_activity_without_a_name_of_its_own() -> Non
         assert events(await app.history("r"), "ActivityScheduled")[0].activity_type == "shop.nameless"
 
 
+@pytest.mark.parametrize("local", [False, True])
 @pytest.mark.parametrize(("grace", "calls"), [(30.0, 1), (0.0, 2)])
 async def test_an_activity_that_runs_when_its_app_closes_gets_time_to_end(
-    tmp_path: Path, grace: float, calls: int
+    tmp_path: Path, grace: float, calls: int, local: bool
 ) -> None:
     begun: list[int] = []
     at_work = asyncio.Event()
     enough = asyncio.Event()
 
-    @activity(type="slow")
+    @activity(type="slow", local=local)
     async def slow() -> str:
         begun.append(1)
         at_work.set()

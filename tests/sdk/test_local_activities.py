@@ -198,7 +198,7 @@ async def test_one_that_was_not_recorded_runs_again_after_a_restart(tmp_path: An
     def run() -> int:
         return slow()
 
-    async with AsyncHoldfast(tmp_path / "a.db", [run, slow]) as app:
+    async with AsyncHoldfast(tmp_path / "a.db", [run, slow], grace=0) as app:
         await app.start(run, "r")
         await asyncio.to_thread(began.wait, 5)
         assert names(await app.history("r")) == ["StartAccepted", "WorkflowStarted"]

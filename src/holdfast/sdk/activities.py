@@ -71,31 +71,36 @@ class Activities:
     def run(self, assignment: ActivityAssignment) -> None:
         """The attempt that the engine has handed out, room taken."""
         attempt = Attempt(assignment, self._beat)
+        self.start(assignment, attempt, partial(self._ended, assignment, attempt))
+
+    def start(self, assignment: ActivityAssignment, attempt: Attempt, done: Callable[[bytes | Failure], None]) -> None:
+        """One try. `done` is told on the engine's thread, unless the process stops first, and says that it is `over`."""
+        type = assignment.activity_type
         id = assignment.activity_attempt_id
         self._running[id] = attempt, None
-        task = self.start(assignment, attempt, partial(self._ended, assignment, attempt))
-        if task is not None:
-            self._running[id] = attempt, task
-
-    def start(
-        self, assignment: ActivityAssignment, attempt: Attempt, done: Callable[[bytes | Failure], None]
-    ) -> asyncio.Task[Any] | None:
-        """One try. `done` is told on the engine's thread, unless the process stops first."""
-        type = assignment.activity_type
         if not self._registry.activities[type].is_async:
             # In a context of its own: what the attempt before has set there is none of its business.
             self._host.thread(partial(Context().run, partial(self._attempt, assignment, attempt)), done)
-            return None
+            return
 
         async def work() -> None:
             done(await self._async_attempt(assignment, attempt))
 
-        return self._host.spawn(work(), f"activity-{type}")
+        self._running[id] = attempt, self._host.spawn(work(), f"activity-{type}")
+
+    def over(self, attempt_id: str) -> None:
+        self._running.pop(attempt_id, None)
+        if self._last is not None and not self._running and not self._last.done():
+            self._last.set_result(None)
 
     def cancel(self, run_id: str) -> None:
         """Nobody waits for the attempts of this run any more."""
         if self._running:
             self._cancel(lambda attempt: attempt.run_id == run_id)
+
+    def abort(self, one: Attempt) -> None:
+        """It has taken too long, and another may be made in its place."""
+        self._cancel(lambda attempt: attempt is one, stale=True)
 
     def withdraw(self, task_id: str) -> None:
         """Somebody else was given this task."""
@@ -168,9 +173,7 @@ class Activities:
         return failure
 
     def _ended(self, assignment: ActivityAssignment, attempt: Attempt, result: bytes | Failure) -> None:
-        self._running.pop(assignment.activity_attempt_id, None)
-        if self._last is not None and not self._running and not self._last.done():
-            self._last.set_result(None)
+        self.over(assignment.activity_attempt_id)
         self._holding.discard(assignment.task.id)
         self.give_back(assignment.activity_type)
         self._host.report(assignment.task.workflow, self._outcome(assignment, result, attempt.stale), None)

@@ -5,7 +5,6 @@ Several may run at once; their results are given to the code in step order, whic
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any
 
 from holdfast.kernel.failure import Failure
@@ -45,7 +44,7 @@ class _Round:
         self.running: set[int] = set()
         self.attempts: dict[int, list[LocalAttempt]] = {}
         self.ended: dict[int, bytes | Failure] = {}
-        self.tasks: dict[int, asyncio.Task[Any]] = {}
+        self.trying: dict[int, Attempt] = {}
 
     def begin(self) -> None:
         for step, call in list(self.fiber.locals.items()):
@@ -63,9 +62,15 @@ class _Round:
         assignment = self._assignment(step, call, number)
         # Its heartbeats need no engine: the task is held.
         attempt = Attempt(assignment, lambda assignment, attempt, progress: None)
-        task = executor.activities.start(assignment, attempt, lambda result: self._tried(step, call, number, result))
-        if task is not None:
-            self.tasks[step] = task
+        self.trying[step] = attempt
+
+        def ended(result: bytes | Failure) -> None:
+            try:
+                self._tried(step, call, number, result)
+            finally:  # what the code did next counts by now
+                executor.activities.over(attempt.attempt_id)
+
+        executor.activities.start(assignment, attempt, ended)
 
     def _assignment(self, step: int, call: ActivityCall[Any], number: int) -> ActivityAssignment:
         task = self.assignment
@@ -86,9 +91,8 @@ class _Round:
     def _expire(self, step: int, call: ActivityCall[Any], number: int) -> None:
         message = f"local activity {call.definition.type!r} passed its start-to-close timeout"
         failure = Failure(message=message, exception_type="ActivityTimedOut")
-        task = self.tasks.get(step)
-        if task is not None and len(self.attempts.get(step, ())) + 1 == number:
-            task.cancel()
+        if len(self.attempts.get(step, ())) + 1 == number:
+            self.executor.activities.abort(self.trying[step])
         self._tried(step, call, number, failure, "start_to_close")
 
     def _tried(
