@@ -8,7 +8,18 @@ from typing import Any
 
 import pytest
 
-from holdfast import ActivityTimedOut, AsyncHoldfast, WorkflowFailed, activity, attempt, sleep, spawn, workflow
+from holdfast import (
+    ActivityCancelled,
+    ActivityTimedOut,
+    AsyncHoldfast,
+    WorkflowFailed,
+    activity,
+    attempt,
+    heartbeat,
+    sleep,
+    spawn,
+    workflow,
+)
 
 from .kit import StillWorld, events, eventually, evicting, memory, names, settle
 
@@ -328,6 +339,72 @@ async def test_nothing_is_tried_again_once_the_app_is_closed() -> None:
     for _ in range(3):
         await world.advance(3600)
     assert len(calls) == 1
+
+
+async def test_nothing_is_tried_again_for_a_run_that_was_terminated() -> None:
+    @activity(type="never", local=True, retries=9, backoff=60)
+    def never() -> None:
+        calls.append(1)
+        raise LookupError("still nothing")
+
+    @workflow(type="run")
+    def run() -> None:
+        never()
+
+    async with memory(run, never, world=StillWorld) as app:
+        world: Any = app.engine.world
+        handle = await app.start(run, "r")
+        await eventually(lambda: calls, "the first try")
+        await settle()
+        await handle.terminate()
+        await world.advance(3600)
+        assert (len(calls), list(app.engine.cache), app.executor.holding) == (1, [], set())
+
+
+async def test_a_local_activity_of_a_closed_run_hears_so_at_its_heartbeat() -> None:
+    begun, told = threading.Event(), threading.Event()
+
+    @activity(type="beats", local=True)
+    def beats() -> None:
+        begun.set()
+        while True:
+            try:
+                heartbeat()
+            except ActivityCancelled:
+                told.set()
+                raise
+            told.wait(0.002)
+
+    @workflow(type="run")
+    def run() -> None:
+        beats()
+
+    async with memory(run, beats) as app:
+        handle = await app.start(run, "r")
+        await eventually(begun.is_set)
+        await handle.terminate()
+        await eventually(told.is_set, "the news")
+        assert (list(app.engine.cache), app.executor.holding) == ([], set())
+
+
+async def test_code_that_is_busy_on_its_thread_when_its_run_is_closed_begins_no_local_activity() -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    @workflow(type="run", unchecked=True)
+    def run() -> int:
+        begun.set()
+        go_on.wait(10)
+        return tax(100)
+
+    async with memory(run, tax, guard="off") as app:
+        app.executor._slow.add("run")
+        handle = await app.start(run, "r")
+        await eventually(begun.is_set)
+        await handle.terminate()
+        go_on.set()
+        await eventually(lambda: not app.executor.holding, "its task was let go")
+        assert not any(entry.held for entry in app.engine.cache)
+        assert calls == []
 
 
 async def test_code_that_was_given_up_while_its_local_activity_ran_reports_nothing() -> None:

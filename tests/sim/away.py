@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from holdfast.engine.workers import COLD
+from holdfast.engine.world import Alarm
 from holdfast.kernel.event import HistoryDamaged, Recorded
 from holdfast.kernel.features.activity import CompleteActivity, FailActivity, HeartbeatActivity
 from holdfast.kernel.features.workflow_task import (
@@ -90,8 +91,8 @@ class Host:
     def post(self, call: Callable[[], None]) -> None:
         self._world.post(call)
 
-    def later(self, seconds: float, call: Callable[[], None]) -> None:
-        self._world.at(self._world.now() + round(seconds * SECOND), call)
+    def later(self, seconds: float, call: Callable[[], None]) -> Alarm:
+        return self._world.at(self._world.now() + round(seconds * SECOND), call)
 
 
 class AwayWorker:

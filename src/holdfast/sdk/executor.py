@@ -81,6 +81,7 @@ class EmbeddedExecutor:
         self._missing: set[tuple[str, str]] = set()
         self._lease = Lease(owner=owner)
         self._locals = LocalRunner(self)
+        self._threaded: dict[str, int] = {}  # runs whose code is busy on the workflow thread, with their keys
 
     # -- what the engine asks
 
@@ -136,6 +137,8 @@ class EmbeddedExecutor:
         fiber = self._fibers.pop(run, None)
         if fiber is None:
             return
+        if fiber.locals:
+            self._locals.given_up(fiber)
         if fiber.threaded:
             self.host.workflow_thread(fiber.abandon, lambda _: None)
         else:
@@ -151,6 +154,9 @@ class EmbeddedExecutor:
     def closed(self, run_id: str) -> None:
         """The run is over: attempts that still run for it are told to stop."""
         self.activities.cancel(run_id)
+        self._locals.closed(run_id)
+        if run_id in self._threaded:
+            self.forget(self._threaded[run_id])
 
     def withdrawn(self, task_id: str) -> None:
         """The task was given to somebody else: an attempt that still runs for it is told to stop."""
@@ -326,6 +332,7 @@ class EmbeddedExecutor:
             else:
                 live = fiber or self._new_fiber(assignment)
                 live.assignment = assignment
+                self._threaded[assignment.run_id] = assignment.run_key
                 self.host.workflow_thread(lambda: resume(live, events), lambda _: self._ran_on_thread(live, assignment))
 
         self.host.events(0 if fiber is None else fiber.position, assignment, go)
@@ -338,7 +345,8 @@ class EmbeddedExecutor:
         self.host.look_at(assignment.task.workflow)
 
     def _ran_on_thread(self, fiber: Fiber, assignment: WorkflowAssignment) -> None:
-        if _goes_on(fiber) and not fiber.abandoned:
+        self._threaded.pop(assignment.run_id, None)
+        if _goes_on(fiber) and self._fibers.get(assignment.run_key) is fiber:
             self._locals.start(fiber, assignment, None)
             return
         self.finish_held(fiber, assignment)
@@ -348,7 +356,7 @@ class EmbeddedExecutor:
         key = assignment.task.workflow
         self.holding.discard(assignment.task.id)
         self.host.done_holding(key)
-        if fiber.abandoned:
+        if self._fibers.get(assignment.run_key) is not fiber:
             self.host.look_at(key)  # it was given up half-way: nobody holds the task any more, and it is offered again
             return
         message = self.report(fiber, assignment, None)

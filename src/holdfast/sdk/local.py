@@ -5,6 +5,7 @@ Several may run at once; their results are given to the code in step order, whic
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from holdfast.kernel.failure import Failure
@@ -15,6 +16,7 @@ from holdfast.kernel.features.workflow_task import WorkflowAssignment
 from holdfast.kernel.values import attempt_id, execution_id
 from holdfast.sdk.attempt import Attempt
 from holdfast.sdk.fiber import Fiber
+from holdfast.sdk.host import Alarm
 
 if TYPE_CHECKING:
     from holdfast.sdk.activity import ActivityCall
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 class LocalRunner:
     def __init__(self, executor: EmbeddedExecutor) -> None:
         self._executor = executor
+        self._rounds: dict[str, _Round] = {}  # by run: it has one task at a time
 
     def start(self, fiber: Fiber, assignment: WorkflowAssignment, error: BaseException | None) -> None:
         """The task's lease is on disk (or, with an error, is not): run what the code waits for."""
@@ -31,20 +34,45 @@ class LocalRunner:
             self._executor.forget(assignment.run_key)
             self._executor.host.done_holding(assignment.task.workflow)
             return
-        _Round(self._executor, fiber, assignment).begin()
+        self._rounds[assignment.run_id] = round = _Round(self._executor, fiber, assignment, self._over)
+        round.begin()
+
+    def closed(self, run_id: str) -> None:
+        """The run is over: nothing more is tried for it, and its task is let go."""
+        if run_id in self._rounds:
+            self._rounds[run_id].stop()
+
+    def given_up(self, fiber: Fiber) -> None:
+        """This code will not go on: what is being tried for it may end, but is not tried again."""
+        round = self._rounds.get(fiber.assignment.run_id)
+        if round is not None and round.fiber is fiber:
+            self._executor.host.later(0, round.stop_if_idle)
+
+    def _over(self, round: _Round) -> None:
+        if self._rounds.get(round.assignment.run_id) is round:
+            del self._rounds[round.assignment.run_id]
 
 
 class _Round:
     """The local activities of one held task."""
 
-    def __init__(self, executor: EmbeddedExecutor, fiber: Fiber, assignment: WorkflowAssignment) -> None:
+    def __init__(
+        self,
+        executor: EmbeddedExecutor,
+        fiber: Fiber,
+        assignment: WorkflowAssignment,
+        told: Callable[[_Round], None],
+    ) -> None:
         self.executor = executor
+        self.told = told  # that it is over
+        self.over = False
         self.fiber = fiber
         self.assignment = assignment
         self.running: set[int] = set()
         self.attempts: dict[int, list[LocalAttempt]] = {}
         self.ended: dict[int, bytes | Failure] = {}
         self.trying: dict[int, Attempt] = {}
+        self.alarms: dict[int, Alarm] = {}  # the end of an attempt's time, or of the pause behind it
 
     def begin(self) -> None:
         for step, call in list(self.fiber.locals.items()):
@@ -53,12 +81,35 @@ class _Round:
                 self.attempts[step] = []
                 self._try(step, call)
 
+    def stop(self) -> None:
+        """Whatever becomes of it, nobody waits any more."""
+        if not self.over:
+            if self._is_live():
+                self.executor.forget(self.assignment.run_key)
+            self._end()
+
+    def _is_live(self) -> bool:
+        return self.executor.live(self.assignment.run_key) is self.fiber
+
+    def stop_if_idle(self) -> None:
+        if not self.trying:
+            self.stop()
+
+    def _end(self) -> None:
+        self.over = True
+        self.told(self)
+        for alarm in self.alarms.values():
+            alarm.cancel()
+        for attempt in self.trying.values():
+            self.executor.activities.abort(attempt)
+        self.executor.finish_held(self.fiber, self.assignment)
+
     def _try(self, step: int, call: ActivityCall[Any]) -> None:
         executor = self.executor
         number = len(self.attempts[step]) + 1
         timeout = call.definition.policy.start_to_close_timeout
         if timeout is not None:
-            executor.host.later(timeout, lambda: self._expire(step, call, number))
+            self.alarms[step] = executor.host.later(timeout, lambda: self._expire(step, call, number))
         assignment = self._assignment(step, call, number)
         # Its heartbeats need no engine: the task is held.
         attempt = Attempt(assignment, lambda assignment, attempt, progress: None)
@@ -91,8 +142,7 @@ class _Round:
     def _expire(self, step: int, call: ActivityCall[Any], number: int) -> None:
         message = f"local activity {call.definition.type!r} passed its start-to-close timeout"
         failure = Failure(message=message, exception_type="ActivityTimedOut")
-        if len(self.attempts.get(step, ())) + 1 == number:
-            self.executor.activities.abort(self.trying[step])
+        self.executor.activities.abort(self.trying[step])
         self._tried(step, call, number, failure, "start_to_close")
 
     def _tried(
@@ -105,15 +155,21 @@ class _Round:
     ) -> None:
         policy = call.definition.policy
         tries = self.attempts.get(step)
-        if tries is None or len(tries) + 1 != number or step in self.ended:
-            return  # too late: this attempt has timed out, or has ended before its time was over
+        if self.over or tries is None or len(tries) + 1 != number:
+            return  # too late: this attempt has timed out, or nobody waits for it
+        del self.trying[step]
+        if step in self.alarms:
+            self.alarms.pop(step).cancel()
+        if not self._is_live():
+            self.stop_if_idle()
+            return
         if isinstance(result, Failure):
             named = policy.non_retryable_error_types
             final = result.non_retryable or result.exception_type in named or result.exception_class in named
             if not final and (policy.max_attempts is None or number < policy.max_attempts):
                 pause = policy.backoff(number) / 1_000_000
                 tries.append(LocalAttempt(failure=result, timeout_kind=timeout_kind, backoff_seconds=pause))
-                self.executor.host.later(pause, lambda: self._try(step, call))
+                self.alarms[step] = self.executor.host.later(pause, lambda: self._try(step, call))
                 return
             tries.append(LocalAttempt(failure=result, timeout_kind=timeout_kind))
         else:
@@ -124,7 +180,9 @@ class _Round:
     def _settle(self) -> None:
         """Give ended activities to the code, lowest step first; it may ask for more of them on the way."""
         fiber = self.fiber
-        while fiber.locals and fiber.block is None and not fiber.abandoned:
+        if self.over:
+            return  # the run was closed while its code was on another thread
+        while fiber.locals and fiber.block is None and self._is_live():
             step = min(fiber.locals)
             if step not in self.ended:
                 self.begin()
@@ -138,7 +196,7 @@ class _Round:
                 fiber.settle_local(step, record, outcome)
             except Exception as error:
                 self.executor.broke(fiber, error)
-        self.executor.finish_held(fiber, self.assignment)
+        self._end()
 
     def _settle_on_thread(self, step: int, record: RecordLocalActivity, outcome: Outcome) -> None:
         def settle() -> None:

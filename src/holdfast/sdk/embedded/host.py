@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 
 from holdfast.engine.engine import Engine
 from holdfast.engine.workers import COLD, Held
-from holdfast.engine.world import World
+from holdfast.engine.world import Alarm, World
 from holdfast.kernel.event import Recorded
 from holdfast.kernel.features.workflow_task import WorkflowAssignment, shown_to
 from holdfast.kernel.values import SECOND
@@ -53,8 +53,8 @@ class EngineHost:
         else:
             self._world.spawn(_fetched(found, assignment, then), "holdfast-history")
 
-    def later(self, seconds: float, call: Callable[[], None]) -> None:
-        self._world.at(self._world.now() + round(seconds * SECOND), lambda: None if self._closed else call())
+    def later(self, seconds: float, call: Callable[[], None]) -> Alarm:
+        return self._world.at(self._world.now() + round(seconds * SECOND), lambda: None if self._closed else call())
 
     def close(self) -> None:
         self._closed = True

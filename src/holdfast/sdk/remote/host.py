@@ -122,8 +122,8 @@ class RemoteHost:
     def post(self, call: Callable[[], None]) -> None:
         self._loop.call_soon_threadsafe(call)
 
-    def later(self, seconds: float, call: Callable[[], None]) -> None:
-        self._loop.call_later(seconds, call)
+    def later(self, seconds: float, call: Callable[[], None]) -> asyncio.TimerHandle:
+        return self._loop.call_later(seconds, call)
 
     def close(self) -> None:
         self._pool.close()
@@ -166,9 +166,14 @@ class RemoteHost:
         for run_id in run_ids:
             self._over[run_id] = None
             # An attempt that came just now must have begun before it can be stopped.
-            self._loop.call_soon(self.executor.closed, run_id)
+            self._loop.call_soon(self._close, run_id)
         while len(self._over) > REMEMBERED:
             self._over.popitem(last=False)
+
+    def _close(self, run_id: str) -> None:
+        self.executor.closed(run_id)
+        for task_id in self._tasks.close(run_id):
+            self.leases.pop(task_id, None)
 
     async def _answer(self, asked: wire.Asked) -> None:
         inquiry = asked.inquiry

@@ -75,6 +75,14 @@ class Tasks:
         """The events that came with a task."""
         return self._stash.pop(task_id)
 
+    def close(self, run_id: str) -> list[str]:
+        """The run is over: its tasks that are under way, which nobody will report."""
+        ids = [id for id, shown in self._shown.items() if shown.assignment.run_id == run_id]
+        for id in ids:
+            self.lose(id)
+            del self._shown[id]
+        return ids
+
     def lose(self, task_id: str) -> None:
         shown = self._shown.get(task_id)
         if shown is not None:
