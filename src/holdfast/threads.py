@@ -33,6 +33,7 @@ class ThreadPool:
 
     CORE = 2
     PATIENCE = 2_000  # microseconds
+    AGAIN = 100_000  # until the next try to start a thread
 
     def __init__(
         self, clock: Clock, size: int, name: str, around: Callable[[], AbstractContextManager[None]] = nullcontext
@@ -62,8 +63,7 @@ class ThreadPool:
             if threads < self.CORE:
                 self._grow(1)
             elif not self._watched:
-                self._watched = True
-                self._clock.at(self._clock.now() + self.PATIENCE, self._look)
+                self._look_in(self.PATIENCE)
 
     def close(self) -> None:
         self._jobs.extend([None] * len(self._threads))
@@ -86,8 +86,17 @@ class ThreadPool:
     def _grow(self, count: int) -> None:
         for _ in range(count):
             thread = threading.Thread(target=self._work, name=f"{self._name}-{len(self._threads)}", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:  # the process may have no more for now
+                log.error("thread %s could not be started: %s", thread.name, error)
+                self._look_in(self.AGAIN)
+                return
             self._threads.append(thread)
-            thread.start()
+
+    def _look_in(self, pause: int) -> None:
+        self._watched = True
+        self._clock.at(self._clock.now() + pause, self._look)
 
     def _look(self) -> None:
         self._watched = False

@@ -8,6 +8,8 @@ from collections.abc import Awaitable, Callable
 from random import Random
 from typing import Any
 
+import pytest
+
 from holdfast.engine.world import AsyncioWorld
 from holdfast.threads import ThreadPool
 
@@ -85,6 +87,24 @@ def test_a_call_that_raises_is_answered_with_what_it_raised_and_its_thread_goes_
         before = await called(pool, threading.get_ident)
         assert isinstance(await called(pool, leave), SystemExit)
         assert await called(pool, threading.get_ident) == before
+
+    with_pool(story, size=1)
+
+
+def test_a_thread_that_cannot_be_started_is_started_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    start = threading.Thread.start
+    refused: list[threading.Thread] = []
+
+    def sometimes(thread: threading.Thread) -> None:
+        if len(refused) < 3:
+            refused.append(thread)
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    async def story(pool: ThreadPool) -> None:
+        monkeypatch.setattr(threading.Thread, "start", sometimes)
+        assert await called(pool, lambda: 1) == 1
+        assert len(refused) == 3
 
     with_pool(story, size=1)
 
