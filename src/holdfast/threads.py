@@ -151,4 +151,7 @@ class ThreadPool:
             while results:
                 done, result = results.popleft()
                 self._busy -= 1
-                done(result)
+                try:
+                    done(result)
+                except Exception as error:  # the results behind it are for others
+                    log.error("the result of a call on a thread of %s was not taken", self._name, exc_info=error)

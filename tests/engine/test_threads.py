@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable
 from random import Random
+from time import monotonic, sleep
 from typing import Any
 
 import pytest
@@ -87,6 +88,24 @@ def test_a_call_that_raises_is_answered_with_what_it_raised_and_its_thread_goes_
         before = await called(pool, threading.get_ident)
         assert isinstance(await called(pool, leave), SystemExit)
         assert await called(pool, threading.get_ident) == before
+
+    with_pool(story, size=1)
+
+
+def test_a_result_that_is_not_taken_keeps_nobody_elses_back(caplog: pytest.LogCaptureFixture) -> None:
+    def refuse(_: Any) -> None:
+        raise LookupError("no, thanks")
+
+    async def story(pool: ThreadPool) -> None:
+        pool.submit(lambda: 0, refuse)
+        later = called(pool, lambda: 1)
+        patient_until = monotonic() + PATIENT
+        while (
+            len(pool._results) < 2 and monotonic() < patient_until
+        ):  # without the loop: they are brought back together
+            sleep(0)
+        assert await later == 1
+        assert "was not taken" in caplog.text
 
     with_pool(story, size=1)
 
