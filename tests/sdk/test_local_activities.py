@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
+import weakref
 from typing import Any
 
 import pytest
@@ -339,6 +341,32 @@ async def test_nothing_is_tried_again_once_the_app_is_closed() -> None:
     for _ in range(3):
         await world.advance(3600)
     assert len(calls) == 1
+
+
+async def test_what_is_kept_for_a_local_activity_goes_with_it_not_with_its_timeout() -> None:
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    @activity(type="waits", local=True, timeout="1h")
+    async def waits() -> int:
+        begun.set()
+        await go_on.wait()
+        return 1
+
+    @workflow(type="run")
+    def run() -> int:
+        return waits.step().run()
+
+    async with memory(run, waits) as app:
+        handle = await app.start(run, "r")
+        await begun.wait()
+        (entry,) = app.engine.cache
+        fiber = weakref.ref(app.executor.live(entry.flow.current.key))
+        go_on.set()
+        assert await handle.result() == 1
+        del entry
+        await app.execute(run, "another")  # the loop may still have its hands on the last one
+        gc.collect()
+        assert fiber() is None
 
 
 async def test_nothing_is_tried_again_for_a_run_that_was_terminated() -> None:
