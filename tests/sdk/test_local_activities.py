@@ -6,6 +6,7 @@ import asyncio
 import gc
 import threading
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from holdfast import (
     spawn,
     workflow,
 )
+from holdfast.kernel.values import SECOND, Micros
 
 from .kit import StillWorld, events, eventually, evicting, memory, names, settle
 
@@ -341,6 +343,36 @@ async def test_nothing_is_tried_again_once_the_app_is_closed() -> None:
     for _ in range(3):
         await world.advance(3600)
     assert len(calls) == 1
+
+
+class ShortSighted(StillWorld):
+    """As in the real one, no alarm waits longer than a day."""
+
+    def at(self, when: Micros, call: Callable[[], None]) -> Any:
+        return super().at(min(when, self.now() + 86_400 * SECOND), call)
+
+
+async def test_a_pause_may_be_longer_than_a_day() -> None:
+    @activity(type="rare", local=True, retries=1, backoff="3d")
+    def rare() -> int:
+        calls.append(1)
+        if len(calls) == 1:
+            raise LookupError
+        return len(calls)
+
+    @workflow(type="run")
+    def run() -> int:
+        return rare()
+
+    async with memory(run, rare, world=ShortSighted) as app:
+        world: Any = app.engine.world
+        handle = await app.start(run, "r")
+        await eventually(lambda: app.executor.activities._running == {} and calls, "the first try")
+        for _ in range(2):
+            await world.advance(86_400)
+            assert len(calls) == 1
+        await world.advance(86_400)
+        assert await handle.result() == 2
 
 
 async def test_what_is_kept_for_a_local_activity_goes_with_it_not_with_its_timeout() -> None:

@@ -9,7 +9,7 @@ from holdfast.engine.workers import COLD, Held
 from holdfast.engine.world import Alarm, World
 from holdfast.kernel.event import Recorded
 from holdfast.kernel.features.workflow_task import WorkflowAssignment, shown_to
-from holdfast.kernel.values import SECOND
+from holdfast.kernel.values import SECOND, Micros
 from holdfast.sdk.executor import EmbeddedExecutor
 from holdfast.store import Now
 
@@ -54,12 +54,33 @@ class EngineHost:
             self._world.spawn(_fetched(found, assignment, then), "holdfast-history")
 
     def later(self, seconds: float, call: Callable[[], None]) -> Alarm:
-        return self._world.at(self._world.now() + round(seconds * SECOND), lambda: None if self._closed else call())
+        return _Later(
+            self._world, self._world.now() + round(seconds * SECOND), lambda: None if self._closed else call()
+        )
 
     def close(self) -> None:
         self._closed = True
         self._pool.close()
         self._workflows.close()
+
+
+class _Later:
+    """An alarm for any time: the world's own never waits longer than a day."""
+
+    def __init__(self, world: World, due: Micros, call: Callable[[], None]) -> None:
+        self._world = world
+        self._due = due
+        self._call = call
+        self._alarm = world.at(due, self._ring)
+
+    def cancel(self) -> None:
+        self._alarm.cancel()
+
+    def _ring(self) -> None:
+        if self._world.now() < self._due:
+            self._alarm = self._world.at(self._due, self._ring)
+        else:
+            self._call()
 
 
 async def _fetched(
