@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -31,6 +32,7 @@ from holdfast import (
 from holdfast.codec.values import loads
 from holdfast.kernel.values import SECOND
 from holdfast.protocol import requests as ask
+from holdfast.sdk.embedded import thread as engine_thread
 from holdfast.sdk.sync import LoopBridge
 from holdfast.store import RunFilter
 
@@ -474,7 +476,7 @@ def test_the_sync_client_can_be_opened_by_hand_and_register_later(tmp_path: Any)
 def test_a_database_that_cannot_be_opened_leaves_no_thread(tmp_path: Any) -> None:
     app = Holdfast(tmp_path / "no" / "such" / "folder.db", EVERY)
     before = threading.active_count()
-    with pytest.raises(Exception, match="open"):
+    with pytest.raises(Exception, match="does not exist"):
         app.open()
     assert threading.active_count() == before
 
@@ -534,3 +536,67 @@ def test_two_apps_on_one_file_share_the_work(tmp_path: Any) -> None:
         assert (first.is_engine, second.is_engine) == (True, False)
         assert second.execute(greet, "g", "ann") == "hello ann"
         assert first.handle(greet, "g").result() == "hello ann"
+
+
+def test_a_call_that_comes_to_the_engine_while_it_closes_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = asyncio.run_coroutine_threadsafe
+    coming, closing, posted = threading.Event(), threading.Event(), threading.Event()
+    answers: list[BaseException] = []
+
+    class LastMoment(asyncio.SelectorEventLoop):
+        def close(self) -> None:
+            closing.set()
+            posted.wait(10)
+            super().close()
+
+    def held_up(work: Any, loop: asyncio.AbstractEventLoop) -> Any:
+        if threading.current_thread() is not caller:
+            return real(work, loop)
+        coming.set()
+        closing.wait(0.2)  # an engine that closes waits for who is on the way; there is nothing to see of it
+        try:
+            return real(work, loop)
+        finally:
+            posted.set()
+
+    def call() -> None:
+        with pytest.raises(RuntimeError, match="closed before the answer came") as caught:
+            app.handle(waits, "w").result()
+        answers.append(caught.value)
+
+    monkeypatch.setattr(asyncio, "new_event_loop", LastMoment)
+    app = Holdfast(":memory:", EVERY).open()
+    app.start(waits, "w")
+    caller = threading.Thread(target=call, daemon=True)
+    monkeypatch.setattr(asyncio, "run_coroutine_threadsafe", held_up)
+    caller.start()
+    assert coming.wait(10)
+    app.close()
+    caller.join(10)
+    assert len(answers) == 1
+
+
+def test_a_call_that_does_not_end_when_it_is_told_to_is_answered_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_thread, "LEAVE", 0)
+    engine = engine_thread.EngineThread()
+    engine.start()
+    begun = threading.Event()
+    answers: list[BaseException] = []
+
+    async def stubborn() -> None:
+        begun.set()
+        while True:
+            with suppress(asyncio.CancelledError):
+                await asyncio.get_running_loop().create_future()
+
+    def call() -> None:
+        with pytest.raises(RuntimeError, match="closed before the answer came") as caught:
+            engine.run(stubborn())
+        answers.append(caught.value)
+
+    caller = threading.Thread(target=call, daemon=True)
+    caller.start()
+    assert begun.wait(10)
+    engine.stop()
+    caller.join(10)
+    assert len(answers) == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Iterator, Sequence
+from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Generic, ParamSpec, Protocol, Self, TypeVar, Unpack, overload
 
@@ -40,6 +41,9 @@ class LoopBridge:
         self._loop = loop
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
+        return self.begin(work).result()
+
+    def begin(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         if current_fiber() is not None:
             work.close()
             raise DurableCallRefused(
@@ -52,7 +56,7 @@ class LoopBridge:
         if running is self._loop:
             work.close()
             raise RuntimeError("this would wait for itself: use the async client on this event loop")
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
 
 
 class UpdateHandle(Generic[R]):

@@ -9,7 +9,7 @@ import asyncio
 import os
 import threading
 from collections.abc import Coroutine
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, Future
 from typing import Any, TypeVar
 
 from holdfast.sdk.sync import LoopBridge
@@ -25,6 +25,8 @@ class EngineThread:
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pid = 0
+        self._door = threading.Lock()  # who has passed it in time is there when everybody is told of the end
+        self._calls: set[Future[Any]] = set()  # not answered yet
 
     @property
     def mine(self) -> bool:
@@ -44,25 +46,37 @@ class EngineThread:
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
+        call = self._begin(work)
         try:
-            loop = self._loop if self.running else None
-            if loop is None:
-                raise RuntimeError("this Holdfast is not open; enter it with `with`, or call open() first")
+            return call.result()
+        except CancelledError:
+            raise RuntimeError("this Holdfast was closed before the answer came") from None
+        finally:
+            self._calls.discard(call)
+
+    def _begin(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        try:
+            loop = self._loop if self.running else None  # ahead of the door, which a forked child may find locked
+            with self._door:
+                if loop is None or self._loop is not loop:
+                    raise RuntimeError("this Holdfast is not open; enter it with `with`, or call open() first")
+                call = LoopBridge(loop).begin(work)
+                self._calls.add(call)
+                return call
         except RuntimeError:
             work.close()
             raise
-        try:
-            return LoopBridge(loop).run(work)
-        except CancelledError:
-            raise RuntimeError("this Holdfast was closed before the answer came") from None
 
     def stop(self) -> None:
-        thread, loop = self._thread, self._loop
-        self._thread = self._loop = None
+        with self._door:
+            thread, loop = self._thread, self._loop
+            self._thread = self._loop = None
         if thread is not None and loop is not None:
             asyncio.run_coroutine_threadsafe(_cancel_everything(), loop).result()
             loop.call_soon_threadsafe(loop.stop)
             thread.join()
+            for call in list(self._calls):
+                call.cancel()  # what did not end when it was told to
             loop.close()
 
 
