@@ -600,3 +600,30 @@ def test_a_call_that_does_not_end_when_it_is_told_to_is_answered_all_the_same(mo
     engine.stop()
     caller.join(10)
     assert len(answers) == 1
+
+
+async def test_an_app_that_is_cancelled_while_it_closes_frees_the_database(tmp_path: Any) -> None:
+    at_work, closing = asyncio.Event(), asyncio.Event()
+
+    @activity(type="endless")
+    async def endless() -> None:
+        at_work.set()
+        await asyncio.Event().wait()
+
+    @workflow(type="patient")
+    async def patient() -> None:
+        await endless()
+
+    async def service() -> None:
+        async with AsyncHoldfast(tmp_path / "app.db", [patient, endless], grace=300) as app:
+            await app.start(patient, "p")
+            await at_work.wait()
+            closing.set()
+
+    task = asyncio.create_task(service())
+    await closing.wait()
+    task.cancel()  # in the middle of the grace
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    async with AsyncHoldfast(tmp_path / "app.db", [patient, endless], grace=0) as again:
+        assert again.engine.holder

@@ -159,9 +159,14 @@ class AsyncHoldfast(AsyncClient):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.executor.activities.leave(self._grace)
-        await self.engine.drain()
-        await self._shut()
+        # Whoever has no patience for the grace still leaves a database that the next one can have.
+        try:
+            await self.executor.activities.leave(self._grace)
+        finally:
+            try:
+                await self.engine.drain()
+            finally:
+                await self._shut()
 
     async def _shut(self) -> None:
         self.recovery.stop()
