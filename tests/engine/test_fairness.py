@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from holdfast.engine.backlog import Backlog, Shares
 from holdfast.engine.matching import Matching
+from holdfast.kernel.decision import TaskChange
 from holdfast.kernel.task import Task
 from holdfast.kernel.values import Routing
 
@@ -89,3 +90,19 @@ def test_priority_goes_before_fairness() -> None:
     while (found := matching.next_for(lambda lane: True)) is not None:
         order.append(found[1])
     assert order == [3, 0, 1, 2, 4]
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(4, 6), st.booleans()), max_size=30))
+def test_what_closed_while_it_waited_is_as_if_it_had_never_been_there(tasks: list[tuple[str, int, bool]]) -> None:
+    matching, without = Matching(lambda: 0), Matching(lambda: 0)
+    for number, (key, priority, closes) in enumerate(tasks):
+        matching.enqueue(task(number, key, priority=priority))
+        if not closes:
+            without.enqueue(task(number, key, priority=priority))
+    for number, (_, _, closes) in enumerate(tasks):
+        if closes:
+            gone = task(number, "").id
+            matching.closed([TaskChange(gone, None, stored=True)], left=())
+    assert matching.known == without.known
+    assert [matching.next_for(lambda _: True) for _ in tasks] == [without.next_for(lambda _: True) for _ in tasks]

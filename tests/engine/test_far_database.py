@@ -12,7 +12,7 @@ from holdfast import AsyncHoldfast, wait, workflow
 from holdfast.engine import recovery
 from holdfast.engine.waking import HORIZON, Waking
 from holdfast.kernel.values import SECOND
-from holdfast.protocol.requests import PollWorkflowTask
+from holdfast.protocol.requests import ClaimWorkflowTask, PollWorkflowTask
 from holdfast.store import Unavailable
 from tests.sdk.kit import eventually
 from tests.sim.virtual import VirtualWorld, run
@@ -81,9 +81,10 @@ def test_a_poll_goes_on_to_the_next_task_when_the_one_it_was_offered_is_gone() -
     async def story() -> None:
         async with AsyncHoldfast(":memory:", [patient]) as app:
             elsewhere = app.options(queue="elsewhere")
-            gone = await elsewhere.start(patient, "gone")
+            await elsewhere.start(patient, "gone")
+            (task_id,) = [id for entry in app.engine.cache for id in entry.flow.tasks]
             await elsewhere.start(patient, "there")
-            await gone.terminate()
+            await app._engine_room.call(ClaimWorkflowTask(task_id=task_id, worker_id="another"))
             await evict(app)
             far(app.engine.store, "load", "find_all")
             poll = PollWorkflowTask(

@@ -186,3 +186,18 @@ def test_no_build_schedules_an_activity_over_a_recorded_timer() -> None:
         assert "WorkflowFailed" not in types
 
     story(tell, run_tasks=True)
+
+
+def test_what_is_gone_is_not_counted_as_waiting_though_nobody_polls_its_queue() -> None:
+    async def tell(app: AsyncHoldfast) -> None:
+        queue = ("workflow", "default", "nobody")
+        await start(app, "stays", queue="nobody")
+        for number in range(5):
+            await start(app, f"o{number}", queue="nobody")
+            await app.handle(order, f"o{number}").terminate()
+        assert len(app.engine.matching.backlog()[queue]) == 1
+        await app.handle(order, "stays").terminate()
+        assert app.engine.matching.backlog() == {}
+        assert not app.engine.matching.known
+
+    story(tell)

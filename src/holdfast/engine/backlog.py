@@ -7,7 +7,7 @@ so it neither starves nor is it starved: between two tasks of one key every othe
 
 from __future__ import annotations
 
-from heapq import heappop, heappush, heapreplace
+from heapq import heapify, heappop, heappush, heapreplace
 from typing import NamedTuple
 
 from holdfast.kernel.task import Task
@@ -113,6 +113,20 @@ class Backlog:
         taken = heappop(level.keys[key])
         self._shares.served(key, taken.weight)
         return taken.task_id, taken.workflow
+
+    def tidy(self) -> bool:
+        """Forget what no longer waits; whether anything does."""
+        for priority, level in list(self._levels.items()):
+            for key, waiting in list(level.keys.items()):
+                level.keys[key] = [one for one in waiting if one.task_id in self._known]
+                heapify(level.keys[key])
+                if not level.keys[key]:
+                    del level.keys[key]
+            level.order = [place for place in level.order if place[2] in level.keys]
+            heapify(level.order)
+            if not level.keys:
+                del self._levels[priority]
+        return bool(self._levels)
 
     def all(self) -> list[tuple[Micros, str, int]]:
         """(since when, task id, instance) of everything that waits."""

@@ -334,6 +334,8 @@ class Engine:
         roomier: Collection[Station] = ()
         if decision.tasks:
             freed = self.leases.committed(decision.tasks)
+            if self.matching.known:
+                self.matching.closed(decision.tasks, entry.flow.tasks)
             stations = self.matching.stations
             if stations.by_queue:
                 roomier = stations.committed(decision.tasks, bool(decision.closed))

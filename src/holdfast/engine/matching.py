@@ -7,13 +7,14 @@ What nobody can take now waits in a lane: the most urgent first, with fair share
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 
 from holdfast.engine.backlog import Backlog, Rank, Shares
 from holdfast.engine.leases import Queue, queue_of
 from holdfast.engine.stations import AHEAD, Ahead, Station, Stations
 from holdfast.engine.workers import Admission, Executor, Inquirer, Lane, Sessions, Waiter, lane_of
+from holdfast.kernel.decision import TaskChange
 from holdfast.kernel.state import Run
 from holdfast.kernel.task import Lease, Task
 from holdfast.kernel.values import Micros, Routing
@@ -30,7 +31,8 @@ class Matching:
         self._waiters: dict[tuple[str, str, str], dict[Waiter, None]] = {}  # by kind, namespace, queue; oldest first
         self._lanes: dict[Lane, Backlog] = {}
         self._shares: dict[Queue, Shares] = {}
-        self._known: set[str] = set()
+        self.known: set[str] = set()  # waits in a lane
+        self._gone = 0  # so many of them closed at most, and still take up room
         self._promised: dict[str, Waiter] = {}
         self._inline: dict[str, Executor] = {}
 
@@ -190,7 +192,7 @@ class Matching:
                 for executor in self.executors
             ):
                 for _, task_id, workflow in self._lanes.pop(lane).all():
-                    self._known.discard(task_id)
+                    self.known.discard(task_id)
                     found[workflow] = None
         return list(found)
 
@@ -221,28 +223,35 @@ class Matching:
         return self._promised.pop(task_id, None)
 
     def enqueue(self, task: Task) -> None:
-        if task.id in self._known:
+        if task.id in self.known:
             return
-        self._known.add(task.id)
+        self.known.add(task.id)
         lane = lane_of(task)
         backlog = self._lanes.get(lane)
         if backlog is None:
-            backlog = self._lanes[lane] = Backlog(self._shares.setdefault(queue_of(task), Shares()), self._known)
+            backlog = self._lanes[lane] = Backlog(self._shares.setdefault(queue_of(task), Shares()), self.known)
         backlog.add(task)
 
     def forget_tasks(self) -> None:
         """Tasks are for another process to hand out now; who waits for one goes on waiting."""
         self._lanes.clear()
-        self._known.clear()
+        self.known.clear()
+        self._gone = 0
 
-    @property
-    def has_tasks(self) -> bool:
-        """Whether any task waits in a lane."""
-        return bool(self._known)
+    def closed(self, changes: Iterable[TaskChange], left: Container[str]) -> None:
+        """What has closed waits no longer. Lanes that nobody polls are tidied, too: when as much is gone as waits."""
+        for change in changes:
+            task_id = change.task_id
+            if task_id in self.known and task_id not in left:
+                self.known.discard(task_id)
+                self._gone += 1
+        if self._gone > len(self.known):
+            self._gone = 0
+            self._lanes = {lane: backlog for lane, backlog in self._lanes.items() if backlog.tidy()}
 
     def knows(self, task_id: str) -> bool:
         """Whether the task waits in a lane."""
-        return task_id in self._known
+        return task_id in self.known
 
     def next_for(self, wants: Callable[[Lane], bool]) -> tuple[str, int] | None:
         """(task id, instance) of the best waiting task, taken out of its lane."""
@@ -253,7 +262,7 @@ class Matching:
         if best is None:
             return None
         task_id, workflow = self._lanes[best[1]].take()
-        self._known.discard(task_id)
+        self.known.discard(task_id)
         return task_id, workflow
 
     def _live(self) -> Iterator[Lane]:

@@ -101,7 +101,7 @@ class Serving:
         """A station has room: give it what waits in its lanes."""
         matching = self._matching
         for _ in range(sum(station.slots.values())):
-            if not matching.has_tasks or not station.open:
+            if not matching.known or not station.open:
                 return
             found = matching.next_for(lambda lane: station.takes(lane) and matching.admits(queue_of(lane)))
             if found is None:
@@ -111,7 +111,7 @@ class Serving:
     def executor(self, executor: Executor) -> None:
         """An executor has room: give it what waits in its lanes."""
         matching = self._matching
-        if not matching.has_tasks:
+        if not matching.known:
             return
 
         def wants(lane: Lane) -> bool:
