@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import AsyncHoldfast, wait, workflow
+from holdfast import AsyncHoldfast, activity, wait, workflow
 from holdfast.engine import recovery
 from holdfast.engine.waking import HORIZON, Waking
 from holdfast.kernel.values import SECOND
@@ -93,6 +93,32 @@ def test_a_poll_goes_on_to_the_next_task_when_the_one_it_was_offered_is_gone() -
             found: Any = await app._engine_room.call(poll)
             assert found is not None
             assert found.workflow_id == "there"
+
+    asyncio.run(story())
+
+
+def test_one_free_place_reads_the_instance_of_one_waiting_task_not_of_all() -> None:
+    async def story() -> None:
+        everybody_waits = asyncio.Event()
+
+        @activity(type="add one")
+        async def add_one(number: int) -> int:
+            await everybody_waits.wait()
+            return number + 1
+
+        @workflow(type="counts")
+        async def counts(number: int) -> int:
+            return await add_one(number)
+
+        async with AsyncHoldfast(":memory:", [counts, add_one], async_tasks=1, cache_bytes=1) as app:
+            handles = [await app.start(counts, f"c{number}", number) for number in range(40)]
+            await eventually(lambda: len(app.engine.matching.known) == 39)
+            far(app.engine.store, "load")
+            load, loads = app.engine.store.load, list[int]()
+            app.engine.store.load = lambda key: loads.append(key) or load(key)  # type: ignore[method-assign]
+            everybody_waits.set()
+            assert [await handle.result(timeout=30) for handle in handles] == list(range(1, 41))
+            assert len(loads) < 40 * 4  # to hand the activity out, to take its end in; and who waits looks
 
     asyncio.run(story())
 

@@ -37,6 +37,10 @@ class Loading:
         self._waiting[key] = [(message, reply, again)]
         self._begin(key)
 
+    def reads(self, key: int) -> bool:
+        """Whether the instance is being read."""
+        return key in self._waiting
+
     def outdate(self, key: int | None = None) -> None:
         """What is being read of this instance, or of any, may be older than what there is now: it is read again."""
         self._outdated.update(self._waiting if key is None else self._waiting.keys() & {key})

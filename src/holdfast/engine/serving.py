@@ -11,6 +11,7 @@ from holdfast.engine.stations import Station, queue_of
 from holdfast.engine.workers import Executor, Lane, Waiter
 from holdfast.kernel.features.lease import Offer, Release
 from holdfast.kernel.task import Task
+from holdfast.store import Unavailable
 
 if TYPE_CHECKING:
     from holdfast.engine.engine import Engine
@@ -20,6 +21,7 @@ class Serving:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._matching = engine.matching
+        self._reading = 0  # instances, for tasks that executors have room for
 
     def deliver(self, entry: Entry, assignment: Any) -> None:
         """Hand out work whose lease is on disk now."""
@@ -120,7 +122,27 @@ class Serving:
             ) and executor.has_room(lane.kind, lane.type)
 
         while (found := matching.next_for(wants)) is not None:
-            self._offer(*found)
+            if self._offer_there(executor, *found):
+                return  # it has not taken room yet; asking for more now would read the whole lane for one place
+
+    def _offer_there(self, executor: Executor, task_id: str, key: int) -> bool:
+        """Offer a task that an executor may have; whether its instance is being read first. Then that goes on later."""
+        offer = Offer(task_id=task_id)
+        later = False
+
+        def answered(_: Any, error: BaseException | None) -> None:
+            if isinstance(error, Unavailable):
+                self._engine.retry(key, offer)
+            if later:
+                self._reading -= 1
+                # Whoever ends its work asks for one more; what nobody took leaves that place to another.
+                if task_id not in executor.holding or not self._reading:
+                    self.executor(executor)
+
+        self._engine.submit(key, offer, answered)
+        later = self._engine.loading.reads(key)
+        self._reading += later
+        return later
 
     def _offer(self, task_id: str, key: int) -> None:
         self._engine.submit(key, Offer(task_id=task_id))
