@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,10 +20,12 @@ from holdfast import (
     wait,
     workflow,
 )
+from holdfast.engine.waiting import LOOKS, Waiting
 from holdfast.kernel.features.memo import UpsertMemo
 from holdfast.kernel.features.start import Start
 from holdfast.sdk.primitives import _MEMO
 from holdfast.sdk.strand import current_fiber
+from tests.sdk.kit import eventually
 
 from .slow_read import SlowRead
 
@@ -209,5 +212,35 @@ def test_an_update_that_ends_while_its_waiter_looks_is_not_missed():
             await handle.unpause()
             read.may_end.set()
             assert await waiting == "open"
+
+    asyncio.run(story())
+
+
+def test_those_who_wait_are_looked_at_once_at_a_time_however_often_another_process_commits() -> None:
+    async def story() -> None:
+        async with AsyncHoldfast(":memory:", []) as app:
+            waiting = Waiting(app.engine, lambda: app.recovery.stopped)
+            commits = asyncio.Event()
+            news: list[str] = []
+            looks = [0] * (2 * LOOKS + 1)
+
+            async def look(number: int) -> str | None:
+                looks[number] += 1
+                await commits.wait()
+                return news[0] if news else None
+
+            futures = [app.engine.world.future() for _ in looks]
+            for number, future in enumerate(futures):
+                waiting.watch(number, "news", future, str, partial(look, number))
+            for _ in range(5):
+                waiting.look_around()
+                await asyncio.sleep(0)
+            commits.set()
+            await eventually(lambda: not waiting._looking)
+            assert set(looks) == {2}  # what was committed while they looked is looked at once more
+            news.append("it is here")
+            waiting.look_around()
+            assert await asyncio.wait_for(asyncio.gather(*futures), 10) == ["it is here"] * len(looks)
+            assert not list(app.engine.watching)
 
     asyncio.run(story())

@@ -43,7 +43,7 @@ class Operations:
     def __init__(self, engine: Engine, recovery: Recovery, payloads: Payloads, written: Exporter) -> None:
         self._engine = engine
         self._access = Access(engine)
-        self._waiting = Waiting(engine)
+        self._waiting = Waiting(engine, lambda: recovery.stopped)
         self.streams = Streams(engine, self._access)
         self._written = written
         recovery.on_foreign.append(self._waiting.look_around)

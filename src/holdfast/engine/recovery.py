@@ -48,7 +48,7 @@ class Recovery:
         self._intervals: dict[str, Micros] = {}
         self._turns: dict[str, asyncio.Task[Any]] = {}
         self._going: set[str] = set()  # what is done again and again
-        self._stopped = False
+        self.stopped = False
         self._troubled: set[str] = set()  # what could not reach the database the last time
         self._up = False  # as the holder: what was on disk has been picked up
         self._term = 0  # changes when this process becomes the engine or stops being it
@@ -78,7 +78,7 @@ class Recovery:
             self._every("look anyway", LOOK_ANYWAY, self._look_anyway)
 
     def stop(self) -> None:
-        self._stopped = True
+        self.stopped = True
         self._engine.sending.stop()
         for alarm in self._alarms.values():
             alarm.cancel()
@@ -92,7 +92,7 @@ class Recovery:
 
     def _retry(self, key: int, message: Message) -> None:
         engine = self._engine
-        engine.world.at(engine.world.now() + PROBE, lambda: None if self._stopped else engine.submit(key, message))
+        engine.world.at(engine.world.now() + PROBE, lambda: None if self.stopped else engine.submit(key, message))
 
     def _reconcile(self, key: int) -> Reconcile:
         # Work that is on its way to (or from) a worker is held by nobody for a moment: only judge what is at rest.
@@ -385,13 +385,13 @@ class Recovery:
                 pause = max(pause, PROBE)
             except Exception:
                 log.exception("%s failed; it is tried again", name)
-            if not self._stopped and self._goes_on(name):
+            if not self.stopped and self._goes_on(name):
                 self._alarms[name] = engine.world.at(engine.world.now() + pause, ring)
             else:
                 self._going.discard(name)
 
         def ring() -> None:
-            if self._stopped or not self._goes_on(name):
+            if self.stopped or not self._goes_on(name):
                 self._going.discard(name)
             else:
                 self._turns[name] = engine.world.spawn(turn(), f"holdfast-{name}")

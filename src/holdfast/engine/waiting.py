@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, TypeVar
 
 from holdfast.engine.engine import Engine
@@ -14,9 +15,18 @@ from holdfast.store import StoreError
 T = TypeVar("T")
 
 
+LOOKS = 32  # at a time
+REST = 3  # times as long as those took, before the next ones: however many wait, there is room for everything else
+
+
 class Waiting:
-    def __init__(self, engine: Engine) -> None:
+    """`stopped`: whether this process has stopped to follow what others commit."""
+
+    def __init__(self, engine: Engine, stopped: Callable[[], bool]) -> None:
         self._engine = engine
+        self._stopped = stopped
+        self._looking = False
+        self._look_once_more = False
 
     def watch(
         self,
@@ -72,10 +82,32 @@ class Waiting:
 
     def look_around(self) -> None:
         """Another process committed: what somebody waits for here may have happened there."""
-        for key, topic, watcher in self._engine.watching:
-            self._engine.world.spawn(self._look(key, topic, watcher), "holdfast-watch")
+        self._look_once_more = True
+        if not self._looking:
+            self._looking = True
+            self._engine.world.spawn(self._look_at_all(), "holdfast-watch")
+
+    async def _look_at_all(self) -> None:
+        """For everybody who waits; from the beginning if another commit came meanwhile, and never twice at a time."""
+        world = self._engine.world
+        try:
+            while self._look_once_more:
+                self._look_once_more = False
+                waiting = list(self._engine.watching)
+                for first in range(0, len(waiting), LOOKS):
+                    began = world.now()
+                    await asyncio.gather(*(self._look(*one) for one in waiting[first : first + LOOKS]))
+                    rest: asyncio.Future[None] = world.future()
+                    world.at(world.now() + REST * (world.now() - began), partial(_over, rest))
+                    await rest
+                    if self._stopped():
+                        return
+        finally:
+            self._looking = False
 
     async def _look(self, key: int, topic: str, watcher: Watcher) -> None:
+        if watcher.future.done():
+            return
         try:
             found = await watcher.look()
         except StoreError:
@@ -93,5 +125,10 @@ class Waiting:
                 watcher.future.set_result(found)
 
     def _look_again(self, key: int, topic: str, watcher: Watcher) -> None:
-        if not watcher.future.done():
+        if not watcher.future.done() and not self._stopped():
             self._engine.world.spawn(self._look(key, topic, watcher), "holdfast-watch")
+
+
+def _over(rest: asyncio.Future[None]) -> None:
+    if not rest.done():
+        rest.set_result(None)
