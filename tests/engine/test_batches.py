@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from holdfast import AsyncHoldfast, activity, signal, wait, workflow
+from holdfast.codec.values import dumps
 from holdfast.kernel.decision import Decision
 from holdfast.kernel.features.activity import ScheduleActivity
+from holdfast.kernel.features.signal import Signal
 from holdfast.protocol import requests as ask
 from holdfast.store import Applied
 
@@ -185,3 +187,29 @@ def test_a_message_that_cannot_be_written_does_not_keep_its_instance_from_being_
             assert (await handle.describe()).status == "waiting"
 
     asyncio.run(asyncio.wait_for(story(), 30))
+
+
+def test_a_caller_who_chokes_on_the_answer_keeps_it_from_nobody_else(caplog: pytest.LogCaptureFixture) -> None:
+    async def story() -> None:
+        async with AsyncHoldfast(":memory:", [Listener]) as app:
+            handle = await app.start(Listener, "l", 2)
+            (key,) = [entry.flow.key for entry in app.engine.cache]
+            answered: list[str] = []
+
+            def choke(*_: object) -> None:
+                answered.append("choked")
+                raise ZeroDivisionError
+
+            def say(word: str, reply: Callable[..., None]) -> None:
+                message = Signal(
+                    name="say", arguments=dumps([word]), values=[word], request_id=None, source="test", context={}
+                )
+                app.engine.submit(key, message, reply)
+
+            with caplog.at_level(logging.CRITICAL):
+                say("a", choke)
+                say("b", lambda *_: answered.append("b"))
+                assert await handle.result(timeout=10) == ["a", "b"]
+            assert answered == ["choked", "b"]
+
+    asyncio.run(story())

@@ -318,8 +318,7 @@ class Engine:
             try:
                 self._finish(item)
             except Exception:
-                # It is on disk whatever its caller makes of the answer; the others have nothing to do with it.
-                log.exception("answering for workflow %s failed", item.entry.flow.workflow_id)
+                _say_unheard(item.entry)
         self.cache.trim()
         if self.open or self.inline.due:
             self._schedule_flush()
@@ -345,7 +344,10 @@ class Engine:
             self.serving.roomier(freed, roomier)
         for _, reply, value, _ in item.asked:
             if reply is not None:
-                reply(value, None)
+                try:
+                    reply(value, None)
+                except Exception:
+                    _say_unheard(entry)
         for send in decision.sends:
             self.sending.dispatch(send)
         for topic, news in decision.told:
@@ -365,7 +367,10 @@ class Engine:
         answers, entry.answers = entry.answers, []
         if self.holder:
             for _, reply, value, error in answers:
-                reply(value, error)
+                try:
+                    reply(value, error)
+                except Exception:
+                    _say_unheard(entry)
         self.settle(entry)
         if not self.holder:
             # The engine may have moved the instance on while the commit was on its way: what needs no write is asked anew.
@@ -452,3 +457,8 @@ class Engine:
         if run is not None:
             for executor in self.matching.executors:
                 executor.forget(run.key)
+
+
+def _say_unheard(entry: Entry) -> None:
+    """It is on disk whatever its caller makes of the answer; the others have nothing to do with it."""
+    log.exception("answering for workflow %s failed", entry.flow.workflow_id)
