@@ -244,3 +244,15 @@ def test_those_who_wait_are_looked_at_once_at_a_time_however_often_another_proce
             assert not list(app.engine.watching)
 
     asyncio.run(story())
+
+
+def test_who_gives_up_waiting_for_what_it_started_is_not_kept_on_the_list() -> None:
+    async def story() -> None:
+        async with AsyncHoldfast(":memory:", [patient]) as app:
+            execution = asyncio.ensure_future(app.execute(patient, "p"))
+            await eventually(lambda: bool(list(app.engine.watching)))
+            execution.cancel()
+            await asyncio.wait([execution])
+            await eventually(lambda: not list(app.engine.watching))
+
+    asyncio.run(story())

@@ -111,6 +111,12 @@ class Operations:
             # Its own start has just been committed, so whatever ends it comes later than this.
             look = partial(self._ended, key, workflow_id)
             self._engine.watching.watch(key, ENDED, Watcher(partial(_result, workflow_id), look, future))
+            future.add_done_callback(partial(self._left, key))
+
+    def _left(self, key: int, future: asyncio.Future[ask.Result]) -> None:
+        """Whoever has the result has been told, and is watching no more; who gave up is still on the list."""
+        if future.cancelled():
+            self._engine.watching.unwatch(key, ENDED, future)
 
     async def _follow(self, namespace: str, workflow_id: str, future: asyncio.Future[ask.Result]) -> None:
         """One that another process runs, which may have ended it by now."""
