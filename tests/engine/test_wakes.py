@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from holdfast import AsyncHoldfast, WorkflowTimedOut, sleep, workflow
+from holdfast.engine.waking import SPENT, Waking
+from holdfast.kernel.values import SECOND
+from tests.sim.virtual import VirtualWorld, run
 
 
 @workflow
@@ -25,3 +29,31 @@ def test_the_timeout_of_a_run_that_another_process_started_is_kept(tmp_path: Pat
                 await handle.result(timeout=10)
 
     asyncio.run(story())
+
+
+class Empty:
+    """The store as waking sees it."""
+
+    async def due(self, until: int, limit: int) -> list[tuple[int, int]]:
+        return []
+
+
+def test_deadlines_that_nobody_needs_any_more_are_forgotten_and_the_others_kept() -> None:
+    async def story(world: Any) -> None:
+        here: VirtualWorld = world()
+        woken: list[int] = []
+        waking = Waking(here, Empty(), woken.append)  # type: ignore[arg-type]
+        await waking.start()
+        soon = here.now() + 10 * SECOND
+        for key in range(5):
+            waking.set(key, soon + key)
+        for key in range(5, 5 * SPENT):
+            waking.set(key, soon + SECOND)
+            waking.set(key, None)
+        waking.set(7, soon)
+        waking.set(7, soon + 2 * SECOND)
+        assert len(waking._heap) <= SPENT + 20
+        await asyncio.sleep(15)
+        assert woken == [0, 1, 2, 3, 4, 7]
+
+    run(1, story)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 
 from holdfast.engine.world import Alarm, World
 from holdfast.kernel.values import SECOND, Micros
@@ -18,6 +18,7 @@ log = logging.getLogger("holdfast.engine")
 HORIZON = 3600 * SECOND
 NEAR = HORIZON + 600 * SECOND  # as far as a look ahead reaches that begins before what is decided now is on disk
 PAGE = 500
+SPENT = 1000  # deadlines that are kept though nobody needs them any more
 
 
 class Waking:
@@ -65,6 +66,10 @@ class Waking:
             # ahead, or behind one that is being answered, and is in neither.
             self._armed[key] = at
             heappush(self._heap, (at, key))
+            if len(self._heap) > 2 * len(self._armed) + SPENT:
+                # What was not needed after all would stay until it is due; and most deadlines are not needed.
+                self._heap = [(due, one) for due, one in self._heap if self._armed.get(one) == due]
+                heapify(self._heap)
             self._arm()
 
     def _arm(self) -> None:
