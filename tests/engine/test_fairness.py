@@ -106,3 +106,13 @@ def test_what_closed_while_it_waited_is_as_if_it_had_never_been_there(tasks: lis
             matching.closed([TaskChange(gone, None, stored=True)], left=())
     assert matching.known == without.known
     assert [matching.next_for(lambda _: True) for _ in tasks] == [without.next_for(lambda _: True) for _ in tasks]
+
+
+def test_what_many_keys_have_had_is_not_gone_through_for_every_task() -> None:
+    shares = Shares()
+    rebuilt = 0
+    for number in range(8000):
+        before = shares._stamps
+        shares.served(f"tenant {number % 4000}", 1)
+        rebuilt += shares._stamps is not before
+    assert rebuilt < 10

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from holdfast.kernel.task import Task
 from holdfast.kernel.values import Micros
 
-_KEEP = 1024  # stamps of idle keys, before those of the past are forgotten
+_KEEP = 1024  # stamps, before those of the past are forgotten
 
 
 class Rank(NamedTuple):
@@ -28,9 +28,10 @@ class Rank(NamedTuple):
 class Shares:
     """What each fairness key of a queue has had."""
 
-    __slots__ = ("_stamps", "_time")
+    __slots__ = ("_keep", "_stamps", "_time")
 
     def __init__(self) -> None:
+        self._keep = _KEEP
         self._time = 0.0
         self._stamps: dict[str, float] = {}
 
@@ -41,8 +42,9 @@ class Shares:
         began = self.stamp(key)
         self._time = began
         self._stamps[key] = began + 1 / weight
-        if len(self._stamps) > _KEEP:
+        if len(self._stamps) > self._keep:
             self._stamps = {key: stamp for key, stamp in self._stamps.items() if stamp > began}
+            self._keep = max(_KEEP, 2 * len(self._stamps))  # all of them may be in use: not with every task
 
 
 class _Waiting(NamedTuple):
