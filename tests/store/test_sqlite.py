@@ -19,7 +19,7 @@ import pytest
 from holdfast.kernel.features.activity import ScheduleActivity
 from holdfast.store import ALL, Applied, IncompatibleStore, StoreError, Unavailable
 from holdfast.store.sql import Migration, migrations
-from holdfast.store.sqlite import SqliteStore
+from holdfast.store.sqlite import SqliteStore, connection
 from holdfast.store.sqlite.connection import APPLICATION_ID, migrate
 from holdfast.store.sqlite.writer import Offload
 
@@ -441,3 +441,22 @@ def _started(**options: Any) -> Instance:
     instance = Instance()
     instance.start(**options)
     return instance
+
+
+def test_a_store_that_cannot_open_its_last_connection_leaves_none_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[sqlite3.Connection] = []
+
+    def connect(path: str, **options: Any) -> sqlite3.Connection:
+        if opened:
+            raise Unavailable("too many open files")
+        opened.append(real(path, **options))
+        return opened[0]
+
+    real = connection.connect
+    monkeypatch.setattr("holdfast.store.sqlite.connect", connect)
+    with pytest.raises(Unavailable, match="too many open files"):
+        SqliteStore(str(tmp_path / "app.db"), MACHINE.kinds)
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        opened[0].execute("SELECT 1")

@@ -58,7 +58,11 @@ class SqliteStore(Reading):
         # A database in memory exists in one connection only. Lists get one of their own: they may take long.
         memory = self.path == ":memory:"
         self._reader = writing if memory else connect(self.path, readers=True)
-        self._lister = writing if memory else connect(self.path, readers=True)
+        try:
+            self._lister = writing if memory else connect(self.path, readers=True)
+        except BaseException:
+            self._reader.close()
+            raise
 
     # -- writing
 
