@@ -514,7 +514,7 @@ async def test_asking_for_more_than_the_structure_allows_fails_the_run_with_the_
             side_effect(lambda: 1)
 
     async with memory(run, limits=Limits(command_batch_size=3)) as app:
-        with pytest.raises(WorkflowFailed, match="command_batch_size is 6, the limit is 3"):
+        with pytest.raises(WorkflowFailed, match="command_batch_size is 5, the limit is 3"):
             await app.execute(run, "r")
         (found,) = await app.call(ask.ListWorkflows(status="failed"))
         assert found.workflow_id == "r"

@@ -29,6 +29,7 @@ from holdfast import (
     wait,
     workflow,
 )
+from holdfast.kernel.limits import Limits
 from holdfast.protocol import commands as tell
 from holdfast.sdk.workflow import definition_of
 
@@ -398,6 +399,45 @@ async def test_waits_take_the_signals_of_a_name_in_order_early_and_late_ones(mak
         assert len(set(ids)) == 6
         assert [event.signal_wait_id for event in events(history, "SignalWaitOpened")] == ids
         assert [event.signal_wait_id for event in events(history, "SignalApplied")] == ids
+
+
+@workflow(type="waits for many")
+def waits_for_many(count: int) -> int:
+    wait("go")
+    return sum(wait("number") for _ in range(count))
+
+
+@workflow(type="handles many")
+class HandlesMany:
+    def __init__(self) -> None:
+        self.numbers: list[int] = []
+        self.may_go = False
+
+    @signal
+    def go(self) -> None:
+        self.may_go = True
+
+    @signal
+    def number(self, n: int) -> None:
+        self.numbers.append(n)
+
+    def handle(self, count: int) -> int:
+        total = 0
+        for _ in range(count):
+            wait(lambda: self.may_go and self.numbers)
+            total += self.numbers.pop()
+        return total
+
+
+@pytest.mark.parametrize("definition", [waits_for_many, HandlesMany])
+@pytest.mark.parametrize("make", APPS)
+async def test_signals_that_have_piled_up_are_no_batch_of_steps(make: Any, definition: Any) -> None:
+    async with make(definition, limits=Limits(command_batch_size=3)) as app:
+        run = await app.start(definition, "many", 10)
+        for n in range(10):
+            await run.signal("number", n)
+        await run.signal("go")
+        assert await run.result() == 45
 
 
 async def _applied(app: AsyncHoldfast, id: str, count: int) -> bool:

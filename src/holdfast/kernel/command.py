@@ -19,6 +19,11 @@ class Command(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="
     apart: ClassVar[bool] = False
     answers: ClassVar[bool] = True
 
+    @property
+    def waited(self) -> bool:
+        """Whether it says that code had waited for something, and that this has come."""
+        return False
+
 
 class StepCommand(Command, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """A durable call. `sequence` is sent by our SDK and must then be the next step of the run."""

@@ -8,7 +8,7 @@ Features therefore check everything they can refuse before they record anything.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from msgspec.structs import replace
 
@@ -44,6 +44,10 @@ def grown(entries: Sequence[T], entry: T) -> list[T]:
     return [entry]
 
 
+_Steps = tuple[Sequence[Command], dict[int, Command]]
+_NO_STEPS: Final[_Steps] = ((), {})
+
+
 class Turn:
     # Slots, not fields of a struct: they are written many times a step, and only to slots does Python write directly.
     __slots__ = (
@@ -71,6 +75,7 @@ class Turn:
         "runner",
         "runs_started",
         "sends",
+        "steps",
         "stirred",
         "told",
         "took",
@@ -113,6 +118,7 @@ class Turn:
         self.sends: Sequence[Send] = ()
         self.took: Sequence[int] = ()
         self.asked: Sequence[Command] = ()  # by the completion that is being checked
+        self.steps: _Steps = _NO_STEPS  # those of `asked`, once somebody has looked one up
         self.indexed: Sequence[tuple[bool, RunRow]] = ()
         self.runs_started: Sequence[int] = ()
         self.closed: Sequence[str] = ()
@@ -151,13 +157,16 @@ class Turn:
 
     def asks(self, step: int) -> Command | None:
         """The command of the completion being checked that takes this step, which the run has not reached yet."""
-        reached = self.run.step
-        for command in self.asked:
-            if isinstance(command, StepCommand) and (command.sequence is None or command.sequence > reached):
-                reached += 1
-                if reached == step:
-                    return command
-        return None
+        asked, steps = self.steps
+        if asked is not self.asked:  # a table, since every one of thousands may be looked up
+            steps = {}
+            self.steps = self.asked, steps
+            reached = self.run.step
+            for command in self.asked:
+                if isinstance(command, StepCommand) and (command.sequence is None or command.sequence > reached):
+                    reached += 1
+                    steps[reached] = command
+        return steps.get(step)
 
     def task(self, id: str) -> Task | None:
         """A task of this instance, born or not."""

@@ -10,9 +10,10 @@ from msgspec.structs import replace
 from holdfast.kernel.command import Command
 from holdfast.kernel.features.activity import RetryPolicy, ScheduleActivity
 from holdfast.kernel.features.close import CompleteWorkflow, FailWorkflow, WorkflowFailed
+from holdfast.kernel.features.condition import OpenConditionWait
 from holdfast.kernel.features.continue_as_new import ContinueAsNew
 from holdfast.kernel.features.side_effect import RecordSideEffect
-from holdfast.kernel.features.timer import StartTimer
+from holdfast.kernel.features.timer import CancelTimer, StartTimer
 from holdfast.kernel.features.version import RecordVersionMarker
 from holdfast.kernel.features.workflow_task import WAITING_FOR_HISTORY, CompleteWorkflowTask, FailWorkflowTask
 from holdfast.kernel.limits import Limits
@@ -22,6 +23,7 @@ from holdfast.kernel.values import SECOND
 from ..given import WORKER, Flow, given, instant, names, refold, running, snapshot, vars_of
 
 SIDE = RecordSideEffect(result=b"x")
+HELD = OpenConditionWait(satisfied=True)
 BLOCKED = Block(message="diverged", replay_blocked=True, reason="history_shape_mismatch", fingerprint="f1")
 
 
@@ -315,6 +317,7 @@ def test_failing_needs_the_lease() -> None:
     ("limits", "commands", "kind", "value"),
     [
         (Limits(command_batch_size=2), [SIDE, SIDE, SIDE], "command_batch_size", 3),
+        (Limits(command_batch_size=2), [HELD, SIDE, SIDE, SIDE, HELD], "command_batch_size", 3),
         (Limits(history_length=4), [SIDE, SIDE, SIDE], "history_length", 5),
         (
             Limits(pending_activity_count=1),
@@ -349,6 +352,8 @@ def test_a_completion_over_a_structural_limit_fails_the_run_and_applies_nothing(
     [
         (Limits(command_batch_size=3), [SIDE, SIDE, SIDE]),
         (Limits(command_batch_size=0), [SIDE, SIDE, SIDE]),
+        (Limits(command_batch_size=2), [SIDE, SIDE, HELD, SIDE, SIDE, HELD, HELD, HELD]),
+        (Limits(command_batch_size=1), [StartTimer(delay_seconds=9), CancelTimer(step=1)]),
         (Limits(history_length=5), [SIDE, SIDE, SIDE]),
         (Limits(pending_activity_count=1), [ScheduleActivity(activity_type="a")]),
         (Limits(pending_timer_count=1), [StartTimer(delay_seconds=1)]),

@@ -32,13 +32,25 @@ class OpenConditionWait(StepCommand, frozen=True, kw_only=True, omit_defaults=Tr
     satisfied: bool = False  # the predicate was true when the wait was reached
     parallel_group_path: list[GroupEntry] = []
 
+    @property
+    def waited(self) -> bool:
+        return self.satisfied
+
 
 class SatisfyConditionWait(Command, frozen=True, kw_only=True, omit_defaults=True, tag="satisfy_condition_wait"):
     step: int
 
+    @property
+    def waited(self) -> bool:
+        return True
+
 
 class TimeOutConditionWait(Command, frozen=True, kw_only=True, omit_defaults=True, tag="time_out_condition_wait"):
     step: int
+
+    @property
+    def waited(self) -> bool:
+        return True
 
 
 class CancelConditionWait(Command, frozen=True, kw_only=True, omit_defaults=True, tag="cancel_condition_wait"):

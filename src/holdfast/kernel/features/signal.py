@@ -52,6 +52,10 @@ class ApplySignal(Command, frozen=True, kw_only=True, omit_defaults=True, tag="a
     signal_id: str
     value: bytes | None = None
 
+    @property
+    def waited(self) -> bool:
+        return True
+
 
 class CancelSignalWait(Command, frozen=True, kw_only=True, omit_defaults=True, tag="cancel_signal_wait"):
     """The code no longer waits for this signal."""

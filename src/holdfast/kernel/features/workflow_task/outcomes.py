@@ -255,6 +255,18 @@ def limits(turn: Turn, commands: list[Command]) -> Breach | None:
     count = len(commands)
     if count <= bounds.command_batch_size and turn.run.length + count <= bounds.history_length:
         return None
-    return over_count("command_batch_size", count, bounds.command_batch_size) or over_count(
+    return over_count("command_batch_size", _in_one_go(commands), bounds.command_batch_size) or over_count(
         "history_length", turn.run.length + count, bounds.history_length
     )
+
+
+def _in_one_go(commands: list[Command]) -> int:
+    """The most steps that code took without waiting. How often a wait ends at once is up to others: signals pile up."""
+    most = steps = 0
+    for command in commands:
+        if command.waited:
+            steps = 0
+        elif isinstance(command, StepCommand):
+            steps += 1
+            most = max(most, steps)
+    return most
