@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
+import subprocess
+import sys
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -17,6 +20,7 @@ import pytest
 from holdfast import (
     AsyncHoldfast,
     DefinitionError,
+    Holdfast,
     NotInWorkflow,
     Types,
     WorkflowFailed,
@@ -24,8 +28,10 @@ from holdfast import (
     continue_as_new,
     info,
     sleep,
+    spawn,
     workflow,
 )
+from holdfast.sdk.strand import current_fiber
 
 from .kit import blocked, events, eventually, evicting, memory, names
 
@@ -286,6 +292,101 @@ async def test_code_that_wants_to_end_the_process_only_fails_its_run(how: str) -
     async with memory(leaves, leaves_later) as app:
         with pytest.raises(WorkflowFailed, match="SystemExit"):
             await app.execute(leaves if how == "def" else leaves_later, "l")
+
+
+@dataclass
+class Trap:
+    kind: str
+
+    def __post_init__(self) -> None:
+        if self.kind != "none" and current_fiber() is not None:
+            raise {"interrupt": KeyboardInterrupt, "exit": SystemExit}[self.kind]
+
+
+@workflow(unchecked=True)
+def interrupts() -> None:
+    raise KeyboardInterrupt
+
+
+@workflow(unchecked=True)
+def interrupts_in_a_branch() -> None:
+    spawn(interrupts.definition.entry).join()
+
+
+@workflow(unchecked=True)
+async def interrupts_later() -> None:
+    await asyncio.sleep(0)
+    raise KeyboardInterrupt
+
+
+@workflow(unchecked=True)
+def trapped(trap: Trap) -> str:
+    return trap.kind
+
+
+@pytest.mark.parametrize(
+    ("target", "given", "kind"),
+    [
+        (interrupts, (), "KeyboardInterrupt"),
+        (interrupts_in_a_branch, (), "KeyboardInterrupt"),
+        (interrupts_later, (), "KeyboardInterrupt"),
+        (trapped, (Trap("interrupt"),), "KeyboardInterrupt"),
+        (trapped, (Trap("exit"),), "SystemExit"),
+    ],
+)
+async def test_code_that_would_end_the_thread_of_the_engine_fails_its_task_and_nothing_else(
+    target: Any, given: Any, kind: str
+) -> None:
+    with Holdfast(":memory:", [target, trapped]) as app:
+        app.start(target, "l", *given)
+        found = await eventually(lambda: next((t.task.block for t in app.describe("l").tasks if t.task.block), None))
+        assert (found.type, found.reason) == (kind, "workflow_raised_exit")
+        assert found.message.startswith(f"workflow code raised {kind}, but ")
+        assert app.describe("l").status == "pending"
+        assert app.execute(trapped, "other", Trap("none")) == "none"
+
+
+async def test_the_same_on_the_thread_that_slow_workflows_have() -> None:
+    async with memory(interrupts, trapped) as app:
+        app.executor._slow |= {"interrupts", "trapped"}
+        run = await app.start(interrupts, "l")
+
+        async def failed() -> bool:
+            return any(task.task.block is not None for task in (await run.describe()).tasks)
+
+        await eventually(failed)
+        assert await app.execute(trapped, "other", Trap("none")) == "none"
+
+
+IN_THE_MAIN_THREAD = """
+import asyncio, os
+from holdfast import AsyncHoldfast, workflow
+
+@workflow(unchecked=True)
+def interrupts() -> None:
+    raise KeyboardInterrupt
+
+async def main() -> None:
+    async with AsyncHoldfast(":memory:", [interrupts]) as app:
+        run = await app.start(interrupts, "l")
+        while not any(task.task.block for task in (await run.describe()).tasks):
+            await asyncio.sleep(0.002)
+        print("its task failed")
+
+asyncio.run(main())
+try:
+    asyncio.new_event_loop().run_until_complete(main())
+except KeyboardInterrupt:
+    print("the process was interrupted", flush=True)
+    os._exit(0)
+"""
+
+
+def test_in_the_main_thread_an_interrupt_is_for_the_process_if_nobody_looks_after_the_signal() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", IN_THE_MAIN_THREAD], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ended.stdout.splitlines() == ["its task failed", "the process was interrupted"], ended.stderr
 
 
 # -- what is refused at declaration

@@ -24,6 +24,7 @@ from holdfast.sdk.activity import in_async_code
 from holdfast.sdk.cancellation import Cancelled, was_requested
 from holdfast.sdk.durations import Duration, to_seconds
 from holdfast.sdk.errors import ContinueAsNewRequested, DefinitionError, Evicted, NonDeterminismError, NotInWorkflow
+from holdfast.sdk.exits import for_the_process
 from holdfast.sdk.fiber import Fiber
 from holdfast.sdk.loop import WorkflowLoop
 from holdfast.sdk.members import Handlers, Signal
@@ -149,6 +150,9 @@ class WorkflowDefinition:
                 )
             )
             return
+        except (KeyboardInterrupt, SystemExit) as error:
+            _keep_running(fiber, error)
+            return
         if self.is_async:
             self._start_async(fiber, args, kwargs)
         else:
@@ -165,7 +169,11 @@ class WorkflowDefinition:
         return returned.done(result) if isinstance(result, returned.UNDONE) else result
 
     async def _entered(self, fiber: Fiber, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        return await returned.awaited(await self._enter(fiber, args, kwargs))
+        try:
+            return await returned.awaited(await self._enter(fiber, args, kwargs))
+        except KeyboardInterrupt as error:
+            _keep_running(fiber, error)
+            raise Evicted from None  # as itself it would leave the run's event loop, and end the one below it
 
     def _start_async(self, fiber: Fiber, args: list[Any], kwargs: dict[str, Any]) -> None:
         loop = WorkflowLoop(fiber)
@@ -190,8 +198,8 @@ class WorkflowDefinition:
         except Cancelled as error:
             fiber.fatal = error
             fiber.closing = CancelWorkflow() if was_requested(fiber) else _failed(fiber, error)
-        except KeyboardInterrupt:
-            raise  # meant for the process; the code runs again after a restart
+        except KeyboardInterrupt as error:
+            _keep_running(fiber, error)
         except NonDeterminismError as error:
             fiber.park(Block(message=str(error), type=type(error).__name__))  # the code's fault, not the run's
         except BaseException as error:
@@ -205,6 +213,18 @@ class WorkflowDefinition:
             workflow_type=definition.type,
             definition=definition.snapshot,
         )
+
+
+def _keep_running(fiber: Fiber, error: BaseException) -> None:
+    """Code has raised what ends a process, or a thread: it fails its task instead."""
+    if for_the_process(error):
+        raise error  # the code runs again after a restart
+    kind = type(error).__name__
+    fiber.block = Block(
+        message=f"workflow code raised {kind}, but does not decide when its process ends; raise another exception",
+        type=kind,
+        reason="workflow_raised_exit",
+    )
 
 
 def _failed(fiber: Fiber, error: BaseException) -> FailWorkflow:
