@@ -12,6 +12,7 @@ from decimal import Decimal
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Generic, Literal, NamedTuple, NewType, NotRequired, Optional, TypedDict, TypeVar
 from uuid import UUID
+from zoneinfo import ZoneInfo
 
 import msgspec
 import pydantic
@@ -205,6 +206,7 @@ class Unknown:
 
 UID = UUID("12345678-1234-5678-1234-567812345678")
 EAST = timezone(timedelta(hours=5, minutes=30))
+ODD = timezone(timedelta(hours=23, minutes=59, seconds=30))
 WHEN = datetime(2026, 11, 15, 10, 30, 0, 123456, tzinfo=EAST)
 ORDER = Order(UID, WHEN, Decimal("19.90"), [Line("a", 2)], Colour.BLUE, b"\x00\xff")
 MODEL = Model(name="n", at=WHEN, tags={"b", "a"}, raw=b"\xff")
@@ -340,6 +342,34 @@ def test_times_come_back_to_the_microsecond(moment, span):
     span = max(span, timedelta(days=-90_000))
     assert loads(dumps(moment), datetime) == moment
     assert loads(dumps(span), timedelta) == span
+
+
+NEARLY_A_DAY = timedelta(hours=23, minutes=59)
+
+
+@given(st.datetimes(), st.timedeltas(-NEARLY_A_DAY, NEARLY_A_DAY))
+def test_every_offset_comes_back_as_the_same_moment_of_the_same_day(moment, offset):
+    moment = moment.replace(tzinfo=timezone(offset))
+    back = loads(dumps(moment), datetime)
+    assert back == moment
+    assert back.date() == moment.date()
+    # Python compares times of day by whole seconds of their offsets.
+    of_day = moment.time().replace(tzinfo=timezone(timedelta(seconds=offset // timedelta(seconds=1))))
+    assert loads(dumps(of_day), time) == of_day
+
+
+def test_local_mean_time_is_rounded_to_the_offsets_that_readers_know():
+    amsterdam = ZoneInfo("Europe/Amsterdam")  # 19 minutes and 32 seconds from UTC, until 1937
+    assert dumps(datetime(1930, 1, 1, tzinfo=amsterdam)) == dumps("1930-01-01T00:00:28+00:20")
+    assert dumps(datetime(1930, 1, 1, 23, 59, 50, tzinfo=amsterdam)) == dumps("1930-01-01T23:59:18+00:19")
+    assert dumps(datetime(2030, 1, 1, tzinfo=amsterdam)) == dumps("2030-01-01T00:00:00+01:00")
+
+
+@pytest.mark.parametrize("value", [datetime(1, 1, 1, tzinfo=ODD), time(0, tzinfo=ODD)])
+def test_an_offset_that_no_minute_is_near_enough_to_is_refused(value):
+    error = refusal(lambda: dumps([value]))
+    assert (error.reason, error.path) == ("unsupported_value_type", "$[0]")
+    assert "send it in UTC" in error.problem
 
 
 def test_a_union_takes_the_first_member_that_fits_in_the_order_written():

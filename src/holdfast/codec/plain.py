@@ -8,7 +8,8 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from datetime import date, datetime, time, timedelta
+from contextlib import suppress
+from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from enum import Enum
 from typing import Any, Final, cast
@@ -17,6 +18,7 @@ from uuid import UUID
 from msgspec import UNSET, Struct
 
 from holdfast.codec import avro
+from holdfast.codec.errors import PayloadError
 from holdfast.codec.native import is_pydantic_model
 
 Plain = Callable[[Any], object]
@@ -102,6 +104,35 @@ def _mapped(mapping: Mapping[object, object]) -> dict[object, object]:
     return dict(mapping)
 
 
+def _moment(moment: datetime) -> str:
+    offset = moment.utcoffset()
+    return datetime.isoformat(moment if not offset or not offset % _MINUTE else _to_the_minute(moment, offset))
+
+
+def _time_of_day(moment: time) -> str:
+    offset = moment.utcoffset()
+    if offset and offset % _MINUTE:
+        moment = _to_the_minute(datetime.combine(date(2000, 1, 1), moment), offset).timetz()
+    return time.isoformat(moment)
+
+
+def _to_the_minute(moment: datetime, offset: timedelta) -> datetime:
+    """The same moment of the same day under an offset of whole minutes: readers know no other (RFC 3339).
+
+    Zones had other ones while they kept local mean time.
+    """
+    local = moment.replace(tzinfo=None)
+    past = offset % _MINUTE
+    for shift in (_MINUTE - past, -past):
+        with suppress(OverflowError, ValueError):
+            shifted = (local + shift).replace(tzinfo=timezone(offset + shift))
+            if shifted.date() == local.date():
+                return shifted
+    problem = f"{moment} is {offset} from UTC, and offsets travel in whole minutes; send it in UTC"
+    raise PayloadError("unsupported_value_type", problem)
+
+
+_MINUTE: Final = timedelta(minutes=1)
 _SORTABLE: Final = frozenset({int, float, str, bytes, date, UUID, Decimal})
 
 # In this order: a datetime is a date, a bool an int.
@@ -113,9 +144,9 @@ _BASES: Final[dict[type[Any], Plain]] = {
     bytes: bytes,
     bytearray: bytes,
     memoryview: bytes,
-    datetime: datetime.isoformat,
+    datetime: _moment,
     date: date.isoformat,
-    time: time.isoformat,
+    time: _time_of_day,
     timedelta: timedelta.total_seconds,
     UUID: str,
     Decimal: str,
