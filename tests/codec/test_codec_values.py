@@ -372,6 +372,26 @@ def test_an_offset_that_no_minute_is_near_enough_to_is_refused(value):
     assert "send it in UTC" in error.problem
 
 
+@dataclass(eq=False)
+class Friends:
+    names: set[Any]
+
+
+def test_sets_in_sets_are_put_in_order_once():
+    value: Any = "core"
+    plain: Any = "core"
+    for _ in range(60):  # twice the work for each would not end
+        value = frozenset({value, "z"})
+        plain = ["z", plain] if isinstance(plain, list) else [plain, "z"]
+    assert loads(dumps(value)) == plain
+
+
+def test_a_set_that_holds_itself_is_refused():
+    mine = Friends(set())
+    mine.names.add(mine)
+    assert refusal(dumps, mine).reason == "nesting_too_deep"
+
+
 def test_a_union_takes_the_first_member_that_fits_in_the_order_written():
     blob = dumps(WHEN)
     assert loads(blob, datetime | str) == WHEN

@@ -93,11 +93,12 @@ def _ordered(items: Iterable[object]) -> list[object]:
     kinds = {type(item) for item in items}
     if len(kinds) == 1 and kinds <= _SORTABLE:
         return sorted(cast(Iterable[Any], items))
-    return sorted(items, key=_encoded)
-
-
-def _encoded(value: object) -> bytes:
-    return avro.encode(value, plain)
+    try:
+        blobs = sorted(avro.encode(item, plain) for item in items)
+    except RecursionError:
+        raise PayloadError("nesting_too_deep", "too many sets in sets; is it cyclic? Send it flat") from None
+    # Handed on as plain values: what they hold is in order, and need not be put there again by whoever holds this set.
+    return [avro.decode(blob) for blob in blobs]
 
 
 def _mapped(mapping: Mapping[object, object]) -> dict[object, object]:
