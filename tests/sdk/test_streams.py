@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,11 @@ from holdfast import (
     wait,
     workflow,
 )
+from holdfast.engine.watching import ENDED, Watcher, Watching
 from holdfast.protocol.streams import CloseStream
 
 from ..server.kit import TOKEN, serving
-from .kit import evicting, memory
+from .kit import PATIENCE, StillWorld, eventually, evicting, memory
 
 go = Signal[int]("go")
 
@@ -78,6 +80,40 @@ async def test_a_reader_gets_items_while_the_run_goes_on() -> None:
             assert await anext(reading) == n
         await handle.signal(go, -1)
         assert [item async for item in reading] == []
+
+
+async def test_who_waits_behind_a_reader_hears_of_the_end_too() -> None:
+    async with memory(listens, world=StillWorld) as app:  # where no reader looks again by itself
+        handle = await app.start(listens, "l-1")
+
+        def watchers() -> int:
+            return sum(topic == ENDED for _, topic, _ in app.engine.watching)
+
+        async def read() -> list[Any]:
+            return [item async for item in handle.stream("out")]
+
+        waiting: list[asyncio.Task[Any]] = []
+        for wait_for_it in (read, handle.result, read, handle.result):
+            waiting.append(asyncio.create_task(wait_for_it()))
+            await eventually(lambda: watchers() == len(waiting))
+        await handle.signal(go, -1)
+        assert await asyncio.wait_for(asyncio.gather(*waiting), PATIENCE) == [[], None, [], None]
+
+
+async def test_a_watcher_that_fails_keeps_nobody_from_the_news() -> None:
+    def fails(news: str) -> None:
+        raise ValueError(news)
+
+    async def look() -> None: ...
+
+    watching = Watching()
+    futures: list[asyncio.Future[Any]] = [asyncio.get_running_loop().create_future() for _ in range(3)]
+    for answer, future in zip((str.upper, fails, str.title), futures, strict=True):
+        watching.watch(1, ENDED, Watcher(answer, look, future))
+    watching.tell(1, ENDED, "it ended")
+    assert [futures[0].result(), futures[2].result()] == ["IT ENDED", "It Ended"]
+    with pytest.raises(ValueError, match="it ended"):
+        futures[1].result()
 
 
 async def test_a_stream_that_ended_badly_raises_behind_its_last_item() -> None:

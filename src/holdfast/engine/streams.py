@@ -276,12 +276,12 @@ class _Watched:
         key = await self._engine.key_of(self._row.namespace + STREAMS, self._id)
         self._watches = [(self._row.workflow, ENDED), *([] if key is None else [(key, NEWS)])]
         for watch in self._watches:
-            self._engine.watching.watch(*watch, Watcher(self._tell, self._look, self._news))
+            self._engine.watching.watch(*watch, Watcher(_answer, self._look, self._news))
 
     async def until(self, deadline: Micros) -> None:
         world = self._engine.world
         soon = LOOK if len(self._watches) == 1 else LOOK_ANYWAY
-        alarm = world.at(min(deadline, world.now() + soon), lambda: self._tell(None))
+        alarm = world.at(min(deadline, world.now() + soon), self._tell)
         try:
             await self._news
         finally:
@@ -291,13 +291,17 @@ class _Watched:
         for watch in self._watches:
             self._engine.watching.unwatch(*watch, self._news)
 
-    def _tell(self, _: Any) -> None:
+    def _tell(self) -> None:
         if not self._news.done():
             self._news.set_result(None)
 
     async def _look(self) -> bool:
         """Another process committed something: what it was is found out by looking."""
         return True
+
+
+def _answer(_: Any) -> None:
+    """What the news are, a reader finds out by looking."""
 
 
 def expired(stream: Stream, now: Micros) -> bool:

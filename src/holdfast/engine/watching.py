@@ -32,8 +32,14 @@ class Watching:
 
     def tell(self, key: int, topic: str, news: Any) -> None:
         for watcher in self._watchers.pop((key, topic), ()):
-            if not watcher.future.done():
-                watcher.future.set_result(watcher.answer(news))
+            if watcher.future.done():
+                continue
+            try:
+                answer = watcher.answer(news)
+            except Exception as error:  # is told to whom it concerns: the others get the news
+                watcher.future.set_exception(error)
+            else:
+                watcher.future.set_result(answer)
 
     def watch(self, key: int, topic: str, watcher: Watcher) -> None:
         self._watchers.setdefault((key, topic), []).append(watcher)
