@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import re
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
-from holdfast import AsyncHoldfast, Signal, WorkflowFailed, activity, workflow
+from holdfast import (
+    AsyncHoldfast,
+    Signal,
+    WorkflowFailed,
+    activity,
+    background,
+    child,
+    continue_as_new,
+    gather,
+    signal,
+    sleep,
+    wait,
+    workflow,
+)
 
-from .kit import eventually, memory
+from .kit import PATIENCE, eventually, evicting, memory, names
 
 
 @dataclass
@@ -64,6 +79,94 @@ async def test_arguments_that_do_not_fit_are_refused_by_the_caller(args: tuple[A
         go = Signal[int]("go")
         with pytest.raises(TypeError, match=r"ship\(\): argument 'order'"):
             await app.signal_with_start(ship, "s", [3], go, 1)  # type: ignore[arg-type]
+
+
+@workflow(type="told")
+class Told:
+    paid = Signal[int]()
+    order: Order | None = None
+
+    @signal
+    def put(self, order: Order) -> None:
+        self.order = order
+
+    def handle(self) -> int:
+        wait(lambda: self.order)
+        return wait(Told.paid)
+
+
+def in_background(order: Order) -> int:
+    return order.cents
+
+
+def _tell(name: str, value: Any) -> Any:
+    def told() -> int:
+        handle = child.start(Told)
+        getattr(handle, name)(value)
+        return handle.join()
+
+    return told
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: ship(3), r"ship\(\): argument 'order'"),
+        (lambda: ship.options(retries=1)(3), r"ship\(\): argument 'order'"),
+        (lambda: child(Ship, 3), r"Ship.handle\(\): argument 'order'"),
+        (lambda: child.start(Ship, 3).join(), r"Ship.handle\(\): argument 'order'"),
+        (lambda: gather([ship.step(Order(1)), ship.step(3)]), r"ship\(\): argument 'order'"),
+        (lambda: background(in_background, 3), r"in_background\(\): argument 'order'"),
+        (lambda: continue_as_new(ship, 3), r"ship\(\): argument 'order'"),
+        (_tell("put", 3), r"signal 'put': argument 'order'"),
+        (_tell("paid", "much"), r"signal 'paid': Expected `int`, got `str`"),
+        (lambda: child.start(Told).signal(Told.put, 3), r"signal 'put': argument 'order'"),
+        (lambda: child.start(Told).signal("put", 3), r"signal 'put': argument 'order'"),
+    ],
+)
+@pytest.mark.parametrize("app", [memory, evicting])
+async def test_arguments_that_do_not_fit_are_refused_in_workflow_code(app: Any, call: Any, said: str) -> None:
+    @workflow(type="slips")
+    def slips() -> str:
+        try:
+            call()
+        except TypeError as error:
+            problem = str(error)
+        sleep("1ms")
+        return problem
+
+    async with app(ship, Ship, Told, slips) as holdfast:
+        assert re.match(said, await asyncio.wait_for(holdfast.execute(slips, "s"), PATIENCE))
+        asked = names(await holdfast.history("s"))
+        assert not {"ActivityScheduled", "ChildSignalSent", "WorkflowContinuedAsNew"} & set(asked)
+        assert ("ChildWorkflowScheduled" in asked) == ("signal" in said)
+
+
+async def test_what_fits_reaches_children() -> None:
+    @workflow(type="speaks")
+    def speaks() -> int:
+        told = child.start(Told)
+        told.put({"cents": 1})
+        told.signal(Told.paid, 2)
+        unchecked = child.start("told")  # known by its name alone
+        unchecked.signal("put", {"cents": 1})
+        unchecked.signal("paid", 4)
+        return told.join() + unchecked.join() + background(in_background, Order(8)) + ship({"cents": 16})  # type: ignore[arg-type]
+
+    async with memory(Told, ship, speaks) as app:
+        assert await asyncio.wait_for(app.execute(speaks, "s"), PATIENCE) == 30
+
+
+async def test_a_schedule_takes_only_arguments_that_fit() -> None:
+    async with memory(ship) as app:
+        daily = app.schedules.options(cron="@daily")
+        for call in (daily.create, daily.ensure):
+            with pytest.raises(TypeError, match=r"ship\(\): argument 'order'"):
+                await call(ship, "daily", 3)  # type: ignore[arg-type]
+        assert await app.schedules.list() == []
+        handle = await daily.create(ship, "daily", Order(1))
+        with pytest.raises(TypeError, match=r"ship\(\): argument 'order'"):
+            await handle.change_workflow(ship, 3)  # type: ignore[arg-type]
 
 
 async def test_an_id_that_was_forgotten_is_missed() -> None:

@@ -45,7 +45,7 @@ class BackgroundCall(ChildCall[R]):
     def __init__(self, fn: Callable[..., R], args: Any, kwargs: Any) -> None:
         reference = _reference(fn)
         self.signature = Signature(fn)
-        super().__init__(run_in_background, (reference, self.signature.pack(args, kwargs)), {}, {})
+        super().__init__(run_in_background, (reference, self.signature.pack_fitting(args, kwargs)), {}, {})
 
     def finish(self, fiber: Fiber, outcome: Any) -> R:
         blob = getattr(outcome, "blob", None)

@@ -10,8 +10,9 @@ import asyncio
 from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from copy import copy
-from typing import Any, Generic, Literal, ParamSpec, TypedDict, TypeVar, Unpack, overload
+from typing import Any, Generic, Literal, ParamSpec, TypedDict, TypeVar, Unpack, cast, overload
 
+from holdfast.codec.errors import PayloadError
 from holdfast.codec.values import dumps, loads
 from holdfast.kernel.command import Command
 from holdfast.kernel.event import Recorded
@@ -30,7 +31,7 @@ from holdfast.sdk.members import Signal, SignalMethod
 from holdfast.sdk.primitives import Immediate
 from holdfast.sdk.step import Call, Step
 from holdfast.sdk.strand import Strand, current_fiber, current_strand
-from holdfast.sdk.talk import outbox
+from holdfast.sdk.talk import outbox, plain_value, typed
 from holdfast.sdk.workflow import Entry, WorkflowDefinition, WorkflowFn, definition_of
 
 P = ParamSpec("P")
@@ -68,7 +69,7 @@ class ChildCall(Call[R]):
         self.detail = self.type
         self.name = f"child {self.type}"
         self.group: list[GroupEntry] = []
-        self.arguments = dumps(list(args)) if definition is None else definition.signature.pack(args, kwargs)
+        self.arguments = dumps(list(args)) if definition is None else definition.signature.pack_fitting(args, kwargs)
 
     def command(self, step: int) -> Command:
         o = self.options
@@ -263,9 +264,11 @@ class ChildHandle(Generic[R]):
     def signal(self, signal: str, /, *args: Any) -> None: ...
     def signal(self, signal: Any, /, *args: Any, **kwargs: Any) -> None:
         """Tell the child something, exactly once. Also allowed in an update handler."""
-        name, arguments, named = packed(signal, args, kwargs)
+        member = self._declared().get(signal, signal) if isinstance(signal, str) else signal
+        name, arguments, named = packed(member, args, kwargs)
         if named is not None:
             raise TypeError("a signal given by name takes positional arguments only")
+        _refuse_unfit(member, arguments)
         if outbox(self._fiber, self.call_id, name, arguments):
             return
         self._fiber.immediate(
@@ -273,13 +276,17 @@ class ChildHandle(Generic[R]):
             lambda step: SignalChild(sequence=step, child_call_id=self.call_id, signal_name=name, arguments=arguments),
         )
 
+    def _declared(self) -> dict[str, SignalMethod[Any, Any] | Signal[Any]]:
+        """The signals of a child whose class or function is known here."""
+        definition = self._fiber.part(Family).definitions.get(self._step)
+        return {} if definition is None else {**definition.handlers.signals, **definition.handlers.channels}
+
     def __getattr__(self, name: str) -> Callable[..., None]:
         """`handle.approved_by("Taylor")` signals `approved-by` or `approved_by`, whichever the child declares."""
         definition = None if name.startswith("_") else self._fiber.part(Family).definitions.get(self._step)
         if definition is None:
             raise AttributeError(name)
-        handlers = definition.handlers
-        declared = {**handlers.signals, **handlers.channels}
+        declared = self._declared()
         for candidate in (name, name.replace("_", "-")):
             if candidate in declared:
                 return lambda *args: self.signal(candidate, *args)
@@ -287,6 +294,20 @@ class ChildHandle(Generic[R]):
 
     def __repr__(self) -> str:
         return f"<child {self.call_id}>"
+
+
+def _refuse_unfit(member: Any, arguments: bytes | None) -> None:
+    """A signal that the child's code could never read is the sender's mistake, before it is sent."""
+    try:
+        match member:
+            case SignalMethod():
+                member.unpack(arguments)
+            case Signal():
+                typed(plain_value(arguments), cast(Signal[Any], member).type)
+            case _:
+                pass  # only its name is known
+    except PayloadError as error:
+        raise TypeError(f"signal {member.name!r}: {error.problem} (at {error.path} of its arguments)") from None
 
 
 def _fiber(what: str) -> Fiber:

@@ -93,7 +93,7 @@ class AsyncSchedules:
             ask.CreateSchedule(
                 schedule_id=id,
                 namespace=self._client.namespace,
-                plan=_plan(self._options, definition, definition.signature.pack(args, kwargs)),
+                plan=_plan(self._options, definition, definition.signature.pack_fitting(args, kwargs)),
                 paused=self._options.get("paused", False),
                 request_id=self._client.request_id,
             )
@@ -119,7 +119,7 @@ class AsyncSchedules:
             return await self.create(workflow, id, *args, **kwargs)
         except errors.ScheduleAlreadyExists:
             definition = definition_of(workflow)
-            changes = asdict(_plan(self._options, definition, definition.signature.pack(args, kwargs)))
+            changes = asdict(_plan(self._options, definition, definition.signature.pack_fitting(args, kwargs)))
             if "note" not in self._options:
                 del changes["note"]
             await self._client.call(
@@ -184,7 +184,7 @@ class AsyncScheduleHandle:
         changed = replace(
             action,
             workflow_type=definition.type,
-            arguments=definition.signature.pack(args, kwargs),
+            arguments=definition.signature.pack_fitting(args, kwargs),
             routing=routing,
         )
         await self._client.call(ask.UpdateSchedule(**self._to(), changes={"action": changed}))

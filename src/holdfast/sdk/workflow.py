@@ -406,5 +406,5 @@ def continue_as_new(target: WorkflowFn[P, Any] | type[Entry[P, Any]], /, *args: 
     """Close this run and go on as a new one with a fresh history. The first argument gives the types."""
     if current_fiber() is None:
         raise NotInWorkflow("continue_as_new()")
-    definition_of(target).signature.pack(args, kwargs)  # wrong arguments are a TypeError here, not a broken run
+    definition_of(target).signature.pack_fitting(args, kwargs)  # wrong arguments are a TypeError here, not a broken run
     raise ContinueAsNewRequested(target, args, kwargs)
