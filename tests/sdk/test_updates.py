@@ -245,6 +245,20 @@ async def test_behind_a_signal_that_was_not_applied_an_update_is_rejected() -> N
         assert await run.update(Account.deposit, 1) == 4
 
 
+async def test_a_request_id_outlives_the_refusal_that_says_to_try_again() -> None:
+    async with memory(Account) as app:
+        run = await app.start(Account, "a")
+        once = app.options(request_id="r").handle(Account, "a")
+        await run.pause()
+        await run.signal(Account.note, 3)
+        for _ in range(2):
+            with pytest.raises(RequestRefused, match="try again"):
+                await once.update(Account.deposit, 1)
+        await run.unpause()
+        await eventually(lambda: _has(app, "a", "SignalApplied"))
+        assert [await once.update(Account.deposit, 1) for _ in range(2)] == [4, 4]
+
+
 async def _has(app: AsyncHoldfast, id: str, kind: str) -> bool:
     return kind in names(await app.history(id))
 

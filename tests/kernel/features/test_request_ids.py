@@ -1,4 +1,5 @@
-"""Request ids: a retry is answered from the record of the first try, accepted or rejected; one id means one thing."""
+"""Request ids: a retry is answered from the record of the first try, accepted or rejected, except where the answer was to try
+again; one id means one thing."""
 
 from __future__ import annotations
 
@@ -100,6 +101,22 @@ def test_a_retry_is_answered_the_same_by_a_later_run(flow_of: Any, message: Any)
     assert again.idle
     assert answer(again.reply) == answer(first.reply)
     assert answer(again.reply)["run_id"] == "RUN1"
+
+
+@pytest.mark.parametrize("in_the_way", ["a signal", "no code"])
+def test_who_is_told_to_try_again_is_not_held_to_the_first_answer(in_the_way: str) -> None:
+    flow = waiting()
+    message = Update(name="add", arguments=b"1", request_id="r1", available=in_the_way != "no code")
+    if in_the_way == "a signal":
+        flow.signal("note")
+    first = flow.when(message)
+    assert not first.reply.accepted
+    assert (first.commands[0].status, first.commands[0].request_id) == ("rejected", None)
+    if in_the_way == "a signal":
+        flow.complete()
+    again = flow.again(replace(message, available=True))
+    assert again.reply.accepted
+    assert answer(flow.again(message).reply) == answer(again.reply)
 
 
 CONFLICTS: list[tuple[Any, Any, Any]] = [

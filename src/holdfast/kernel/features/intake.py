@@ -1,7 +1,7 @@
 """What every command to an instance has in common: its target, its record, and its request id.
 
 An accepted or rejected command is a durable record with its place in the run's order. A `request_id` makes a retry return
-the first outcome; the shell looks the earlier record up and hands it in as `retained`, because it may be of an earlier run.
+the first outcome, unless that was to try again; the shell looks the earlier record up and hands it in as `retained`, because it may be of an earlier run.
 """
 
 from __future__ import annotations
@@ -92,10 +92,13 @@ class Commanded(Struct, frozen=True, kw_only=True):
 
 
 class Rejection(NamedTuple):
+    """`passing`: to be asked again, when what is in the way has gone. So it is not the answer for a request id."""
+
     reason: str
     outcome: str | None
     errors: Errors = {}
     declared: Sequence[str] = ()
+    passing: bool = False
 
 
 NOT_STARTED = Rejection("instance_not_started", "rejected_not_started")
@@ -217,6 +220,7 @@ def _record(
 ) -> CommandRecord:
     run = resolved or turn.flow.run
     told = message if isinstance(message, Telling) else None
+    again = why is not None and why.passing
     command = turn.command(
         message.command_type,
         outcome=outcome,
@@ -226,8 +230,8 @@ def _record(
         target_name=told.name if told is not None else None,
         requested_run_id=message.run_id,
         resolved_run_id=None if run is None else run.run_id,
-        request_id=message.request_id,
-        fingerprint=_fingerprint(message),
+        request_id=None if again else message.request_id,
+        fingerprint=None if again else _fingerprint(message),
         rejection_reason=None if why is None else why.reason,
         validation_errors={} if why is None else why.errors,
         context=message.context,

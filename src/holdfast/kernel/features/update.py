@@ -116,6 +116,10 @@ class Updates:
         self.pending: dict[str, Accepted] = {}
 
 
+_UNAVAILABLE = Rejection("workflow_definition_unavailable", "rejected_workflow_definition_unavailable", passing=True)
+_BEHIND_A_SIGNAL = Rejection("earlier_signal_pending", "rejected_pending_signal", passing=True)
+
+
 def topic(id: str) -> str:
     """Under this the end of an update is told."""
     return f"update:{id}"
@@ -160,9 +164,9 @@ def _invalid(turn: Turn, message: Update) -> Rejection | None:
     if why is not None:
         return why
     if not message.available:
-        return Rejection("workflow_definition_unavailable", "rejected_workflow_definition_unavailable")
+        return _UNAVAILABLE
     if signal.pending(turn.flow):
-        return Rejection("earlier_signal_pending", "rejected_pending_signal")
+        return _BEHIND_A_SIGNAL
     if message.objection is not None:
         return Rejection("update_validator_rejected", "rejected_by_validator", {"validator": [message.objection]})
     limits = turn.machine.limits
