@@ -503,6 +503,33 @@ async def test_a_failure_that_says_it_is_final_is_not_tried_again() -> None:
     assert len(seen) == 1
 
 
+@pytest.mark.parametrize("local", [False, True])
+@pytest.mark.parametrize("kind", ["def", "async def"])
+async def test_work_whose_result_cannot_be_stored_is_not_done_again(kind: str, local: bool) -> None:
+    @activity(type="charge", retries=3, backoff=0, local=local)
+    def charge() -> Any:
+        seen.append(attempt().number)
+        return {"response": object()}
+
+    @activity(type="charge", retries=3, backoff=0, local=local)
+    async def charge_later() -> Any:
+        seen.append(attempt().number)
+        return {"response": object()}
+
+    used: Any = charge if kind == "def" else charge_later
+
+    @workflow(type="charged")
+    def charged() -> str:
+        try:
+            return used.step().run()
+        except ValueError as error:
+            return str(error)
+
+    async with memory(charged, used) as app:
+        assert "$.response" in await app.execute(charged, "c")
+    assert seen == [1]
+
+
 @pytest.mark.contract("ACT-18")
 async def test_the_backoff_delays_the_next_attempt() -> None:
     @workflow(type="pause")

@@ -129,7 +129,7 @@ class Activities:
     def _attempt(self, assignment: ActivityAssignment, attempt: Attempt) -> bytes | Failure:
         set_current(attempt)
         try:
-            return dumps(self._call(assignment))
+            return self._kept(assignment, self._call(assignment))
         except BaseException as error:
             return self._failure(assignment, error)
         finally:
@@ -138,7 +138,7 @@ class Activities:
     async def _async_attempt(self, assignment: ActivityAssignment, attempt: Attempt) -> bytes | Failure:
         set_current(attempt)
         try:
-            return dumps(await self._call(assignment))
+            return self._kept(assignment, await self._call(assignment))
         except GeneratorExit:
             raise  # its loop is gone, and whom it could tell with it
         except BaseException as error:
@@ -157,6 +157,12 @@ class Activities:
             return fn()
         args, kwargs = definition.signature.unpack(arguments)
         return fn(*args, **kwargs)
+
+    def _kept(self, assignment: ActivityAssignment, result: Any) -> bytes | Failure:
+        try:
+            return dumps(result)
+        except Exception as error:  # the work is done: to do it again would give the same once more
+            return replace(self._failure(assignment, error), non_retryable=True)
 
     def _failure(self, assignment: ActivityAssignment, error: BaseException) -> Failure:
         if isinstance(error, ActivityCancelled):
