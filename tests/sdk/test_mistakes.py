@@ -12,9 +12,11 @@ import pytest
 
 from holdfast import (
     AsyncHoldfast,
+    NonDeterminismWarning,
     Signal,
     WorkflowFailed,
     activity,
+    aio,
     background,
     child,
     continue_as_new,
@@ -191,6 +193,44 @@ async def test_a_call_that_was_never_made_says_so(kind: str) -> None:
     async with memory(forgetful, add, add_later) as app:
         with pytest.raises(WorkflowFailed, match=r"never waited for: write `await`, or in `def` code `.run\(\)`"):
             await app.execute(forgetful, "f")
+
+
+@workflow(type="ships later")
+async def ship_later(order: Order) -> int:
+    return order.cents
+
+
+@workflow(type="forgets an await")
+async def forgets_an_await() -> str:
+    add_later(1, 2)
+    return "ok"
+
+
+@workflow(type="forgets a child")
+async def forgets_a_child() -> str:
+    ship_later(Order(1))
+    return "ok"
+
+
+@workflow(type="forgets to sleep")
+async def forgets_to_sleep() -> str:
+    aio.sleep("1h")
+    return "ok"
+
+
+@pytest.mark.parametrize(
+    ("forgetful", "call"),
+    [
+        (forgets_an_await, r"add_later\(1, 2\)"),
+        (forgets_a_child, r"ship_later\(Order\(1\)\)"),
+        (forgets_to_sleep, r"aio.sleep\('1h'\)"),
+    ],
+)
+def test_a_forgotten_await_is_warned_of(forgetful: Any, call: str) -> None:
+    with pytest.warns(
+        NonDeterminismWarning, match=rf"test_mistakes.py:\d+: {call} inside workflow .*; nothing is done"
+    ):
+        memory(forgetful)
 
 
 async def test_what_is_not_registered_is_said_once(caplog: pytest.LogCaptureFixture) -> None:

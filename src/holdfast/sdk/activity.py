@@ -121,6 +121,8 @@ class Activity(Definition[P, R]):
 
 
 class AsyncActivity(Definition[P, R]):
+    __holdfast_awaited__ = True  # for the source check
+
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
         fiber = current_fiber()
         if fiber is None:

@@ -296,6 +296,8 @@ class Workflow(WorkflowFn[P, R]):
 
 
 class AsyncWorkflow(WorkflowFn[P, R]):
+    __holdfast_awaited__ = True  # for the source check
+
     if TYPE_CHECKING:
 
         def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]: ...

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator
-from types import FunctionType
+from types import FunctionType, MethodType
 
 from msgspec import Struct
 
-from holdfast.sdk.source.locate import Source, statements
+from holdfast.sdk.source.locate import FunctionNode, Source, statements
 from holdfast.sdk.source.names import InstanceOf, Known, Reader, Ref, member, targets
 from holdfast.sdk.source.rules import ENVIRONMENT, EXECUTOR, Rule, Table
 
@@ -21,12 +21,14 @@ SET_ORDER = Rule("set-order", "the order of a set differs between processes; use
 GLOBAL = Rule("global", "runs share the module; keep state in a local or on the workflow's self")
 SWALLOWED = Rule("swallowed", "it also catches cancellation and eviction; catch Exception, or raise at the end")
 DROPPED = Rule("dropped-step", "the step is described but never done; call it without .step, or .run() or await it")
+UNAWAITED = Rule("not-awaited", "nothing is done until it is awaited; await it, or make a task of it")
 AWAITED = Rule("awaited-blocking", "it blocks and returns a plain value; drop the await, or use its holdfast.aio form")
 LATE = Rule("late-binding", "every lambda will see the last value; use .step(...), or bind it: lambda x=x: ...")
 BOUND_ACTIVITY = Rule(
     "bound-activity", "the instance does not travel; call it on the class, the worker supplies its own"
 )
 
+_CO_COROUTINE = 0x80
 _BUILDS_SEQUENCE = (list, tuple, enumerate, iter, zip, map)
 _IGNORES_ORDER = (sorted, set, frozenset, min, max, sum, any, all, len)
 _SET_OPERATORS = ast.Sub | ast.BitOr | ast.BitAnd | ast.BitXor
@@ -54,6 +56,7 @@ class Visit(Reader):
         self._table = table
         self._primitives = primitives
         self._unordered: set[ast.AST] = set()  # generators whose consumer does not care for order
+        self._in_async = False
 
     def visit_Name(self, node: ast.Name) -> None:
         self._mention(node)
@@ -84,9 +87,16 @@ class Visit(Reader):
         match node.value:
             case ast.Call(func=ast.Attribute(value=base, attr="step")) if self._may_be_durable(base):
                 self._offend(DROPPED, _text(node.value), node)
+            case ast.Call(func=func) as call if self._only_describes(func):
+                self._offend(UNAWAITED, _text(call), node)
             case _:
                 pass
         self.generic_visit(node)
+
+    def _body(self, node: FunctionNode) -> None:
+        outer, self._in_async = self._in_async, isinstance(node, ast.AsyncFunctionDef)
+        super()._body(node)
+        self._in_async = outer
 
     def visit_For(self, node: ast.For) -> None:
         self._iterate(node.iter)
@@ -199,6 +209,21 @@ class Visit(Reader):
             case _:
                 return True
 
+    def _only_describes(self, func: ast.expr) -> bool:
+        """Whether calling this does nothing but give back what is to be awaited."""
+        match func:
+            case ast.Call(func=ast.Attribute(value=base, attr="options")):
+                func = base
+            case _:
+                pass
+        match self.scope.resolve(func):
+            case Known(value=MethodType() as bound):  # of `holdfast.aio`
+                return bound.__name__ == "step" and callable(bound.__self__)
+            case Known(value=value):
+                return self._in_async and _gives_coroutine(value)
+            case _:
+                return False
+
     def _records(self, func: ast.expr) -> bool:
         primitive = func.value if isinstance(func, ast.Attribute) and _is_step(func) else func
         return self._known(primitive, self._primitives.recording)
@@ -233,6 +258,13 @@ class Visit(Reader):
 
 def is_activity(value: object) -> bool:
     return getattr(value, "__holdfast_activity__", False) is True
+
+
+def _gives_coroutine(value: object) -> bool:
+    """An `async def`, or an activity or a workflow that is one: called in `async def` code, they wait to be awaited."""
+    if isinstance(value, FunctionType):
+        return bool(value.__code__.co_flags & _CO_COROUTINE)
+    return getattr(type(value), "__holdfast_awaited__", False) is True
 
 
 def _text(node: ast.expr) -> str:

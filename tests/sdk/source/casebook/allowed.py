@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 import elsewhere
 from casebook.helpers import ship
-from casebook.primitives import activity, gather, side_effect, sleep, spawn, wait
+from casebook.primitives import activity, async_activity, gather, side_effect, sleep, spawn, wait
 
 
 class Motor:
@@ -21,11 +21,16 @@ class Motor:
 
 
 MOTOR = Motor()
+turn = MOTOR.step
 
 
 @activity
 def stamp():
     return time.time()
+
+
+@async_activity
+async def send(x): ...
 
 
 def parameter_named_datetime(datetime, open):
@@ -131,6 +136,12 @@ async def uses_asyncio():
     await asyncio.sleep(1)
     await sleep.step(1)
     await asyncio.gather(stamp.step(1))
+    stamp(1)
+    await send(1)
+    sent = send(2)
+    await sent
+    asyncio.create_task(send(3))
+    turn(3)
     async with asyncio.TaskGroup() as group:
         group.create_task(stamp.step(1))
 

@@ -24,7 +24,7 @@ from subprocess import run as sh
 from time import time as t
 
 from casebook import primitives as hf
-from casebook.primitives import activity, gather, side_effect, sleep, spawn, wait
+from casebook.primitives import activity, async_activity, gather, side_effect, sleep, spawn, wait
 
 LOCK = threading.Lock()
 DICE = random.Random(6)
@@ -40,9 +40,16 @@ class Warehouse:
     @activity
     def ship(self, sku): ...
 
+    @async_activity
+    async def send(self, sku): ...
+
 
 @activity
 def charge(x): ...
+
+
+@async_activity
+async def send(x): ...
 
 
 def clocks(when):
@@ -169,6 +176,21 @@ def drops(self, x):
     hf.sleep.step(3)  #: dropped-step
     self.activity.step(x)  #: dropped-step
     charge.options(retries=3).step(x)  #: dropped-step
+
+
+async def forgets(self, x):
+    send(x)  #: not-awaited
+    hf.aio_sleep(3)  #: not-awaited
+    send.options(retries=3)(x)  #: not-awaited
+    Warehouse.send(x)  #: not-awaited
+    asyncio.sleep(1)  #: not-awaited
+    if await send(x):
+        send(x)  #: not-awaited
+
+    async def inner():
+        send(x)  #: not-awaited
+
+    await inner()
 
 
 async def awaits():

@@ -16,6 +16,13 @@ class Activity(Primitive):
         self.__wrapped__ = function
 
 
+class AsyncActivity(Activity):
+    __holdfast_awaited__ = True
+
+    def options(self, **options: Any) -> "AsyncActivity":
+        return self
+
+
 sleep = Primitive()
 wait = Primitive()
 gather = Primitive()
@@ -23,8 +30,15 @@ side_effect = Primitive()
 spawn = Primitive()
 
 
+aio_sleep = sleep.step
+
+
 def activity(function: Any) -> Activity:
     return Activity(function)
+
+
+def async_activity(function: Any) -> AsyncActivity:
+    return AsyncActivity(function)
 
 
 def marked(function: Any) -> Any:
