@@ -241,6 +241,25 @@ async def test_what_is_fatal_is_not_tried_again() -> None:
     assert (await told(run))[0] == "try 1"
 
 
+@pytest.mark.parametrize("app", [memory, evicting])
+async def test_the_ids_of_a_child_are_there_behind_the_next_wait(app: Any) -> None:
+    @workflow
+    def kid() -> None: ...
+
+    @workflow
+    def run() -> list[Any]:
+        handle = child.start(kid)
+        at_once = [handle.id, handle.run_id]
+        sleep("1ms")
+        return [at_once, handle.id, handle.run_id]
+
+    async with app(kid, run) as holdfast:
+        at_once, id, run_id = await holdfast.execute(run, "r")
+        (event,) = events(await holdfast.history("r"), "ChildWorkflowScheduled")
+    assert at_once == [None, None]
+    assert (id, run_id) == (event.child_workflow_instance_id, event.child_workflow_run_id)
+
+
 @pytest.mark.contract("CHILD-13", "CHILD-14", "HNDL-04")
 async def test_a_child_that_continues_as_new_is_waited_for() -> None:
     @workflow

@@ -188,7 +188,7 @@ def shown(fiber: Fiber, history: Iterable[Recorded]) -> Generator[None]:
 
 
 class ChildHandle(Generic[R]):
-    """A child that was started. Its ids are there as soon as the parent's history has them."""
+    """A child that was started. `id` and `run_id` are there when the parent has next waited for something: its history gives them."""
 
     def __init__(self, fiber: Fiber, step: int, call: ChildCall[R] | None) -> None:
         self._fiber = fiber
@@ -203,12 +203,13 @@ class ChildHandle(Generic[R]):
 
     @property
     def id(self) -> str | None:
+        """None until the parent's code has waited for something since it started the child."""
         known = self._fiber.part(Family).known.get(self._step)
         return None if known is None else known.id
 
     @property
     def run_id(self) -> str | None:
-        """The newest run that the parent was told of; it changes when the child continues as new."""
+        """The newest run that the parent was told of, None as long as `id`; it changes when the child continues as new."""
         known = self._fiber.part(Family).known.get(self._step)
         return None if known is None else known.run_id
 
