@@ -5,15 +5,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
+from uuid import UUID
 
 import pytest
 
 from holdfast import (
     AsyncHoldfast,
+    DefinitionError,
     NonDeterminismWarning,
     Signal,
+    Types,
     WorkflowFailed,
     activity,
     aio,
@@ -21,8 +26,11 @@ from holdfast import (
     child,
     continue_as_new,
     gather,
+    patched,
+    query,
     signal,
     sleep,
+    version,
     wait,
     workflow,
 )
@@ -263,3 +271,114 @@ async def test_what_is_not_registered_is_said_once(caplog: pytest.LogCaptureFixt
 def test_one_where_several_are_taken(options: dict[str, Any], said: str) -> None:
     with pytest.raises(TypeError, match=said):
         AsyncHoldfast(":memory:", **options)
+
+
+NO_TEXT = UUID(int=7)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [
+        ("queue", 5, "queue must be text, not 5"),
+        ("connection", 5, "connection must be text, not 5"),
+        ("compatibility", 5, "compatibility must be text, not 5"),
+        ("fairness_key", 5, "fairness_key must be text, not 5"),
+        ("business_key", 5, "business_key must be text, not 5"),
+        ("request_id", NO_TEXT, r"request_id must be text, not UUID\('0{8}-.*7'\)"),
+        ("priority", "high", "priority must be a whole number from 0 to 9, not 'high'"),
+        ("priority", True, "priority must be a whole number from 0 to 9, not True"),
+        ("fairness_weight", "x", "fairness_weight must be a whole number from 1 to 1000, not 'x'"),
+        ("labels", {"a": 2}, "labels must be a mapping of text to text, not {'a': 2}"),
+        ("memo", {1: 2}, "memo must be a mapping with names of text, not {1: 2}"),
+        ("search", ["a"], r"search must be a mapping with names of text, not \['a'\]"),
+        ("timeout", Decimal(3), r"timeout must be a duration: .*, not Decimal\('3'\)"),
+        ("run_timeout", True, "run_timeout must be a duration: .*, not True"),
+    ],
+)
+async def test_an_option_of_another_type_is_refused_where_it_is_given(option: str, value: Any, said: str) -> None:
+    given: dict[str, Any] = {option: value}
+    async with memory(ship) as app:
+        with pytest.raises(TypeError, match=said):
+            app.options(**given)
+        if option not in ("request_id", "business_key"):
+            with pytest.raises(TypeError, match=said):
+                app.schedules.options(**given)
+
+
+@pytest.mark.parametrize("verb", ["cancel", "terminate", "pause", "unpause", "archive"])
+async def test_a_reason_is_text(verb: str) -> None:
+    @workflow(type="sleeper")
+    def sleeper() -> None:
+        sleep("1d")
+
+    async with memory(sleeper) as app:
+        handle = await app.start(sleeper, "s")
+        length = len(await handle.history())
+        with pytest.raises(TypeError, match="reason must be text, not 5"):
+            await getattr(handle, verb)(5)
+        assert len(await handle.history()) == length
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda app: app.handle(ship, 5),
+        lambda app: app.handle(ship, "s").of_run(5),
+        lambda app: app.handle(ship, "s").submitted("update", 5),
+        lambda app: app.schedules.handle(5),
+        lambda app: app.schedules.options(note=5),
+        lambda app: AsyncHoldfast(":memory:", namespace=5),
+    ],
+)
+async def test_a_name_is_text(call: Callable[[Any], Any]) -> None:
+    async with memory(ship) as app:
+        with pytest.raises(TypeError, match="must be text, not 5"):
+            call(app)
+
+
+@pytest.mark.parametrize(
+    ("define", "said"),
+    [
+        (lambda: activity(type=5), "type must be text, not 5"),
+        (lambda: activity(queue=5), "queue must be text, not 5"),
+        (lambda: activity(local="no"), "local must be True or False, not 'no'"),
+        (lambda: activity(retries=-1), "retries must be 0, a positive whole number or 'forever', not -1"),
+        (lambda: workflow(type=5), "type must be text, not 5"),
+        (lambda: workflow(queue=5), "queue must be text, not 5"),
+        (lambda: lambda fn: AsyncHoldfast(":memory:", types=Types(activities={5: activity(fn)})), "type must be text"),
+        (lambda: lambda fn: activity(fn).options(queue=5), "queue must be text, not 5"),
+        (lambda: lambda fn: workflow(fn).options(connection=5), "connection must be text, not 5"),
+        (lambda: lambda fn: child.options(queue=5), "queue must be text, not 5"),
+        (lambda: signal(name=5), "name must be text, not 5"),
+        (lambda: query(name=5), "name must be text, not 5"),
+        (lambda: lambda fn: Signal(5), "name must be text, not 5"),
+    ],
+)
+def test_a_definition_of_other_types_is_refused_where_it_is_written(
+    define: Callable[[], Callable[[Any], Any]], said: str
+) -> None:
+    def plain() -> None: ...
+
+    with pytest.raises(DefinitionError, match=said):
+        define()(plain)
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: patched(4711), r"version\(4711, min=-1, max=1\): the id of a change is text"),
+        (lambda: version("v", max=1.5), r"version\('v', min=-1, max=1.5\): .* versions are whole numbers"),
+        (lambda: version("v", max=True), r"version\('v', min=-1, max=True\): .* versions are whole numbers"),
+        (lambda: sleep(True), "True is not a duration"),
+        (lambda: wait(lambda: True, key=5), "condition key 5"),
+    ],
+)
+async def test_what_could_not_be_read_back_is_not_recorded(call: Callable[[], Any], said: str) -> None:
+    @workflow(type="slips", unchecked=True)
+    def slips() -> None:
+        call()
+
+    async with memory(slips) as app:
+        with pytest.raises(WorkflowFailed, match=said):
+            await app.execute(slips, "s")
+        assert [entry.type for entry in await app.history("s")][-1] == "WorkflowFailed"

@@ -21,6 +21,7 @@ from holdfast.sdk.durations import Duration, to_seconds
 from holdfast.sdk.errors import DefinitionError, NotInWorkflow
 from holdfast.sdk.failures import throw
 from holdfast.sdk.fiber import Fiber
+from holdfast.sdk.options import check, expect
 from holdfast.sdk.step import Call, Step
 from holdfast.sdk.strand import current_fiber, current_strand, pools
 
@@ -88,7 +89,7 @@ class Definition(Generic[P, R]):
         return self.fn(*args, **kwargs)
 
     def _with(self, options: ActivityOptions) -> Any:
-        _refuse_unknown(options)
+        check(options, ActivityOptions, "activity option", DefinitionError)
         merged: ActivityOptions = {**self.given, **options}
         copy = type(self)(self.fn, self.type, merged, extern=self.extern, method=self.method, is_async=self.is_async)
         if "signature" in self.__dict__:  # not before it is needed: its annotations may name what comes later
@@ -223,9 +224,7 @@ def in_async_code() -> bool:
 
 
 def policy_of(options: ActivityOptions) -> RetryPolicy:
-    retries: Any = options.get("retries", 0)
-    if retries != "forever" and not (isinstance(retries, int) and retries >= 0):
-        raise DefinitionError(f"retries must be 0, a positive whole number or 'forever', not {retries!r}")
+    retries = options.get("retries", 0)
     backoff = options.get("backoff")
     if backoff is None:
         pauses = _DOUBLING if retries else []
@@ -305,13 +304,6 @@ def activity(
     return decorate if fn is None else decorate(fn)
 
 
-def _refuse_unknown(options: ActivityOptions) -> None:
-    unknown = set(options) - set(ActivityOptions.__annotations__)
-    if unknown:
-        known = ", ".join(sorted(ActivityOptions.__annotations__))
-        raise DefinitionError(f"unknown activity option {sorted(unknown)[0]!r}; known are {known}")
-
-
 def _is_class(thing: object) -> bool:
     return isinstance(thing, type)
 
@@ -321,7 +313,8 @@ def _define(fn: Any, type: str | None, extern: bool, options: ActivityOptions) -
         raise DefinitionError("put @activity on a plain function or method, not on a staticmethod or classmethod")
     if not callable(fn) or _is_class(fn):
         raise DefinitionError(f"@activity needs a function, not {fn!r}")
-    _refuse_unknown(options)
+    expect("type", type, DefinitionError)
+    check(options, ActivityOptions, "activity option", DefinitionError)
     code = getattr(fn, "__code__", None)
     is_async = bool(code is not None and code.co_flags & 0x80)
     if code is not None and code.co_flags & 0x220:

@@ -28,6 +28,7 @@ from holdfast.sdk.failures import remember, throw
 from holdfast.sdk.fiber import Fiber
 from holdfast.sdk.handle import packed
 from holdfast.sdk.members import Signal, SignalMethod
+from holdfast.sdk.options import check
 from holdfast.sdk.primitives import Immediate
 from holdfast.sdk.step import Call, Step
 from holdfast.sdk.strand import Strand, current_fiber, current_strand
@@ -325,10 +326,7 @@ class ChildCaller:
         self._options = options
 
     def options(self, **options: Unpack[ChildOptions]) -> ChildCaller:
-        unknown = set(options) - set(ChildOptions.__annotations__)
-        if unknown:
-            known = ", ".join(sorted(ChildOptions.__annotations__))
-            raise DefinitionError(f"unknown child option {sorted(unknown)[0]!r}; known are {known}")
+        check(options, ChildOptions, "child option", DefinitionError)
         return ChildCaller({**self._options, **options})
 
     @overload

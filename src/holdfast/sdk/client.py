@@ -33,6 +33,7 @@ from holdfast.sdk.activity import Definition as ActivityDefinition
 from holdfast.sdk.durations import Duration, to_seconds
 from holdfast.sdk.handle import AsyncHandle, accept, error_of, packed
 from holdfast.sdk.members import Signal, SignalMethod
+from holdfast.sdk.options import check, expect
 from holdfast.sdk.schedules import AsyncSchedules
 from holdfast.sdk.transport import Transport
 from holdfast.sdk.workflow import Entry, WorkflowDefinition, WorkflowFn, definition_of
@@ -79,6 +80,7 @@ class AsyncClient:
         exceptions: Exceptions | None = None,
     ) -> None:
         """`server`: its address, like "http://127.0.0.1:8080"."""
+        expect("namespace", namespace)
         if "/" in namespace:
             raise ValueError(f"{namespace!r} cannot be the name of a namespace; use a-z 0-9 . _ -")
         self._transport = connected(server, token, namespace) if isinstance(server, str) else server
@@ -88,10 +90,7 @@ class AsyncClient:
 
     def options(self, **options: Unpack[StartOptions]) -> AsyncClient:
         """The same client with other options for the starts that follow."""
-        unknown = set(options) - set(StartOptions.__annotations__)
-        if unknown:
-            known = ", ".join(sorted(StartOptions.__annotations__))
-            raise TypeError(f"unknown option {sorted(unknown)[0]!r}; known are {known}")
+        check(options, StartOptions)
         changed = AsyncClient(self._transport, namespace=self.namespace, exceptions=self.exceptions)
         changed._options = {**self._options, **options}
         return changed
@@ -170,6 +169,7 @@ class AsyncClient:
     async def reserve(self, workflow: WorkflowFn[Any, Any] | type[Any], id: str, /) -> bool:
         """Make an id known before its run exists. False: it was known already."""
         definition = definition_of(workflow)
+        expect("id", id)
         reply = await self.call(
             ask.ReserveWorkflow(workflow_type=definition.type, workflow_id=id, namespace=self.namespace)
         )
@@ -190,6 +190,7 @@ class AsyncClient:
         known: Any = workflow
         if not (workflow is None or isinstance(workflow, ActivityDefinition)):
             known = definition_of(workflow)
+        expect("id", id)
         return AsyncHandle(self, id, None, known)
 
     async def signal_with_start(

@@ -19,8 +19,10 @@ def to_seconds(duration: Duration) -> float:
         if not parts or "".join(number + unit for number, unit in parts) != duration.replace(" ", ""):
             raise ValueError(f"{duration!r} is not a duration; write for example '90s', '1h30m', '3d' or a timedelta")
         seconds = sum(float(number) * _UNITS[unit] for number, unit in parts)
-    else:
+    elif isinstance(duration, int | float) and not isinstance(duration, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
         seconds = duration
+    else:
+        raise TypeError(f"{duration!r} is not a duration; write seconds, text like '90s' or '3d', or a timedelta")
     if not 0 <= seconds < 1e10:
         raise ValueError(f"a duration is between 0 and 10^10 seconds, not {duration!r}")
     return seconds

@@ -16,6 +16,7 @@ from holdfast.protocol import requests as ask
 from holdfast.sdk import errors
 from holdfast.sdk.durations import Duration, to_seconds
 from holdfast.sdk.members import Member, QueryMethod, Signal, SignalMethod, UpdateMethod
+from holdfast.sdk.options import expect
 from holdfast.sdk.streams import Reader, follow
 
 if TYPE_CHECKING:
@@ -138,6 +139,7 @@ class AsyncHandle(Generic[R]):
     def of_run(self, run_id: str) -> AsyncHandle[R]:
         """The same workflow, but this run of it: queries and history are of that run, also when it has ended, and a command
         is rejected if it is not the current one. The result is still that of the workflow."""
+        expect("run_id", run_id)
         chosen = AsyncHandle[R](self._client, self.id, run_id, self._definition)
         chosen._only = run_id
         return chosen
@@ -213,28 +215,29 @@ class AsyncHandle(Generic[R]):
     def submitted(self, update: Any, id: str, /) -> AsyncUpdateHandle[Any]:
         """An update that was accepted earlier, here or elsewhere, by its id."""
         self._own(update)
+        expect("id", id)
         return AsyncUpdateHandle(self._client, self.id, id, _returns(update))
 
     async def cancel(self, reason: str | None = None) -> str:
         """Ask the run to stop: at once, or through its code if it handles cancellation. Says which."""
-        done = accept(await self._client.call(tell.CancelWorkflow(**self._to(), reason=reason)))
+        done = accept(await self._client.call(tell.CancelWorkflow(**self._saying(reason))))
         return done.outcome or ""
 
     async def terminate(self, reason: str | None = None) -> None:
         """Stop the run without asking its code."""
-        accept(await self._client.call(tell.TerminateWorkflow(**self._to(), reason=reason)))
+        accept(await self._client.call(tell.TerminateWorkflow(**self._saying(reason))))
 
     async def pause(self, reason: str | None = None) -> str:
         """Hand out no more of the run's tasks until it is unpaused. What happens meanwhile is recorded."""
-        return accept(await self._client.call(tell.PauseWorkflow(**self._to(), reason=reason))).outcome or ""
+        return accept(await self._client.call(tell.PauseWorkflow(**self._saying(reason)))).outcome or ""
 
     async def unpause(self, reason: str | None = None) -> str:
-        return accept(await self._client.call(tell.UnpauseWorkflow(**self._to(), reason=reason))).outcome or ""
+        return accept(await self._client.call(tell.UnpauseWorkflow(**self._saying(reason)))).outcome or ""
 
     async def archive(self, reason: str | None = None, *, run_id: str | None = None) -> str:
         """Mark a closed run as dealt with; its history stays."""
         of = self if run_id is None else self.of_run(run_id)
-        return accept(await self._client.call(tell.ArchiveWorkflow(**of._to(), reason=reason))).outcome or ""
+        return accept(await self._client.call(tell.ArchiveWorkflow(**of._saying(reason)))).outcome or ""
 
     async def repair(self) -> Reconciled:
         """Restore missing tasks from history, and try blocked or failed ones again. Says what that was."""
@@ -285,6 +288,10 @@ class AsyncHandle(Generic[R]):
             "run_id": self._only,
             "request_id": self._client.request_id,
         }
+
+    def _saying(self, reason: str | None) -> dict[str, Any]:
+        expect("reason", reason)
+        return {**self._to(), "reason": reason}
 
     def _own(self, member: Any) -> None:
         """A member of another workflow is a mistake that need not go over the wire."""

@@ -12,6 +12,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast
 from holdfast.codec.arguments import Signature
 from holdfast.codec.typenames import allows_null, type_name
 from holdfast.sdk.errors import DefinitionError
+from holdfast.sdk.options import expect
 
 P = ParamSpec("P")
 P2 = ParamSpec("P2")
@@ -31,6 +32,7 @@ class Member(Generic[P, R]):
             raise DefinitionError(f"@{self.kind} needs a method, not {fn!r}")
         if fn.__code__.co_flags & 0x220:
             raise DefinitionError(f"{self.kind} {fn.__qualname__} uses `yield`; a handler runs to its end")
+        expect("name", name, DefinitionError)
         self.fn = fn
         self.name: str = name or fn.__name__
         self.owner: type[Any] | None = None
@@ -133,6 +135,8 @@ class Signal(Generic[T]):
     """
 
     def __init__(self, name: str | None = None) -> None:
+        if type(name) is not str:  # made again for every wait that names it
+            expect("name", name, DefinitionError)
         self._name = name
 
     def __set_name__(self, owner: type[Any], name: str) -> None:

@@ -25,6 +25,7 @@ from holdfast.kernel.message import Refused
 from holdfast.kernel.task import Block
 from holdfast.sdk.errors import NotInWorkflow
 from holdfast.sdk.fiber import Fiber
+from holdfast.sdk.options import is_whole
 from holdfast.sdk.strand import current_fiber, current_strand
 
 T = TypeVar("T")
@@ -116,6 +117,7 @@ def version(change_id: str, /, *, max: int = 1, min: int = DEFAULT_VERSION) -> i
         raise ValueError(f"version({change_id!r}, min={min}, max={max}): it needs an id, and min must not exceed max")
     taken = fiber.markers.get(change_id)
     if taken is None:
+        _checked(change_id, min, max)
         taken = _reach(fiber, change_id, min, max)
         fiber.markers[change_id] = taken
     if not min <= taken <= max:
@@ -132,6 +134,13 @@ def version(change_id: str, /, *, max: int = 1, min: int = DEFAULT_VERSION) -> i
             )
         )
     return taken
+
+
+def _checked(change_id: Any, min: Any, max: Any) -> None:
+    if not (isinstance(change_id, str) and is_whole(min) and is_whole(max)):
+        raise TypeError(
+            f"version({change_id!r}, min={min!r}, max={max!r}): the id of a change is text, versions are whole numbers"
+        )
 
 
 def _reach(fiber: Fiber, change_id: str, min: int, max: int) -> int:

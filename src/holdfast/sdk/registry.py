@@ -12,6 +12,7 @@ from holdfast.codec.exceptions import Exceptions
 from holdfast.sdk.activity import Definition as ActivityDefinition
 from holdfast.sdk.errors import DefinitionError
 from holdfast.sdk.guard import Guard, NonDeterminismWarning, guard_of, watch
+from holdfast.sdk.options import expect
 from holdfast.sdk.workflow import WorkflowDefinition, WorkflowFn, definition_of
 
 __all__ = ["Guard", "NonDeterminismWarning", "Registry", "Types"]
@@ -36,6 +37,8 @@ class Registry:
         self.exceptions = Exceptions(types=types.exceptions, class_aliases=types.exception_class_aliases)
         self._types = types
         self._keys: dict[int, str] = {}
+        for key in (*types.workflows, *types.activities):
+            expect("type", key, DefinitionError)
         for key, target in types.workflows.items():
             self._workflow(target, key)
         for key, target in types.activities.items():

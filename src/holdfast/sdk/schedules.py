@@ -18,6 +18,7 @@ from holdfast.kernel.values import Micros, Routing
 from holdfast.protocol import schedules as ask
 from holdfast.sdk import errors
 from holdfast.sdk.durations import Duration, to_seconds
+from holdfast.sdk.options import check, expect
 from holdfast.sdk.workflow import Entry, WorkflowDefinition, WorkflowFn, definition_of
 
 if TYPE_CHECKING:
@@ -59,13 +60,6 @@ _WHEN = ("cron", "every", "offset", "timezone")
 _ROUTING = ("queue", "connection", "priority", "fairness_key", "fairness_weight", "compatibility")
 
 
-def checked(options: Mapping[str, Any]) -> None:
-    unknown = set(options) - set(ScheduleOptions.__annotations__)
-    if unknown:
-        known = ", ".join(sorted(ScheduleOptions.__annotations__))
-        raise TypeError(f"unknown option {sorted(unknown)[0]!r}; known are {known}")
-
-
 class AsyncSchedules:
     """The schedules of a client's namespace."""
 
@@ -75,7 +69,7 @@ class AsyncSchedules:
 
     def options(self, **options: Unpack[ScheduleOptions]) -> AsyncSchedules:
         """The same with these options for what is created next."""
-        checked(options)
+        check(options, ScheduleOptions)
         return AsyncSchedules(self._client, {**self._options, **options})
 
     @overload
@@ -88,6 +82,8 @@ class AsyncSchedules:
     ) -> AsyncScheduleHandle: ...
     async def create(self, workflow: Any, id: str | None, /, *args: Any, **kwargs: Any) -> AsyncScheduleHandle:
         """Start this workflow by the clock from now on. Without an id one is made."""
+        if id is not None:
+            expect("id", id)
         definition = definition_of(workflow)
         reply = await self._client.call(
             ask.CreateSchedule(
@@ -156,6 +152,7 @@ class AsyncSchedules:
 
 class AsyncScheduleHandle:
     def __init__(self, client: AsyncClient, id: str) -> None:
+        expect("id", id)
         self._client = client
         self.id = id
 
@@ -165,7 +162,7 @@ class AsyncScheduleHandle:
 
     async def update(self, **options: Unpack[ScheduleOptions]) -> None:
         """Change what is named here; the rest stays."""
-        checked(options)
+        check(options, ScheduleOptions)
         if "paused" in options:
             raise TypeError("an update pauses nothing: use pause() and resume()")
         await self._client.call(
@@ -191,10 +188,12 @@ class AsyncScheduleHandle:
 
     async def pause(self, note: str | None = None) -> None:
         """Fire no more until it is resumed. What runs goes on."""
+        expect("note", note)
         await self._client.call(ask.PauseSchedule(**self._to(), note=note))
 
     async def resume(self, note: str | None = None) -> None:
         """Fire again, from now on: what would have fired meanwhile is not made up for."""
+        expect("note", note)
         await self._client.call(ask.ResumeSchedule(**self._to(), note=note))
 
     async def trigger(self, *, overlap: Overlap | None = None) -> Fired:
@@ -287,6 +286,7 @@ def _spec(spec: Spec, o: ScheduleOptions) -> Spec:
 def _action(action: Action, o: ScheduleOptions) -> Action:
     routing = {name: cast(Mapping[str, Any], o)[name] for name in _ROUTING if name in o}
     if routing:
+        routing["queue"] = routing.get("queue", action.routing.queue) or "default"
         action = replace(action, routing=replace(action.routing, **routing))
     if "timeout" in o:
         action = replace(action, execution_timeout_seconds=to_seconds(o["timeout"]))

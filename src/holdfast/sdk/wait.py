@@ -31,7 +31,7 @@ class ConditionCall(Call[bool]):
     detail = None
 
     def __init__(self, predicate: Callable[[], object], key: str | None, timeout: float | None) -> None:
-        if key is not None and not valid_key(key):
+        if key is not None and not (isinstance(key, str) and valid_key(key)):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ValueError(f"condition key {key!r}: use 1 to 128 of A-Z a-z 0-9 . _ : -")
         self.predicate = predicate
         self.key = key

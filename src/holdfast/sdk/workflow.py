@@ -28,6 +28,7 @@ from holdfast.sdk.exits import for_the_process
 from holdfast.sdk.fiber import Fiber
 from holdfast.sdk.loop import WorkflowLoop
 from holdfast.sdk.members import Handlers, Signal
+from holdfast.sdk.options import expect
 from holdfast.sdk.primitives import patched, version
 from holdfast.sdk.step import Step
 from holdfast.sdk.strand import current_fiber
@@ -343,6 +344,8 @@ def workflow(
     `signals` declares channels it waits for that its source does not name. With `handles_cancel` its code gets to see a
     cancel request, and has this long to deal with it. `unchecked` skips the source check at registration.
     """
+    expect("type", type, DefinitionError)
+    expect("queue", queue, DefinitionError)
     options: dict[str, Any] = {
         "queue": queue,
         "unchecked": unchecked,

@@ -25,6 +25,7 @@ from holdfast.sdk.embedded.host import EngineHost
 from holdfast.sdk.embedded.thread import EngineThread
 from holdfast.sdk.executor import EmbeddedExecutor
 from holdfast.sdk.guard.shims import install as install_shims
+from holdfast.sdk.options import listed
 from holdfast.sdk.registry import Guard, Registry, Types
 from holdfast.sdk.sync import Client
 from holdfast.store import Store
@@ -63,13 +64,6 @@ class InProcess:
         if self.operations is None:
             raise RuntimeError("this Holdfast is not open; enter it with `with` or `async with` first")
         return self.operations.call(request)
-
-
-def listed(name: str, given: Any) -> Iterable[Any]:
-    """One thing where several are taken is a slip that would otherwise show far from here."""
-    if isinstance(given, str) or not isinstance(given, Iterable):
-        raise TypeError(f"{name} takes several: write {name}=[{given!r}]")
-    return given  # pyright: ignore[reportUnknownVariableType]
 
 
 class AsyncHoldfast(AsyncClient):
