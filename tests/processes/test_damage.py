@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
@@ -94,6 +96,29 @@ def test_a_missing_event_is_damage_too(place: Place) -> None:
         file.execute("delete from event where sequence = (select max(sequence) from event)")
     with opened(place) as app, pytest.raises(HistoryDamaged, match="missing"):
         app.describe("broken")
+
+
+@pytest.mark.parametrize("body", [{"routing": {"queue": 5}}, {"type": 5}, {"id": 5}, None])
+def test_a_task_that_cannot_be_read_does_not_lock_the_others_out(
+    place: Place, body: dict[str, object] | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    with opened(place) as app:
+        app.start(flows.gated, "broken", place.ledger, place.gate("gate"))
+        app.start(flows.gated, "sound", place.ledger, place.gate("other"))
+        eventually("the gates are reached", lambda: place.signed("gate") and place.signed("other"))
+    with closing(sqlite3.connect(place.database, isolation_level=None)) as file:
+        whose = "workflow = (select workflow from run where workflow_id = 'broken')"
+        (task,) = file.execute(f"select body from task where {whose}").fetchone()
+        changed = b"no task" if body is None else json.dumps(json.loads(task) | body).encode()
+        file.execute(f"update task set body = ? where {whose}", (changed,))
+    place.open_gate("gate")
+    place.open_gate("other")
+    with caplog.at_level(logging.ERROR, "holdfast"), opened(place) as app:
+        assert app.handle(flows.gated, "sound").result(timeout=20)[-1] == "behind done"
+        with pytest.raises(HistoryDamaged, match=r"workflow 'broken'.* a task of it cannot be read"):
+            app.describe("broken")
+        assert len(place.signed("behind")) == 1
+    assert any("cannot be read" in line for line in caplog.messages)
 
 
 def test_damage_found_in_a_flush_does_not_hold_up_what_else_is_in_it(place: Place) -> None:

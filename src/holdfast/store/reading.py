@@ -10,6 +10,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
+from msgspec import DecodeError
+
 from holdfast.kernel.decision import CommandRecord, RunRow, WorkflowRow
 from holdfast.kernel.event import Event, HistoryDamaged, Recorded, restore, unpack_held
 from holdfast.kernel.task import Task
@@ -143,7 +145,14 @@ def _pairs(found: Found) -> list[tuple[Micros, int]]:
 
 
 def _tasks(found: Found) -> list[Task]:
-    return [rows.task(body) for (body,) in found]
+    return list(rows.tasks(body for (body,) in found))
+
+
+def _read(run: int, tasks: Sequence[bytes]) -> list[Task]:
+    try:
+        return [rows.task(body) for body in tasks]
+    except DecodeError as error:
+        raise HistoryDamaged(run, 0, f"a task of it cannot be read ({error})") from error
 
 
 def verified(kinds: Kinds, run: int, found: Found, after: int = 0) -> list[Recorded]:
@@ -177,16 +186,16 @@ def loaded(kinds: Kinds, instance: Row, tasks: Sequence[bytes], run: Row | None,
     """An instance from its rows, which must be of one moment."""
     *columns, held = instance
     workflow = WorkflowRow(*columns, held=() if held is None else unpack_held(kinds, held))
-    open_tasks = [rows.task(body) for body in tasks]
     if workflow.run is None:
         if workflow.length:
             raise HistoryDamaged(0, 0, f"the row of workflow {workflow.workflow_id!r} names none of its runs")
-        return Loaded(workflow, None, [], open_tasks)
+        return Loaded(workflow, None, [], [rows.task(body) for body in tasks])
     if run is None:
         raise HistoryDamaged(workflow.run, 0, f"the row of a run of workflow {workflow.workflow_id!r} is missing")
     row = rows.run(run)
     try:
         history = verified(kinds, row.key, events)
+        open_tasks = _read(row.key, tasks)
         if len(history) < workflow.length:
             raise HistoryDamaged(row.key, len(history) + 1, "missing, and so is everything behind it")
         if history[workflow.length :] or (history and history[-1].checksum != workflow.checksum):

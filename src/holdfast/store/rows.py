@@ -6,13 +6,17 @@ was born and closed inside the batch never touches the disk.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from holdfast.kernel.decision import CommandRecord, Decision, RunRow, TaskChange
-from holdfast.kernel.task import Task
+from holdfast.kernel.task import Kind, Task
+from holdfast.kernel.values import Micros, Routing
+
+log = logging.getLogger("holdfast.store")
 
 encode = msgspec.json.Encoder().encode
 task = msgspec.json.Decoder(Task).decode
@@ -21,6 +25,36 @@ _decode_labels = msgspec.json.Decoder(dict[str, str]).decode
 _decode_search = msgspec.json.Decoder(dict[str, Any]).decode
 
 Row = Sequence[Any]
+
+
+class _Place(msgspec.Struct):
+    """As much of a task as says whose it is and where it stands."""
+
+    id: str
+    workflow: int
+    run: int
+    kind: Kind
+    available_at: Micros
+    created_at: Micros
+    state: Literal["ready", "leased", "failed"] = "ready"
+    until: Micros | None = None
+
+
+_place = msgspec.json.Decoder(_Place).decode
+
+
+def tasks(bodies: Iterable[bytes]) -> Iterable[Task]:
+    """Tasks of many instances. One that cannot be read keeps its place: whoever loads its instance says what is wrong."""
+    for body in bodies:
+        try:
+            yield task(body)
+        except msgspec.DecodeError as error:
+            try:
+                place = _place(body)
+            except msgspec.DecodeError:
+                log.error("a task cannot be read, and is left out (%s): %.200r", error, body)
+            else:
+                yield Task(**msgspec.structs.asdict(place), type="", routing=Routing())
 
 
 class Unlinked(Exception):
