@@ -64,6 +64,8 @@ class ChildCall(Call[R]):
         definition = None if isinstance(target, str) else definition_of(target)
         if definition is None and kwargs:
             raise TypeError("a workflow named by its type takes positional arguments only")
+        if target == "":
+            raise DefinitionError("a child is named by its workflow or by the type of one, and '' is none")
         self.definition: WorkflowDefinition | None = definition
         self.options = options
         self.type: str = target if definition is None else definition.type
@@ -327,6 +329,10 @@ class ChildCaller:
 
     def options(self, **options: Unpack[ChildOptions]) -> ChildCaller:
         check(options, ChildOptions, "child option", DefinitionError)
+        for name in ("timeout", "run_timeout"):
+            timeout = options.get(name)
+            if timeout is not None and to_seconds(timeout) == 0:
+                raise DefinitionError(f"{name} of a child must be above 0, not {timeout!r}")
         return ChildCaller({**self._options, **options})
 
     @overload

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from holdfast.kernel.features.child.records import POLICIES
 from holdfast.sdk.durations import to_seconds
 
 
@@ -141,4 +142,5 @@ EXPECTED: dict[str, Kind] = {
     "start_timeout": _DURATION,
     "schedule_timeout": _DURATION,
     "heartbeat": _DURATION,
+    "parent_close": Kind(POLICIES.__contains__, "one of " + ", ".join(map(repr, POLICIES))),
 }
