@@ -266,9 +266,11 @@ async def test_what_is_not_registered_is_said_once(caplog: pytest.LogCaptureFixt
         ({"register": add}, r"register takes several: write register=\[<activity add>\]"),
         ({"register": "add"}, r"register takes several: write register=\['add'\]"),
         ({"queues": "mail"}, r"queues takes several: write queues=\['mail'\]"),
+        ({"guard": "eror"}, "guard must be one of 'error', 'warn', 'off', not 'eror'"),
+        ({"guard": None}, "guard must be one of 'error', 'warn', 'off', not None"),
     ],
 )
-def test_one_where_several_are_taken(options: dict[str, Any], said: str) -> None:
+def test_an_app_that_could_not_be_meant_is_refused(options: dict[str, Any], said: str) -> None:
     with pytest.raises(TypeError, match=said):
         AsyncHoldfast(":memory:", **options)
 

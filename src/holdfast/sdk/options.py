@@ -76,6 +76,10 @@ def _between(low: int, high: int) -> Kind:
     return Kind(fits, f"a whole number from {low} to {high}")
 
 
+def _one_of(*words: str) -> Kind:
+    return Kind(words.__contains__, "one of " + ", ".join(map(repr, words)))
+
+
 def _is_named(value: Any) -> bool:
     return isinstance(value, Mapping) and all(isinstance(key, str) for key in value)  # pyright: ignore[reportUnknownVariableType]
 
@@ -142,5 +146,6 @@ EXPECTED: dict[str, Kind] = {
     "start_timeout": _DURATION,
     "schedule_timeout": _DURATION,
     "heartbeat": _DURATION,
-    "parent_close": Kind(POLICIES.__contains__, "one of " + ", ".join(map(repr, POLICIES))),
+    "parent_close": _one_of(*POLICIES),
+    "guard": _one_of("error", "warn", "off"),
 }

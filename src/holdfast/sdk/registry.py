@@ -29,6 +29,7 @@ class Types(Struct, frozen=True, kw_only=True):
 
 class Registry:
     def __init__(self, types: Types | None = None, guard: Guard = "warn") -> None:
+        expect("guard", guard)
         types = types or Types()
         self.guard: Guard = guard
         self.workflows: dict[str, WorkflowDefinition] = {}
