@@ -343,6 +343,12 @@ async def test_a_name_is_text(call: Callable[[Any], Any]) -> None:
     [
         (lambda: activity(type=5), "type must be text, not 5"),
         (lambda: activity(queue=5), "queue must be text, not 5"),
+        (lambda: activity(fatal="ValueError"), r"fatal must be several .* as in \[ValueError\], not 'ValueError'"),
+        (
+            lambda: activity(fatal=ValueError),
+            r"fatal must be several .* as in \[ValueError\], not <class 'ValueError'>",
+        ),
+        (lambda: activity(fatal=[5]), r"fatal must be several exception classes or their names.* not \[5\]"),
         (lambda: activity(local="no"), "local must be True or False, not 'no'"),
         (lambda: activity(retries=-1), "retries must be 0, a positive whole number or 'forever', not -1"),
         (lambda: workflow(type=5), "type must be text, not 5"),
