@@ -763,6 +763,29 @@ async def test_an_async_activity_of_a_closed_run_is_cancelled() -> None:
         await ended.wait()
 
 
+async def test_an_async_activity_whose_run_closes_before_it_begins_gives_its_room_back() -> None:
+    @activity(type="late")
+    async def late() -> None:
+        seen.append("began")
+
+    @workflow(type="run")
+    def run() -> None:
+        late.step().run()
+
+    async with memory(run, late, async_tasks=1) as app:
+        deliver = app.executor.deliver
+
+        def deliver_and_close(assignment: Any) -> None:
+            deliver(assignment)
+            app.executor.closed(assignment.run_id)
+
+        app.executor.deliver = deliver_and_close
+        with pytest.raises(WorkflowFailed, match="no longer wanted"):
+            await asyncio.wait_for(app.execute(run, "r"), 10)
+        assert app.executor.activities.has_room("late")
+        assert (seen, app.executor.holding) == ([], set())
+
+
 # -- registration
 
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextvars import Context
 from functools import partial
+from inspect import CORO_CREATED, getcoroutinestate
 from typing import Any
 
 from msgspec.structs import replace
@@ -110,8 +111,8 @@ class Activities:
         for attempt, task in list(self._running.values()):
             if meant(attempt):
                 attempt.cancel(stale=stale)
-                if task is not None:
-                    task.cancel()
+                if task is not None and _has_begun(task):
+                    task.cancel()  # one that has not looks first, and says that it has ended
 
     async def leave(self, grace: float) -> None:
         """Take nothing more, and give what runs this many seconds to end."""
@@ -138,6 +139,8 @@ class Activities:
     async def _async_attempt(self, assignment: ActivityAssignment, attempt: Attempt) -> bytes | Failure:
         set_current(attempt)
         try:
+            if attempt.cancelled:
+                raise ActivityCancelled(f"activity {attempt.type!r} is no longer wanted")
             return self._kept(assignment, await self._call(assignment))
         except GeneratorExit:
             raise  # its loop is gone, and whom it could tell with it
@@ -218,6 +221,11 @@ class Activities:
                 attempt.cancel(stale=not reply.cancel_requested)
 
         self._host.post(lambda: self._host.report(assignment.task.workflow, message, heard))
+
+
+def _has_begun(task: asyncio.Task[Any]) -> bool:
+    work = task.get_coro()
+    return not isinstance(work, Coroutine) or getcoroutinestate(work) != CORO_CREATED
 
 
 def _being_cancelled() -> bool:
