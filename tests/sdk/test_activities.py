@@ -28,7 +28,7 @@ from holdfast import (
 )
 from holdfast.protocol import requests as ask
 
-from .kit import StillWorld, events, eventually, evicting, memory, names
+from .kit import StillWorld, events, eventually, evicting, memory, names, settle
 
 seen: list[Any] = []
 
@@ -842,3 +842,26 @@ async def test_an_activity_that_runs_when_its_app_closes_gets_time_to_end(
     async with AsyncHoldfast(tmp_path / "app.db", [patient, slow]) as app:
         assert await app.handle(patient, "p").result() == "done"
     assert len(begun) == calls
+
+
+async def test_what_ends_behind_the_close_of_its_app_is_not_reported(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    begun, enough = threading.Event(), threading.Event()
+
+    @activity(type="slow")
+    def slow() -> None:
+        begun.set()
+        enough.wait(10)
+
+    @workflow(type="run")
+    def run() -> None:
+        slow()
+
+    async with AsyncHoldfast(tmp_path / "app.db", [run, slow], grace=0) as app:
+        await app.start(run, "r")
+        await eventually(begun.is_set)
+    enough.set()
+    await eventually(lambda: not app.executor.holding, "its end")
+    await settle()
+    assert (caplog.records, app.engine.down) == ([], None)

@@ -59,9 +59,15 @@ class EngineHost:
         )
 
     def close(self) -> None:
+        """What ends from now on is not reported: its lease has ended with this engine, and it is delivered again."""
         self._closed = True
+        self.report = self.look_at = self.room = _unheard
         self._pool.close()
         self._workflows.close()
+
+
+def _unheard(*_: object, **__: object) -> None:
+    pass
 
 
 class _Later:
