@@ -73,6 +73,25 @@ def test_a_message_that_cannot_be_written_fails_alone(tmp_path: Path, caplog: py
     asyncio.run(story())
 
 
+def test_an_instance_of_which_nothing_could_be_written_is_not_remembered_for_that(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story() -> None:
+        async with AsyncHoldfast(tmp_path / "app.db", [Listener]) as app:
+            with caplog.at_level(logging.CRITICAL):
+                answers = await asyncio.gather(
+                    *(
+                        app.options(request_id=unwritable).start(Listener, "l", 2)
+                        for unwritable in ("\ud800", "\ud801")
+                    ),
+                    return_exceptions=True,
+                )
+            assert all(isinstance(answer, Exception) for answer in answers)
+            assert not app.engine.losses.careful
+
+    asyncio.run(story())
+
+
 done: list[int] = []
 
 

@@ -55,6 +55,7 @@ class Losses:
 
     def _fail(self, item: Item, error: Exception) -> None:
         self._undo(item)
+        self.careful.discard(item.entry.flow.name)  # this was the one; what came with it may go together again
         ((message, reply, _, _),) = item.asked
         if message.repeats() is None:
             self._refuse(item.entry.flow, reply, error)
