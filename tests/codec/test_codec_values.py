@@ -2,9 +2,11 @@
 
 import collections
 import enum
+import gc
 import subprocess
 import sys
 import types
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta, timezone
@@ -21,7 +23,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_codec_avro import refusal, typed
 
-from holdfast.codec import avro, conversion
+from holdfast.codec import avro, conversion, plain
 from holdfast.codec.values import dumps, loads
 
 T = TypeVar("T")
@@ -377,13 +379,24 @@ class Friends:
     names: set[Any]
 
 
+def test_classes_that_come_and_go_are_not_kept():
+    kept = weakref.WeakSet[Any]()
+    for number in range(2 * plain._KINDS):
+        made = dataclass(type("Row", (), {"__annotations__": {"n": int}}))
+        kept.add(made)
+        assert loads(dumps(made(number))) == {"n": number}
+        del made
+    gc.collect()
+    assert len(kept) <= plain._KINDS
+
+
 def test_sets_in_sets_are_put_in_order_once():
     value: Any = "core"
-    plain: Any = "core"
+    sent: Any = "core"
     for _ in range(60):  # twice the work for each would not end
         value = frozenset({value, "z"})
-        plain = ["z", plain] if isinstance(plain, list) else [plain, "z"]
-    assert loads(dumps(value)) == plain
+        sent = ["z", sent] if isinstance(sent, list) else [sent, "z"]
+    assert loads(dumps(value)) == sent
 
 
 def test_a_set_that_holds_itself_is_refused():

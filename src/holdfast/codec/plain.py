@@ -29,6 +29,8 @@ def plain(value: object) -> object:
     kind = type(value)
     adapter = _ADAPTERS.get(kind)
     if adapter is None:
+        if len(_ADAPTERS) >= _KINDS:  # classes made in functions come and go, and a table of all would keep them
+            _ADAPTERS.clear()
         adapter = _ADAPTERS[kind] = _adapter(kind)
     return adapter(value)
 
@@ -159,4 +161,5 @@ _BASES: Final[dict[type[Any], Plain]] = {
     frozenset: _ordered,
     Mapping: _mapped,
 }
+_KINDS: Final = 1024
 _ADAPTERS: Final[dict[type[Any], Plain]] = {}
