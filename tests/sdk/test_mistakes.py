@@ -266,12 +266,17 @@ async def test_what_is_not_registered_is_said_once(caplog: pytest.LogCaptureFixt
         ({"register": add}, r"register takes several: write register=\[<activity add>\]"),
         ({"register": "add"}, r"register takes several: write register=\['add'\]"),
         ({"queues": "mail"}, r"queues takes several: write queues=\['mail'\]"),
+        ({"queues": [5]}, "queues are named by text, not 5"),
+        ({"queues": []}, "queues names none; a worker serves at least one"),
+        ({"threads": 0}, "threads must be a whole number of 1 or more, not 0"),
+        ({"threads": -1}, "threads must be a whole number of 1 or more, not -1"),
+        ({"async_tasks": 0.5}, "async_tasks must be a whole number of 1 or more, not 0.5"),
         ({"guard": "eror"}, "guard must be one of 'error', 'warn', 'off', not 'eror'"),
         ({"guard": None}, "guard must be one of 'error', 'warn', 'off', not None"),
     ],
 )
 def test_an_app_that_could_not_be_meant_is_refused(options: dict[str, Any], said: str) -> None:
-    with pytest.raises(TypeError, match=said):
+    with pytest.raises((TypeError, ValueError), match=said):
         AsyncHoldfast(":memory:", **options)
 
 

@@ -49,6 +49,17 @@ def listed(name: str, given: Any) -> Iterable[Any]:
     return given  # pyright: ignore[reportUnknownVariableType]
 
 
+def served(queues: Any) -> list[str]:
+    """The queues that a worker takes tasks of, each once."""
+    several = list(dict.fromkeys(listed("queues", queues)))
+    for queue in several:
+        if not isinstance(queue, str):
+            raise TypeError(f"queues are named by text, not {queue!r}")
+    if not several:
+        raise ValueError("queues names none; a worker serves at least one")
+    return several
+
+
 def _is_text(value: Any) -> bool:
     return isinstance(value, str)
 
@@ -63,6 +74,10 @@ def _is_flag(value: Any) -> bool:
 
 def is_whole(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_count(value: Any) -> bool:
+    return is_whole(value) and value >= 1
 
 
 def _is_whole_or_none(value: Any) -> bool:
@@ -111,6 +126,7 @@ def _is_fatal(value: Any) -> bool:
 
 _TEXT = Kind(_is_text, "text")
 _MAYBE = Kind(_is_text_or_none, "text")
+_COUNT = Kind(_is_count, "a whole number of 1 or more")
 _FLAG = Kind(_is_flag, "True or False")
 _NAMED = Kind(_is_named, "a mapping with names of text")
 _DURATION = Kind(_is_duration, "a duration: seconds, text like '90s' or a timedelta")
@@ -147,5 +163,8 @@ EXPECTED: dict[str, Kind] = {
     "schedule_timeout": _DURATION,
     "heartbeat": _DURATION,
     "parent_close": _one_of(*POLICIES),
+    "threads": _COUNT,
+    "async_tasks": _COUNT,
+    "workflow_tasks": _COUNT,
     "guard": _one_of("error", "warn", "off"),
 }

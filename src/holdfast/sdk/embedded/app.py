@@ -25,7 +25,7 @@ from holdfast.sdk.embedded.host import EngineHost
 from holdfast.sdk.embedded.thread import EngineThread
 from holdfast.sdk.executor import EmbeddedExecutor
 from holdfast.sdk.guard.shims import install as install_shims
-from holdfast.sdk.options import listed
+from holdfast.sdk.options import expect, listed, served
 from holdfast.sdk.registry import Guard, Registry, Types
 from holdfast.sdk.sync import Client
 from holdfast.store import Store
@@ -94,7 +94,10 @@ class AsyncHoldfast(AsyncClient):
         self._engine_room = InProcess()
         super().__init__(self._engine_room, namespace=namespace, exceptions=self.registry.exceptions)
         self.path = os.fspath(path)
-        self._queues = frozenset(listed("queues", queues))
+        expect("threads", threads)
+        expect("async_tasks", async_tasks)
+        expect("compatibility", compatibility)
+        self._queues = frozenset(served(queues) if run_tasks else listed("queues", queues))
         self._threads = threads
         self._async_tasks = async_tasks
         self._compatibility = compatibility

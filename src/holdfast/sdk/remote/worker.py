@@ -27,6 +27,7 @@ from holdfast.kernel.machine import Machine
 from holdfast.protocol import exchange as wire
 from holdfast.sdk.errors import ServerUnreachable
 from holdfast.sdk.guard.shims import install as install_shims
+from holdfast.sdk.options import expect, served
 from holdfast.sdk.registry import Guard, Registry, Types
 from holdfast.sdk.remote.host import RemoteHost
 from holdfast.sdk.remote.http import Lost
@@ -95,6 +96,10 @@ class AsyncWorker:
         self.access.client()  # a wrong address is a mistake of whoever wrote it, and is said right here
         self.queues = _queues(queue, queues)
         self.worker_id = worker_id or f"{socket.gethostname()[:60]}-{os.getpid()}-{os.urandom(4).hex()}"
+        expect("threads", threads)
+        expect("async_tasks", async_tasks)
+        expect("workflow_tasks", workflow_tasks)
+        expect("compatibility", compatibility)
         self._threads = threads
         self._async_tasks = async_tasks
         self._workflow_tasks = workflow_tasks
@@ -212,12 +217,7 @@ def _queues(queue: str | None, queues: Iterable[str] | None) -> list[str]:
         return ["default" if queue is None else queue]
     if queue is not None:
         raise TypeError("give queue= for one queue or queues= for several, not both")
-    if isinstance(queues, str):
-        raise TypeError(f"queues takes several: write queues=[{queues!r}]")
-    several = list(dict.fromkeys(queues))
-    if not several:
-        raise ValueError("queues names none; a worker serves at least one")
-    return several
+    return served(queues)
 
 
 class Worker:
