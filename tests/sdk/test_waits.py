@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from holdfast import (
     WorkflowFailed,
     activity,
     aio,
+    now,
     query,
     signal,
     sleep,
@@ -119,6 +121,24 @@ async def test_a_condition_that_holds_when_it_is_reached_starts_no_clock() -> No
         history = names(await app.history("r"))
         assert "ConditionWaitSatisfied" in history
         assert "TimerScheduled" not in history
+
+
+async def test_a_deadline_that_has_passed_is_due_at_once() -> None:
+    @workflow(type="late")
+    def late() -> list[bool]:
+        sleep(now() - timedelta(hours=1) - now())
+        sleep.step(-1).run()
+        passed = timedelta(seconds=-1)
+        return [wait(lambda: False, timeout=passed), wait(lambda: True, timeout=passed)]
+
+    @workflow(type="never")
+    def never() -> None:
+        sleep(float("nan"))
+
+    async with memory(late, never) as app:
+        assert await app.execute(late, "l") == [False, True]
+        with pytest.raises(WorkflowFailed, match="not nan"):
+            await app.execute(never, "n")
 
 
 async def test_no_time_at_all_is_a_look() -> None:

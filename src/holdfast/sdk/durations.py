@@ -26,3 +26,9 @@ def to_seconds(duration: Duration) -> float:
     if not 0 <= seconds < 1e10:
         raise ValueError(f"a duration is between 0 and 10^10 seconds, not {duration!r}")
     return seconds
+
+
+def until(duration: Duration) -> float:
+    """How long to wait, where a deadline that has passed means not at all: `sleep(deadline - now())`."""
+    seconds = duration.total_seconds() if isinstance(duration, timedelta) else duration
+    return 0 if isinstance(seconds, int | float) and seconds < 0 else to_seconds(duration)

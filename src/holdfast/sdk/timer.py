@@ -5,7 +5,7 @@ from __future__ import annotations
 from holdfast.kernel.command import Command
 from holdfast.kernel.feature import Outcome
 from holdfast.kernel.features.timer import CancelTimer, StartTimer
-from holdfast.sdk.durations import Duration, to_seconds
+from holdfast.sdk.durations import Duration, until
 from holdfast.sdk.fiber import Fiber
 from holdfast.sdk.step import Call, Step
 
@@ -35,10 +35,10 @@ class Sleep:
     """`sleep(d)` waits; `sleep.step(d)` describes the wait."""
 
     def __call__(self, duration: Duration, /) -> None:
-        Step(TimerCall(to_seconds(duration))).run()
+        Step(TimerCall(until(duration))).run()
 
     def step(self, duration: Duration, /) -> Step[None]:
-        return Step(TimerCall(to_seconds(duration)))
+        return Step(TimerCall(until(duration)))
 
 
 sleep = Sleep()

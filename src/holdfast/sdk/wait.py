@@ -14,7 +14,7 @@ from holdfast.kernel.feature import Outcome, Plain
 from holdfast.kernel.features.condition import CancelConditionWait, OpenConditionWait, valid_key
 from holdfast.kernel.features.signal import CancelSignalWait, OpenSignalWait
 from holdfast.kernel.task import Block
-from holdfast.sdk.durations import Duration, to_seconds
+from holdfast.sdk.durations import Duration, until
 from holdfast.sdk.errors import DefinitionError
 from holdfast.sdk.fiber import Fiber
 from holdfast.sdk.members import Signal, SignalMethod
@@ -172,7 +172,7 @@ class Wait:
 
 
 def _call(what: Any, key: str | None, timeout: Duration | None) -> Call[Any]:
-    seconds = None if timeout is None else to_seconds(timeout)
+    seconds = None if timeout is None else until(timeout)
     if isinstance(what, SignalMethod):
         raise TypeError("a signal with a method is waited for by what the method changes: wait(lambda: ...)")
     if isinstance(what, str | Signal):
