@@ -679,6 +679,11 @@ async def test_progress_of_a_heartbeat_is_recorded() -> None:
         ({"unit": "files"}, None),
         ({"message": "x", "unit": "files"}, ValueError),
         ({"folder": ["a"]}, TypeError),
+        ({"message": {"a": 1}}, TypeError),
+        ({"message": 5}, TypeError),
+        ({"current": "3"}, TypeError),
+        ({"current": True}, TypeError),
+        ({"current": 1, "unit": 5}, TypeError),
         ({f"k{n}": n for n in range(21)}, ValueError),
     ],
 )

@@ -399,3 +399,17 @@ async def test_what_could_not_be_read_back_is_not_recorded(call: Callable[[], An
         with pytest.raises(WorkflowFailed, match=said):
             await app.execute(slips, "s")
         assert [entry.type for entry in await app.history("s")][-1] == "WorkflowFailed"
+
+
+async def test_an_activity_that_returns_something_else_is_named() -> None:
+    @activity(type="counts")
+    def counts() -> int:
+        return "three"  # type: ignore[return-value]
+
+    @workflow(type="sums")
+    def sums() -> int:
+        return counts()
+
+    async with memory(sums, counts) as app:
+        with pytest.raises(WorkflowFailed, match="activity 'counts' returned is not what it declares: Expected `int`"):
+            await app.execute(sums, "s")

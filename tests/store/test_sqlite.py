@@ -164,6 +164,11 @@ def test_a_directory_is_refused_with_a_name_to_use_instead(tmp_path: Path) -> No
         SqliteStore(str(tmp_path), MACHINE.kinds)
 
 
+def test_an_empty_path_is_refused() -> None:
+    with pytest.raises(StoreError, match="the path of the database is empty; name a file"):
+        SqliteStore("", MACHINE.kinds)
+
+
 def test_a_missing_directory_is_refused_and_not_made(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="missing does not exist; create it first"):
         SqliteStore(str(tmp_path / "missing" / "holdfast.db"), MACHINE.kinds)

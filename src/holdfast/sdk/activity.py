@@ -11,6 +11,7 @@ from functools import cached_property, update_wrapper
 from typing import Any, Concatenate, Generic, Literal, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, cast, overload
 
 from holdfast.codec.arguments import Signature
+from holdfast.codec.errors import PayloadError
 from holdfast.codec.values import loads
 from holdfast.kernel.command import Command
 from holdfast.kernel.feature import Outcome, Plain, Value
@@ -197,7 +198,11 @@ class ActivityCall(Call[R]):
     def finish(self, fiber: Fiber, outcome: Outcome) -> R:
         if isinstance(outcome, Value):
             blob = outcome.blob
-            return loads(blob, self.definition.signature.returns) if blob is not None else None  # type: ignore[return-value]
+            try:
+                return loads(blob, self.definition.signature.returns) if blob is not None else None  # type: ignore[return-value]
+            except PayloadError as error:
+                problem = f"what activity {self.definition.type!r} returned is not what it declares: {error.problem}"
+                raise PayloadError(error.reason, problem, error.path) from None
         if isinstance(outcome, Plain):
             return outcome.value
         return throw(fiber, outcome)

@@ -111,7 +111,12 @@ def heartbeat(
 def _progress(
     message: str | None, current: float | None, total: float | None, unit: str | None, details: dict[str, Any]
 ) -> Progress:
+    for name, words in (("message", message), ("unit", unit)):
+        if words is not None and not isinstance(words, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"heartbeat {name} must be text, not {words!r}; other values have names: heartbeat(rows=5)")
     for name, value in (("current", current), ("total", total)):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"heartbeat {name} must be a number, not {value!r}")
         if value is not None and value < 0:
             raise ValueError(f"heartbeat {name} must not be negative, not {value}")
     if unit is not None and current is None and total is None:

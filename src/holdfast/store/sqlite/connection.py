@@ -116,6 +116,8 @@ def check_path(path: str) -> None:
     """Say what is wrong with a path before SQLite says something vague."""
     if path == ":memory:":
         return
+    if not path:
+        raise StoreError("the path of the database is empty; name a file, for example holdfast.db, or :memory:")
     file = Path(path)
     try:
         if file.is_dir():
