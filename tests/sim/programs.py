@@ -86,10 +86,14 @@ ledger = Ledger()
 # -- activities
 
 
+class Unwritable(Exception):
+    """Carries what no codec can write."""
+
+
 def _value(token: str) -> Any:
     what = ledger.poison()
     if what == "poison":
-        return object()
+        raise Unwritable(object())
     if what == "unresolvable":
 
         class Passing(Exception):
