@@ -320,6 +320,14 @@ async def interrupts_later() -> None:
 
 
 @workflow(unchecked=True)
+async def interrupts_in_a_task() -> None:
+    async def other() -> None:
+        raise KeyboardInterrupt
+
+    await asyncio.create_task(other())
+
+
+@workflow(unchecked=True)
 def trapped(trap: Trap) -> str:
     return trap.kind
 
@@ -330,6 +338,7 @@ def trapped(trap: Trap) -> str:
         (interrupts, (), "KeyboardInterrupt"),
         (interrupts_in_a_branch, (), "KeyboardInterrupt"),
         (interrupts_later, (), "KeyboardInterrupt"),
+        (interrupts_in_a_task, (), "KeyboardInterrupt"),
         (trapped, (Trap("interrupt"),), "KeyboardInterrupt"),
         (trapped, (Trap("exit"),), "SystemExit"),
     ],

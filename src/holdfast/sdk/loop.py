@@ -22,6 +22,7 @@ from holdfast.kernel.values import SECOND
 from holdfast.sdk import strand as strands
 from holdfast.sdk.durations import to_seconds
 from holdfast.sdk.errors import DurableCallRefused, Evicted
+from holdfast.sdk.exits import for_the_process
 from holdfast.sdk.fiber import Fiber
 from holdfast.sdk.timer import TimerCall
 
@@ -93,10 +94,12 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
             while self._ready and not self._fiber.abandoned:
                 handle = self._ready.popleft()
                 if not handle.cancelled():
-                    try:  # noqa: SIM105 - cheaper than a context manager for every callback
+                    try:
                         handle._run()  # pyright: ignore[reportPrivateUsage]
-                    except SystemExit:
-                        pass  # its task has ended with it; it is the run that ends, not the process
+                    except (SystemExit, KeyboardInterrupt) as error:
+                        # Its task has ended with it; it is the run that ends, or waits, not the process.
+                        if for_the_process(error):
+                            raise
         finally:
             self._scheduled = False
             self._fiber.running_loop = None
