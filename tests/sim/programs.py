@@ -93,7 +93,7 @@ class Unwritable(Exception):
 def _value(token: str) -> Any:
     what = ledger.poison()
     if what == "poison":
-        raise Unwritable(object())
+        raise Unwritable(object)  # not an instance: its text would differ from run to run
     if what == "unresolvable":
 
         class Passing(Exception):
