@@ -233,7 +233,9 @@ class Auditor:
         punctual = not self.sim.deaf and row.key not in self.sim.sabotaged
         if entry.type == "TimerFired" and self.sim.calm_at is not None and punctual:
             late = self.sim.true_time() - max(event.fire_at, self.sim.calm_at + 60 * SECOND)
-            self.must(late < 10 * SECOND, "I8 what is due comes in time", (about, late / SECOND))
+            # On a bad line to a far database to read an instance and to write it take seconds each, and again after a conflict.
+            patience = (30 if self.sim.far else 10) * SECOND
+            self.must(late < patience, "I8 what is due comes in time", (about, late / SECOND))
         until = entry.context.lease_expires_at
         if until is not None:
             self.must(clock(entry) < until, "I4 nothing is written under a lease that is over", about)

@@ -10,7 +10,6 @@ from collections.abc import Callable, Coroutine, Generator
 from contextlib import suppress
 from inspect import CORO_CREATED, getcoroutinestate
 from random import Random
-from types import coroutine
 from typing import Any, TypeVar
 
 from holdfast.engine.world import Alarm, Minted
@@ -77,7 +76,9 @@ class NodeWorld(VirtualWorld):
         return self._virtual.call_later(seconds, self._mortal(call))
 
     def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
-        task = self._virtual.create_task(_mortal(self.life, self._virtual, work), name=name)
+        if not self.life.alive:
+            work.close()  # it never comes to run
+        task = self._virtual.create_task(_Mortal(_driven(self.life, self._virtual, work)), name=name)
         task._log_destroy_pending = False  # type: ignore[attr-defined]
         self.tasks.append((task, work))
         if len(self.tasks) > 200:
@@ -109,13 +110,25 @@ class _Never:
 _NEVER = _Never()
 
 
-async def _mortal(life: Life, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> T:
-    """Drive a coroutine for as long as its node lives."""
-    return await _driven(life, loop, work)
+class _Mortal(Coroutine[Any, Any, Any]):
+    """A generator that a task takes for a coroutine, and that may come to nothing without a word."""
+
+    def __init__(self, driven: Generator[Any, Any, Any]) -> None:
+        self._driven = driven
+        self.send, self.throw, self.close = driven.send, driven.throw, driven.close  # type: ignore[method-assign]
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        return self._driven
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._driven, name.replace("cr_", "gi_", 1))  # how far it is
+
+    def send(self, value: Any) -> Any: ...
+    def throw(self, *error: Any) -> Any: ...
 
 
-@coroutine
 def _driven(life: Life, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> Generator[Any, Any, T]:
+    """Drive a coroutine for as long as its node lives."""
     thrown: BaseException | None = None
     while True:
         if not life.alive:
