@@ -1,7 +1,8 @@
 """What every command to an instance has in common: its target, its record, and its request id.
 
 An accepted or rejected command is a durable record with its place in the run's order. A `request_id` makes a retry return
-the first outcome, unless that was to try again; the shell looks the earlier record up and hands it in as `retained`, because it may be of an earlier run.
+the first outcome, unless that was to try again; the shell looks the earlier record up and hands it in as `retained`, because
+it may be of an earlier run.
 """
 
 from __future__ import annotations
