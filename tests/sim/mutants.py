@@ -89,7 +89,12 @@ MUTANTS = [
         "            engine.cache.drop(entry)\n            engine.forget_code(entry)\n            self._undo(item)",
         "            self._undo(item)",
     ),
-    Mutant("given-up code reports", "sdk/executor.py", "        if fiber.abandoned:", "        if False:"),
+    Mutant(
+        "given-up code reports",
+        "sdk/executor.py",
+        "        if self._fibers.get(assignment.run_key) is not fiber:\n            self.host.look_at(key)",
+        "        if False:\n            self.host.look_at(key)",
+    ),
     Mutant(
         "the rows of a task are believed",
         f"{K}/workflow_task/due.py",
