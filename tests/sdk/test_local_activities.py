@@ -6,7 +6,6 @@ import asyncio
 import gc
 import threading
 import weakref
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -23,7 +22,6 @@ from holdfast import (
     spawn,
     workflow,
 )
-from holdfast.kernel.values import SECOND, Micros
 
 from .kit import StillWorld, events, eventually, evicting, memory, names, settle
 
@@ -325,31 +323,26 @@ async def test_code_that_breaks_the_worker_behind_a_local_activity_fails_its_tas
         assert await asyncio.wait_for(app.execute(run, "good", False), 10) == 20
 
 
+@activity(type="never", local=True, retries=9, backoff=60)
+def never() -> None:
+    calls.append(1)
+    raise LookupError("still nothing")
+
+
+@workflow(type="never done")
+def never_done() -> None:
+    never()
+
+
 async def test_nothing_is_tried_again_once_the_app_is_closed() -> None:
-    @activity(type="never", local=True, retries=9, backoff=60)
-    def never() -> None:
-        calls.append(1)
-        raise LookupError("still nothing")
-
-    @workflow(type="run")
-    def run() -> None:
-        never()
-
-    async with memory(run, never, world=StillWorld) as app:
+    async with memory(never_done, never, world=StillWorld) as app:
         world: Any = app.engine.world
-        await app.start(run, "r")
+        await app.start(never_done, "r")
         await eventually(lambda: calls, "the first try")
         await settle()
     for _ in range(3):
         await world.advance(3600)
     assert len(calls) == 1
-
-
-class ShortSighted(StillWorld):
-    """As in the real one, no alarm waits longer than a day."""
-
-    def at(self, when: Micros, call: Callable[[], None]) -> Any:
-        return super().at(min(when, self.now() + 86_400 * SECOND), call)
 
 
 async def test_a_pause_may_be_longer_than_a_day() -> None:
@@ -364,7 +357,7 @@ async def test_a_pause_may_be_longer_than_a_day() -> None:
     def run() -> int:
         return rare()
 
-    async with memory(run, rare, world=ShortSighted) as app:
+    async with memory(run, rare, world=StillWorld) as app:
         world: Any = app.engine.world
         handle = await app.start(run, "r")
         await eventually(lambda: app.executor.activities._running == {} and calls, "the first try")
@@ -402,18 +395,9 @@ async def test_what_is_kept_for_a_local_activity_goes_with_it_not_with_its_timeo
 
 
 async def test_nothing_is_tried_again_for_a_run_that_was_terminated() -> None:
-    @activity(type="never", local=True, retries=9, backoff=60)
-    def never() -> None:
-        calls.append(1)
-        raise LookupError("still nothing")
-
-    @workflow(type="run")
-    def run() -> None:
-        never()
-
-    async with memory(run, never, world=StillWorld) as app:
+    async with memory(never_done, never, world=StillWorld) as app:
         world: Any = app.engine.world
-        handle = await app.start(run, "r")
+        handle = await app.start(never_done, "r")
         await eventually(lambda: calls, "the first try")
         await settle()
         await handle.terminate()

@@ -65,8 +65,7 @@ class NodeWorld(VirtualWorld):
         self.later(0, call)
 
     def at(self, when: Micros, call: Callable[[], None]) -> Alarm:
-        delay = min(max(when - self.now(), 0), 86_400 * SECOND)
-        return self.later(delay / SECOND, call)
+        return self.later(max(when - self.now(), 0) / SECOND, call)
 
     def later(self, seconds: float, call: Callable[[], None]) -> Alarm:
         if not self.life.alive:

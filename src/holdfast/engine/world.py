@@ -110,9 +110,8 @@ class AsyncioWorld:
         self.loop.call_soon(call)
 
     def at(self, when: Micros, call: Callable[[], None]) -> Alarm:
-        # An alarm never waits longer than a day, so that no delay is too long for the platform's timers.
-        delay = min(max(when - self.now(), 0), 86_400 * SECOND)
-        return self.loop.call_later(delay / SECOND, call)
+        # However long: event loops themselves wake now and then rather than ask the platform for too long a sleep.
+        return self.loop.call_later(max(when - self.now(), 0) / SECOND, call)
 
     def post(self, call: Callable[[], None]) -> None:
         self.loop.call_soon_threadsafe(call)

@@ -9,7 +9,7 @@ from holdfast.engine.workers import COLD, Held
 from holdfast.engine.world import Alarm, World
 from holdfast.kernel.event import Recorded
 from holdfast.kernel.features.workflow_task import WorkflowAssignment, shown_to
-from holdfast.kernel.values import SECOND, Micros
+from holdfast.kernel.values import SECOND
 from holdfast.sdk.executor import EmbeddedExecutor
 from holdfast.store import Now
 
@@ -54,9 +54,8 @@ class EngineHost:
             self._world.spawn(_fetched(found, assignment, then), "holdfast-history")
 
     def later(self, seconds: float, call: Callable[[], None]) -> Alarm:
-        return _Later(
-            self._world, self._world.now() + round(seconds * SECOND), lambda: None if self._closed else call()
-        )
+        due = self._world.now() + round(seconds * SECOND)
+        return self._world.at(due, lambda: None if self._closed else call())
 
     def close(self) -> None:
         """What ends from now on is not reported: its lease has ended with this engine, and it is delivered again."""
@@ -68,25 +67,6 @@ class EngineHost:
 
 def _unheard(*_: object, **__: object) -> None:
     pass
-
-
-class _Later:
-    """An alarm for any time: the world's own never waits longer than a day."""
-
-    def __init__(self, world: World, due: Micros, call: Callable[[], None]) -> None:
-        self._world = world
-        self._due = due
-        self._call = call
-        self._alarm = world.at(due, self._ring)
-
-    def cancel(self) -> None:
-        self._alarm.cancel()
-
-    def _ring(self) -> None:
-        if self._world.now() < self._due:
-            self._alarm = self._world.at(self._due, self._ring)
-        else:
-            self._call()
 
 
 async def _fetched(
