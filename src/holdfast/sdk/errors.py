@@ -179,8 +179,7 @@ class Evicted(GreenletExit):
 
 
 class ContinueAsNewRequested(BaseException):
-    def __init__(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def __init__(self, target: Any, arguments: bytes) -> None:
         super().__init__("continue as new")
         self.target = target
-        self.args_given = args
-        self.kwargs_given = kwargs
+        self.arguments = arguments

@@ -210,7 +210,7 @@ class WorkflowDefinition:
     def _continue(self, request: ContinueAsNewRequested) -> ContinueAsNew:
         definition = definition_of(request.target)
         return ContinueAsNew(
-            arguments=definition.signature.pack(request.args_given, request.kwargs_given),
+            arguments=request.arguments,
             workflow_type=definition.type,
             definition=definition.snapshot,
         )
@@ -411,5 +411,5 @@ def continue_as_new(target: WorkflowFn[P, Any] | type[Entry[P, Any]], /, *args: 
     """Close this run and go on as a new one with a fresh history. The first argument gives the types."""
     if current_fiber() is None:
         raise NotInWorkflow("continue_as_new()")
-    definition_of(target).signature.pack_fitting(args, kwargs)  # wrong arguments are a TypeError here, not a broken run
-    raise ContinueAsNewRequested(target, args, kwargs)
+    # Wrong arguments are a TypeError here, not a broken run.
+    raise ContinueAsNewRequested(target, definition_of(target).signature.pack_fitting(args, kwargs))

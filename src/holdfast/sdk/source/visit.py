@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator
+from inspect import iscoroutinefunction
 from types import FunctionType, MethodType
 
 from msgspec import Struct
@@ -28,7 +29,6 @@ BOUND_ACTIVITY = Rule(
     "bound-activity", "the instance does not travel; call it on the class, the worker supplies its own"
 )
 
-_CO_COROUTINE = 0x80
 _BUILDS_SEQUENCE = (list, tuple, enumerate, iter, zip, map)
 _IGNORES_ORDER = (sorted, set, frozenset, min, max, sum, any, all, len)
 _SET_OPERATORS = ast.Sub | ast.BitOr | ast.BitAnd | ast.BitXor
@@ -262,9 +262,7 @@ def is_activity(value: object) -> bool:
 
 def _gives_coroutine(value: object) -> bool:
     """An `async def`, or an activity or a workflow that is one: called in `async def` code, they wait to be awaited."""
-    if isinstance(value, FunctionType):
-        return bool(value.__code__.co_flags & _CO_COROUTINE)
-    return getattr(type(value), "__holdfast_awaited__", False) is True
+    return iscoroutinefunction(value) or getattr(type(value), "__holdfast_awaited__", False) is True
 
 
 def _text(node: ast.expr) -> str:
