@@ -13,7 +13,7 @@ import time
 import tracemalloc
 from pathlib import Path
 
-from holdfast import AsyncHoldfast, child, gather, signal, wait, workflow
+from backstay import AsyncBackstay, child, gather, signal, wait, workflow
 
 
 @workflow
@@ -50,7 +50,7 @@ def crowd(width: int) -> int:
 
 async def in_flight(path: Path, crowds: int, width: int) -> tuple[float, float]:
     """CPU seconds and bytes until all children of so many parents wait."""
-    async with AsyncHoldfast(path, [crowd, Waiting]) as app:
+    async with AsyncBackstay(path, [crowd, Waiting]) as app:
         tracemalloc.start()
         began = time.process_time()
         for number in range(crowds):
@@ -62,7 +62,7 @@ async def in_flight(path: Path, crowds: int, width: int) -> tuple[float, float]:
         return time.process_time() - began, used
 
 
-async def timed(app: AsyncHoldfast, crowds: int, width: int) -> tuple[float, float]:
+async def timed(app: AsyncBackstay, crowds: int, width: int) -> tuple[float, float]:
     """Wall and CPU seconds of so many fans, one after another."""
     wall, cpu = time.perf_counter(), time.process_time()
     for number in range(crowds):
@@ -72,7 +72,7 @@ async def timed(app: AsyncHoldfast, crowds: int, width: int) -> tuple[float, flo
 
 async def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
-        async with AsyncHoldfast(Path(directory) / "fan.db", [leaf, fan]) as app:
+        async with AsyncBackstay(Path(directory) / "fan.db", [leaf, fan]) as app:
             await timed(app, 1, 50)
             _, small = await timed(app, 10, 100)
             wall, large = await timed(app, 2, 1000)

@@ -12,7 +12,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from holdfast import AsyncHoldfast, Signal, activity, wait, workflow
+from backstay import AsyncBackstay, Signal, activity, wait, workflow
 
 
 @activity
@@ -36,7 +36,7 @@ def listen(count: int) -> int:
     return sum(wait(hit) for _ in range(count))
 
 
-async def run(app: AsyncHoldfast, what: str, id: str, size: int) -> None:
+async def run(app: AsyncBackstay, what: str, id: str, size: int) -> None:
     if what == "steps":
         await app.execute(seq, id, 10 * size)
         return
@@ -48,7 +48,7 @@ async def run(app: AsyncHoldfast, what: str, id: str, size: int) -> None:
 
 async def main(what: str) -> None:
     with tempfile.TemporaryDirectory() as directory:
-        async with AsyncHoldfast(Path(directory) / "flat.db", [add, seq, listen]) as app:
+        async with AsyncBackstay(Path(directory) / "flat.db", [add, seq, listen]) as app:
             await run(app, what, "warm", 20)
             began = time.process_time()
             for i in range(10):

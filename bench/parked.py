@@ -26,7 +26,7 @@ TOKEN = "parked"
 
 
 def start(database: Path) -> tuple[subprocess.Popen[str], str]:
-    command = [sys.executable, "-P", "-m", "holdfast.cli.main", "server", "--port", "0", "--token", TOKEN]
+    command = [sys.executable, "-P", "-m", "backstay.cli.main", "server", "--port", "0", "--token", TOKEN]
     process = subprocess.Popen([*command, "--store", f"sqlite:{database}"], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     return process, process.stdout.readline().split()[-1]
@@ -131,7 +131,7 @@ async def leased(line: Line, workflow_id: str) -> float:
 
 async def load(url: str) -> None:
     """Keep the server busy when told to: `go` and `rest` on stdin, each answered when it is so."""
-    from holdfast import AsyncClient, AsyncWorker, activity, workflow
+    from backstay import AsyncClient, AsyncWorker, activity, workflow
 
     @activity
     def greet() -> str:

@@ -100,7 +100,7 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=1)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
-        dw = [sys.executable, "-P", "-m", "holdfast.cli.main", "server", "--port", "0", "--token", TOKEN]
+        dw = [sys.executable, "-P", "-m", "backstay.cli.main", "server", "--port", "0", "--token", TOKEN]
         store = f"sqlite:{directory}/published.db"
         processes = [subprocess.Popen([*dw, "--store", store], stdout=subprocess.PIPE, text=True)]
         try:

@@ -1,4 +1,4 @@
-"""`make bench`: Holdfast's workloads, its budgets, and, where the peer is installed, Restate in the same run with ratios.
+"""`make bench`: Backstay's workloads, its budgets, and, where the peer is installed, Restate in the same run with ratios.
 
     python bench/run.py                  W1-W7, flat cost per step and per signal, import time
     python bench/run.py --rounds 3       interleaved rounds; medians are printed
@@ -24,7 +24,7 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 HARNESS = Path(os.environ.get("BENCH_HARNESS", HERE.parents[1] / "shared" / "bench"))
-HOME = Path(os.environ.get("BENCH_HOME", Path.home() / ".cache" / "holdfast-bench"))
+HOME = Path(os.environ.get("BENCH_HOME", Path.home() / ".cache" / "backstay-bench"))
 RESTATE = HOME / "npm/node_modules/@restatedev/restate-server-linux-x64/bin/restate-server"
 RESTATE_PYTHON = HOME / "venvs/restate/bin/python"
 
@@ -85,13 +85,13 @@ def children() -> dict[str, float]:
 
 
 def import_ms() -> float:
-    code = "import time; t = time.perf_counter(); import holdfast; print((time.perf_counter() - t) * 1000)"
+    code = "import time; t = time.perf_counter(); import backstay; print((time.perf_counter() - t) * 1000)"
     runs = [subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True) for _ in range(5)]
     return min(float(run.stdout) for run in runs)
 
 
 def table(ours: dict[str, dict[str, float]], peer: dict[str, dict[str, float]], figures: list[Any]) -> None:
-    print(f"\n{'':28}{'Holdfast':>12}{'Restate':>12}{'ratio':>9}   floor")
+    print(f"\n{'':28}{'Backstay':>12}{'Restate':>12}{'ratio':>9}   floor")
     for label, workload, field, higher, floor in figures:
         a, b = ours.get(workload, {}).get(field), peer.get(workload, {}).get(field)
         if a is None:
@@ -127,12 +127,12 @@ def main() -> None:
     parser.add_argument("--no-peer", action="store_true")
     options = parser.parse_args()
     options.workloads = options.workloads or ("w1,w2,w4,w5" if options.http else "w1,w2,w3,w4,w5,w6,w7")
-    ours_is = "peer_holdfast_http.py" if options.http else "peer_holdfast.py"
+    ours_is = "peer_backstay_http.py" if options.http else "peer_backstay.py"
     if not (HARNESS / "driver.py").exists():
         raise SystemExit(f"no benchmark harness at {HARNESS}; set BENCH_HARNESS")
     size: list[Any] = ["--workloads", options.workloads, "--w1-n", "3000", "--w6-sleep", options.w6_sleep]
     with tempfile.TemporaryDirectory() as scratch:
-        ours, peer = Path(scratch) / "holdfast.jsonl", Path(scratch) / "restate.jsonl"
+        ours, peer = Path(scratch) / "backstay.jsonl", Path(scratch) / "restate.jsonl"
         with_peer = RESTATE.exists() and RESTATE_PYTHON.exists() and not options.no_peer
         for number in range(options.rounds):
             print(f"round {number + 1} of {options.rounds} ...", flush=True)
@@ -162,7 +162,7 @@ def main() -> None:
         print(
             f"in flight: CPU {fan['in_flight_cpu_ratio']:.2f}, memory {fan['in_flight_memory_ratio']:.2f} (budget 1.2)"
         )
-    print(f"import holdfast: {import_ms():.0f} ms (budget 150)")
+    print(f"import backstay: {import_ms():.0f} ms (budget 150)")
 
 
 if __name__ == "__main__":

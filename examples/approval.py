@@ -15,7 +15,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast import Holdfast, RequestRefused, Saga, activity, query, signal, update, wait, workflow
+from backstay import Backstay, RequestRefused, Saga, activity, query, signal, update, wait, workflow
 
 
 @dataclass
@@ -82,7 +82,7 @@ class Approval:
 def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         database = Path(directory) / "expenses.db"
-        with Holdfast(database, register=[Approval, book, unbook, pay, NotApprovedError]) as app:
+        with Backstay(database, register=[Approval, book, unbook, pay, NotApprovedError]) as app:
             run = app.start(Approval, "expense-1", Expense("ann", 4200))
             print("amended:", run.update(Approval.amend, 3900))
             try:

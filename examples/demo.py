@@ -22,14 +22,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.cli.problems import Missing
-from holdfast.cli.reading import Reader
-from holdfast.cli.timeline import Timeline
-from holdfast.kernel.event import Recorded
-from holdfast.kernel.features.activity import ActivityCompleted, ActivityRetryScheduled, ActivityStarted
-from holdfast.kernel.features.close import WorkflowCompleted
-from holdfast.kernel.features.timer import TimerScheduled
-from holdfast.protocol.requests import GetHistory
+from backstay.cli.problems import Missing
+from backstay.cli.reading import Reader
+from backstay.cli.timeline import Timeline
+from backstay.kernel.event import Recorded
+from backstay.kernel.features.activity import ActivityCompleted, ActivityRetryScheduled, ActivityStarted
+from backstay.kernel.features.close import WorkflowCompleted
+from backstay.kernel.features.timer import TimerScheduled
+from backstay.protocol.requests import GetHistory
 
 PATIENCE = 20.0  # seconds for any one thing to happen
 
@@ -201,7 +201,7 @@ def main() -> int:
     began = time.monotonic()
     out.print("An order: reserve, charge (the terminal fails once), wait, pack, ship, e-mail.", style="bold")
     out.print("Its process is killed three times with SIGKILL. Watch its history.\n", style="bold")
-    with tempfile.TemporaryDirectory(prefix="holdfast-demo-") as directory:
+    with tempfile.TemporaryDirectory(prefix="backstay-demo-") as directory:
         show = Show(Path(directory), out)
         try:
             play(show)

@@ -13,7 +13,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from holdfast import Holdfast, activity, attempt, sleep, workflow
+from backstay import Backstay, activity, attempt, sleep, workflow
 
 WORKFLOW_ID = "order-1"
 DATABASE = "shop.db"
@@ -95,10 +95,10 @@ def read(file: Path) -> list[dict[str, str]]:
 
 
 def main(directory: Path) -> None:
-    with Holdfast(directory / DATABASE, register=[order, Shop(World(directory))]) as holdfast:
+    with Backstay(directory / DATABASE, register=[order, Shop(World(directory))]) as backstay:
         print("open", flush=True)
         # The same line for the first process and for every later one: start it, or find it running.
-        client = holdfast.options(existing="return_existing_active")
+        client = backstay.options(existing="return_existing_active")
         client.start(order, WORKFLOW_ID, "book", 4200, "ada@example.com").result()
 
 

@@ -10,7 +10,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from holdfast import ActivityCancelled, Holdfast, activity, attempt, heartbeat, workflow
+from backstay import ActivityCancelled, Backstay, activity, attempt, heartbeat, workflow
 
 
 @activity(retries=2, backoff="50ms", heartbeat="300ms", timeout="1h")
@@ -36,9 +36,9 @@ def nightly_import(total: int) -> str:
 def main() -> None:
     with (
         tempfile.TemporaryDirectory() as directory,
-        Holdfast(Path(directory) / "imports.db", register=[nightly_import, import_rows]) as holdfast,
+        Backstay(Path(directory) / "imports.db", register=[nightly_import, import_rows]) as backstay,
     ):
-        print(holdfast.execute(nightly_import, "import-1", 20))
+        print(backstay.execute(nightly_import, "import-1", 20))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from holdfast import Holdfast, activity, workflow
+from backstay import Backstay, activity, workflow
 
 RATES = {"EUR": 100, "USD": 92, "CHF": 104}
 
@@ -33,10 +33,10 @@ def settle(invoices: list[tuple[str, int]]) -> str:
 def main() -> None:
     with (
         tempfile.TemporaryDirectory() as directory,
-        Holdfast(Path(directory) / "invoices.db", register=[settle, rate, pay]) as holdfast,
+        Backstay(Path(directory) / "invoices.db", register=[settle, rate, pay]) as backstay,
     ):
-        print(holdfast.execute(settle, "settle-1", [("EUR", 1000), ("USD", 2000), ("CHF", 500)]))
-        events = [entry.type for entry in holdfast.history("settle-1")]
+        print(backstay.execute(settle, "settle-1", [("EUR", 1000), ("USD", 2000), ("CHF", 500)]))
+        events = [entry.type for entry in backstay.history("settle-1")]
         print(f"{events.count('ActivityCompleted')} activities, {len(events)} events")
 
 

@@ -9,7 +9,7 @@ import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
 
-from holdfast import Holdfast, activity, info, workflow
+from backstay import Backstay, activity, info, workflow
 
 
 @activity
@@ -27,14 +27,14 @@ def report(shop: str) -> str:
 def main() -> None:
     with (
         tempfile.TemporaryDirectory() as directory,
-        Holdfast(Path(directory) / "nightly.db", register=[report, count_sales]) as holdfast,
+        Backstay(Path(directory) / "nightly.db", register=[report, count_sales]) as backstay,
     ):
-        schedules = holdfast.schedules.options(cron="30 2 * * *", timezone="Europe/Berlin", overlap="allow_all")
+        schedules = backstay.schedules.options(cron="30 2 * * *", timezone="Europe/Berlin", overlap="allow_all")
         nightly = schedules.ensure(report, "nightly", "corner shop")
         nights = nightly.backfill(datetime(2027, 3, 27, tzinfo=UTC), datetime(2027, 3, 30, tzinfo=UTC))
         for night in nights:
             id = night.workflow_id or ""
-            print(id, "->", holdfast.handle(report, id).result())
+            print(id, "->", backstay.handle(report, id).result())
 
 
 if __name__ == "__main__":

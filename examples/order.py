@@ -10,7 +10,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast import Holdfast, activity, attempt, logger, sleep, workflow
+from backstay import Backstay, activity, attempt, logger, sleep, workflow
 
 
 @dataclass
@@ -60,9 +60,9 @@ def order(order: Order) -> list[str]:
 def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         database = Path(directory) / "orders.db"
-        with Holdfast(database, register=[order, reserve, charge, ship, SoldOutError]) as holdfast:
-            book = holdfast.start(order, "order-1", Order("o-1", "book"))
-            unicorn = holdfast.start(order, "order-2", Order("o-2", "unicorn"))
+        with Backstay(database, register=[order, reserve, charge, ship, SoldOutError]) as backstay:
+            book = backstay.start(order, "order-1", Order("o-1", "book"))
+            unicorn = backstay.start(order, "order-2", Order("o-2", "unicorn"))
             print("order-1:", "; ".join(book.result()))
             print("order-2:", "; ".join(unicorn.result()))
 

@@ -10,7 +10,7 @@ import asyncio
 import tempfile
 from pathlib import Path
 
-from holdfast import Holdfast, activity, workflow
+from backstay import Backstay, activity, workflow
 
 PAGES = {"a": "the cat sat", "b": "on the mat", "c": "and looked at the moon"}
 
@@ -43,9 +43,9 @@ async def pipeline(pages: list[str]) -> dict[str, int]:
 def main() -> None:
     with (
         tempfile.TemporaryDirectory() as directory,
-        Holdfast(Path(directory) / "pipeline.db", register=[pipeline, fetch, count]) as holdfast,
+        Backstay(Path(directory) / "pipeline.db", register=[pipeline, fetch, count]) as backstay,
     ):
-        print(holdfast.execute(pipeline, "pipeline-1", list(PAGES)))
+        print(backstay.execute(pipeline, "pipeline-1", list(PAGES)))
 
 
 if __name__ == "__main__":

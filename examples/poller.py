@@ -9,7 +9,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from holdfast import Holdfast, activity, continue_as_new, sleep, workflow
+from backstay import Backstay, activity, continue_as_new, sleep, workflow
 
 LOOKS_PER_RUN = 3
 
@@ -31,10 +31,10 @@ def track(parcel: str, looks: int = 0) -> str:
 def main() -> None:
     with (
         tempfile.TemporaryDirectory() as directory,
-        Holdfast(Path(directory) / "parcels.db", register=[track, look]) as holdfast,
+        Backstay(Path(directory) / "parcels.db", register=[track, look]) as backstay,
     ):
-        print(holdfast.execute(track, "parcel-1", "parcel-1"))
-        for run in reversed(holdfast.list(workflow_id="parcel-1")):
+        print(backstay.execute(track, "parcel-1", "parcel-1"))
+        for run in reversed(backstay.list(workflow_id="parcel-1")):
             print(f"  run {run.number}: {run.closed_reason}, {run.length} events")
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from holdfast import Holdfast, activity, child, gather, info, race, signal, sleep, wait, workflow
+from backstay import Backstay, activity, child, gather, info, race, signal, sleep, wait, workflow
 
 
 @activity
@@ -63,7 +63,7 @@ def order(skus: list[str]) -> list[str]:
 def main() -> None:
     with (
         tempfile.TemporaryDirectory() as directory,
-        Holdfast(Path(directory) / "shipments.db", [order, parcel, Signature, pick, hand_over]) as app,
+        Backstay(Path(directory) / "shipments.db", [order, parcel, Signature, pick, hand_over]) as app,
     ):
         for line in app.execute(order, "order-1", ["book", "lamp", "chair", "rug"]):
             print(line)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from holdfast import Holdfast, activity, patched, sleep, workflow
+from backstay import Backstay, activity, patched, sleep, workflow
 
 
 @activity
@@ -40,13 +40,13 @@ def greet_after(name: str) -> str:
 def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         database = Path(directory) / "greetings.db"
-        with Holdfast(database, register=[greet_before, say, look_up_title]) as holdfast:
-            holdfast.start(greet_before, "greeting-1", "Ada")
+        with Backstay(database, register=[greet_before, say, look_up_title]) as backstay:
+            backstay.start(greet_before, "greeting-1", "Ada")
         # Here the new release is deployed. greeting-1 sleeps in the database.
-        with Holdfast(database, register=[greet_after, say, look_up_title]) as holdfast:
-            holdfast.start(greet_after, "greeting-2", "Ada")
-            print("started before the release:", holdfast.handle(greet_after, "greeting-1").result())
-            print("started after it:          ", holdfast.handle(greet_after, "greeting-2").result())
+        with Backstay(database, register=[greet_after, say, look_up_title]) as backstay:
+            backstay.start(greet_after, "greeting-2", "Ada")
+            print("started before the release:", backstay.handle(greet_after, "greeting-1").result())
+            print("started after it:          ", backstay.handle(greet_after, "greeting-2").result())
 
 
 if __name__ == "__main__":

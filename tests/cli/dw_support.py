@@ -11,13 +11,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-DW = (sys.executable, "-P", "-m", "holdfast.cli.main")
+DW = (sys.executable, "-P", "-m", "backstay.cli.main")
 PATIENCE = 20.0  # seconds until something that should happen counts as never
 
 SHOP = """
 from dataclasses import dataclass
 
-from holdfast import activity, attempt, sleep, workflow
+from backstay import activity, attempt, sleep, workflow
 
 
 class CardDeclined(Exception):
@@ -145,7 +145,7 @@ class Place:
         """The same in this process, which is much faster; for commands that load no file."""
         from click.testing import CliRunner
 
-        from holdfast.cli.main import dw
+        from backstay.cli.main import dw
 
         before = Path.cwd()
         os.chdir(self.directory)

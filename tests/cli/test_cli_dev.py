@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from dw_support import SHOP, Place, mistaken, until
 
-from holdfast import Holdfast
+from backstay import Backstay
 
 NAP = """
-from holdfast import activity, sleep, workflow
+from backstay import activity, sleep, workflow
 
 @activity
 def say(text: str) -> str:
@@ -27,7 +27,7 @@ def nap() -> str:
 
 def test_it_runs_what_the_file_defines_and_tells_what_happens(place: Place) -> None:
     dev = place.dev("shop.py")
-    dev.wait("shop.py  on  holdfast.db")
+    dev.wait("shop.py  on  backstay.db")
     assert dev.wait("workflows").split()[1:] == ["order,", "nap,", "decline"]
     assert dev.wait("activities").split()[1:] == ["charge,", "Warehouse.ship"]
     dev.wait("ready; start one with: dw start shop.py:order")
@@ -59,7 +59,7 @@ def test_a_save_reloads_and_open_runs_go_on(place: Place) -> None:
 def test_a_module_beside_it_reloads_it_too(place: Place) -> None:
     helper = place.write("helper.py", "TEXT = 'one'\n")
     place.write(
-        "app.py", "import helper\nfrom holdfast import workflow\n@workflow\ndef f() -> str:\n    return helper.TEXT\n"
+        "app.py", "import helper\nfrom backstay import workflow\n@workflow\ndef f() -> str:\n    return helper.TEXT\n"
     )
     dev = place.dev("app.py")
     dev.wait("ready")
@@ -72,12 +72,12 @@ def test_a_module_beside_it_reloads_it_too(place: Place) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("from holdfast import workflow\n\ndef (:\n", "app.py:3: SyntaxError"),
+        ("from backstay import workflow\n\ndef (:\n", "app.py:3: SyntaxError"),
         ("import os\nimport no_such_module\n", "app.py:2: ModuleNotFoundError: No module named 'no_such_module'"),
         ("\n\n1 / 0\n", "app.py:3: ZeroDivisionError: division by zero"),
-        ("from holdfast import workflow\n\n\n@workflow\ndef f():\n    yield 1\n", "app.py:4: workflow f uses `yield`"),
+        ("from backstay import workflow\n\n\n@workflow\ndef f():\n    yield 1\n", "app.py:4: workflow f uses `yield`"),
         (
-            "from holdfast import activity\n@activity(type='a')\ndef f(): ...\n@activity(type='a')\ndef g(): ...\n",
+            "from backstay import activity\n@activity(type='a')\ndef f(): ...\n@activity(type='a')\ndef g(): ...\n",
             "app.py: activity type 'a' is claimed by f and by g",
         ),
         ("import sys\nsys.exit(3)\n", "app.py exits while it is imported"),
@@ -98,7 +98,7 @@ def test_what_is_wrong_with_the_file_is_told_and_the_next_save_heals_it(place: P
 
 def test_doubtful_code_is_warned_about(place: Place) -> None:
     place.write(
-        "app.py", "import time\nfrom holdfast import workflow\n@workflow\ndef f() -> float:\n    return time.time()\n"
+        "app.py", "import time\nfrom backstay import workflow\n@workflow\ndef f() -> float:\n    return time.time()\n"
     )
     dev = place.dev("app.py")
     assert "app.py:5" in dev.wait("warning: ")
@@ -128,7 +128,7 @@ def test_a_killed_process_is_started_again(place: Place) -> None:
     dev.wait("ready")
     place.dw("start", "shop.py:nap", "nap-1", "2.5")
     dev.wait("nap-1  sleeps for 2.5 s")
-    engine = int((place.directory / "holdfast.db-engine").read_text())
+    engine = int((place.directory / "backstay.db-engine").read_text())
     assert engine != dev.process.pid
     os.kill(engine, signal.SIGKILL)
     dev.wait("SIGKILL")
@@ -152,7 +152,7 @@ def test_a_second_one_waits_for_the_first_to_end(place: Place) -> None:
 def test_logs_of_workflows_stand_in_the_stream(place: Place) -> None:
     place.write(
         "app.py",
-        "from holdfast import logger, workflow\n@workflow\ndef f() -> None:\n    logger().info('hello from %s', 'f')\n",
+        "from backstay import logger, workflow\n@workflow\ndef f() -> None:\n    logger().info('hello from %s', 'f')\n",
     )
     dev = place.dev("app.py", "--db", "app.db")
     dev.wait("ready")
@@ -176,9 +176,9 @@ def test_a_stop_that_arrives_while_a_file_is_stuck_still_stops(place: Place) -> 
 def test_nothing_is_left_running(place: Place) -> None:
     dev = place.dev("shop.py")
     dev.wait("ready")
-    engine = int((place.directory / "holdfast.db-engine").read_text())
+    engine = int((place.directory / "backstay.db-engine").read_text())
     dev.process.kill()  # not even a chance to stop its child
     dev.process.wait()
     until(lambda: not Path(f"/proc/{engine}").exists())
-    with Holdfast(place.directory / "holdfast.db") as holdfast:
-        assert holdfast.is_engine
+    with Backstay(place.directory / "backstay.db") as backstay:
+        assert backstay.is_engine

@@ -6,7 +6,7 @@ import json
 
 from dw_support import Place, mistaken
 
-from holdfast import Holdfast, activity, sleep, workflow
+from backstay import Backstay, activity, sleep, workflow
 
 
 @activity
@@ -25,7 +25,7 @@ def asleep() -> None:
 
 
 def test_lists_descriptions_and_histories_are_read_from_a_server(place: Place, postgresql_url: str) -> None:
-    with Holdfast(postgresql_url, [bought, asleep, charge]) as app:
+    with Backstay(postgresql_url, [bought, asleep, charge]) as app:
         assert app.execute(bought, "order-1", 42) == "paid 42"
         app.start(asleep, "bed-1")
         listed = place.ask("list", "--db", postgresql_url)

@@ -8,12 +8,12 @@ import re
 import pytest
 from dw_support import Place, mistaken, until
 
-from holdfast import Holdfast, activity, child, continue_as_new, heartbeat, side_effect, sleep, version, workflow
+from backstay import Backstay, activity, child, continue_as_new, heartbeat, side_effect, sleep, version, workflow
 
 
 @activity(retries=2, backoff="20ms")
 def flaky(times: int) -> str:
-    from holdfast import attempt
+    from backstay import attempt
 
     if attempt().number <= times:
         raise ConnectionError("no [answer]\x1b[31m")
@@ -69,10 +69,10 @@ def family() -> None:
 
 
 def test_history_and_describe_tell_of_children(place: Place) -> None:
-    with Holdfast(place.directory / "holdfast.db", [family, kid, asleep]) as holdfast:
-        holdfast.start(family, "family-1")
-        until(lambda: holdfast.list(type="asleep"))
-        (last,) = holdfast.list(type="asleep")
+    with Backstay(place.directory / "backstay.db", [family, kid, asleep]) as backstay:
+        backstay.start(family, "family-1")
+        until(lambda: backstay.list(type="asleep"))
+        (last,) = backstay.list(type="asleep")
     told = place.ask("history", "family-1").stdout
     assert re.search(r"1  ⤷ child kid\('good'\) called as \w{26}\n", told)
     assert "✓ child kid completed → 'good'" in told
@@ -84,8 +84,8 @@ def test_history_and_describe_tell_of_children(place: Place) -> None:
 
 
 def test_history_is_a_timeline_in_words(place: Place) -> None:
-    with Holdfast(place.directory / "holdfast.db", [busy, flaky, beat]) as holdfast:
-        holdfast.execute(busy, "busy-1")
+    with Backstay(place.directory / "backstay.db", [busy, flaky, beat]) as backstay:
+        backstay.execute(busy, "busy-1")
     shown = place.ask("history", "busy-1")
     assert shown.returncode == 0
     assert shown.stderr == ""
@@ -108,8 +108,8 @@ def test_history_is_a_timeline_in_words(place: Place) -> None:
 
 
 def test_json_is_the_wire_form_a_line_each(place: Place) -> None:
-    with Holdfast(place.directory / "holdfast.db", [busy, flaky, beat]) as holdfast:
-        holdfast.execute(busy, "busy-1")
+    with Backstay(place.directory / "backstay.db", [busy, flaky, beat]) as backstay:
+        backstay.execute(busy, "busy-1")
     events = [json.loads(line) for line in place.ask("history", "busy-1", "--json").stdout.splitlines()]
     assert [event["sequence"] for event in events] == list(range(1, len(events) + 1))
     assert events[1]["event_type"] == "WorkflowStarted"
@@ -118,9 +118,9 @@ def test_json_is_the_wire_form_a_line_each(place: Place) -> None:
 
 
 def test_earlier_runs_are_shown_by_run_id(place: Place) -> None:
-    with Holdfast(place.directory / "holdfast.db", [counted]) as holdfast:
-        assert holdfast.start(counted, "count-1", 2).result(timeout=20) == "zero"
-        first = holdfast.list(workflow_id="count-1")[-1]
+    with Backstay(place.directory / "backstay.db", [counted]) as backstay:
+        assert backstay.start(counted, "count-1", 2).result(timeout=20) == "zero"
+        first = backstay.list(workflow_id="count-1")[-1]
     shown = place.ask("history", "count-1", "--run", first.run_id).stdout
     assert "run 1 (" in shown
     assert "counted continued as run 2" in shown
@@ -130,19 +130,19 @@ def test_earlier_runs_are_shown_by_run_id(place: Place) -> None:
 
 
 def test_reading_never_becomes_the_engine_nor_makes_files(place: Place) -> None:
-    database = place.directory / "holdfast.db"
-    with Holdfast(database, [asleep]) as holdfast:
-        holdfast.start(asleep, "asleep-1")
-    (place.directory / "holdfast.db-engine").unlink()
+    database = place.directory / "backstay.db"
+    with Backstay(database, [asleep]) as backstay:
+        backstay.start(asleep, "asleep-1")
+    (place.directory / "backstay.db-engine").unlink()
     for command in (("history", "asleep-1"), ("describe", "asleep-1"), ("list",)):
         assert place.ask(*command).returncode == 0
-    assert not (place.directory / "holdfast.db-engine").exists()
+    assert not (place.directory / "backstay.db-engine").exists()
 
 
 def test_an_open_run_says_what_it_waits_for(place: Place) -> None:
-    with Holdfast(place.directory / "holdfast.db", [asleep]) as holdfast:
-        holdfast.start(asleep, "asleep-1")
-        until(lambda: holdfast.describe("asleep-1").wait_kind == "timer")
+    with Backstay(place.directory / "backstay.db", [asleep]) as backstay:
+        backstay.start(asleep, "asleep-1")
+        until(lambda: backstay.describe("asleep-1").wait_kind == "timer")
         described = place.ask("describe", "asleep-1").stdout
         assert "asleep-1  asleep  waiting" in described
         assert re.search(r"waits for +step 1: timer of 1 h, due in (1 h|59 min)", described)
@@ -151,23 +151,23 @@ def test_an_open_run_says_what_it_waits_for(place: Place) -> None:
 
 
 def test_describe_shows_the_last_failure_and_open_tasks(place: Place) -> None:
-    with Holdfast(place.directory / "holdfast.db", [busy, flaky, beat]) as holdfast:
-        holdfast.execute(busy, "busy-1")
+    with Backstay(place.directory / "backstay.db", [busy, flaky, beat]) as backstay:
+        backstay.execute(busy, "busy-1")
     shown = place.ask("describe", "busy-1").stdout
     assert "busy-1  busy  completed" in shown
     assert re.search(r"last failure +flaky: ConnectionError: no \[answer\]", shown)
-    with Holdfast(place.directory / "holdfast.db", run_tasks=False) as holdfast:
-        holdfast.start(asleep, "stuck-1")
+    with Backstay(place.directory / "backstay.db", run_tasks=False) as backstay:
+        backstay.start(asleep, "stuck-1")
     shown = place.ask("describe", "stuck-1").stdout
     assert re.search(r"task +workflow asleep, ready, waiting for a worker of queue 'default'", shown)
 
 
 def test_list_filters_and_limits(place: Place) -> None:
-    with Holdfast(place.directory / "holdfast.db", [counted, asleep]) as holdfast:
+    with Backstay(place.directory / "backstay.db", [counted, asleep]) as backstay:
         for number in range(4):
-            holdfast.execute(counted, f"count-{number}", 0)
-        holdfast.start(asleep, "asleep-1")
-        until(lambda: holdfast.describe("asleep-1").status != "pending")
+            backstay.execute(counted, f"count-{number}", 0)
+        backstay.start(asleep, "asleep-1")
+        until(lambda: backstay.describe("asleep-1").status != "pending")
     assert len(place.ask("list").stdout.splitlines()) == 6
     assert len(place.ask("list", "--limit", "2").stdout.splitlines()) == 3
     assert "asleep-1" not in place.ask("list", "--status", "completed").stdout
@@ -179,7 +179,7 @@ def test_list_filters_and_limits(place: Place) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
-        (("history", "x"), 2, "there is no database holdfast.db"),
+        (("history", "x"), 2, "there is no database backstay.db"),
         (("describe", "x", "--db", "gone/x.db"), 2, "there is no database gone/x.db"),
         (("list", "--db", "shop.py"), 2, "not a"),
         (("list", "--db", "."), 2, "is a directory"),
@@ -193,11 +193,11 @@ def test_list_filters_and_limits(place: Place) -> None:
 )
 def test_mistakes_are_told_in_one_line(place: Place, arguments: tuple[str, ...], code: int, says: str) -> None:
     assert says in mistaken(place.ask(*arguments), code)
-    assert not (place.directory / "holdfast.db").exists()
+    assert not (place.directory / "backstay.db").exists()
 
 
 def test_what_does_not_exist_is_exit_code_1(place: Place) -> None:
-    with Holdfast(place.directory / "holdfast.db", [counted]):
+    with Backstay(place.directory / "backstay.db", [counted]):
         pass
     for command in ("history", "describe", "repair"):
         assert "there is no workflow 'nobody'" in mistaken(place.ask(command, "nobody"), 1)
@@ -215,15 +215,15 @@ def test_a_database_of_another_program_is_left_alone(place: Place) -> None:
 
 
 def test_the_database_is_named_by_option_or_environment(place: Place) -> None:
-    with Holdfast(place.directory / "other.db", [counted]) as holdfast:
-        holdfast.execute(counted, "count-1", 0)
+    with Backstay(place.directory / "other.db", [counted]) as backstay:
+        backstay.execute(counted, "count-1", 0)
     assert "count-1" in place.ask("list", "--db", "other.db").stdout
     assert "count-1" in place.ask("list", DW_DB="other.db").stdout
 
 
 def test_help_has_examples_and_version_is_known(place: Place) -> None:
-    from holdfast import __version__
-    from holdfast.cli.main import COMMANDS
+    from backstay import __version__
+    from backstay.cli.main import COMMANDS
 
     for command in COMMANDS:
         shown = place.ask(command, "--help")
@@ -236,7 +236,7 @@ def test_help_has_examples_and_version_is_known(place: Place) -> None:
 
 @pytest.mark.contract("EXPORT-01")
 def test_an_export_of_a_file_is_what_the_app_exports(place: Place) -> None:
-    with Holdfast(place.directory / "holdfast.db", [counted]) as app:
+    with Backstay(place.directory / "backstay.db", [counted]) as app:
         app.execute(counted, "count-1", 1)
         exported = app.handle(counted, "count-1").export()
         first = app.list(workflow_id="count-1")[-1].run_id

@@ -6,7 +6,7 @@ import pytest
 from dw_support import Place, mistaken, until
 
 REPORTS = """
-from holdfast import signal, wait, workflow
+from backstay import signal, wait, workflow
 
 
 @workflow
@@ -123,7 +123,7 @@ def test_mistakes_are_told_in_one_line(arguments: list[str], said: str, code: in
 
 
 def test_every_command_helps_with_examples(office: Place) -> None:
-    from holdfast.cli.schedule import command
+    from backstay.cli.schedule import command
 
     assert {"create", "list", "describe", "pause", "resume", "trigger", "backfill", "delete"} <= set(command.commands)
     for name in command.commands:

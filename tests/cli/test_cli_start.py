@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from dw_support import Place, mistaken, until
 
-from holdfast import Holdfast, sleep, workflow
-from holdfast.cli.loading import load
+from backstay import Backstay, sleep, workflow
+from backstay.cli.loading import load
 
 
 def test_a_start_is_on_disk_and_runs_when_an_engine_comes(place: Place) -> None:
@@ -76,7 +76,7 @@ def test_mistakes_start_nothing(place: Place, arguments: tuple[str, ...], says: 
     assert done.returncode == 2
     assert says in done.stderr
     assert "Traceback" not in done.stderr
-    assert not (place.directory / "holdfast.db").exists() or "no runs yet" in place.ask("list").stdout
+    assert not (place.directory / "backstay.db").exists() or "no runs yet" in place.ask("list").stdout
 
 
 def test_an_id_is_used_once(place: Place) -> None:
@@ -91,20 +91,20 @@ def before() -> None:
 
 @workflow(type="shifting")
 def after() -> None:
-    from holdfast import side_effect
+    from backstay import side_effect
 
     side_effect(lambda: 1)
     sleep("1500ms")
 
 
 def test_a_blocked_run_is_explained_and_repaired(place: Place) -> None:
-    database = place.directory / "holdfast.db"
-    with Holdfast(database, [before]) as holdfast:
-        holdfast.start(before, "shift-1")
-        until(lambda: holdfast.describe("shift-1").wait_kind == "timer")
+    database = place.directory / "backstay.db"
+    with Backstay(database, [before]) as backstay:
+        backstay.start(before, "shift-1")
+        until(lambda: backstay.describe("shift-1").wait_kind == "timer")
     assert place.ask("repair", "shift-1").stdout.strip() == "shift-1: nothing to repair"
-    with Holdfast(database, [after]) as holdfast:
-        until(lambda: holdfast.describe("shift-1").liveness_state == "workflow_replay_blocked")
+    with Backstay(database, [after]) as backstay:
+        until(lambda: backstay.describe("shift-1").liveness_state == "workflow_replay_blocked")
     shown = place.ask("describe", "shift-1").stdout
     assert "replay_blocked" in shown
     assert "blocked: replay diverged at step 1" in shown
@@ -121,7 +121,7 @@ def test_loading_finds_everything_that_can_be_registered(place: Place) -> None:
     place.write(
         "catalogue.py",
         """
-from holdfast import Types, activity, workflow, WorkflowFailed
+from backstay import Types, activity, workflow, WorkflowFailed
 import asyncio
 
 class Mine(Exception): ...
@@ -168,9 +168,9 @@ types = Types(workflows={"first": one})
 
 def test_a_negative_number_is_an_argument_and_an_unknown_option_is_named(tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text(
-        "from holdfast import workflow\n\n\n@workflow\ndef negate(n: int) -> int:\n    return -n\n"
+        "from backstay import workflow\n\n\n@workflow\ndef negate(n: int) -> int:\n    return -n\n"
     )
-    dw = [sys.executable, "-m", "holdfast.cli.main"]
+    dw = [sys.executable, "-m", "backstay.cli.main"]
     options = {"cwd": tmp_path, "capture_output": True, "text": True, "timeout": 60, "check": False}
     done = subprocess.run([*dw, "start", "app.py:negate", "n", "-5", "--wait"], **options)
     assert (done.returncode, done.stdout.strip()) == (0, "5"), done.stderr

@@ -8,7 +8,7 @@ import pytest
 from dw_support import Place, until
 
 EXPENSES = """
-from holdfast import Cancelled, query, signal, update, wait, workflow
+from backstay import Cancelled, query, signal, update, wait, workflow
 
 
 @workflow(handles_cancel="5m")

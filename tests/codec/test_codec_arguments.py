@@ -13,9 +13,9 @@ import msgspec
 import pytest
 from test_codec_avro import refusal
 
-from holdfast.codec import avro
-from holdfast.codec.arguments import Signature
-from holdfast.codec.values import dumps
+from backstay.codec import avro
+from backstay.codec.arguments import Signature
+from backstay.codec.values import dumps
 
 
 @dataclass

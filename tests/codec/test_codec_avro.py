@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.codec import avro
-from holdfast.codec.avro import PayloadError
+from backstay.codec import avro
+from backstay.codec.avro import PayloadError
 
 HEADER = "c301e2a33dff55802237"
 
@@ -280,6 +280,6 @@ def test_a_cycle_is_refused():
 def test_the_table_of_keys_is_bounded():
     for _ in range(3):
         avro.encode({os.urandom(4).hex(): 1 for _ in range(3000)})
-    from holdfast.codec import writer
+    from backstay.codec import writer
 
     assert len(writer._KEYS) <= 4096

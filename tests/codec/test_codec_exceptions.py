@@ -10,10 +10,10 @@ import msgspec
 import pydantic
 import pytest
 
-from holdfast.codec import avro, values
-from holdfast.codec.avro import PayloadError
-from holdfast.codec.exceptions import DEEPEST, Exceptions, RemoteFailure, UnresolvedFailure
-from holdfast.kernel.failure import Failure
+from backstay.codec import avro, values
+from backstay.codec.avro import PayloadError
+from backstay.codec.exceptions import DEEPEST, Exceptions, RemoteFailure, UnresolvedFailure
+from backstay.kernel.failure import Failure
 
 HERE = __name__
 
@@ -183,8 +183,8 @@ def test_custom_attributes_come_back_without_running_the_constructor():
 def test_an_exception_comes_back_in_another_process():
     program = (
         "import sys, msgspec\n"
-        "from holdfast.codec.exceptions import Exceptions\n"
-        "from holdfast.kernel.failure import Failure\n"
+        "from backstay.codec.exceptions import Exceptions\n"
+        "from backstay.kernel.failure import Failure\n"
         "restored = Exceptions().restore(msgspec.json.decode(sys.stdin.buffer.read(), type=Failure))\n"
         "print(type(restored.exception).__name__, restored.exception.order, restored.source)\n"
     )
@@ -466,7 +466,7 @@ def test_diagnostics_leave_out_our_own_frames():
         values.dumps(object())
     diagnostics = Exceptions().failure(caught.value).diagnostics
     assert diagnostics.file == __file__
-    assert not any("holdfast" in line.rpartition(" in ")[0].rpartition("src/")[2] for line in diagnostics.trace)
+    assert not any("backstay" in line.rpartition(" in ")[0].rpartition("src/")[2] for line in diagnostics.trace)
 
 
 @pytest.mark.contract("CODEC-09")

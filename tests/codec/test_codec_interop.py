@@ -9,7 +9,7 @@ from fastavro.schema import fingerprint, to_parsing_canonical_form
 from hypothesis import given
 from test_codec_avro import PLAIN, VECTORS, typed
 
-from holdfast.codec import avro
+from backstay.codec import avro
 
 SPACE = "durable_workflow.protocol"
 

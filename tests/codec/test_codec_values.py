@@ -23,8 +23,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_codec_avro import refusal, typed
 
-from holdfast.codec import avro, conversion, plain
-from holdfast.codec.values import dumps, loads
+from backstay.codec import avro, conversion, plain
+from backstay.codec.values import dumps, loads
 
 T = TypeVar("T")
 Bounded = TypeVar("Bounded", bound=timedelta)
@@ -424,7 +424,7 @@ def test_keys_of_a_newer_version_are_let_pass():
 
 
 def test_a_set_that_has_no_natural_order_gets_the_same_one_in_every_process():
-    program = "from holdfast.codec.values import dumps; print(dumps({'b', 1, ('x', 2), None, b'c', 'a'}).hex())"
+    program = "from backstay.codec.values import dumps; print(dumps({'b', 1, ('x', 2), None, b'c', 'a'}).hex())"
     seen = {
         subprocess.run(
             [sys.executable, "-c", program], env={"PYTHONHASHSEED": seed}, capture_output=True, check=True
@@ -518,7 +518,7 @@ def test_the_table_of_conversions_is_bounded():
 
 def test_neither_pydantic_nor_an_avro_library_is_imported_for_the_codec():
     program = (
-        "import sys; import holdfast.codec.values, holdfast.codec.arguments, holdfast.codec.exceptions;"
+        "import sys; import backstay.codec.values, backstay.codec.arguments, backstay.codec.exceptions;"
         "print({'pydantic', 'fastavro'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, text=True)

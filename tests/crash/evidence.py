@@ -6,15 +6,15 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from holdfast.codec.values import loads
-from holdfast.kernel.event import Recorded, StepEvent
-from holdfast.kernel.features.archive import Archived
-from holdfast.kernel.features.child import ChildRunCompleted, ChildUnsuccessful
-from holdfast.kernel.machine import Machine
-from holdfast.kernel.state import Run, Workflow
-from holdfast.kernel.turn import watch
-from holdfast.store import Loaded, RunFilter, StoredSend
-from holdfast.store.sqlite import SqliteStore
+from backstay.codec.values import loads
+from backstay.kernel.event import Recorded, StepEvent
+from backstay.kernel.features.archive import Archived
+from backstay.kernel.features.child import ChildRunCompleted, ChildUnsuccessful
+from backstay.kernel.machine import Machine
+from backstay.kernel.state import Run, Workflow
+from backstay.kernel.turn import watch
+from backstay.store import Loaded, RunFilter, StoredSend
+from backstay.store.sqlite import SqliteStore
 
 from . import ledger
 

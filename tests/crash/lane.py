@@ -11,7 +11,7 @@ import traceback
 
 import msgspec
 
-import holdfast.sdk.embedded  # noqa: F401 - so that every fork has it
+import backstay.sdk.embedded  # noqa: F401 - so that every fork has it
 
 from . import workflows
 from .victim import Job, run

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from holdfast.kernel.event import Recorded
-from holdfast.kernel.features.schedule import Schedule, of
-from holdfast.kernel.machine import Machine
-from holdfast.kernel.values import SCHEDULES
-from holdfast.store import RunFilter
-from holdfast.store.sqlite import SqliteStore
+from backstay.kernel.event import Recorded
+from backstay.kernel.features.schedule import Schedule, of
+from backstay.kernel.machine import Machine
+from backstay.kernel.values import SCHEDULES
+from backstay.store import RunFilter
+from backstay.store.sqlite import SqliteStore
 
 from .evidence import Evidence, fold, on_their_way
 from .trial import KILLED, Trial

@@ -19,12 +19,12 @@ from typing import Any, Literal
 
 import msgspec
 
-from holdfast import Holdfast, ScheduleNotFound, WorkflowAlreadyStarted
-from holdfast.engine.sending import Sending
-from holdfast.engine.world import Alarm, AsyncioWorld
-from holdfast.kernel.send import Send
-from holdfast.kernel.values import SECOND
-from holdfast.store.sqlite.writer import Writer
+from backstay import Backstay, ScheduleNotFound, WorkflowAlreadyStarted
+from backstay.engine.sending import Sending
+from backstay.engine.world import Alarm, AsyncioWorld
+from backstay.kernel.send import Send
+from backstay.kernel.values import SECOND
+from backstay.store.sqlite.writer import Writer
 
 from . import ledger, workflows
 
@@ -105,7 +105,7 @@ def run(job: Job) -> None:
         _die_sending(*job.die_sending)
     if job.schedule is not None:
         _hurry(directory)
-    with Holdfast(directory / "app.db", workflows.REGISTER, guard="off") as app:
+    with Backstay(directory / "app.db", workflows.REGISTER, guard="off") as app:
         for type, id, args in job.starts:
             with suppress(WorkflowAlreadyStarted):  # an earlier victim got this far
                 app.start(workflows.BY_NAME[type], id, *args)
@@ -138,7 +138,7 @@ def _hurry(directory: Path) -> None:
     AsyncioWorld.now, AsyncioWorld.at = now, at  # type: ignore[method-assign]
 
 
-def _scheduled(app: Holdfast, overlap: Any) -> None:
+def _scheduled(app: Backstay, overlap: Any) -> None:
     """Create it, or find it created, and wait until it has had its runs."""
     schedules = app.options(request_id="create").schedules.options(every="1s", overlap=overlap, max_runs=RUNS)
     schedule = schedules.create(workflows.BY_NAME["errand"], "every-second", "milk")

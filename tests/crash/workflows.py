@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from holdfast import (
+from backstay import (
     activity,
     aio,
     attempt,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from holdfast.store import Later
+from backstay.store import Later
 
 
 class SlowRead:

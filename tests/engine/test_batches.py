@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import AsyncHoldfast, activity, signal, wait, workflow
-from holdfast.codec.values import dumps
-from holdfast.kernel.decision import Decision
-from holdfast.kernel.features.activity import ScheduleActivity
-from holdfast.kernel.features.signal import Signal
-from holdfast.protocol import requests as ask
-from holdfast.store import Applied
+from backstay import AsyncBackstay, activity, signal, wait, workflow
+from backstay.codec.values import dumps
+from backstay.kernel.decision import Decision
+from backstay.kernel.features.activity import ScheduleActivity
+from backstay.kernel.features.signal import Signal
+from backstay.protocol import requests as ask
+from backstay.store import Applied
 
 from ..sdk.kit import eventually, names
 
@@ -36,7 +36,7 @@ class Listener:
 
 def test_what_comes_together_is_written_together(tmp_path: Path) -> None:
     async def story() -> None:
-        async with AsyncHoldfast(tmp_path / "app.db", [Listener]) as app:
+        async with AsyncBackstay(tmp_path / "app.db", [Listener]) as app:
             handle = await app.start(Listener, "l", 3)
             written = app.engine.store.apply
             batches: list[int] = []
@@ -56,7 +56,7 @@ def test_what_comes_together_is_written_together(tmp_path: Path) -> None:
 def test_a_message_that_cannot_be_written_fails_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def story() -> None:
         unwritable = "\ud800"  # half a character: neither JSON nor a database takes it
-        async with AsyncHoldfast(tmp_path / "app.db", [Listener]) as app:
+        async with AsyncBackstay(tmp_path / "app.db", [Listener]) as app:
             handle = await app.start(Listener, "l", 2)
             with caplog.at_level(logging.CRITICAL):
                 answers = await asyncio.gather(
@@ -77,7 +77,7 @@ def test_an_instance_of_which_nothing_could_be_written_is_not_remembered_for_tha
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def story() -> None:
-        async with AsyncHoldfast(tmp_path / "app.db", [Listener]) as app:
+        async with AsyncBackstay(tmp_path / "app.db", [Listener]) as app:
             with caplog.at_level(logging.CRITICAL):
                 answers = await asyncio.gather(
                     *(
@@ -111,7 +111,7 @@ def test_a_report_on_its_way_that_turns_out_stale_is_not_taken_for_lost_work(tmp
 
     async def story() -> None:
         done.clear()
-        async with AsyncHoldfast(tmp_path / "app.db", [job, work]) as app:
+        async with AsyncBackstay(tmp_path / "app.db", [job, work]) as app:
             engine = app.engine
             write = engine.store.apply
             kept: list[Callable[[Applied], None]] = []
@@ -144,8 +144,8 @@ def test_a_process_beside_the_engine_answers_from_what_is_on_disk_when_it_answer
     async def story() -> None:
         path = tmp_path / "app.db"
         async with (
-            AsyncHoldfast(path, run_tasks=False) as app,
-            AsyncHoldfast(path, run_tasks=False) as guest,
+            AsyncBackstay(path, run_tasks=False) as app,
+            AsyncBackstay(path, run_tasks=False) as guest,
         ):
             await app.call(ask.StartWorkflow(workflow_type="order", workflow_id="o"))
             task = await app.call(ask.PollWorkflowTask(worker_id="w"))
@@ -182,7 +182,7 @@ def test_a_process_beside_the_engine_answers_from_what_is_on_disk_when_it_answer
 
 def test_a_message_that_cannot_be_written_does_not_keep_its_instance_from_being_made() -> None:
     async def story() -> None:
-        async with AsyncHoldfast(":memory:", [Listener]) as app:
+        async with AsyncBackstay(":memory:", [Listener]) as app:
             written = app.engine.store.apply
 
             def but_no_signals(decisions: Sequence[Decision], done: Callable[[Applied], None]) -> None:
@@ -210,7 +210,7 @@ def test_a_message_that_cannot_be_written_does_not_keep_its_instance_from_being_
 
 def test_a_caller_who_chokes_on_the_answer_keeps_it_from_nobody_else(caplog: pytest.LogCaptureFixture) -> None:
     async def story() -> None:
-        async with AsyncHoldfast(":memory:", [Listener]) as app:
+        async with AsyncBackstay(":memory:", [Listener]) as app:
             handle = await app.start(Listener, "l", 2)
             (key,) = [entry.flow.key for entry in app.engine.cache]
             answered: list[str] = []

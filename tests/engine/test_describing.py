@@ -8,8 +8,8 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
-from holdfast import AsyncHoldfast, Signal, activity, wait, workflow
-from holdfast.kernel.features import signal
+from backstay import AsyncBackstay, Signal, activity, wait, workflow
+from backstay.kernel.features import signal
 
 go = Signal[int]("go")
 
@@ -19,9 +19,9 @@ def patient() -> int:
     return wait(go) + wait(go)
 
 
-def story(path: Path | str, tell: Callable[[AsyncHoldfast, list[int]], Coroutine[Any, Any, None]]) -> None:
+def story(path: Path | str, tell: Callable[[AsyncBackstay, list[int]], Coroutine[Any, Any, None]]) -> None:
     async def told() -> None:
-        async with AsyncHoldfast(path, [patient, stuck, nobodys]) as app:
+        async with AsyncBackstay(path, [patient, stuck, nobodys]) as app:
             await app.start(patient, "p")
             folds: list[int] = []
             fold = app.engine.machine.fold
@@ -37,7 +37,7 @@ def story(path: Path | str, tell: Callable[[AsyncHoldfast, list[int]], Coroutine
 
 
 def test_a_run_in_memory_is_described_without_folding_its_history():
-    async def tell(app: AsyncHoldfast, folds: list[int]) -> None:
+    async def tell(app: AsyncBackstay, folds: list[int]) -> None:
         known = await app.describe("p")
         assert folds == []
         for entry in app.engine.cache:
@@ -49,7 +49,7 @@ def test_a_run_in_memory_is_described_without_folding_its_history():
 
 
 def test_what_is_not_on_disk_yet_is_not_told():
-    async def tell(app: AsyncHoldfast, folds: list[int]) -> None:
+    async def tell(app: AsyncBackstay, folds: list[int]) -> None:
         before = await app.describe("p")
         key = app.engine.cache.named("default", "p")
         assert key is not None
@@ -75,7 +75,7 @@ def stuck() -> None:
 
 
 def test_rows_that_differ_from_memory_are_told_as_they_are(tmp_path: Path):
-    async def tell(app: AsyncHoldfast, folds: list[int]) -> None:
+    async def tell(app: AsyncBackstay, folds: list[int]) -> None:
         await app.start(stuck, "s")
         assert (await app.describe("s")).liveness_state == "activity_task_ready"
         assert folds == []

@@ -7,11 +7,11 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.engine.backlog import Backlog, Shares
-from holdfast.engine.matching import Matching
-from holdfast.kernel.decision import TaskChange
-from holdfast.kernel.task import Task
-from holdfast.kernel.values import Routing
+from backstay.engine.backlog import Backlog, Shares
+from backstay.engine.matching import Matching
+from backstay.kernel.decision import TaskChange
+from backstay.kernel.task import Task
+from backstay.kernel.values import Routing
 
 
 def task(number: int, key: str | None, weight: int = 1, priority: int = 5, type: str = "t") -> Task:

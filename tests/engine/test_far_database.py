@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from holdfast import AsyncHoldfast, activity, wait, workflow
-from holdfast.engine import recovery
-from holdfast.engine.waking import HORIZON, Waking
-from holdfast.kernel.values import SECOND
-from holdfast.protocol.requests import ClaimWorkflowTask, PollWorkflowTask
-from holdfast.store import Unavailable
+from backstay import AsyncBackstay, activity, wait, workflow
+from backstay.engine import recovery
+from backstay.engine.waking import HORIZON, Waking
+from backstay.kernel.values import SECOND
+from backstay.protocol.requests import ClaimWorkflowTask, PollWorkflowTask
+from backstay.store import Unavailable
 from tests.sdk.kit import eventually
 from tests.sim.virtual import VirtualWorld, run
 
@@ -30,7 +30,7 @@ def twice() -> list[str]:
     return [wait("go"), wait("go")]
 
 
-async def evict(app: AsyncHoldfast) -> None:
+async def evict(app: AsyncBackstay) -> None:
     await eventually(lambda: not any(entry.inflight or entry.held for entry in app.engine.cache))
     for entry in app.engine.cache:
         app.engine.discard_cached(entry)
@@ -38,7 +38,7 @@ async def evict(app: AsyncHoldfast) -> None:
 
 def test_a_request_that_comes_twice_at_once_is_done_once_and_both_are_answered() -> None:
     async def story() -> None:
-        async with AsyncHoldfast(":memory:", [twice]) as app:
+        async with AsyncBackstay(":memory:", [twice]) as app:
             handle = await app.start(twice, "t")
             again = app.options(request_id="r1").handle(twice, "t")
             read = SlowRead(app.engine.store, "command")
@@ -59,7 +59,7 @@ def test_what_another_process_has_changed_while_it_was_read_is_read_again(
 
     async def story() -> None:
         path = tmp_path / "far.db"
-        async with AsyncHoldfast(path, [patient]) as holder, AsyncHoldfast(path, [patient]) as guest:
+        async with AsyncBackstay(path, [patient]) as holder, AsyncBackstay(path, [patient]) as guest:
             assert (holder.engine.holder, guest.engine.holder) == (True, False)
             await holder.start(patient, "p")
             (key,) = [entry.flow.key for entry in holder.engine.cache]
@@ -79,7 +79,7 @@ def test_what_another_process_has_changed_while_it_was_read_is_read_again(
 
 def test_a_poll_goes_on_to_the_next_task_when_the_one_it_was_offered_is_gone() -> None:
     async def story() -> None:
-        async with AsyncHoldfast(":memory:", [patient]) as app:
+        async with AsyncBackstay(":memory:", [patient]) as app:
             elsewhere = app.options(queue="elsewhere")
             await elsewhere.start(patient, "gone")
             (task_id,) = [id for entry in app.engine.cache for id in entry.flow.tasks]
@@ -110,7 +110,7 @@ def test_one_free_place_reads_the_instance_of_one_waiting_task_not_of_all() -> N
         async def counts(number: int) -> int:
             return await add_one(number)
 
-        async with AsyncHoldfast(":memory:", [counts, add_one], async_tasks=1, cache_bytes=1) as app:
+        async with AsyncBackstay(":memory:", [counts, add_one], async_tasks=1, cache_bytes=1) as app:
             handles = [await app.start(counts, f"c{number}", number) for number in range(40)]
             await eventually(lambda: len(app.engine.matching.known) == 39)
             far(app.engine.store, "load")
@@ -175,7 +175,7 @@ def test_deadlines_that_were_read_for_an_engine_that_is_none_any_more_are_not_ke
 
 def test_a_task_whose_history_cannot_be_read_when_it_is_handed_out_is_handed_out_again() -> None:
     async def story() -> None:
-        async with AsyncHoldfast(":memory:", [patient]) as app:
+        async with AsyncBackstay(":memory:", [patient]) as app:
             app.executor._slow.add("patient")
             store: Any = app.engine.store
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from holdfast import AsyncHoldfast, RequestRefused, activity, sleep, workflow
-from holdfast.kernel.features.activity import ScheduleActivity
-from holdfast.kernel.features.timer import StartTimer
-from holdfast.kernel.values import Routing
-from holdfast.protocol import requests as ask
+from backstay import AsyncBackstay, RequestRefused, activity, sleep, workflow
+from backstay.kernel.features.activity import ScheduleActivity
+from backstay.kernel.features.timer import StartTimer
+from backstay.kernel.values import Routing
+from backstay.protocol import requests as ask
 from tests.sim.virtual import VirtualWorld, run
 
 
@@ -27,18 +27,18 @@ def order() -> str:
     return ship()
 
 
-def story(tell: Callable[[AsyncHoldfast], Coroutine[Any, Any, None]], **options: Any) -> None:
+def story(tell: Callable[[AsyncBackstay], Coroutine[Any, Any, None]], **options: Any) -> None:
     """Tell a story with an engine whose tasks nobody runs unless asked."""
 
     async def told(world: Callable[[], VirtualWorld]) -> None:
         options.setdefault("run_tasks", False)
-        async with AsyncHoldfast(":memory:", [order, ship], guard="off", world=world, **options) as app:
+        async with AsyncBackstay(":memory:", [order, ship], guard="off", world=world, **options) as app:
             await tell(app)
 
     run(1, told)
 
 
-async def start(app: AsyncHoldfast, id: str = "o", **routing: Any) -> None:
+async def start(app: AsyncBackstay, id: str = "o", **routing: Any) -> None:
     await app.call(ask.StartWorkflow(workflow_type="order", workflow_id=id, routing=Routing(**routing)))
 
 
@@ -61,7 +61,7 @@ def poll(**options: Any) -> ask.PollWorkflowTask:
 def test_a_task_goes_only_to_a_poll_that_matches_it(
     routing: dict[str, Any], wrong: dict[str, Any], right: dict[str, Any]
 ) -> None:
-    async def tell(app: AsyncHoldfast) -> None:
+    async def tell(app: AsyncBackstay) -> None:
         await start(app, **routing)
         assert await app.call(poll(**wrong)) is None
         got = await app.call(poll(**right))
@@ -73,7 +73,7 @@ def test_a_task_goes_only_to_a_poll_that_matches_it(
 
 @pytest.mark.contract("MATCH-03")
 def test_one_task_and_fifty_polls_make_one_owner() -> None:
-    async def tell(app: AsyncHoldfast) -> None:
+    async def tell(app: AsyncBackstay) -> None:
         polls = [asyncio.ensure_future(app.call(poll(wait_seconds=5))) for _ in range(50)]
         await asyncio.sleep(0)
         await start(app)
@@ -85,7 +85,7 @@ def test_one_task_and_fifty_polls_make_one_owner() -> None:
 
 @pytest.mark.contract("MATCH-04", "MATCH-05", "LEASE-14")
 def test_a_lease_lasts_until_it_is_renewed_completed_or_expired() -> None:
-    async def tell(app: AsyncHoldfast) -> None:
+    async def tell(app: AsyncBackstay) -> None:
         await start(app)
         first = await app.call(poll())
         assert first is not None
@@ -115,7 +115,7 @@ def test_a_lease_lasts_until_it_is_renewed_completed_or_expired() -> None:
 
 @pytest.mark.contract("MATCH-07", "CMD-04")
 def test_an_activity_goes_only_to_a_worker_that_has_its_type() -> None:
-    async def tell(app: AsyncHoldfast) -> None:
+    async def tell(app: AsyncBackstay) -> None:
         await start(app)
         task = await app.call(poll())
         assert task is not None
@@ -138,7 +138,7 @@ def test_an_activity_goes_only_to_a_worker_that_has_its_type() -> None:
 
 @pytest.mark.contract("MATCH-08")
 def test_a_task_whose_wake_up_was_lost_is_found_by_durable_polling() -> None:
-    async def tell(app: AsyncHoldfast) -> None:
+    async def tell(app: AsyncBackstay) -> None:
         await start(app)
         lost = app.engine.matching.next_for(lambda lane: True)
         assert lost is not None
@@ -151,7 +151,7 @@ def test_a_task_whose_wake_up_was_lost_is_found_by_durable_polling() -> None:
 
 @pytest.mark.contract("MATCH-10")
 def test_two_namespaces_share_no_names() -> None:
-    async def tell(app: AsyncHoldfast) -> None:
+    async def tell(app: AsyncBackstay) -> None:
         for namespace in ("blue", "green"):
             request = ask.StartWorkflow(
                 workflow_type="order", workflow_id="same", namespace=namespace, routing=Routing(namespace=namespace)
@@ -172,7 +172,7 @@ def test_no_build_schedules_an_activity_over_a_recorded_timer() -> None:
     def changed() -> str:
         return ship()
 
-    async def tell(app: AsyncHoldfast) -> None:
+    async def tell(app: AsyncBackstay) -> None:
         handle = await app.start(order, "o")
         await asyncio.sleep(1)
         app.registry.workflows["order"] = changed.definition
@@ -189,7 +189,7 @@ def test_no_build_schedules_an_activity_over_a_recorded_timer() -> None:
 
 
 def test_what_is_gone_is_not_counted_as_waiting_though_nobody_polls_its_queue() -> None:
-    async def tell(app: AsyncHoldfast) -> None:
+    async def tell(app: AsyncBackstay) -> None:
         queue = ("workflow", "default", "nobody")
         await start(app, "stays", queue="nobody")
         for number in range(5):

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast import AsyncHoldfast, RequestRefused, wait, workflow
-from holdfast.store import Unavailable
+from backstay import AsyncBackstay, RequestRefused, wait, workflow
+from backstay.store import Unavailable
 
 
 @workflow
@@ -17,14 +17,14 @@ def patient() -> str:
 
 def story(tell: Any) -> None:
     async def told() -> None:
-        async with AsyncHoldfast(":memory:", [patient]) as app:
+        async with AsyncBackstay(":memory:", [patient]) as app:
             await tell(app)
 
     asyncio.run(told())
 
 
 def test_names_that_come_up_together_are_looked_up_together() -> None:
-    async def tell(app: AsyncHoldfast) -> None:
+    async def tell(app: AsyncBackstay) -> None:
         looks: list[list[str]] = []
         look = app.engine.store.find_all
 
@@ -40,7 +40,7 @@ def test_names_that_come_up_together_are_looked_up_together() -> None:
 
 
 def test_a_start_that_comes_twice_at_once_under_one_request_id_is_one_start() -> None:
-    async def tell(app: AsyncHoldfast) -> None:
+    async def tell(app: AsyncBackstay) -> None:
         once = app.options(request_id="r1")
         first, second = await asyncio.gather(once.start(patient, "p"), once.start(patient, "p"))
         assert first.run_id == second.run_id
@@ -50,7 +50,7 @@ def test_a_start_that_comes_twice_at_once_under_one_request_id_is_one_start() ->
 
 
 def test_an_id_that_is_none_is_refused_and_the_others_start() -> None:
-    async def tell(app: AsyncHoldfast) -> None:
+    async def tell(app: AsyncBackstay) -> None:
         good, bad, other = await asyncio.gather(
             app.start(patient, "good"),
             app.start(patient, "half \ud800"),
@@ -65,7 +65,7 @@ def test_an_id_that_is_none_is_refused_and_the_others_start() -> None:
 
 
 def test_a_look_that_fails_fails_everybody_who_waits_for_it() -> None:
-    async def tell(app: AsyncHoldfast) -> None:
+    async def tell(app: AsyncBackstay) -> None:
         def broken(namespace: str, ids: Sequence[str]) -> Any:
             raise Unavailable("the disk is gone")
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import (
+from backstay import (
     ActivityTimedOut,
-    AsyncHoldfast,
+    AsyncBackstay,
     RequestRefused,
     activity,
     attempt,
@@ -20,11 +20,11 @@ from holdfast import (
     wait,
     workflow,
 )
-from holdfast.engine.waiting import LOOKS, Waiting
-from holdfast.kernel.features.memo import UpsertMemo
-from holdfast.kernel.features.start import Start
-from holdfast.sdk.primitives import _MEMO
-from holdfast.sdk.strand import current_fiber
+from backstay.engine.waiting import LOOKS, Waiting
+from backstay.kernel.features.memo import UpsertMemo
+from backstay.kernel.features.start import Start
+from backstay.sdk.primitives import _MEMO
+from backstay.sdk.strand import current_fiber
 from tests.sdk.kit import eventually
 
 from .slow_read import SlowRead
@@ -45,7 +45,7 @@ def at_once() -> str:
 @pytest.mark.parametrize("runs", [0, 1, 2, 7])
 def test_runs_that_continue_within_one_commit_are_followed_to_their_end(runs: int):
     async def story() -> str:
-        async with AsyncHoldfast(":memory:", [counted]) as app:
+        async with AsyncBackstay(":memory:", [counted]) as app:
             return await asyncio.wait_for(app.execute(counted, "c", runs), 20)
 
     assert asyncio.run(story()) == "zero"
@@ -53,7 +53,7 @@ def test_runs_that_continue_within_one_commit_are_followed_to_their_end(runs: in
 
 def test_a_workflow_that_ends_in_the_commit_of_its_start_is_answered():
     async def story() -> str:
-        async with AsyncHoldfast(":memory:", [at_once]) as app:
+        async with AsyncBackstay(":memory:", [at_once]) as app:
             return await asyncio.wait_for(app.execute(at_once, "a"), 20)
 
     assert asyncio.run(story()) == "done"
@@ -61,7 +61,7 @@ def test_a_workflow_that_ends_in_the_commit_of_its_start_is_answered():
 
 def test_a_caller_that_breaks_does_not_take_the_others_down():
     async def story() -> list[str]:
-        async with AsyncHoldfast(":memory:", [counted, at_once]) as app:
+        async with AsyncBackstay(":memory:", [counted, at_once]) as app:
             await app.start(at_once, "first")
 
             def broken(value: object, error: BaseException | None) -> None:
@@ -98,7 +98,7 @@ def local_steps() -> list[object]:
 
 def test_local_activities_time_out_and_know_their_attempt():
     async def story() -> tuple[list[object], str | None]:
-        async with AsyncHoldfast(":memory:", [endless, numbered, local_steps]) as app:
+        async with AsyncBackstay(":memory:", [endless, numbered, local_steps]) as app:
             handle = await app.start(local_steps, "l")
             return await asyncio.wait_for(handle.result(), 20), handle.run_id
 
@@ -117,7 +117,7 @@ def test_a_completion_that_is_refused_fails_its_task_with_a_pause_instead_of_spi
         fiber.immediate(_MEMO, lambda step: UpsertMemo(sequence=step, entries={"bad key": b""}))
 
     async def story() -> None:
-        async with AsyncHoldfast(":memory:", [nonsense]) as app:
+        async with AsyncBackstay(":memory:", [nonsense]) as app:
             handle = await app.start(nonsense, "n")
             for _ in range(200):
                 await asyncio.sleep(0)
@@ -132,7 +132,7 @@ def test_a_completion_that_is_refused_fails_its_task_with_a_pause_instead_of_spi
 
 def test_an_unknown_duplicate_policy_is_refused_by_name():
     async def story() -> str:
-        async with AsyncHoldfast(":memory:", [at_once]) as app:
+        async with AsyncBackstay(":memory:", [at_once]) as app:
             with pytest.raises(RequestRefused) as caught:
                 await app.options(existing="whatever").start(at_once, "a")  # type: ignore[typeddict-item]
             return caught.value.reason
@@ -156,7 +156,7 @@ def test_an_end_is_what_history_says_and_not_what_the_index_says(tmp_path: Path,
         connection.close()
 
     async def story() -> None:
-        async with AsyncHoldfast(path, [patient]) as app, AsyncHoldfast(path, [patient]) as guest:
+        async with AsyncBackstay(path, [patient]) as app, AsyncBackstay(path, [patient]) as guest:
             handle = await app.start(patient, "p")
             forge()
             with pytest.raises(TimeoutError):
@@ -169,14 +169,14 @@ def test_an_end_is_what_history_says_and_not_what_the_index_says(tmp_path: Path,
     asyncio.run(story())
 
 
-def evict(app: AsyncHoldfast) -> None:
+def evict(app: AsyncBackstay) -> None:
     for entry in app.engine.cache:
         app.engine.discard_cached(entry)
 
 
 def test_an_end_that_comes_while_its_waiter_looks_is_not_missed():
     async def story() -> None:
-        async with AsyncHoldfast(":memory:", [patient]) as app:
+        async with AsyncBackstay(":memory:", [patient]) as app:
             handle = await app.start(patient, "p")
             evict(app)
             read = SlowRead(app.engine.store, "load")
@@ -202,7 +202,7 @@ class Door:
 
 def test_an_update_that_ends_while_its_waiter_looks_is_not_missed():
     async def story() -> None:
-        async with AsyncHoldfast(":memory:", [Door]) as app:
+        async with AsyncBackstay(":memory:", [Door]) as app:
             handle = await app.start(Door, "d")
             await handle.pause()
             asked = await handle.submit(Door.open)
@@ -218,7 +218,7 @@ def test_an_update_that_ends_while_its_waiter_looks_is_not_missed():
 
 def test_those_who_wait_are_looked_at_once_at_a_time_however_often_another_process_commits() -> None:
     async def story() -> None:
-        async with AsyncHoldfast(":memory:", []) as app:
+        async with AsyncBackstay(":memory:", []) as app:
             waiting = Waiting(app.engine, lambda: app.recovery.stopped)
             commits = asyncio.Event()
             news: list[str] = []
@@ -248,7 +248,7 @@ def test_those_who_wait_are_looked_at_once_at_a_time_however_often_another_proce
 
 def test_who_gives_up_waiting_for_what_it_started_is_not_kept_on_the_list() -> None:
     async def story() -> None:
-        async with AsyncHoldfast(":memory:", [patient]) as app:
+        async with AsyncBackstay(":memory:", [patient]) as app:
             execution = asyncio.ensure_future(app.execute(patient, "p"))
             await eventually(lambda: bool(list(app.engine.watching)))
             execution.cancel()

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from holdfast import AsyncHoldfast, child, gather, signal, sleep, wait, workflow
-from holdfast.engine.engine import Engine
-from holdfast.engine.sending import Sending
-from holdfast.kernel.features.delivery import Deliver
-from holdfast.kernel.send import Send
-from holdfast.store import Unavailable
+from backstay import AsyncBackstay, child, gather, signal, sleep, wait, workflow
+from backstay.engine.engine import Engine
+from backstay.engine.sending import Sending
+from backstay.kernel.features.delivery import Deliver
+from backstay.kernel.send import Send
+from backstay.store import Unavailable
 
 from ..sdk.kit import StillWorld, eventually, names
 
@@ -88,12 +88,12 @@ def test_what_was_not_delivered_is_found_by_the_next_engine(
             dispatch(sending, send)
 
     async def first() -> None:
-        async with AsyncHoldfast(path, ALL) as app:
+        async with AsyncBackstay(path, ALL) as app:
             await app.start(fan, "fan", 3)
             await eventually(lambda: rows(path) == 3, "three rows are left")
 
     async def second() -> None:
-        async with AsyncHoldfast(path, ALL) as app:
+        async with AsyncBackstay(path, ALL) as app:
             assert await app.handle(fan, "fan").result(timeout=10) == 3
             assert names(await app.history("fan")).count("ChildRunCompleted") == 3
 
@@ -106,7 +106,7 @@ def test_what_was_not_delivered_is_found_by_the_next_engine(
 
 def test_sends_to_one_receiver_arrive_in_their_order(tmp_path: Path) -> None:
     async def story() -> None:
-        async with AsyncHoldfast(tmp_path / "app.db", ALL) as app:
+        async with AsyncBackstay(tmp_path / "app.db", ALL) as app:
             assert await app.execute(speaker, "speaker", 40) == list(range(40))
 
     asyncio.run(story())
@@ -123,7 +123,7 @@ def test_what_is_delivered_twice_has_its_effect_once(tmp_path: Path, monkeypatch
         dispatch(sending, send)
 
     async def story() -> None:
-        async with AsyncHoldfast(tmp_path / "app.db", ALL) as app:
+        async with AsyncBackstay(tmp_path / "app.db", ALL) as app:
             assert await app.execute(speaker, "speaker", 5) == list(range(5))
             assert await app.execute(fan, "fan", 5) == 10
             for send in seen.copy():
@@ -146,7 +146,7 @@ def test_a_send_that_is_lost_for_good_is_asked_for(tmp_path: Path, monkeypatch: 
     dispatch = Sending.dispatch
 
     async def story() -> None:
-        async with AsyncHoldfast(path, ALL) as app:
+        async with AsyncBackstay(path, ALL) as app:
             with monkeypatch.context() as patch:
                 patch.setattr(
                     Sending,
@@ -164,7 +164,7 @@ def test_a_send_that_is_lost_for_good_is_asked_for(tmp_path: Path, monkeypatch: 
 
 def test_a_lookup_that_fails_gives_its_sends_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def story() -> None:
-        async with AsyncHoldfast(tmp_path / "app.db", ALL) as app:
+        async with AsyncBackstay(tmp_path / "app.db", ALL) as app:
             failed: list[str] = []
             retained = app.engine.retained
 
@@ -197,7 +197,7 @@ def test_an_engine_that_has_ended_tries_nothing_again(monkeypatch: pytest.Monkey
         address(engine, namespace, workflow_id, message, reply)
 
     async def story() -> None:
-        async with AsyncHoldfast(":memory:", ALL, world=StillWorld) as app:
+        async with AsyncBackstay(":memory:", ALL, world=StillWorld) as app:
             world: Any = app.engine.world
             await app.start(fan, "fan", 2)
             await eventually(lambda: len(tried) == 2, "both sends have failed")
@@ -213,7 +213,7 @@ def test_an_engine_that_has_ended_tries_nothing_again(monkeypatch: pytest.Monkey
 def test_what_another_process_sends_is_delivered_by_the_engine(tmp_path: Path) -> None:
     async def story() -> None:
         path = tmp_path / "app.db"
-        async with AsyncHoldfast(path, ALL) as holder, AsyncHoldfast(path, ALL) as guest:
+        async with AsyncBackstay(path, ALL) as holder, AsyncBackstay(path, ALL) as guest:
             assert not guest.engine.holder
             await holder.start(owner, "owner")
             await eventually(lambda: holder.list(type="long"), "the child started")

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from holdfast import AsyncHoldfast, activity, spawn, wait, workflow
-from holdfast.engine import recovery
-from holdfast.kernel.machine import Machine
-from holdfast.store import Loaded, Now, Store
+from backstay import AsyncBackstay, activity, spawn, wait, workflow
+from backstay.engine import recovery
+from backstay.kernel.machine import Machine
+from backstay.store import Loaded, Now, Store
 from tests.sim.disk import Disk, MemoryStore, Seam
 from tests.sim.virtual import VirtualWorld, run
 
@@ -48,7 +48,7 @@ class Counted(MemoryStore):
         return super().load(key)
 
 
-class OnDisk(AsyncHoldfast):
+class OnDisk(AsyncBackstay):
     def __init__(self, disk: Disk, world: Callable[[], VirtualWorld]) -> None:
         super().__init__("simulated", [greeting, patient, both, elsewhere], guard="off", world=world)
         self.disk = disk

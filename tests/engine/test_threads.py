@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.engine.world import AsyncioWorld
-from holdfast.threads import ThreadPool
+from backstay.engine.world import AsyncioWorld
+from backstay.threads import ThreadPool
 
 PATIENT = 30
 

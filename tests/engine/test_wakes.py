@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from holdfast import AsyncHoldfast, WorkflowTimedOut, sleep, workflow
-from holdfast.engine.waking import SPENT, Waking
-from holdfast.kernel.values import SECOND
+from backstay import AsyncBackstay, WorkflowTimedOut, sleep, workflow
+from backstay.engine.waking import SPENT, Waking
+from backstay.kernel.values import SECOND
 from tests.sim.virtual import VirtualWorld, run
 
 
@@ -22,7 +22,7 @@ def waits() -> None:
 def test_the_timeout_of_a_run_that_another_process_started_is_kept(tmp_path: Path) -> None:
     async def story() -> None:
         path = tmp_path / "wakes.db"
-        async with AsyncHoldfast(path, [waits]) as holder, AsyncHoldfast(path, [waits]) as guest:
+        async with AsyncBackstay(path, [waits]) as holder, AsyncBackstay(path, [waits]) as guest:
             assert (holder.engine.holder, guest.engine.holder) == (True, False)
             handle = await guest.options(run_timeout="300ms").start(waits, "w")
             with pytest.raises(WorkflowTimedOut):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from holdfast.engine.world import AsyncioWorld
-from holdfast.kernel.values import SECOND
+from backstay.engine.world import AsyncioWorld
+from backstay.kernel.values import SECOND
 
 DAY = 86_400
 

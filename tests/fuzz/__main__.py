@@ -26,7 +26,7 @@ CHECKS = "status_code_conformance,content_type_conformance,response_schema_confo
 HEADERS = {
     "X-Durable-Workflow-Control-Plane-Version": "2",
     "X-Durable-Workflow-Protocol-Version": "1.20",
-    "X-Holdfast-Protocol": "1",
+    "X-Backstay-Protocol": "1",
     "X-Namespace": "default",
 }
 

@@ -37,7 +37,7 @@ class Running:
     def start(self, port: str) -> None:
         self.process = subprocess.Popen(
             [
-                *(sys.executable, "-P", "-m", "holdfast.cli.main", "server", "--port", port, "--token", TOKEN),
+                *(sys.executable, "-P", "-m", "backstay.cli.main", "server", "--port", port, "--token", TOKEN),
                 *("--store", f"sqlite:{self.database}", *self.arguments),
             ],
             stdout=subprocess.PIPE,

@@ -15,11 +15,11 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from holdfast.kernel.command import Command
-from holdfast.kernel.decision import CommandRecord, Decision, RunRow, WorkflowRow
-from holdfast.kernel.event import Event, Recorded, pack_held, restore, unpack_held
-from holdfast.kernel.failure import Failure
-from holdfast.kernel.features.activity import (
+from backstay.kernel.command import Command
+from backstay.kernel.decision import CommandRecord, Decision, RunRow, WorkflowRow
+from backstay.kernel.event import Event, Recorded, pack_held, restore, unpack_held
+from backstay.kernel.failure import Failure
+from backstay.kernel.features.activity import (
     Activities,
     CompleteActivity,
     FailActivity,
@@ -28,32 +28,32 @@ from holdfast.kernel.features.activity import (
     RetryPolicy,
     ScheduleActivity,
 )
-from holdfast.kernel.features.activity.records import Execution
-from holdfast.kernel.features.archive import Archived
-from holdfast.kernel.features.cancel import Cancellation
-from holdfast.kernel.features.child import Child, Children
-from holdfast.kernel.features.condition import Conditions
-from holdfast.kernel.features.deadline import Due
-from holdfast.kernel.features.failures import Failures
-from holdfast.kernel.features.lease import Claim
-from holdfast.kernel.features.memo import Memo
-from holdfast.kernel.features.pause import Paused
-from holdfast.kernel.features.schedule import of as schedule_of
-from holdfast.kernel.features.search import SearchAttributes
-from holdfast.kernel.features.signal import Signal, Signals
-from holdfast.kernel.features.start import Definition, Identity, Start
-from holdfast.kernel.features.timer import Timers
-from holdfast.kernel.features.update import Update, Updates
-from holdfast.kernel.features.version import Versions
-from holdfast.kernel.features.workflow_task import CompleteWorkflowTask, FailWorkflowTask
-from holdfast.kernel.groups import Group, Groups
-from holdfast.kernel.limits import Limits
-from holdfast.kernel.machine import Machine, nobody
-from holdfast.kernel.message import Message, Refused
-from holdfast.kernel.state import Run, Workflow
-from holdfast.kernel.task import Block, Lease, Task
-from holdfast.kernel.turn import watch
-from holdfast.kernel.values import LEASE, SECOND, Micros
+from backstay.kernel.features.activity.records import Execution
+from backstay.kernel.features.archive import Archived
+from backstay.kernel.features.cancel import Cancellation
+from backstay.kernel.features.child import Child, Children
+from backstay.kernel.features.condition import Conditions
+from backstay.kernel.features.deadline import Due
+from backstay.kernel.features.failures import Failures
+from backstay.kernel.features.lease import Claim
+from backstay.kernel.features.memo import Memo
+from backstay.kernel.features.pause import Paused
+from backstay.kernel.features.schedule import of as schedule_of
+from backstay.kernel.features.search import SearchAttributes
+from backstay.kernel.features.signal import Signal, Signals
+from backstay.kernel.features.start import Definition, Identity, Start
+from backstay.kernel.features.timer import Timers
+from backstay.kernel.features.update import Update, Updates
+from backstay.kernel.features.version import Versions
+from backstay.kernel.features.workflow_task import CompleteWorkflowTask, FailWorkflowTask
+from backstay.kernel.groups import Group, Groups
+from backstay.kernel.limits import Limits
+from backstay.kernel.machine import Machine, nobody
+from backstay.kernel.message import Message, Refused
+from backstay.kernel.state import Run, Workflow
+from backstay.kernel.task import Block, Lease, Task
+from backstay.kernel.turn import watch
+from backstay.kernel.values import LEASE, SECOND, Micros
 
 T0: Micros = 1_800_000_000 * SECOND
 """Where the clock of every test begins; `at` counts seconds from here."""

@@ -6,16 +6,16 @@ from collections.abc import Callable
 
 import pytest
 
-from holdfast.kernel.features.activity import RetryPolicy, ScheduleActivity
-from holdfast.kernel.features.cancel import Cancel
-from holdfast.kernel.features.close import FailWorkflow
-from holdfast.kernel.features.continue_as_new import ContinueAsNew
-from holdfast.kernel.features.reconcile import Reconcile
-from holdfast.kernel.features.start import Definition, Parent
-from holdfast.kernel.features.timer import StartTimer
-from holdfast.kernel.state import Moment
-from holdfast.kernel.task import Block
-from holdfast.kernel.values import Micros
+from backstay.kernel.features.activity import RetryPolicy, ScheduleActivity
+from backstay.kernel.features.cancel import Cancel
+from backstay.kernel.features.close import FailWorkflow
+from backstay.kernel.features.continue_as_new import ContinueAsNew
+from backstay.kernel.features.reconcile import Reconcile
+from backstay.kernel.features.start import Definition, Parent
+from backstay.kernel.features.timer import StartTimer
+from backstay.kernel.state import Moment
+from backstay.kernel.task import Block
+from backstay.kernel.values import Micros
 
 from .features.schedule.scheduling import scheduling
 from .given import MACHINE, Flow, given, instant, names, running

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.kernel.contract import arrange, check, find, fits
+from backstay.kernel.contract import arrange, check, find, fits
 
 from .given import parameter
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.kernel.event import HistoryDamaged, chain, restore
-from holdfast.kernel.features.timer import StartTimer
+from backstay.kernel.event import HistoryDamaged, chain, restore
+from backstay.kernel.features.timer import StartTimer
 
 from .given import MACHINE, Flow
 from .given import given as flow_with

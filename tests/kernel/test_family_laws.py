@@ -13,19 +13,19 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast.kernel.command import Command
-from holdfast.kernel.features.activity import ScheduleActivity
-from holdfast.kernel.features.cancel import Cancel, Terminate
-from holdfast.kernel.features.child import CancelChild, Children, SignalChild, StartChildWorkflow
-from holdfast.kernel.features.child.parcels import SignalFromParent
-from holdfast.kernel.features.close import CompleteWorkflow, FailWorkflow
-from holdfast.kernel.features.continue_as_new import ContinueAsNew
-from holdfast.kernel.features.deadline import Due
-from holdfast.kernel.features.reconcile import Reconcile
-from holdfast.kernel.features.timer import StartTimer
-from holdfast.kernel.message import Refused
-from holdfast.kernel.retry import RetryPolicy
-from holdfast.kernel.values import SECOND, child_call_id
+from backstay.kernel.command import Command
+from backstay.kernel.features.activity import ScheduleActivity
+from backstay.kernel.features.cancel import Cancel, Terminate
+from backstay.kernel.features.child import CancelChild, Children, SignalChild, StartChildWorkflow
+from backstay.kernel.features.child.parcels import SignalFromParent
+from backstay.kernel.features.close import CompleteWorkflow, FailWorkflow
+from backstay.kernel.features.continue_as_new import ContinueAsNew
+from backstay.kernel.features.deadline import Due
+from backstay.kernel.features.reconcile import Reconcile
+from backstay.kernel.features.timer import StartTimer
+from backstay.kernel.message import Refused
+from backstay.kernel.retry import RetryPolicy
+from backstay.kernel.values import SECOND, child_call_id
 
 from .given import TALKING, refold, snapshot
 from .world import Member, World, group

@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from holdfast.kernel.command import Command
-from holdfast.kernel.features.activity import ActivityTimedOut, RetryPolicy, ScheduleActivity
-from holdfast.kernel.features.cancel import Cancel
-from holdfast.kernel.features.child import ChildWorkflowScheduled
-from holdfast.kernel.features.child.parcels import StartFromParent
-from holdfast.kernel.features.close import CompleteWorkflow, FailWorkflow
-from holdfast.kernel.features.pause import Pause, Unpause
-from holdfast.kernel.features.reconcile import Reconcile
-from holdfast.kernel.features.timer import StartTimer
-from holdfast.kernel.groups import GroupEntry
+from backstay.kernel.command import Command
+from backstay.kernel.features.activity import ActivityTimedOut, RetryPolicy, ScheduleActivity
+from backstay.kernel.features.cancel import Cancel
+from backstay.kernel.features.child import ChildWorkflowScheduled
+from backstay.kernel.features.child.parcels import StartFromParent
+from backstay.kernel.features.close import CompleteWorkflow, FailWorkflow
+from backstay.kernel.features.pause import Pause, Unpause
+from backstay.kernel.features.reconcile import Reconcile
+from backstay.kernel.features.timer import StartTimer
+from backstay.kernel.groups import GroupEntry
 
 from .given import Flow, given, instant, names, only, refold, snapshot
 from .world import call, calling, group, start_of

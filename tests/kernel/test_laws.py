@@ -17,11 +17,11 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from holdfast.kernel.command import Command, TerminalCommand
-from holdfast.kernel.decision import Decision
-from holdfast.kernel.event import Recorded
-from holdfast.kernel.failure import Failure
-from holdfast.kernel.features.activity import (
+from backstay.kernel.command import Command, TerminalCommand
+from backstay.kernel.decision import Decision
+from backstay.kernel.event import Recorded
+from backstay.kernel.failure import Failure
+from backstay.kernel.features.activity import (
     Activities,
     ActivityStarted,
     CancelActivity,
@@ -32,33 +32,33 @@ from holdfast.kernel.features.activity import (
     RetryPolicy,
     ScheduleActivity,
 )
-from holdfast.kernel.features.activity.records import Execution
-from holdfast.kernel.features.archive import Archive, Earlier
-from holdfast.kernel.features.cancel import Cancel, CancelRequested, CancelWorkflow, Terminate
-from holdfast.kernel.features.close import CompleteWorkflow, FailWorkflow
-from holdfast.kernel.features.condition import (
+from backstay.kernel.features.activity.records import Execution
+from backstay.kernel.features.archive import Archive, Earlier
+from backstay.kernel.features.cancel import Cancel, CancelRequested, CancelWorkflow, Terminate
+from backstay.kernel.features.close import CompleteWorkflow, FailWorkflow
+from backstay.kernel.features.condition import (
     Conditions,
     OpenConditionWait,
     SatisfyConditionWait,
     TimeOutConditionWait,
 )
-from holdfast.kernel.features.continue_as_new import ContinueAsNew
-from holdfast.kernel.features.deadline import Due
-from holdfast.kernel.features.failures import Failures
-from holdfast.kernel.features.intake import update_of
-from holdfast.kernel.features.lease import Claim, Offer, Release
-from holdfast.kernel.features.local_activity import LocalAttempt, RecordLocalActivity
-from holdfast.kernel.features.memo import UpsertMemo
-from holdfast.kernel.features.pause import Pause, Paused, Unpause
-from holdfast.kernel.features.reconcile import Reconcile
-from holdfast.kernel.features.repair import Repair
-from holdfast.kernel.features.search import UpsertSearchAttributes
-from holdfast.kernel.features.side_effect import RecordSideEffect
-from holdfast.kernel.features.signal import ApplySignal, OpenSignalWait, Signal, SignalReceived, Signals, open_waits
-from holdfast.kernel.features.signal_with_start import SignalWithStart
-from holdfast.kernel.features.start import Reserve
-from holdfast.kernel.features.timer import CancelTimer, StartTimer, Timers
-from holdfast.kernel.features.update import (
+from backstay.kernel.features.continue_as_new import ContinueAsNew
+from backstay.kernel.features.deadline import Due
+from backstay.kernel.features.failures import Failures
+from backstay.kernel.features.intake import update_of
+from backstay.kernel.features.lease import Claim, Offer, Release
+from backstay.kernel.features.local_activity import LocalAttempt, RecordLocalActivity
+from backstay.kernel.features.memo import UpsertMemo
+from backstay.kernel.features.pause import Pause, Paused, Unpause
+from backstay.kernel.features.reconcile import Reconcile
+from backstay.kernel.features.repair import Repair
+from backstay.kernel.features.search import UpsertSearchAttributes
+from backstay.kernel.features.side_effect import RecordSideEffect
+from backstay.kernel.features.signal import ApplySignal, OpenSignalWait, Signal, SignalReceived, Signals, open_waits
+from backstay.kernel.features.signal_with_start import SignalWithStart
+from backstay.kernel.features.start import Reserve
+from backstay.kernel.features.timer import CancelTimer, StartTimer, Timers
+from backstay.kernel.features.update import (
     CompleteUpdate,
     FailUpdate,
     Update,
@@ -67,19 +67,19 @@ from holdfast.kernel.features.update import (
     UpdateRejected,
     Updates,
 )
-from holdfast.kernel.features.version import RecordVersionMarker
-from holdfast.kernel.features.workflow_task import (
+from backstay.kernel.features.version import RecordVersionMarker
+from backstay.kernel.features.workflow_task import (
     WAITING_FOR_HISTORY,
     CompleteWorkflowTask,
     FailWorkflowTask,
     HeartbeatWorkflowTask,
     sees,
 )
-from holdfast.kernel.limits import Limits
-from holdfast.kernel.machine import Machine
-from holdfast.kernel.message import Message, Refused
-from holdfast.kernel.task import Block, Lease, Task
-from holdfast.kernel.values import LEASE, SECOND, run_of, signal_id
+from backstay.kernel.limits import Limits
+from backstay.kernel.machine import Machine
+from backstay.kernel.message import Message, Refused
+from backstay.kernel.task import Block, Lease, Task
+from backstay.kernel.values import LEASE, SECOND, run_of, signal_id
 
 from .given import TALKING, Flow, refold, reread, snapshot, started
 

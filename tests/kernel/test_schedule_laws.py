@@ -13,11 +13,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast.kernel.features.close import CompleteWorkflow, FailWorkflow
-from holdfast.kernel.features.continue_as_new import ContinueAsNew
-from holdfast.kernel.features.deadline import Due
-from holdfast.kernel.features.reconcile import Reconcile
-from holdfast.kernel.features.schedule import (
+from backstay.kernel.features.close import CompleteWorkflow, FailWorkflow
+from backstay.kernel.features.continue_as_new import ContinueAsNew
+from backstay.kernel.features.deadline import Due
+from backstay.kernel.features.reconcile import Reconcile
+from backstay.kernel.features.schedule import (
     OVERLAPS,
     BackfillSchedule,
     DeleteSchedule,
@@ -27,13 +27,13 @@ from holdfast.kernel.features.schedule import (
     UpdateSchedule,
     firing,
 )
-from holdfast.kernel.features.schedule.records import (
+from backstay.kernel.features.schedule.records import (
     ScheduleActionBuffered,
     ScheduleTriggered,
     ScheduleTriggerSkipped,
 )
-from holdfast.kernel.message import Refused
-from holdfast.kernel.values import SECOND
+from backstay.kernel.message import Refused
+from backstay.kernel.values import SECOND
 
 from .features.schedule.scheduling import Scheduling, plan
 from .given import T0, refold, snapshot

@@ -10,11 +10,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.kernel.command import Command, StepCommand, TerminalCommand
-from holdfast.kernel.event import Event, StepEvent
-from holdfast.kernel.feature import Feature
-from holdfast.kernel.machine import FEATURES, Machine
-from holdfast.kernel.message import Message
+from backstay.kernel.command import Command, StepCommand, TerminalCommand
+from backstay.kernel.event import Event, StepEvent
+from backstay.kernel.feature import Feature
+from backstay.kernel.machine import FEATURES, Machine
+from backstay.kernel.message import Message
 
 MACHINE = Machine()
 
@@ -193,7 +193,7 @@ def every(base: type[Any]) -> Iterator[type[Any]]:
     for kind in base.__subclasses__():
         if kind.__subclasses__():
             yield from every(kind)
-        elif kind.__module__.startswith("holdfast."):
+        elif kind.__module__.startswith("backstay."):
             yield kind
 
 

@@ -9,23 +9,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.kernel.command import Command
-from holdfast.kernel.decision import CommandRecord, Decision
-from holdfast.kernel.event import Recorded
-from holdfast.kernel.features.activity import CompleteActivity, ScheduleActivity
-from holdfast.kernel.features.cancel import Terminate
-from holdfast.kernel.features.close import CompleteWorkflow
-from holdfast.kernel.features.lease import Claim
-from holdfast.kernel.features.pause import Pause
-from holdfast.kernel.features.reconcile import Reconcile
-from holdfast.kernel.features.signal import Signal
-from holdfast.kernel.features.update import Update
-from holdfast.kernel.features.workflow_task import CompleteWorkflowTask, FailWorkflowTask
-from holdfast.kernel.machine import Machine
-from holdfast.kernel.message import Message, Refused
-from holdfast.kernel.state import Workflow
-from holdfast.kernel.task import Block, Lease
-from holdfast.kernel.turn import Turn
+from backstay.kernel.command import Command
+from backstay.kernel.decision import CommandRecord, Decision
+from backstay.kernel.event import Recorded
+from backstay.kernel.features.activity import CompleteActivity, ScheduleActivity
+from backstay.kernel.features.cancel import Terminate
+from backstay.kernel.features.close import CompleteWorkflow
+from backstay.kernel.features.lease import Claim
+from backstay.kernel.features.pause import Pause
+from backstay.kernel.features.reconcile import Reconcile
+from backstay.kernel.features.signal import Signal
+from backstay.kernel.features.update import Update
+from backstay.kernel.features.workflow_task import CompleteWorkflowTask, FailWorkflowTask
+from backstay.kernel.machine import Machine
+from backstay.kernel.message import Message, Refused
+from backstay.kernel.state import Workflow
+from backstay.kernel.task import Block, Lease
+from backstay.kernel.turn import Turn
 
 from .given import MACHINE, T0, Ids, started
 from .test_laws import LIMITS, TALK, WILD, Act, Story, acts

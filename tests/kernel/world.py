@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.kernel.command import Command
-from holdfast.kernel.decision import CommandRecord, Decision
-from holdfast.kernel.features.child import StartChildWorkflow
-from holdfast.kernel.features.child.parcels import StartFromParent
-from holdfast.kernel.features.delivery import Deliver
-from holdfast.kernel.groups import GroupEntry
-from holdfast.kernel.machine import Machine
-from holdfast.kernel.send import Parcel, Send, pack, unpack
+from backstay.kernel.command import Command
+from backstay.kernel.decision import CommandRecord, Decision
+from backstay.kernel.features.child import StartChildWorkflow
+from backstay.kernel.features.child.parcels import StartFromParent
+from backstay.kernel.features.delivery import Deliver
+from backstay.kernel.groups import GroupEntry
+from backstay.kernel.machine import Machine
+from backstay.kernel.send import Parcel, Send, pack, unpack
 
 from .given import MACHINE, Flow, Ids, instant
 

@@ -6,7 +6,7 @@ import os
 import time
 from pathlib import Path
 
-from holdfast import activity, attempt, info, sleep, workflow
+from backstay import activity, attempt, info, sleep, workflow
 
 
 @activity

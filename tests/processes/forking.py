@@ -1,4 +1,4 @@
-"""A program that forks, before or after it opens Holdfast. What each process finds out is one line of output."""
+"""A program that forks, before or after it opens Backstay. What each process finds out is one line of output."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import signal
 import sys
 from collections.abc import Callable
 
-from holdfast import Holdfast
+from backstay import Backstay
 
 from . import flows
 
@@ -37,7 +37,7 @@ def in_child(work: Callable[[], None]) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def use(app: Holdfast, ledger: str) -> None:
+def use(app: Backstay, ledger: str) -> None:
     attempt("child starts", lambda: app.start(flows.visit, "child", ledger, "child"))
     attempt("child lists", app.list)
     attempt("child asks", lambda: app.is_engine)
@@ -45,14 +45,14 @@ def use(app: Holdfast, ledger: str) -> None:
 
 
 def opened_before(path: str, ledger: str) -> None:
-    with Holdfast(path, flows.REGISTER) as app:
+    with Backstay(path, flows.REGISTER) as app:
         attempt("parent before", lambda: app.execute(flows.visit, "before", ledger, "before"))
         in_child(lambda: use(app, ledger))
         attempt("parent after", lambda: app.execute(flows.visit, "after", ledger, "after"))
 
 
 def opened_before_with_multiprocessing(path: str, ledger: str) -> None:
-    with Holdfast(path, flows.REGISTER) as app:
+    with Backstay(path, flows.REGISTER) as app:
         attempt("parent before", lambda: app.execute(flows.visit, "before", ledger, "before"))
         child = multiprocessing.get_context("fork").Process(target=use, args=(app, ledger))
         child.start()
@@ -62,7 +62,7 @@ def opened_before_with_multiprocessing(path: str, ledger: str) -> None:
 
 def child_leaves_the_block(path: str, ledger: str) -> None:
     """A child that falls out of its parent's `with` closes nothing of its parent."""
-    with Holdfast(path, flows.REGISTER) as app:
+    with Backstay(path, flows.REGISTER) as app:
         attempt("parent before", lambda: app.execute(flows.visit, "before", ledger, "before"))
         pid = os.fork()
         if pid == 0:
@@ -72,9 +72,9 @@ def child_leaves_the_block(path: str, ledger: str) -> None:
 
 
 def child_opens_its_own(path: str, ledger: str) -> None:
-    with Holdfast(path, flows.REGISTER) as app:
+    with Backstay(path, flows.REGISTER) as app:
         attempt("parent before", lambda: app.execute(flows.visit, "before", ledger, "before"))
-        in_child(lambda: attempt("child opens", Holdfast(path, flows.REGISTER).open))
+        in_child(lambda: attempt("child opens", Backstay(path, flows.REGISTER).open))
         attempt("parent after", lambda: app.execute(flows.visit, "after", ledger, "after"))
 
 
@@ -83,7 +83,7 @@ def child_opens_what_was_closed(path: str, ledger: str) -> None:
         with app:
             attempt("child runs", lambda: app.execute(flows.visit, "child", ledger, "child"))
 
-    app = Holdfast(path, flows.REGISTER)
+    app = Backstay(path, flows.REGISTER)
     with app:
         attempt("parent before", lambda: app.execute(flows.visit, "before", ledger, "before"))
     in_child(work)
@@ -94,7 +94,7 @@ def child_opens_what_was_closed(path: str, ledger: str) -> None:
 def workers_open_after_the_fork(path: str, ledger: str) -> None:
     """Like a web server that forks its workers first: each opens the file, one of them runs the engine."""
 
-    app = Holdfast(path, flows.REGISTER)  # declared at import, as programs do
+    app = Backstay(path, flows.REGISTER)  # declared at import, as programs do
 
     def work(number: int) -> None:
         with app:

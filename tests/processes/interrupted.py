@@ -5,25 +5,25 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from holdfast import AsyncHoldfast, Holdfast
+from backstay import AsyncBackstay, Backstay
 
 from . import flows
 
 
 def waiting(path: str, ledger: str, gate: str) -> None:
-    with Holdfast(path, flows.REGISTER) as app:
+    with Backstay(path, flows.REGISTER) as app:
         app.execute(flows.gated, "g", ledger, gate)
 
 
 def waiting_beside(path: str, ledger: str, gate: str) -> None:
     """A local activity is running."""
-    with Holdfast(path, flows.REGISTER) as app:
+    with Backstay(path, flows.REGISTER) as app:
         app.execute(flows.gated_beside, "g", ledger, gate)
 
 
 def waiting_async(path: str, ledger: str, gate: str) -> None:
     async def wait() -> None:
-        async with AsyncHoldfast(path, flows.REGISTER) as app:
+        async with AsyncBackstay(path, flows.REGISTER) as app:
             await app.execute(flows.gated, "g", ledger, gate)
 
     asyncio.run(wait())

@@ -93,7 +93,7 @@ class Told(Exception):
 
 
 class Remote(Program):
-    """A program with an open Holdfast."""
+    """A program with an open Backstay."""
 
     def __init__(self, path: Path | str, **options: Any) -> None:
         super().__init__("remote", str(path), json.dumps(options))

@@ -1,4 +1,4 @@
-"""A program with an open Holdfast that does what it is told, one JSON line at a time, and answers in kind.
+"""A program with an open Backstay that does what it is told, one JSON line at a time, and answers in kind.
 
 Every order runs on a thread of its own, so that a program can wait for a result and be asked something else meanwhile.
 """
@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from holdfast import Holdfast, WorkflowAlreadyStarted
+from backstay import Backstay, WorkflowAlreadyStarted
 
 from . import flows
 
@@ -28,7 +28,7 @@ def say(**words: Any) -> None:
 class Orders:
     """What the program can be told."""
 
-    def __init__(self, app: Holdfast) -> None:
+    def __init__(self, app: Backstay) -> None:
         self._app = app
 
     def start(self, workflow: str, id: str, args: list[Any]) -> str | None:
@@ -80,7 +80,7 @@ class Orders:
 
 def main() -> None:
     path, options = sys.argv[1], json.loads(sys.argv[2])
-    with Holdfast(path, flows.REGISTER, **options) as app:
+    with Backstay(path, flows.REGISTER, **options) as app:
         say(event="open", engine=app.is_engine)
         orders = Orders(app)
         for line in sys.stdin:

@@ -10,8 +10,8 @@ from contextlib import closing
 
 import pytest
 
-from holdfast import Holdfast
-from holdfast.kernel.event import HistoryDamaged
+from backstay import Backstay
+from backstay.kernel.event import HistoryDamaged
 
 from . import flows
 from .conftest import Place
@@ -30,12 +30,12 @@ def damage(place: Place, id: str, sequence: int = 2) -> int:
     return run
 
 
-def opened(place: Place) -> Holdfast:
-    return Holdfast(place.database, flows.REGISTER, guard="off")
+def opened(place: Place) -> Backstay:
+    return Backstay(place.database, flows.REGISTER, guard="off")
 
 
 @pytest.fixture
-def damaged(place: Place) -> Iterator[tuple[Holdfast, int]]:
+def damaged(place: Place) -> Iterator[tuple[Backstay, int]]:
     """A run whose history was changed while nobody looked, and another one beside it."""
     with opened(place) as app:
         app.start(flows.gated, "broken", place.ledger, place.gate("gate"))
@@ -46,7 +46,7 @@ def damaged(place: Place) -> Iterator[tuple[Holdfast, int]]:
         yield app, run
 
 
-def test_a_damaged_run_is_unreadable_and_named(damaged: tuple[Holdfast, int]) -> None:
+def test_a_damaged_run_is_unreadable_and_named(damaged: tuple[Backstay, int]) -> None:
     app, run = damaged
     for look in (
         lambda: app.describe("broken"),
@@ -59,7 +59,7 @@ def test_a_damaged_run_is_unreadable_and_named(damaged: tuple[Holdfast, int]) ->
         assert (caught.value.run, caught.value.sequence, caught.value.workflow_id) == (run, 2, "broken")
 
 
-def test_other_runs_go_on_beside_a_damaged_one(damaged: tuple[Holdfast, int], place: Place) -> None:
+def test_other_runs_go_on_beside_a_damaged_one(damaged: tuple[Backstay, int], place: Place) -> None:
     app, _ = damaged
     place.open_gate("gate")
     place.open_gate("other")
@@ -113,7 +113,7 @@ def test_a_task_that_cannot_be_read_does_not_lock_the_others_out(
         file.execute(f"update task set body = ? where {whose}", (changed,))
     place.open_gate("gate")
     place.open_gate("other")
-    with caplog.at_level(logging.ERROR, "holdfast"), opened(place) as app:
+    with caplog.at_level(logging.ERROR, "backstay"), opened(place) as app:
         assert app.handle(flows.gated, "sound").result(timeout=20)[-1] == "behind done"
         with pytest.raises(HistoryDamaged, match=r"workflow 'broken'.* a task of it cannot be read"):
             app.describe("broken")

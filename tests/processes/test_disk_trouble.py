@@ -8,11 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from holdfast import Holdfast, WorkflowNotFound
-from holdfast.engine import recovery
-from holdfast.kernel.values import SECOND
-from holdfast.store import Unavailable
-from holdfast.store.sqlite import writer
+from backstay import Backstay, WorkflowNotFound
+from backstay.engine import recovery
+from backstay.kernel.values import SECOND
+from backstay.store import Unavailable
+from backstay.store.sqlite import writer
 
 from . import flows
 from .conftest import Place, whole
@@ -45,19 +45,19 @@ class Blocker:
 
 
 @pytest.fixture
-def app(place: Place) -> Iterator[Holdfast]:
-    with Holdfast(place.database, flows.REGISTER, guard="off") as app:
+def app(place: Place) -> Iterator[Backstay]:
+    with Backstay(place.database, flows.REGISTER, guard="off") as app:
         yield app
 
 
 @pytest.fixture
-def blocker(app: Holdfast, place: Place) -> Iterator[Blocker]:
+def blocker(app: Backstay, place: Place) -> Iterator[Blocker]:
     blocker = Blocker(place)
     yield blocker
     blocker.close()
 
 
-def test_a_start_is_refused_and_leaves_no_trace(app: Holdfast, place: Place, blocker: Blocker) -> None:
+def test_a_start_is_refused_and_leaves_no_trace(app: Backstay, place: Place, blocker: Blocker) -> None:
     blocker.block()
     for _ in range(3):
         with pytest.raises(Unavailable, match="write lock"):
@@ -71,7 +71,7 @@ def test_a_start_is_refused_and_leaves_no_trace(app: Holdfast, place: Place, blo
     assert len(place.signed("tea")) == 1
 
 
-def started(app: Holdfast, place: Place, id: str) -> bool:
+def started(app: Backstay, place: Place, id: str) -> bool:
     try:
         app.start(flows.visit, id, place.ledger, "tea")
     except Unavailable:
@@ -79,7 +79,7 @@ def started(app: Holdfast, place: Place, id: str) -> bool:
     return True
 
 
-def test_a_result_that_came_meanwhile_is_not_lost(app: Holdfast, place: Place, blocker: Blocker) -> None:
+def test_a_result_that_came_meanwhile_is_not_lost(app: Backstay, place: Place, blocker: Blocker) -> None:
     handle = app.start(flows.gated, "g", place.ledger, place.gate("gate"))
     eventually("the gate is reached", lambda: place.signed("gate"))
     blocker.block()
@@ -94,7 +94,7 @@ def test_a_result_that_came_meanwhile_is_not_lost(app: Holdfast, place: Place, b
     assert [line.attempt for line in place.signed("gate")] == [1], "its result was kept, so it need not run again"
 
 
-def test_a_local_activity_survives_it(app: Holdfast, place: Place, blocker: Blocker) -> None:
+def test_a_local_activity_survives_it(app: Backstay, place: Place, blocker: Blocker) -> None:
     handle = app.start(flows.gated_beside, "g", place.ledger, place.gate("gate"))
     eventually("the gate is reached", lambda: place.signed("gate"))
     blocker.block()
@@ -108,7 +108,7 @@ def test_a_local_activity_survives_it(app: Holdfast, place: Place, blocker: Bloc
     assert len(place.signed("behind")) == 1
 
 
-def test_timers_that_fell_due_meanwhile_fire(app: Holdfast, place: Place, blocker: Blocker) -> None:
+def test_timers_that_fell_due_meanwhile_fire(app: Backstay, place: Place, blocker: Blocker) -> None:
     naps = [app.start(flows.nap, f"n-{n}", place.ledger, 0.05 + 0.01 * n) for n in range(10)]
     blocker.block()
     with pytest.raises(Unavailable):
@@ -121,7 +121,7 @@ def test_timers_that_fell_due_meanwhile_fire(app: Holdfast, place: Place, blocke
     assert len(place.signed()) == 10
 
 
-def test_again_and_again(app: Holdfast, place: Place, blocker: Blocker) -> None:
+def test_again_and_again(app: Backstay, place: Place, blocker: Blocker) -> None:
     handles = [app.start(flows.gated, f"g-{n}", place.ledger, place.gate(f"gate-{n}")) for n in range(6)]
     for n, handle in enumerate(handles):
         eventually("the gate is reached", lambda n=n: place.signed(f"gate-{n}"))
@@ -135,7 +135,7 @@ def test_again_and_again(app: Holdfast, place: Place, blocker: Blocker) -> None:
 
 
 def test_a_short_wait_for_another_writer_is_no_trouble(
-    app: Holdfast, place: Place, blocker: Blocker, monkeypatch: pytest.MonkeyPatch
+    app: Backstay, place: Place, blocker: Blocker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(writer, "PATIENT", 20_000)
     with ThreadPoolExecutor(1) as pool:
@@ -179,7 +179,7 @@ def fill(app: Remote, place: Place) -> int:
 
 
 def test_a_result_is_kept_while_the_file_cannot_be_read(place: Place) -> None:
-    with Holdfast(place.database, flows.REGISTER, guard="off", cache_bytes=0) as app:  # nothing stays in memory
+    with Backstay(place.database, flows.REGISTER, guard="off", cache_bytes=0) as app:  # nothing stays in memory
         handle = app.start(flows.gated, "g", place.ledger, place.gate("gate"))
         eventually("the gate is reached", lambda: place.signed("gate"))
         reader = app._app.store._reader

@@ -9,9 +9,9 @@ from contextlib import closing, contextmanager
 import msgspec
 import pytest
 
-from holdfast import Holdfast
-from holdfast.engine import recovery
-from holdfast.kernel.values import SECOND
+from backstay import Backstay
+from backstay.engine import recovery
+from backstay.kernel.values import SECOND
 
 from . import flows
 from .conftest import Place
@@ -24,8 +24,8 @@ def _keen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recovery, "SWEEP_IDLE", SECOND // 10)
 
 
-def opened(place: Place, *, run_tasks: bool = True) -> Holdfast:
-    return Holdfast(place.database, flows.REGISTER, guard="off", run_tasks=run_tasks)
+def opened(place: Place, *, run_tasks: bool = True) -> Backstay:
+    return Backstay(place.database, flows.REGISTER, guard="off", run_tasks=run_tasks)
 
 
 @contextmanager
@@ -89,7 +89,7 @@ def test_a_lost_activity_task_is_found_by_the_sweep(place: Place) -> None:
 
 @pytest.mark.contract("REPAIR-08")
 def test_a_lost_activity_task_that_nobody_had_started_is_restored(place: Place) -> None:
-    with Holdfast(place.database, [flows.visit], guard="off") as app:  # runs workflows, but not this activity
+    with Backstay(place.database, [flows.visit], guard="off") as app:  # runs workflows, but not this activity
         app.start(flows.visit, "v", place.ledger, "tea")
         eventually("it is scheduled", lambda: app.describe("v").wait_kind == "activity")
     lost = lose_tasks(place)
@@ -153,7 +153,7 @@ def test_everything_but_history_is_lost_at_once(place: Place) -> None:
 def test_a_running_activity_whose_row_is_lost_runs_once(place: Place) -> None:
     with opened(place, run_tasks=False) as app:
         app.start(flows.visit, "v", place.ledger, "tea")
-    with Holdfast(place.database, [flows.gated, flows.stamp, flows.pass_gate], guard="off") as app:
+    with Backstay(place.database, [flows.gated, flows.stamp, flows.pass_gate], guard="off") as app:
         app.start(flows.gated, "g", place.ledger, place.gate("gate"))
         eventually("the gate is reached", lambda: place.signed("gate"))
         lost = lose_tasks(place)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import AsyncHoldfast, activity, sleep, workflow
-from holdfast.store.postgresql.writer import Writer
+from backstay import AsyncBackstay, activity, sleep, workflow
+from backstay.store.postgresql.writer import Writer
 
 from ..sdk.kit import eventually, names
 
@@ -58,7 +58,7 @@ def test_every_run_ends_once_and_no_history_is_torn(database: str) -> None:
 
 
 async def _both(database: str) -> None:
-    async with AsyncHoldfast(database, [watched, step]) as one, AsyncHoldfast(database, [watched, step]) as two:
+    async with AsyncBackstay(database, [watched, step]) as one, AsyncBackstay(database, [watched, step]) as two:
         assert (one.engine.holder, two.engine.holder) == (True, True)
         for number in range(COUNT):
             await (one if number % 2 else two).start(watched, f"w-{number}", 3)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import asyncpg
 import pytest
 
-from holdfast.store.postgresql.connection import address
+from backstay.store.postgresql.connection import address
 
 from .conftest import Place
 from .program import Remote, Told, eventually

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from holdfast import Holdfast
+from backstay import Backstay
 
 from . import flows
 from .conftest import Place, whole
@@ -36,7 +36,7 @@ def test_an_engine_opened_before_a_fork_is_refused_in_the_child(program: Start, 
     starts, lists = lines[1:3]
     for line, verb in ((starts, "starts"), (lists, "lists")):
         assert line.startswith(
-            f"child {verb}: ForkedEngine: this engine was opened before a fork; open Holdfast only after forking"
+            f"child {verb}: ForkedEngine: this engine was opened before a fork; open Backstay only after forking"
         )
     assert "child closes: None" in lines
     assert [line.name for line in place.signed()] == ["before", "after"]
@@ -53,7 +53,7 @@ def test_a_child_cannot_open_what_its_parent_has_open(program: Start, place: Pla
     before, refused, after = run(program, place, "child_opens_its_own")
     assert (before, after) == ("parent before: before done", "parent after: after done")
     assert refused.startswith(
-        f"child opens: ForkedEngine: {place.database} was open when this process was forked; open Holdfast"
+        f"child opens: ForkedEngine: {place.database} was open when this process was forked; open Backstay"
     )
 
 
@@ -85,12 +85,12 @@ def test_ctrl_c_ends_a_program_promptly(program: Start, place: Place, story: str
         assert noise not in said
     place.open_gate("gate")
     flow = flows.gated_beside if story == "waiting_beside" else flows.gated
-    with Holdfast(place.database, flows.REGISTER, guard="off") as app:
+    with Backstay(place.database, flows.REGISTER, guard="off") as app:
         assert app.handle(flow, "g").result(timeout=10)[-1] == "behind done"
 
 
-def test_a_holdfast_that_is_not_open_says_so(place: Place) -> None:
-    app = Holdfast(place.database, flows.REGISTER)
+def test_a_backstay_that_is_not_open_says_so(place: Place) -> None:
+    app = Backstay(place.database, flows.REGISTER)
     with pytest.raises(RuntimeError, match="not open"):
         app.list()
     with app:
@@ -102,7 +102,7 @@ def test_a_holdfast_that_is_not_open_says_so(place: Place) -> None:
 
 
 def test_whoever_waits_for_a_result_hears_that_the_engine_closes(place: Place) -> None:
-    with ThreadPoolExecutor(1) as pool, Holdfast(place.database, flows.REGISTER) as app:
+    with ThreadPoolExecutor(1) as pool, Backstay(place.database, flows.REGISTER) as app:
         waiting = pool.submit(app.execute, flows.gated, "g", place.ledger, place.gate("gate"))
         eventually("the gate is reached", lambda: place.signed("gate"))
         app.close()

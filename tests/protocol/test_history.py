@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.codec import avro
-from holdfast.codec.values import dumps
-from holdfast.kernel.event import NO_CONTEXT, Context, Event, Recorded, encode_context, record
-from holdfast.kernel.failure import Failure, Property
-from holdfast.kernel.features.activity import (
+from backstay.codec import avro
+from backstay.codec.values import dumps
+from backstay.kernel.event import NO_CONTEXT, Context, Event, Recorded, encode_context, record
+from backstay.kernel.failure import Failure, Property
+from backstay.kernel.features.activity import (
     ActivityCancelled,
     ActivityCompleted,
     ActivityFailed,
@@ -31,14 +31,14 @@ from holdfast.kernel.features.activity import (
     Progress,
     RetryPolicy,
 )
-from holdfast.kernel.features.archive import ArchiveRequested, WorkflowArchived
-from holdfast.kernel.features.cancel import (
+from backstay.kernel.features.archive import ArchiveRequested, WorkflowArchived
+from backstay.kernel.features.cancel import (
     CancelRequested,
     TerminateRequested,
     WorkflowCancelled,
     WorkflowTerminated,
 )
-from holdfast.kernel.features.child import (
+from backstay.kernel.features.child import (
     CarriedChildClosed,
     ChildRunCancelled,
     ChildRunCompleted,
@@ -51,22 +51,22 @@ from holdfast.kernel.features.child import (
     ParentClosePolicyApplied,
     ParentClosePolicyFailed,
 )
-from holdfast.kernel.features.close import WorkflowCompleted, WorkflowFailed
-from holdfast.kernel.features.condition import (
+from backstay.kernel.features.close import WorkflowCompleted, WorkflowFailed
+from backstay.kernel.features.condition import (
     ConditionWaitCancelled,
     ConditionWaitOpened,
     ConditionWaitSatisfied,
     ConditionWaitTimedOut,
 )
-from holdfast.kernel.features.continue_as_new import WorkflowContinuedAsNew
-from holdfast.kernel.features.deadline import WorkflowTimedOut
-from holdfast.kernel.features.failures import FailureHandled
-from holdfast.kernel.features.memo import MemoUpserted
-from holdfast.kernel.features.message_stream import MessageCursorAdvanced, MessageCursorCarried, MessageReceived
-from holdfast.kernel.features.pause import WorkflowPaused, WorkflowUnpaused
-from holdfast.kernel.features.repair import RepairRequested
-from holdfast.kernel.features.schedule import Action, Plan, Schedule, Spec
-from holdfast.kernel.features.schedule.records import (
+from backstay.kernel.features.continue_as_new import WorkflowContinuedAsNew
+from backstay.kernel.features.deadline import WorkflowTimedOut
+from backstay.kernel.features.failures import FailureHandled
+from backstay.kernel.features.memo import MemoUpserted
+from backstay.kernel.features.message_stream import MessageCursorAdvanced, MessageCursorCarried, MessageReceived
+from backstay.kernel.features.pause import WorkflowPaused, WorkflowUnpaused
+from backstay.kernel.features.repair import RepairRequested
+from backstay.kernel.features.schedule import Action, Plan, Schedule, Spec
+from backstay.kernel.features.schedule.records import (
     ScheduleActionBuffered,
     ScheduleActionClosed,
     ScheduleActionContinued,
@@ -80,18 +80,18 @@ from holdfast.kernel.features.schedule.records import (
     ScheduleTriggerSkipped,
     ScheduleUpdated,
 )
-from holdfast.kernel.features.search import SearchAttributesUpserted
-from holdfast.kernel.features.select import SelectionOperationCancelled, SelectionResolved
-from holdfast.kernel.features.side_effect import SideEffectRecorded
-from holdfast.kernel.features.signal import SignalApplied, SignalReceived, SignalWaitCancelled, SignalWaitOpened
-from holdfast.kernel.features.start import StartAccepted, StartRejected, WorkflowStarted
-from holdfast.kernel.features.stream import StreamClosed, StreamItemAppended, StreamOpened, StreamRolledOver
-from holdfast.kernel.features.timer import TimerCancelled, TimerFired, TimerScheduled
-from holdfast.kernel.features.update import UpdateAccepted, UpdateApplied, UpdateCompleted, UpdateRejected
-from holdfast.kernel.features.version import VersionMarkerRecorded
-from holdfast.kernel.machine import Machine
-from holdfast.kernel.values import SECOND, Routing
-from holdfast.protocol.history import compress, decompress, iso, to_wire
+from backstay.kernel.features.search import SearchAttributesUpserted
+from backstay.kernel.features.select import SelectionOperationCancelled, SelectionResolved
+from backstay.kernel.features.side_effect import SideEffectRecorded
+from backstay.kernel.features.signal import SignalApplied, SignalReceived, SignalWaitCancelled, SignalWaitOpened
+from backstay.kernel.features.start import StartAccepted, StartRejected, WorkflowStarted
+from backstay.kernel.features.stream import StreamClosed, StreamItemAppended, StreamOpened, StreamRolledOver
+from backstay.kernel.features.timer import TimerCancelled, TimerFired, TimerScheduled
+from backstay.kernel.features.update import UpdateAccepted, UpdateApplied, UpdateCompleted, UpdateRejected
+from backstay.kernel.features.version import VersionMarkerRecorded
+from backstay.kernel.machine import Machine
+from backstay.kernel.values import SECOND, Routing
+from backstay.protocol.history import compress, decompress, iso, to_wire
 
 SIGNAL: dict[str, Any] = {
     "workflow_command_id": "R-c2",

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-import holdfast.kernel.features
-from holdfast.kernel.features.intake import Commanded
-from holdfast.protocol import rejections
+import backstay.kernel.features
+from backstay.kernel.features.intake import Commanded
+from backstay.protocol import rejections
 
 WRONG = {"cents": ["must be int, not str"]}
 
@@ -29,7 +29,7 @@ def rejected(reason: str, **more: object) -> Commanded:
 
 def reasons() -> list[str]:
     """As the kernel's own source names them."""
-    folder = Path(holdfast.kernel.features.__file__).parent
+    folder = Path(backstay.kernel.features.__file__).parent
     found: set[str] = set()
     for file in sorted(folder.rglob("*.py")):
         for name in re.findall(r'Rejection\(\s*f?"([a-z_{}]+)"', file.read_text()):

@@ -1,4 +1,4 @@
-"""A server, a worker and a client in one: what looks like an embedded Holdfast and speaks HTTP in between."""
+"""A server, a worker and a client in one: what looks like an embedded Backstay and speaks HTTP in between."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Container
 from types import ModuleType
 from typing import Any, Self
 
-from holdfast import AsyncClient, AsyncWorker
-from holdfast.server.app import App
-from holdfast.server.hosting import Serving, config
-from holdfast.server.server import Server
-from holdfast.server.settings import Settings
+from backstay import AsyncClient, AsyncWorker
+from backstay.server.app import App
+from backstay.server.hosting import Serving, config
+from backstay.server.server import Server
+from backstay.server.settings import Settings
 
 TOKEN = "secret"
 
@@ -39,7 +39,7 @@ class House:
 
 
 class Remote(AsyncClient):
-    """The same as `AsyncHoldfast(":memory:", things)`, over HTTP."""
+    """The same as `AsyncBackstay(":memory:", things)`, over HTTP."""
 
     def __init__(self, *things: Any, queues: Any = ("default",), limits: Any = None, **options: Any) -> None:
         self._things = things
@@ -114,4 +114,4 @@ def _is_story(name: str, thing: Any) -> bool:
     if not name.startswith("test_") or not inspect.iscoroutinefunction(thing):
         return False
     told = inspect.getsource(thing)
-    return "make" not in inspect.signature(thing).parameters and "world" not in told and "AsyncHoldfast(" not in told
+    return "make" not in inspect.signature(thing).parameters and "world" not in told and "AsyncBackstay(" not in told

@@ -12,10 +12,10 @@ import pytest
 
 from ..interop.conftest import TOKEN, Running
 
-DW = (sys.executable, "-P", "-m", "holdfast.cli.main")
+DW = (sys.executable, "-P", "-m", "backstay.cli.main")
 
 EXPENSE = """
-from holdfast import activity, query, signal, update, wait, workflow
+from backstay import activity, query, signal, update, wait, workflow
 
 
 @activity

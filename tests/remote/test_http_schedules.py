@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from holdfast import RequestRefused, ScheduleAlreadyExists, ScheduleNotFound, workflow
+from backstay import RequestRefused, ScheduleAlreadyExists, ScheduleNotFound, workflow
 
 from ..sdk.kit import eventually
 from .kit import remote

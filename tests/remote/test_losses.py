@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from holdfast import AsyncClient, AsyncWorker, Signal, WorkflowFailed, activity, query, sleep, wait, workflow
-from holdfast.server import stations
-from holdfast.store import Unavailable
+from backstay import AsyncClient, AsyncWorker, Signal, WorkflowFailed, activity, query, sleep, wait, workflow
+from backstay.server import stations
+from backstay.store import Unavailable
 
 from ..interop.conftest import TOKEN as PROCESS_TOKEN
 from ..interop.conftest import Running
@@ -300,7 +300,7 @@ async def test_a_long_history_is_read_page_by_page() -> None:
 
 
 async def test_code_that_looks_at_the_clock_does_not_run_ahead() -> None:
-    from holdfast import now
+    from backstay import now
 
     @workflow(type="clocked")
     def clocked() -> list[float]:

@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
-from holdfast import AsyncClient, AsyncWorker, Signal, activity, side_effect, update, wait, workflow
-from holdfast.protocol import exchange as wire
-from holdfast.sdk.remote import session
-from holdfast.server.worker import exchange
+from backstay import AsyncClient, AsyncWorker, Signal, activity, side_effect, update, wait, workflow
+from backstay.protocol import exchange as wire
+from backstay.sdk.remote import session
+from backstay.server.worker import exchange
 
 from ..sdk.kit import eventually, names
 from .kit import TOKEN, House
@@ -98,7 +98,7 @@ async def test_a_full_queue_is_no_idle_one_and_a_lost_database_no_end(monkeypatc
 
 
 def _away() -> Exception:
-    from holdfast.store import Unavailable
+    from backstay.store import Unavailable
 
     return Unavailable("somebody pulled the plug")
 

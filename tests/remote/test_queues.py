@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from holdfast import AsyncClient, AsyncWorker, Signal, activity, info, query, wait, workflow
-from holdfast.sdk.errors import RequestRefused
+from backstay import AsyncClient, AsyncWorker, Signal, activity, info, query, wait, workflow
+from backstay.sdk.errors import RequestRefused
 
 from ..sdk.kit import eventually, names
 from .kit import TOKEN, House, remote

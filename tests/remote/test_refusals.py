@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import (
+from backstay import (
     AccessDenied,
     AsyncClient,
     AsyncWorker,
@@ -20,9 +20,9 @@ from holdfast import (
     WorkflowAlreadyStarted,
     workflow,
 )
-from holdfast.protocol import calls
-from holdfast.sdk.remote import transport
-from holdfast.sdk.remote import worker as workers
+from backstay.protocol import calls
+from backstay.sdk.remote import transport
+from backstay.sdk.remote import worker as workers
 
 from .kit import TOKEN, House
 
@@ -108,11 +108,11 @@ async def answering(reply: bytes) -> tuple[asyncio.Server, str]:
     [b"220 mail.example.com ESMTP\r\n\r\n", b"HTTP/1.1 404 Not Found\r\nContent-Length: 9\r\n\r\nNot Found"],
     ids=["no HTTP", "another web server"],
 )
-async def test_what_is_no_holdfast_server_is_called_that(reply: bytes) -> None:
+async def test_what_is_no_backstay_server_is_called_that(reply: bytes) -> None:
     server, url = await answering(reply)
     async with server:
         for said in await both(url, error=ServerUnreachable):
-            assert "no Holdfast server" in said
+            assert "no Backstay server" in said
 
 
 async def test_a_server_of_another_version_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
-from holdfast import AsyncClient, AsyncWorker, WorkflowAlreadyStarted, activity, workflow
-from holdfast.protocol import calls
-from holdfast.sdk.remote.http import Lines
-from holdfast.server.control import together
+from backstay import AsyncClient, AsyncWorker, WorkflowAlreadyStarted, activity, workflow
+from backstay.protocol import calls
+from backstay.sdk.remote.http import Lines
+from backstay.server.control import together
 
 from .kit import TOKEN, House, remote
 from .lossy import Lossy

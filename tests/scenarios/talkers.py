@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from contextlib import suppress
 
-from holdfast import Holdfast, RequestRefused, WorkflowAlreadyStarted, query, signal, update, wait, workflow
+from backstay import Backstay, RequestRefused, WorkflowAlreadyStarted, query, signal, update, wait, workflow
 
 
 @workflow(type="counter")
@@ -38,7 +38,7 @@ class Counter:
 
 def send(database: str, count: int) -> None:
     """Send signals, one after another; whoever has the file open first runs the workflow."""
-    with Holdfast(database, [Counter]) as app:
+    with Backstay(database, [Counter]) as app:
         run = app.handle(Counter, "counter")
         for _ in range(count):
             run.signal(Counter.count, 1)
@@ -46,7 +46,7 @@ def send(database: str, count: int) -> None:
 
 def storm(database: str, name: str) -> None:
     """Update until killed. Each has an id of its own, so that sending it again after a crash does nothing twice."""
-    with Holdfast(database, [Counter]) as app:
+    with Backstay(database, [Counter]) as app:
         with suppress(WorkflowAlreadyStarted):
             app.start(Counter, "counter", -1)
         print("up", flush=True)

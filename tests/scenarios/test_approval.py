@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast import Holdfast, Saga, Signal, WorkflowFailed, activity, query, signal, wait, workflow
+from backstay import Backstay, Saga, Signal, WorkflowFailed, activity, query, signal, wait, workflow
 
 mail: list[str] = []
 
@@ -61,23 +61,23 @@ EVERYTHING = [Approval, ask, withdraw, publish, TooLate]
 
 def test_the_first_to_approve_wins_even_over_a_restart(database: str) -> None:
     mail.clear()
-    with Holdfast(database, EVERYTHING) as app:
+    with Backstay(database, EVERYTHING) as app:
         run = app.start(Approval, "report", "the report", ["ann", "bob"], "3d")
         assert run.query(Approval.status) == "waiting"
-    with Holdfast(database, EVERYTHING) as app:  # days later, after a deploy
+    with Backstay(database, EVERYTHING) as app:  # days later, after a deploy
         run = app.handle(Approval, "report")
         run.signal(Approval.remarks, "nice")
         run.signal(Approval.approve, "bob")
         assert run.result() == "the report is out (nice)"
         assert run.query(Approval.status) == "approved by bob"
-    with Holdfast(database, EVERYTHING) as app:  # and for ever after
+    with Backstay(database, EVERYTHING) as app:  # and for ever after
         assert app.handle(Approval, "report").query(Approval.status) == "approved by bob"
     assert mail == ["to ann: please look at the report", "to bob: please look at the report"]
 
 
 def test_nobody_comes_and_what_was_asked_is_taken_back(database: str) -> None:
     mail.clear()
-    with Holdfast(database, EVERYTHING) as app:
+    with Backstay(database, EVERYTHING) as app:
         with pytest.raises(WorkflowFailed) as failed:
             app.execute(Approval, "memo", "the memo", ["ann", "bob"], "20ms")
         assert isinstance(failed.value.__cause__, TooLate)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from talkers import Counter
 
-from holdfast import Holdfast, RequestRefused
+from backstay import Backstay, RequestRefused
 
 PROGRAM = Path(__file__).with_name("talkers.py")
 ON_A_FILE = pytest.mark.parametrize("database", ["sqlite"], indirect=True)  # crowds, and one kind of them is enough
@@ -24,14 +24,14 @@ def program(*args: str) -> subprocess.Popen[str]:
     return subprocess.Popen([sys.executable, PROGRAM, *args], stdout=subprocess.PIPE, text=True)
 
 
-def applied(app: Holdfast, kind: str) -> list[Any]:
+def applied(app: Backstay, kind: str) -> list[Any]:
     return [entry.event for entry in app.history("counter") if entry.type == kind]
 
 
 @pytest.mark.contract("SIG-02", "REC-02")
 @ON_A_FILE
 def test_a_thousand_signals_from_several_clients_are_counted(database: str, caplog: pytest.LogCaptureFixture) -> None:
-    with Holdfast(database, [Counter]) as app:
+    with Backstay(database, [Counter]) as app:
         run = app.start(Counter, "counter", 1000)
 
         def client(_: int) -> None:
@@ -73,7 +73,7 @@ def test_an_update_storm_with_kills_counts_every_update_once(seed: int, database
             asked |= {line[1] for line in said if len(line) == 2 and line[0] == "ask"}
             got |= {line[1] for line in said if len(line) == 2 and line[0] == "got"}
     assert len(got) > 10
-    with Holdfast(database, [Counter]) as app:
+    with Backstay(database, [Counter]) as app:
         run = app.handle(Counter, "counter")
         total = _settled(run)
         assert len(got) <= total <= len(asked)
@@ -100,12 +100,12 @@ def _settled(run: Any) -> int:
 
 
 def test_a_closed_counter_is_still_asked_and_no_longer_told(database: str) -> None:
-    with Holdfast(database, [Counter]) as app:
+    with Backstay(database, [Counter]) as app:
         run = app.start(Counter, "counter", 3)
         for _ in range(3):
             run.signal(Counter.count, 1)
         assert run.result() == 3
-    with Holdfast(database, [Counter]) as app:
+    with Backstay(database, [Counter]) as app:
         run = app.handle(Counter, "counter")
         before = app.history("counter")
         assert run.query(Counter.look) == 3

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 
-from holdfast import Holdfast, activity, patched, version, workflow
+from backstay import Backstay, activity, patched, version, workflow
 
 DESK = "the front desk opens later"
 
@@ -52,8 +52,8 @@ def careless_release(name: str) -> str:
 EVERYTHING = [knock, title, say]
 
 
-def release(database: str, definition: object, *, desk: bool = True) -> Holdfast:
-    return Holdfast(database, [definition, *EVERYTHING], queues=("default", DESK) if desk else ("default",))
+def release(database: str, definition: object, *, desk: bool = True) -> Backstay:
+    return Backstay(database, [definition, *EVERYTHING], queues=("default", DESK) if desk else ("default",))
 
 
 def test_old_runs_finish_on_the_old_path_and_new_runs_take_the_new_one(database: str) -> None:

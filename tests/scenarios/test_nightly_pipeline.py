@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 
-from holdfast import Holdfast, activity, info, upsert_search_attributes, workflow
+from backstay import Backstay, activity, info, upsert_search_attributes, workflow
 
 SOURCES = {"north": [3, 1, 2], "south": [6, 5, 4], "west": [9, 8, 7]}
 at_once = 0
@@ -71,7 +71,7 @@ async def nightly(night: str, sources: list[str]) -> Report:
 
 
 def test_all_sources_are_fetched_two_at_a_time_and_joined(database: str) -> None:
-    with Holdfast(database, [nightly, fetch, clean]) as app:
+    with Backstay(database, [nightly, fetch, clean]) as app:
         report = app.execute(nightly, "night-1", "Monday", list(SOURCES))
         assert report == Report("Monday (night-1)", 45, ["north", "south", "west"])
         history = [event.type for event in app.history("night-1")]
@@ -81,7 +81,7 @@ def test_all_sources_are_fetched_two_at_a_time_and_joined(database: str) -> None
 
 
 def test_a_source_that_is_missing_does_not_stop_the_night_and_can_be_searched_for(database: str) -> None:
-    with Holdfast(database, [nightly, fetch, clean]) as app:
+    with Backstay(database, [nightly, fetch, clean]) as app:
         report = app.execute(nightly, "night-2", "Tuesday", ["north", "atlantis"])
         assert (report.total, report.missing) == (6, ["atlantis"])
         app.execute(nightly, "night-3", "Wednesday", ["west"])

@@ -12,9 +12,9 @@ from zoneinfo import ZoneInfo
 
 from tests.sdk.kit import StillWorld, eventually
 
-from holdfast import AsyncHoldfast, WorkflowNotFound, activity, info, workflow
-from holdfast.kernel.features.schedule import Schedule
-from holdfast.kernel.values import SECOND
+from backstay import AsyncBackstay, WorkflowNotFound, activity, info, workflow
+from backstay.kernel.features.schedule import Schedule
+from backstay.kernel.values import SECOND
 
 BERLIN = ZoneInfo("Europe/Berlin")
 written: list[str] = []
@@ -55,7 +55,7 @@ async def nights() -> None:
     written.clear()
     calendar = Calendar()
     calendar.set("2027-03-26T12:00")
-    async with AsyncHoldfast(":memory:", [night_report, write], world=lambda: calendar) as shop:
+    async with AsyncBackstay(":memory:", [night_report, write], world=lambda: calendar) as shop:
         nightly = await shop.schedules.options(cron="30 2 * * *", timezone="Europe/Berlin").create(
             night_report, "report", "corner shop"
         )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast import Holdfast, WorkflowFailed, activity, attempt, sleep, workflow
+from backstay import Backstay, WorkflowFailed, activity, attempt, sleep, workflow
 
 payments: dict[str, int] = {}
 mail: list[str] = []
@@ -65,7 +65,7 @@ def _another_day() -> None:
 
 
 def test_an_order_survives_a_lost_answer_and_a_warehouse_that_is_down(database: str) -> None:
-    with Holdfast(database, [order, charge, refund, reserve, send]) as shop:
+    with Backstay(database, [order, charge, refund, reserve, send]) as shop:
         assert shop.execute(order, "order-1", "1", "cup", 1250) == "receipt-1 from shelf-cup"
         history = [event.type for event in shop.history("order-1")]
     assert list(payments.values()) == [1250], "paid once, although the bank was asked twice"
@@ -75,7 +75,7 @@ def test_an_order_survives_a_lost_answer_and_a_warehouse_that_is_down(database: 
 
 
 def test_what_cannot_be_shipped_is_paid_back(database: str) -> None:
-    with Holdfast(database, [order, charge, refund, reserve, send]) as shop:
+    with Backstay(database, [order, charge, refund, reserve, send]) as shop:
         with pytest.raises(WorkflowFailed) as failed:
             shop.execute(order, "order-2", "2", "rare", 99)
         assert isinstance(failed.value.__cause__, SoldOut)
@@ -85,9 +85,9 @@ def test_what_cannot_be_shipped_is_paid_back(database: str) -> None:
 
 
 def test_the_shop_may_close_in_the_middle_and_nobody_notices(database: str) -> None:
-    with Holdfast(database, [order, charge, refund, reserve, send]) as shop:
+    with Backstay(database, [order, charge, refund, reserve, send]) as shop:
         shop.start(order, "order-3", "3", "pot", 2000)
-    with Holdfast(database, [order, charge, refund, reserve, send]) as shop:
+    with Backstay(database, [order, charge, refund, reserve, send]) as shop:
         assert shop.handle(order, "order-3").result() == "receipt-3 from shelf-pot"
     assert list(payments.values()) == [2000]
     assert len(mail) == 1

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import Cancelled, Holdfast, WorkflowFailed, activity, child, gather, info, shield, sleep, workflow
+from backstay import Backstay, Cancelled, WorkflowFailed, activity, child, gather, info, shield, sleep, workflow
 
 shelves: dict[str, int] = {}
 done: list[str] = []
@@ -88,7 +88,7 @@ ALL: list[Any] = [order, parcel, watch, shop, pick, put_back, note, Unknown]
 
 def test_parcels_go_out_together_and_a_dropped_one_goes_again(database: str) -> None:
     shelves.update(book=5, vase=5, rug=5)
-    with Holdfast(database, ALL) as app:
+    with Backstay(database, ALL) as app:
         assert app.execute(order, "o-1", ["book", "vase", "rug", "book"]) == [
             "book in run 1",
             "vase in run 2",
@@ -101,7 +101,7 @@ def test_parcels_go_out_together_and_a_dropped_one_goes_again(database: str) -> 
 def test_a_parcel_that_cannot_be_shipped_ends_the_order(database: str) -> None:
     shelves.clear()
     shelves.update(book=5)
-    with Holdfast(database, ALL) as app, pytest.raises(WorkflowFailed) as failed:
+    with Backstay(database, ALL) as app, pytest.raises(WorkflowFailed) as failed:
         app.execute(order, "o-1", ["book", "unicorn"])
     assert isinstance(failed.value.__cause__, Unknown)
 
@@ -109,7 +109,7 @@ def test_a_parcel_that_cannot_be_shipped_ends_the_order(database: str) -> None:
 @pytest.mark.contract("PCP-01", "PCP-03", "PCP-04", "PCP-08")
 @pytest.mark.parametrize("how", ["ends", "fails"])
 def test_what_becomes_of_children_when_their_parent_is_over(database: str, how: str) -> None:
-    with Holdfast(database, ALL) as app:
+    with Backstay(database, ALL) as app:
         handle = app.start(shop, "shop", how)
         if how == "fails":
             with pytest.raises(WorkflowFailed):

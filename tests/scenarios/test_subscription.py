@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from holdfast import Holdfast, activity, continue_as_new, info, sleep, upsert_memo, workflow
-from holdfast.codec.values import loads
+from backstay import Backstay, activity, continue_as_new, info, sleep, upsert_memo, workflow
+from backstay.codec.values import loads
 
 bills: list[str] = []
 
@@ -45,7 +45,7 @@ class Renewals:
 
 def test_every_month_is_a_run_and_the_instance_stays_the_same(database: str) -> None:
     bills.clear()
-    with Holdfast(database, [Renewals, bill, still_wanted]) as app:
+    with Backstay(database, [Renewals, bill, still_wanted]) as app:
         client = app.options(business_key="customer-7", labels={"plan": "basic"})
         handle = client.start(Renewals, "subscription-7", Subscription("ann"))
         assert handle.result() == "5400 cents in 6 months"
@@ -62,8 +62,8 @@ def test_every_month_is_a_run_and_the_instance_stays_the_same(database: str) -> 
 
 def test_renewals_go_on_after_a_restart(database: str) -> None:
     bills.clear()
-    with Holdfast(database, [Renewals, bill, still_wanted]) as app:
+    with Backstay(database, [Renewals, bill, still_wanted]) as app:
         app.start(Renewals, "subscription-8", Subscription("bob"))
-    with Holdfast(database, [Renewals, bill, still_wanted]) as app:
+    with Backstay(database, [Renewals, bill, still_wanted]) as app:
         assert app.handle(Renewals, "subscription-8").result() == "5400 cents in 6 months"
     assert bills == [f"bob/{month}" for month in range(1, 7)]

@@ -9,24 +9,24 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import Any, Self
 
-from holdfast import AsyncHoldfast
-from holdfast.engine.world import AsyncioWorld
-from holdfast.kernel.event import Recorded
-from holdfast.kernel.features.workflow_task import WorkflowAssignment
-from holdfast.kernel.message import Message
-from holdfast.kernel.task import Lease
-from holdfast.kernel.values import SECOND, Micros
-from holdfast.sdk.fiber import Fiber
+from backstay import AsyncBackstay
+from backstay.engine.world import AsyncioWorld
+from backstay.kernel.event import Recorded
+from backstay.kernel.features.workflow_task import WorkflowAssignment
+from backstay.kernel.message import Message
+from backstay.kernel.task import Lease
+from backstay.kernel.values import SECOND, Micros
+from backstay.sdk.fiber import Fiber
 
 PATIENCE = 30.0  # seconds until something that should happen counts as never; a loaded machine is slow, not broken
 
 
-def memory(*things: Any, **options: Any) -> AsyncHoldfast:
-    """A Holdfast that forgets everything when it is closed."""
-    return AsyncHoldfast(":memory:", things, **options)
+def memory(*things: Any, **options: Any) -> AsyncBackstay:
+    """A Backstay that forgets everything when it is closed."""
+    return AsyncBackstay(":memory:", things, **options)
 
 
-class Evicting(AsyncHoldfast):
+class Evicting(AsyncBackstay):
     """Gives the live code of a run up after each of its tasks, so that every task is a cold replay of all history."""
 
     async def __aenter__(self) -> Self:
@@ -43,7 +43,7 @@ class Evicting(AsyncHoldfast):
         return self
 
 
-def evicting(*things: Any, **options: Any) -> AsyncHoldfast:
+def evicting(*things: Any, **options: Any) -> AsyncBackstay:
     return Evicting(":memory:", things, **options)
 
 
@@ -78,7 +78,7 @@ async def eventually(true: Callable[[], Any], what: str = "it") -> Any:
     raise AssertionError(f"{what} never happened")
 
 
-async def blocked(app: AsyncHoldfast, workflow_id: str) -> Any:
+async def blocked(app: AsyncBackstay, workflow_id: str) -> Any:
     """The description of a run once its replay is blocked."""
 
     async def look() -> Any:

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from holdfast import (
+from backstay import (
     ActivityCancelled,
     ActivityTimedOut,
-    AsyncHoldfast,
+    AsyncBackstay,
     DefinitionError,
     NotInWorkflow,
     Types,
@@ -26,7 +26,7 @@ from holdfast import (
     sleep,
     workflow,
 )
-from holdfast.protocol import requests as ask
+from backstay.protocol import requests as ask
 
 from .kit import StillWorld, events, eventually, evicting, memory, names, settle
 
@@ -566,11 +566,11 @@ async def test_the_retry_policy_is_the_one_of_the_scheduling(tmp_path: Any) -> N
     def second() -> None:
         after()
 
-    async with AsyncHoldfast(tmp_path / "a.db", [first, before]) as app:
+    async with AsyncBackstay(tmp_path / "a.db", [first, before]) as app:
         await app.start(first, "r")
         await eventually(gate.is_set)
         await eventually(lambda: _scheduled_again(app))
-    async with AsyncHoldfast(tmp_path / "a.db", [second, after]) as app:
+    async with AsyncBackstay(tmp_path / "a.db", [second, after]) as app:
         with pytest.raises(WorkflowFailed, match="after"):
             await app.handle(second, "r").result()
     assert seen == [2]
@@ -840,11 +840,11 @@ async def test_an_activity_that_runs_when_its_app_closes_gets_time_to_end(
     async def patient() -> str:
         return await slow()
 
-    async with AsyncHoldfast(tmp_path / "app.db", [patient, slow], grace=grace) as app:
+    async with AsyncBackstay(tmp_path / "app.db", [patient, slow], grace=grace) as app:
         await app.start(patient, "p")
         await at_work.wait()
         asyncio.get_running_loop().call_later(0.01, enough.set)
-    async with AsyncHoldfast(tmp_path / "app.db", [patient, slow]) as app:
+    async with AsyncBackstay(tmp_path / "app.db", [patient, slow]) as app:
         assert await app.handle(patient, "p").result() == "done"
     assert len(begun) == calls
 
@@ -863,7 +863,7 @@ async def test_what_ends_behind_the_close_of_its_app_is_not_reported(
     def run() -> None:
         slow()
 
-    async with AsyncHoldfast(tmp_path / "app.db", [run, slow], grace=0) as app:
+    async with AsyncBackstay(tmp_path / "app.db", [run, slow], grace=0) as app:
         await app.start(run, "r")
         await eventually(begun.is_set)
     enough.set()

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import (
+from backstay import (
     ActivityCancelled,
     DurableCallRefused,
     WorkflowFailed,
@@ -21,8 +21,8 @@ from holdfast import (
     spawn,
     workflow,
 )
-from holdfast.kernel.event import Recorded
-from holdfast.kernel.limits import Limits
+from backstay.kernel.event import Recorded
+from backstay.kernel.limits import Limits
 
 from .kit import events, evicting, memory, names
 

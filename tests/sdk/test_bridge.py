@@ -13,20 +13,20 @@ from typing import Any, Union
 import msgspec
 import pytest
 
-from holdfast import AsyncHoldfast, RequestRefused, activity, sleep, workflow
-from holdfast.codec.values import dumps, loads
-from holdfast.kernel.failure import Failure
-from holdfast.kernel.features.activity import Progress, RetryPolicy, ScheduleActivity
-from holdfast.kernel.features.close import CompleteWorkflow, FailWorkflow
-from holdfast.kernel.features.continue_as_new import ContinueAsNew
-from holdfast.kernel.features.search import UpsertSearchAttributes
-from holdfast.kernel.features.side_effect import RecordSideEffect
-from holdfast.kernel.features.timer import StartTimer
-from holdfast.kernel.features.version import RecordVersionMarker
-from holdfast.kernel.machine import Machine
-from holdfast.kernel.task import Block
-from holdfast.kernel.values import SECOND, Routing
-from holdfast.protocol import requests as ask
+from backstay import AsyncBackstay, RequestRefused, activity, sleep, workflow
+from backstay.codec.values import dumps, loads
+from backstay.kernel.failure import Failure
+from backstay.kernel.features.activity import Progress, RetryPolicy, ScheduleActivity
+from backstay.kernel.features.close import CompleteWorkflow, FailWorkflow
+from backstay.kernel.features.continue_as_new import ContinueAsNew
+from backstay.kernel.features.search import UpsertSearchAttributes
+from backstay.kernel.features.side_effect import RecordSideEffect
+from backstay.kernel.features.timer import StartTimer
+from backstay.kernel.features.version import RecordVersionMarker
+from backstay.kernel.machine import Machine
+from backstay.kernel.task import Block
+from backstay.kernel.values import SECOND, Routing
+from backstay.protocol import requests as ask
 
 from .kit import StillWorld, names, settle, steps
 
@@ -46,7 +46,7 @@ def charge(n: int) -> str:
 class Bridge:
     """One worker, by hand."""
 
-    def __init__(self, app: AsyncHoldfast, world: StillWorld) -> None:
+    def __init__(self, app: AsyncBackstay, world: StillWorld) -> None:
         self.app = app
         self.world = world
 
@@ -123,7 +123,7 @@ class Bridge:
 @asynccontextmanager
 async def bridge(*things: Any, **options: Any) -> AsyncIterator[Bridge]:
     world = StillWorld()
-    app = AsyncHoldfast(":memory:", things, run_tasks=False, world=lambda: world, **options)
+    app = AsyncBackstay(":memory:", things, run_tasks=False, world=lambda: world, **options)
     async with app:
         yield Bridge(app, world)
 
@@ -891,7 +891,7 @@ async def test_the_bridge_and_the_worker_of_this_process_write_the_same_history(
         await by.finish(await by.poll_activity(), "paid 7")
         await by.complete(await by.poll(), CompleteWorkflow(result=dumps("paid 7")))
         theirs = await by.history()
-    async with AsyncHoldfast(":memory:", [order, charge]) as app:
+    async with AsyncBackstay(":memory:", [order, charge]) as app:
         assert await app.execute(order, "o", 7) == "paid 7"
         ours = await app.history("o")
     assert names(ours) == names(theirs)

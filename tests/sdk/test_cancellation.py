@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-import holdfast
-from holdfast import (
-    AsyncHoldfast,
+import backstay
+from backstay import (
+    AsyncBackstay,
     Cancelled,
     NotInWorkflow,
     Saga,
@@ -53,7 +53,7 @@ def fail(text: str) -> str:
     raise LookupError(text)
 
 
-async def reach(app: AsyncHoldfast, id: str, kind: str, count: int = 1) -> None:
+async def reach(app: AsyncBackstay, id: str, kind: str, count: int = 1) -> None:
     async def there() -> bool:
         return names(await app.history(id)).count(kind) >= count
 
@@ -110,7 +110,7 @@ async def test_a_running_activity_hears_of_it() -> None:
             threading.Event().wait(0.005)
             try:
                 heartbeat()
-            except holdfast.ActivityCancelled:
+            except backstay.ActivityCancelled:
                 heard.set()
                 raise
 
@@ -495,7 +495,7 @@ def trip(end: str) -> str:
             case "cancelled":
                 wait(letters)
             case "continued":
-                holdfast.continue_as_new(trip, "well")
+                backstay.continue_as_new(trip, "well")
             case _:
                 fail("bad weather")
     return "home"
@@ -516,7 +516,7 @@ async def trip_later(end: str) -> str:
             case "cancelled":
                 await aio.wait(letters)
             case "continued":
-                holdfast.continue_as_new(trip_later, "well")
+                backstay.continue_as_new(trip_later, "well")
             case _:
                 await fail.step("bad weather")
     return "home"

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from holdfast import (
-    AsyncHoldfast,
+from backstay import (
+    AsyncBackstay,
     ChildStopped,
     DefinitionError,
     NotInWorkflow,
@@ -34,7 +34,7 @@ from holdfast import (
     wait,
     workflow,
 )
-from holdfast.kernel.event import Recorded
+from backstay.kernel.event import Recorded
 
 from .kit import events, eventually, evicting, memory, names
 
@@ -190,7 +190,7 @@ async def test_a_stopped_child_ends_the_wait_with_its_own_exception(verb: str, s
             assert await handle.result(timeout=10) == status
 
 
-async def child_id(app: AsyncHoldfast, parent: str, step: int = 1) -> str:
+async def child_id(app: AsyncBackstay, parent: str, step: int = 1) -> str:
     async def look() -> str | None:
         for event in events(await app.history(parent), "ChildWorkflowScheduled"):
             if event.sequence == step and await exists(app, event.child_workflow_instance_id):
@@ -200,7 +200,7 @@ async def child_id(app: AsyncHoldfast, parent: str, step: int = 1) -> str:
     return await eventually(look, "the child started")
 
 
-async def exists(app: AsyncHoldfast, id: str) -> bool:
+async def exists(app: AsyncBackstay, id: str) -> bool:
     return await app.engine.store.find("default", id) is not None
 
 
@@ -253,9 +253,9 @@ async def test_the_ids_of_a_child_are_there_behind_the_next_wait(app: Any) -> No
         sleep("1ms")
         return [at_once, handle.id, handle.run_id]
 
-    async with app(kid, run) as holdfast:
-        at_once, id, run_id = await holdfast.execute(run, "r")
-        (event,) = events(await holdfast.history("r"), "ChildWorkflowScheduled")
+    async with app(kid, run) as backstay:
+        at_once, id, run_id = await backstay.execute(run, "r")
+        (event,) = events(await backstay.history("r"), "ChildWorkflowScheduled")
     assert at_once == [None, None]
     assert (id, run_id) == (event.child_workflow_instance_id, event.child_workflow_run_id)
 
@@ -495,7 +495,7 @@ async def test_children_are_abandoned_cancelled_or_terminated_with_their_parent(
         await eventually(lambda: applied(app), "the parent recorded it")
 
 
-async def applied(app: AsyncHoldfast) -> bool:
+async def applied(app: AsyncBackstay) -> bool:
     return names(await app.history("run")).count("ParentClosePolicyApplied") == 2
 
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from holdfast import (
+from backstay import (
+    AsyncBackstay,
     AsyncClient,
-    AsyncHoldfast,
+    Backstay,
     Client,
     DefinitionError,
     DurableCallRefused,
-    Holdfast,
     RequestRefused,
     WorkflowAlreadyStarted,
     WorkflowFailed,
@@ -29,12 +29,12 @@ from holdfast import (
     sleep,
     workflow,
 )
-from holdfast.codec.values import loads
-from holdfast.kernel.values import SECOND
-from holdfast.protocol import requests as ask
-from holdfast.sdk.embedded import thread as engine_thread
-from holdfast.sdk.sync import LoopBridge
-from holdfast.store import RunFilter
+from backstay.codec.values import loads
+from backstay.kernel.values import SECOND
+from backstay.protocol import requests as ask
+from backstay.sdk.embedded import thread as engine_thread
+from backstay.sdk.sync import LoopBridge
+from backstay.store import RunFilter
 
 from .kit import events, eventually, memory, names
 
@@ -224,10 +224,10 @@ async def test_many_starts_of_one_id_at_once_start_one_run() -> None:
 @pytest.mark.contract("START-01")
 async def test_a_reserved_id_is_known_and_not_started_over_a_restart(tmp_path: Any) -> None:
     path = tmp_path / "reserved.db"
-    async with AsyncHoldfast(path, EVERY) as app:
+    async with AsyncBackstay(path, EVERY) as app:
         assert await app.reserve(greet, "g") is True
         assert await app.reserve(greet, "g") is False
-    async with AsyncHoldfast(path, EVERY) as app:
+    async with AsyncBackstay(path, EVERY) as app:
         description = await app.describe("g")
         assert (description.status, description.run, description.workflow_type) == ("reserved", None, "greet")
         assert await app.list() == []
@@ -328,7 +328,7 @@ async def test_every_option_of_a_start_is_kept() -> None:
     assert description.commands[0].request_id == "req-1"
 
 
-async def _timer(app: AsyncHoldfast) -> bool:
+async def _timer(app: AsyncBackstay) -> bool:
     return (await app.describe("s")).wait_kind == "timer"
 
 
@@ -397,7 +397,7 @@ async def test_lists_filter_and_page() -> None:
         assert await ids(limit=2, before=first[-1].key) == ["one"]
 
 
-async def _status(app: AsyncHoldfast, id: str, status: str) -> bool:
+async def _status(app: AsyncBackstay, id: str, status: str) -> bool:
     run = (await app.describe(id)).run
     return run is not None and run.status == status
 
@@ -437,7 +437,7 @@ async def test_an_app_that_is_not_open_says_so() -> None:
 
 
 def test_the_sync_client_has_the_same_words(tmp_path: Any) -> None:
-    with Holdfast(tmp_path / "sync.db", EVERY) as app:
+    with Backstay(tmp_path / "sync.db", EVERY) as app:
         assert app.is_engine
         assert app.path.endswith("sync.db")
         handle = app.start(greet, "g", "ann")
@@ -462,7 +462,7 @@ def test_the_sync_client_has_the_same_words(tmp_path: Any) -> None:
 
 
 def test_the_sync_client_can_be_opened_by_hand_and_register_later(tmp_path: Any) -> None:
-    app = Holdfast(tmp_path / "later.db")
+    app = Backstay(tmp_path / "later.db")
     app.register(greet)
     assert app.open() is app.open()
     app.register(fails)
@@ -474,7 +474,7 @@ def test_the_sync_client_can_be_opened_by_hand_and_register_later(tmp_path: Any)
 
 
 def test_a_database_that_cannot_be_opened_leaves_no_thread(tmp_path: Any) -> None:
-    app = Holdfast(tmp_path / "no" / "such" / "folder.db", EVERY)
+    app = Backstay(tmp_path / "no" / "such" / "folder.db", EVERY)
     before = threading.active_count()
     with pytest.raises(Exception, match="does not exist"):
         app.open()
@@ -483,7 +483,7 @@ def test_a_database_that_cannot_be_opened_leaves_no_thread(tmp_path: Any) -> Non
 
 @pytest.mark.parametrize("where", ["async activity", "workflow", "side effect"])
 def test_the_sync_client_is_refused_where_it_would_wait_for_itself(where: str, tmp_path: Any) -> None:
-    app = Holdfast(tmp_path / "itself.db", [greet])
+    app = Backstay(tmp_path / "itself.db", [greet])
 
     @activity(type="calls")
     async def calls() -> str:
@@ -507,7 +507,7 @@ def test_the_sync_client_is_refused_where_it_would_wait_for_itself(where: str, t
 
 
 def test_the_sync_client_works_in_a_sync_activity(tmp_path: Any) -> None:
-    app = Holdfast(tmp_path / "nested.db", [greet])
+    app = Backstay(tmp_path / "nested.db", [greet])
 
     @activity(type="calls")
     def calls() -> str:
@@ -532,7 +532,7 @@ async def test_the_sync_client_in_the_loop_of_its_own_engine_is_refused() -> Non
 
 def test_two_apps_on_one_file_share_the_work(tmp_path: Any) -> None:
     path = tmp_path / "shared.db"
-    with Holdfast(path, EVERY) as first, Holdfast(path, EVERY) as second:
+    with Backstay(path, EVERY) as first, Backstay(path, EVERY) as second:
         assert (first.is_engine, second.is_engine) == (True, False)
         assert second.execute(greet, "g", "ann") == "hello ann"
         assert first.handle(greet, "g").result() == "hello ann"
@@ -565,7 +565,7 @@ def test_a_call_that_comes_to_the_engine_while_it_closes_is_answered(monkeypatch
         answers.append(caught.value)
 
     monkeypatch.setattr(asyncio, "new_event_loop", LastMoment)
-    app = Holdfast(":memory:", EVERY).open()
+    app = Backstay(":memory:", EVERY).open()
     app.start(waits, "w")
     caller = threading.Thread(target=call, daemon=True)
     monkeypatch.setattr(asyncio, "run_coroutine_threadsafe", held_up)
@@ -615,7 +615,7 @@ async def test_an_app_that_is_cancelled_while_it_closes_frees_the_database(tmp_p
         await endless()
 
     async def service() -> None:
-        async with AsyncHoldfast(tmp_path / "app.db", [patient, endless], grace=300) as app:
+        async with AsyncBackstay(tmp_path / "app.db", [patient, endless], grace=300) as app:
             await app.start(patient, "p")
             await at_work.wait()
             closing.set()
@@ -625,5 +625,5 @@ async def test_an_app_that_is_cancelled_while_it_closes_frees_the_database(tmp_p
     task.cancel()  # in the middle of the grace
     with pytest.raises(asyncio.CancelledError):
         await task
-    async with AsyncHoldfast(tmp_path / "app.db", [patient, endless], grace=0) as again:
+    async with AsyncBackstay(tmp_path / "app.db", [patient, endless], grace=0) as again:
         assert again.engine.holder

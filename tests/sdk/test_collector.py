@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from holdfast import AsyncHoldfast, collector
-from holdfast.collector import RARELY
+from backstay import AsyncBackstay, collector
+from backstay.collector import RARELY
 
 
 @pytest.fixture(autouse=True)
@@ -23,9 +23,9 @@ def _alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 async def test_the_first_app_relaxes_the_collector_and_the_last_one_puts_it_back() -> None:
     gc.set_threshold(700, 11, 12)
-    async with AsyncHoldfast(":memory:"):
+    async with AsyncBackstay(":memory:"):
         assert gc.get_threshold() == (RARELY, 11, 12)
-        async with AsyncHoldfast(":memory:"):
+        async with AsyncBackstay(":memory:"):
             pass
         assert gc.get_threshold() == (RARELY, 11, 12)
     assert gc.get_threshold() == (700, 11, 12)
@@ -34,14 +34,14 @@ async def test_the_first_app_relaxes_the_collector_and_the_last_one_puts_it_back
 @pytest.mark.parametrize("chosen", [0, 300, 50_000])
 async def test_what_the_program_has_chosen_is_left_alone(chosen: int) -> None:
     gc.set_threshold(chosen, 10, 10)
-    async with AsyncHoldfast(":memory:"):
+    async with AsyncBackstay(":memory:"):
         assert gc.get_threshold()[0] == chosen
     assert gc.get_threshold()[0] == chosen
 
 
 async def test_what_the_program_chooses_meanwhile_stays() -> None:
     gc.set_threshold(700, 10, 10)
-    async with AsyncHoldfast(":memory:"):
+    async with AsyncBackstay(":memory:"):
         gc.set_threshold(5_000)
     assert gc.get_threshold()[0] == 5_000
 
@@ -49,6 +49,6 @@ async def test_what_the_program_chooses_meanwhile_stays() -> None:
 async def test_an_app_that_cannot_open_changes_nothing(tmp_path: object) -> None:
     gc.set_threshold(700, 10, 10)
     with pytest.raises(Exception, match="no"):
-        async with AsyncHoldfast(f"{tmp_path}/nowhere/app.db"):
+        async with AsyncBackstay(f"{tmp_path}/nowhere/app.db"):
             pass
     assert gc.get_threshold()[0] == 700

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from holdfast import AsyncHoldfast, activity, aio, logger, side_effect, sleep, spawn, upsert_memo, workflow
-from holdfast.sdk import strand
-from holdfast.sdk.errors import Evicted
+from backstay import AsyncBackstay, activity, aio, logger, side_effect, sleep, spawn, upsert_memo, workflow
+from backstay.sdk import strand
+from backstay.sdk.errors import Evicted
 
 from .kit import eventually, evicting, memory, names
 
@@ -89,7 +89,7 @@ async def later() -> list[int]:
 
 def clean(where: str) -> None:
     """What authors write into `finally`. Only the true end of the code may have these effects."""
-    logger("holdfast.workflow").warning("cleaning %s", where)
+    logger("backstay.workflow").warning("cleaning %s", where)
     side_effect(lambda: effect(where))
     upsert_memo(last=where)
     undo(where)
@@ -108,7 +108,7 @@ async def test_evicted_code_ends_the_same_and_has_its_effects_once(
         assert sorted(done) == sorted(
             [("undo", "branch"), ("effect", "branch")] * 3 + [("undo", "main"), ("effect", "main")]
         )
-        cleaned = sorted(record.getMessage() for record in caplog.records if record.name == "holdfast.workflow")
+        cleaned = sorted(record.getMessage() for record in caplog.records if record.name == "backstay.workflow")
         assert cleaned == ["cleaning branch"] * 3 + ["cleaning main"]
 
 
@@ -170,10 +170,10 @@ async def test_giving_code_up_unwinds_it_without_any_effect(how: str, caplog: py
         assert names(await handle.history()) == before
         assert app.executor.weight(key) == 0
     assert done == []
-    assert [record for record in caplog.records if record.name == "holdfast.workflow"] == []
+    assert [record for record in caplog.records if record.name == "backstay.workflow"] == []
 
 
-async def _sleeping(app: AsyncHoldfast) -> bool:
+async def _sleeping(app: AsyncBackstay) -> bool:
     return (await app.describe("r")).wait_kind == "timer"
 
 
@@ -196,11 +196,11 @@ async def test_closing_the_engine_gives_all_code_up(how: str, tmp_path: Any) -> 
         return "woke"
 
     definition = run if how == "def" else run_later
-    async with AsyncHoldfast(tmp_path / "a.db", [definition, undo]) as app:
+    async with AsyncBackstay(tmp_path / "a.db", [definition, undo]) as app:
         await app.start(definition, "r")
     gc.collect()
     assert done == []
-    async with AsyncHoldfast(tmp_path / "a.db", [definition, undo]) as app:
+    async with AsyncBackstay(tmp_path / "a.db", [definition, undo]) as app:
         assert await app.handle(definition, "r").result() == "woke"
     assert sorted(done) == [("effect", "finally"), ("undo", "finally")]
 

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-import holdfast
+import backstay
 
 HEAVY = (
     "asyncpg",
@@ -28,14 +28,14 @@ HEAVY = (
     "unittest",
 )
 OURS = (
-    "holdfast.engine",
-    "holdfast.store",
-    "holdfast.cli",
-    "holdfast.sdk.client",
-    "holdfast.sdk.sync",
-    "holdfast.sdk.embedded",
-    "holdfast.sdk.executor",
-    "holdfast.sdk.source.visit",
+    "backstay.engine",
+    "backstay.store",
+    "backstay.cli",
+    "backstay.sdk.client",
+    "backstay.sdk.sync",
+    "backstay.sdk.embedded",
+    "backstay.sdk.executor",
+    "backstay.sdk.source.visit",
 )
 
 
@@ -47,38 +47,38 @@ def imported_by(program: str) -> set[str]:
 
 
 def test_every_public_name_is_there() -> None:
-    assert sorted(holdfast.__all__) == holdfast.__all__
-    assert len(set(holdfast.__all__)) == len(holdfast.__all__)
-    for name in holdfast.__all__:
-        assert getattr(holdfast, name) is not None, name
+    assert sorted(backstay.__all__) == backstay.__all__
+    assert len(set(backstay.__all__)) == len(backstay.__all__)
+    for name in backstay.__all__:
+        assert getattr(backstay, name) is not None, name
 
 
 def test_nothing_public_hides_a_builtin() -> None:
     import builtins
 
-    assert not set(holdfast.__all__) & set(dir(builtins))
+    assert not set(backstay.__all__) & set(dir(builtins))
 
 
 def test_a_name_that_does_not_exist_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'gather_all'"):
-        holdfast.gather_all  # noqa: B018
+        backstay.gather_all  # noqa: B018
 
 
 def test_a_star_import_gives_exactly_the_public_names() -> None:
     found: dict[str, object] = {}
-    exec("from holdfast import *", found)
-    assert {name for name in found if name != "__builtins__"} == set(holdfast.__all__)
+    exec("from backstay import *", found)
+    assert {name for name in found if name != "__builtins__"} == set(backstay.__all__)
 
 
 def test_importing_the_package_is_cheap() -> None:
-    found = imported_by("import holdfast")
+    found = imported_by("import backstay")
     assert sorted(found & set(HEAVY)) == []
     assert sorted(name for name in found if name.startswith(OURS)) == []
 
 
 def test_declaring_workflows_needs_no_engine() -> None:
     found = imported_by(
-        "from holdfast import activity, workflow\n"
+        "from backstay import activity, workflow\n"
         "@activity(retries=3)\n"
         "def charge(n: int) -> int: return n\n"
         "@workflow(type='order')\n"
@@ -90,6 +90,6 @@ def test_declaring_workflows_needs_no_engine() -> None:
 
 
 def test_the_engine_is_imported_when_it_is_asked_for() -> None:
-    found = imported_by("from holdfast import Holdfast")
-    assert {"holdfast.engine.engine", "holdfast.store.sqlite"} <= found
+    found = imported_by("from backstay import Backstay")
+    assert {"backstay.engine.engine", "backstay.store.sqlite"} <= found
     assert sorted(found & {"rich", "click", "fastavro", "pydantic", "asyncpg", "starlette"}) == []

@@ -13,20 +13,20 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast import aio, child, gather, race, sleep, workflow
-from holdfast.codec.exceptions import Exceptions
-from holdfast.codec.values import dumps, loads
-from holdfast.kernel.event import Recorded
-from holdfast.kernel.features.child import Children
-from holdfast.kernel.features.child.parcels import ChildReport, Close
-from holdfast.kernel.features.deadline import Due
-from holdfast.kernel.features.delivery import Deliver
-from holdfast.kernel.features.lease import Claim
-from holdfast.kernel.send import Send
-from holdfast.kernel.task import Lease, Task
-from holdfast.sdk.fiber import Fiber
-from holdfast.sdk.rules import RULES
-from holdfast.sdk.workflow import definition_of
+from backstay import aio, child, gather, race, sleep, workflow
+from backstay.codec.exceptions import Exceptions
+from backstay.codec.values import dumps, loads
+from backstay.kernel.event import Recorded
+from backstay.kernel.features.child import Children
+from backstay.kernel.features.child.parcels import ChildReport, Close
+from backstay.kernel.features.deadline import Due
+from backstay.kernel.features.delivery import Deliver
+from backstay.kernel.features.lease import Claim
+from backstay.kernel.send import Send
+from backstay.kernel.task import Lease, Task
+from backstay.sdk.fiber import Fiber
+from backstay.sdk.rules import RULES
+from backstay.sdk.workflow import definition_of
 
 from .test_replay_laws import LOST, MACHINE, Drive, bad, good, moody, plain, tapes
 

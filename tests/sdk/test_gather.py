@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import (
+from backstay import (
     DurableCallRefused,
     NotInWorkflow,
     activity,
@@ -22,7 +22,7 @@ from holdfast import (
     wait,
     workflow,
 )
-from holdfast.kernel.event import Recorded
+from backstay.kernel.event import Recorded
 
 from .kit import events, evicting, memory, names
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from holdfast import AsyncHoldfast, Cancelled, Signal, continue_as_new, race, sleep, update, wait, workflow
+from backstay import AsyncBackstay, Cancelled, Signal, continue_as_new, race, sleep, update, wait, workflow
 
 note = Signal[str]("note")
 
@@ -31,7 +31,7 @@ class Box:
 
 
 async def test_a_signal_behind_a_lost_race_does_not_stand_in_the_way_of_updates() -> None:
-    async with AsyncHoldfast(":memory:", [Box]) as app:
+    async with AsyncBackstay(":memory:", [Box]) as app:
         box = await app.start(Box, "box")
         while not any(entry.type == "SignalWaitCancelled" for entry in await box.history()):
             await asyncio.sleep(0)  # let the engine's loop turn
@@ -56,7 +56,7 @@ def stubborn(round: int) -> str:
 
 
 async def test_a_run_that_continues_as_new_does_not_escape_a_cancel_request() -> None:
-    async with AsyncHoldfast(":memory:", [stubborn]) as app:
+    async with AsyncBackstay(":memory:", [stubborn]) as app:
         run = await app.start(stubborn, "s", 0)
         assert await run.cancel("enough") == "cancel_requested"
         assert await run.result("5s") == "left in round 1"

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from holdfast import (
-    AsyncHoldfast,
+from backstay import (
+    AsyncBackstay,
     DefinitionError,
     NonDeterminismWarning,
     Types,
@@ -31,8 +31,8 @@ from holdfast import (
     version,
     workflow,
 )
-from holdfast.kernel.limits import Limits
-from holdfast.protocol import requests as ask
+from backstay.kernel.limits import Limits
+from backstay.protocol import requests as ask
 
 from .kit import blocked, eventually, memory, names
 
@@ -111,9 +111,9 @@ class Deploy:
     def __init__(self, tmp_path: Any) -> None:
         self.path = tmp_path / "guard.db"
 
-    def __call__(self, definition: Any, *things: Any, served: bool = True, **options: Any) -> AsyncHoldfast:
+    def __call__(self, definition: Any, *things: Any, served: bool = True, **options: Any) -> AsyncBackstay:
         queues = ("default", LATER) if served else ("default",)
-        return AsyncHoldfast(self.path, [definition, *EVERY, *things], queues=queues, guard="off", **options)
+        return AsyncBackstay(self.path, [definition, *EVERY, *things], queues=queues, guard="off", **options)
 
 
 @pytest.fixture
@@ -121,7 +121,7 @@ def deploy(tmp_path: Any) -> Deploy:
     return Deploy(tmp_path)
 
 
-async def waiting(app: AsyncHoldfast, id: str = "r") -> Any:
+async def waiting(app: AsyncBackstay, id: str = "r") -> Any:
     """The run has asked for the deploy."""
 
     async def asked() -> bool:
@@ -211,7 +211,7 @@ async def test_the_two_columns_are_logged_for_people(deploy: Deploy, caplog: pyt
     async with deploy(old, served=False) as app:
         await app.start(old, "r")
         await waiting(app)
-    with caplog.at_level(logging.WARNING, "holdfast.worker"):
+    with caplog.at_level(logging.WARNING, "backstay.worker"):
         async with deploy(new) as app:
             await blocked(app, "r")
     (text,) = {record.getMessage() for record in caplog.records if "is blocked" in record.getMessage()}

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from holdfast import AsyncHoldfast, WorkflowFailed, activity, aio, query, sleep, wait, workflow
-from holdfast.sdk import strand
-from holdfast.sdk.fiber import Fiber
+from backstay import AsyncBackstay, WorkflowFailed, activity, aio, query, sleep, wait, workflow
+from backstay.sdk import strand
+from backstay.sdk.fiber import Fiber
 
 from .kit import events, eventually, evicting, memory, names
 
@@ -71,7 +71,7 @@ def alive(kind: type[Any]) -> list[Any]:
     return [one for one in gc.get_objects() if isinstance(one, kind)]
 
 
-async def given_up(app: AsyncHoldfast) -> None:
+async def given_up(app: AsyncBackstay) -> None:
     """All live code, as when others need the room."""
     for run in list(app.executor._fibers):  # pyright: ignore[reportPrivateUsage]
         app.executor.forget(run)
@@ -90,7 +90,7 @@ async def test_an_async_generator_of_code_that_is_given_up_closes_without_effect
         assert refunded == ["seat"]
 
 
-async def waits(app: AsyncHoldfast, id: str) -> bool:
+async def waits(app: AsyncBackstay, id: str) -> bool:
     return (await app.describe(id)).wait_kind == "signal"
 
 
@@ -234,9 +234,9 @@ class After:
 
 async def test_asking_blocked_code_keeps_only_so_much_of_it(tmp_path: Any) -> None:
     before = len(alive(strand.Strand))
-    async with AsyncHoldfast(tmp_path / "a.db", [Before]) as app:
+    async with AsyncBackstay(tmp_path / "a.db", [Before]) as app:
         await app.start(Before, "c")
-    async with AsyncHoldfast(tmp_path / "a.db", [After, refund]) as app:
+    async with AsyncBackstay(tmp_path / "a.db", [After, refund]) as app:
         for _ in range(3 * strand.PARKED):
             with pytest.raises(Exception, match="diverged"):
                 await app.handle(After, "c").query("seen")

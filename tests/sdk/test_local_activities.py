@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from holdfast import (
+from backstay import (
     ActivityCancelled,
     ActivityTimedOut,
-    AsyncHoldfast,
+    AsyncBackstay,
     WorkflowFailed,
     activity,
     attempt,
@@ -211,11 +211,11 @@ async def test_one_that_was_not_recorded_runs_again_after_a_restart(tmp_path: An
     def run() -> int:
         return slow()
 
-    async with AsyncHoldfast(tmp_path / "a.db", [run, slow], grace=0) as app:
+    async with AsyncBackstay(tmp_path / "a.db", [run, slow], grace=0) as app:
         await app.start(run, "r")
         await asyncio.to_thread(began.wait, 5)
         assert names(await app.history("r")) == ["StartAccepted", "WorkflowStarted"]
-    async with AsyncHoldfast(tmp_path / "a.db", [run, slow]) as app:
+    async with AsyncBackstay(tmp_path / "a.db", [run, slow]) as app:
         assert await app.handle(run, "r").result() == 2
     over.set()
 

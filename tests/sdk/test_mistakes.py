@@ -13,8 +13,8 @@ from uuid import UUID
 
 import pytest
 
-from holdfast import (
-    AsyncHoldfast,
+from backstay import (
+    AsyncBackstay,
     DefinitionError,
     NonDeterminismWarning,
     Signal,
@@ -145,9 +145,9 @@ async def test_arguments_that_do_not_fit_are_refused_in_workflow_code(app: Any, 
         sleep("1ms")
         return problem
 
-    async with app(ship, Ship, Told, slips) as holdfast:
-        assert re.match(said, await asyncio.wait_for(holdfast.execute(slips, "s"), PATIENCE))
-        asked = names(await holdfast.history("s"))
+    async with app(ship, Ship, Told, slips) as backstay:
+        assert re.match(said, await asyncio.wait_for(backstay.execute(slips, "s"), PATIENCE))
+        asked = names(await backstay.history("s"))
         assert not {"ActivityScheduled", "ChildSignalSent", "WorkflowContinuedAsNew"} & set(asked)
         assert ("ChildWorkflowScheduled" in asked) == ("signal" in said)
 
@@ -246,7 +246,7 @@ async def test_what_is_not_registered_is_said_once(caplog: pytest.LogCaptureFixt
     def sums() -> int:
         return add(1, 2)
 
-    with caplog.at_level(logging.WARNING, "holdfast.worker"):
+    with caplog.at_level(logging.WARNING, "backstay.worker"):
         async with memory() as app:
             first, second = await app.start(sums, "a"), await app.start(sums, "b")
             await eventually(lambda: caplog.messages)
@@ -277,7 +277,7 @@ async def test_what_is_not_registered_is_said_once(caplog: pytest.LogCaptureFixt
 )
 def test_an_app_that_could_not_be_meant_is_refused(options: dict[str, Any], said: str) -> None:
     with pytest.raises((TypeError, ValueError), match=said):
-        AsyncHoldfast(":memory:", **options)
+        AsyncBackstay(":memory:", **options)
 
 
 NO_TEXT = UUID(int=7)
@@ -334,7 +334,7 @@ async def test_a_reason_is_text(verb: str) -> None:
         lambda app: app.handle(ship, "s").submitted("update", 5),
         lambda app: app.schedules.handle(5),
         lambda app: app.schedules.options(note=5),
-        lambda app: AsyncHoldfast(":memory:", namespace=5),
+        lambda app: AsyncBackstay(":memory:", namespace=5),
     ],
 )
 async def test_a_name_is_text(call: Callable[[Any], Any]) -> None:
@@ -358,7 +358,7 @@ async def test_a_name_is_text(call: Callable[[Any], Any]) -> None:
         (lambda: activity(retries=-1), "retries must be 0, a positive whole number or 'forever', not -1"),
         (lambda: workflow(type=5), "type must be text, not 5"),
         (lambda: workflow(queue=5), "queue must be text, not 5"),
-        (lambda: lambda fn: AsyncHoldfast(":memory:", types=Types(activities={5: activity(fn)})), "type must be text"),
+        (lambda: lambda fn: AsyncBackstay(":memory:", types=Types(activities={5: activity(fn)})), "type must be text"),
         (lambda: lambda fn: activity(fn).options(queue=5), "queue must be text, not 5"),
         (lambda: lambda fn: workflow(fn).options(connection=5), "connection must be text, not 5"),
         (lambda: lambda fn: child.options(queue=5), "queue must be text, not 5"),

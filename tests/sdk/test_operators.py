@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from holdfast import (
-    AsyncHoldfast,
-    Holdfast,
+from backstay import (
+    AsyncBackstay,
+    Backstay,
     RequestRefused,
     Signal,
     WorkflowNotFound,
@@ -57,10 +57,10 @@ async def test_a_paused_run_records_facts_and_does_nothing() -> None:
 
 
 async def test_a_pause_outlives_the_process(tmp_path: Path) -> None:
-    async with AsyncHoldfast(tmp_path / "app.db", [flow, echo]) as app:
+    async with AsyncBackstay(tmp_path / "app.db", [flow, echo]) as app:
         run = await app.start(flow, "f")
         await run.pause()
-    async with AsyncHoldfast(tmp_path / "app.db", [flow, echo]) as app:
+    async with AsyncBackstay(tmp_path / "app.db", [flow, echo]) as app:
         run = app.handle(flow, "f")
         await app.engine.drain()
         assert (await run.describe()).liveness_state == "paused"
@@ -151,7 +151,7 @@ async def test_repair_of_a_healthy_run_is_not_needed_and_restores_what_is_missin
 
 
 def test_the_blocking_client_has_all_of_it(tmp_path: Path) -> None:
-    with Holdfast(tmp_path / "app.db", [flow, echo]) as app:
+    with Backstay(tmp_path / "app.db", [flow, echo]) as app:
         run = app.start(flow, "f")
         assert run.pause("why") == "paused"
         assert run.unpause() == "unpaused"

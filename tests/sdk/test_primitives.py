@@ -10,9 +10,9 @@ from uuid import UUID, uuid4
 
 import pytest
 
-import holdfast
-from holdfast import (
-    AsyncHoldfast,
+import backstay
+from backstay import (
+    AsyncBackstay,
     DurableCallRefused,
     NotInWorkflow,
     WorkflowFailed,
@@ -30,8 +30,8 @@ from holdfast import (
     version,
     workflow,
 )
-from holdfast.codec.values import loads
-from holdfast.kernel.features.version import DEFAULT_VERSION
+from backstay.codec.values import loads
+from backstay.kernel.features.version import DEFAULT_VERSION
 
 from .kit import blocked, events, eventually, evicting, memory, names, steps
 
@@ -48,7 +48,7 @@ def note(text: str) -> str:
     return text
 
 
-def both(*things: Any) -> list[AsyncHoldfast]:
+def both(*things: Any) -> list[AsyncBackstay]:
     """Live code that stays, and code that is given up after each task."""
     return [memory(*things), evicting(*things)]
 
@@ -73,10 +73,10 @@ async def test_a_side_effect_runs_once_over_restarts_and_replays(tmp_path: Any) 
         return [first, second]
 
     path = tmp_path / "dice.db"
-    async with AsyncHoldfast(path, [dice]) as app:
+    async with AsyncBackstay(path, [dice]) as app:
         await app.start(dice, "d")
     assert len(calls) == 1
-    async with AsyncHoldfast(path, [dice, deployed], queues=("default", LATER)) as app:
+    async with AsyncBackstay(path, [dice, deployed], queues=("default", LATER)) as app:
         assert await app.handle(dice, "d").result() == calls
         history = await app.history("d")
     assert len(calls) == 2
@@ -159,9 +159,9 @@ def release(old: Any, new: Any, tmp_path: Any) -> Any:
 
     async def through(id: str = "r") -> tuple[Any, list[Any]]:
         path = tmp_path / "release.db"
-        async with AsyncHoldfast(path, [old, note]) as app:
+        async with AsyncBackstay(path, [old, note]) as app:
             await app.start(old, id)
-        async with AsyncHoldfast(path, [new, note, deployed], queues=("default", LATER)) as app:
+        async with AsyncBackstay(path, [new, note, deployed], queues=("default", LATER)) as app:
             result = await app.handle(new, id).result()
             return result, await app.history(id)
 
@@ -262,13 +262,13 @@ async def test_a_version_out_of_the_supported_range_blocks_and_never_fails_the_r
             deployed()
 
     path = tmp_path / "range.db"
-    async with AsyncHoldfast(path, [old]) as app:
+    async with AsyncBackstay(path, [old]) as app:
         await app.start(old, "r")
-    async with AsyncHoldfast(path, [new, deployed], queues=("default", LATER)) as app:
+    async with AsyncBackstay(path, [new, deployed], queues=("default", LATER)) as app:
         description = await blocked(app, "r")
         assert "on version 1 of 'fee'; the code supports 2..3" in description.tasks[0].task.block.message
         assert "WorkflowFailed" not in names(await app.history("r"))
-    async with AsyncHoldfast(path, [old, deployed], queues=("default", LATER)) as app:
+    async with AsyncBackstay(path, [old, deployed], queues=("default", LATER)) as app:
         assert await app.handle(old, "r").result() == 1
 
 
@@ -305,7 +305,7 @@ async def test_time_randomness_and_identity_repeat_in_every_replay() -> None:
 
         def look() -> None:
             told = info()
-            mine.append((now(), rng().random(), holdfast.uuid4(), told.history_length, told.continue_suggested))
+            mine.append((now(), rng().random(), backstay.uuid4(), told.history_length, told.continue_suggested))
 
         look()
         note("a")
@@ -380,11 +380,11 @@ async def test_the_logger_is_silent_while_a_run_replays(caplog: pytest.LogCaptur
 
     for app in both(talk, note, local):
         caplog.clear()
-        with caplog.at_level(logging.INFO, "holdfast.workflow"):
+        with caplog.at_level(logging.INFO, "backstay.workflow"):
             async with app:
                 handle = await app.start(talk, "t")
                 await handle.result()
-        records = [record for record in caplog.records if record.name == "holdfast.workflow"]
+        records = [record for record in caplog.records if record.name == "backstay.workflow"]
         assert [record.getMessage() for record in records] == [
             "started 1",
             "after a",
@@ -480,7 +480,7 @@ async def test_what_cannot_be_a_note_is_a_value_error_in_the_code() -> None:
         lambda: sleep.step(1).run(),
         lambda: now(),
         lambda: rng(),
-        lambda: holdfast.uuid4(),
+        lambda: backstay.uuid4(),
         lambda: info(),
         lambda: version("a"),
         lambda: patched("a"),
@@ -520,7 +520,7 @@ async def test_only_the_firing_of_its_timer_resumes_a_sleep() -> None:
             await app.handle(waits, "w").result(0.02)
 
 
-async def _waiting(app: AsyncHoldfast, id: str) -> Any:
+async def _waiting(app: AsyncBackstay, id: str) -> Any:
     found = await app.describe(id)
     return found if found.wait_kind == "timer" else None
 

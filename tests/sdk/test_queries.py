@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from holdfast import (
-    AsyncHoldfast,
+from backstay import (
+    AsyncBackstay,
     RequestRefused,
     Signal,
     WorkflowNotFound,
@@ -98,7 +98,7 @@ class Job:
         return "ended"
 
 
-async def reach(app: AsyncHoldfast, id: str, kind: str) -> None:
+async def reach(app: AsyncBackstay, id: str, kind: str) -> None:
     async def there() -> bool:
         return kind in names(await app.history(id))
 
@@ -150,16 +150,16 @@ async def test_what_is_wrong_with_a_question_is_said(make: Any) -> None:
 async def test_a_cold_query_runs_no_effect_looks_at_no_condition_and_says_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with AsyncHoldfast(tmp_path / "app.db", [Job, work]) as app:
+    async with AsyncBackstay(tmp_path / "app.db", [Job, work]) as app:
         await app.start(Job, "j", 3)
         await reach(app, "j", "ConditionWaitOpened")
     did.clear()
     caplog.clear()
-    async with AsyncHoldfast(tmp_path / "app.db", [Job, work]) as app:
+    async with AsyncBackstay(tmp_path / "app.db", [Job, work]) as app:
         for _ in range(3):
             assert await app.handle(Job, "j").query(Job.progress) == Progress(3)
         assert did == []
-        assert [record for record in caplog.records if record.name.startswith("holdfast.workflow")] == []
+        assert [record for record in caplog.records if record.name.startswith("backstay.workflow")] == []
 
 
 @pytest.mark.contract("QRY-12")
@@ -197,7 +197,7 @@ async def test_a_closed_run_still_answers_also_after_a_restart(how: str, tmp_pat
             return "ok"
 
     expected = ["a"] if how == "terminated" else ["a", "b"]
-    async with AsyncHoldfast(tmp_path / "app.db", [Closing, work]) as app:
+    async with AsyncBackstay(tmp_path / "app.db", [Closing, work]) as app:
         run = await app.start(Closing, "c", how)
         if how == "terminated":
             await reach(app, "c", "TimerScheduled")
@@ -205,12 +205,12 @@ async def test_a_closed_run_still_answers_also_after_a_restart(how: str, tmp_pat
         await eventually(lambda: _closed(app, "c"))
         assert await run.query(Closing.look) == expected
     did.clear()
-    async with AsyncHoldfast(tmp_path / "app.db", [Closing, work]) as app:
+    async with AsyncBackstay(tmp_path / "app.db", [Closing, work]) as app:
         assert await app.handle(Closing, "c").query(Closing.look) == expected
         assert did == []
 
 
-async def _closed(app: AsyncHoldfast, id: str) -> bool:
+async def _closed(app: AsyncBackstay, id: str) -> bool:
     row = (await app.describe(id)).run
     return row is not None and row.closed_reason is not None
 
@@ -307,10 +307,10 @@ async def test_before_its_first_task_a_run_is_as_it_was_made(tmp_path: Path) -> 
             if done <= self.done:
                 raise ValueError(f"not above {self.done}")
 
-    async with AsyncHoldfast(tmp_path / "app.db", [Checked], queues=("elsewhere",)) as app:
+    async with AsyncBackstay(tmp_path / "app.db", [Checked], queues=("elsewhere",)) as app:
         run = await app.start(Checked, "j", 1)
         await run.pause()
-    async with AsyncHoldfast(tmp_path / "app.db", [Checked, work]) as app:
+    async with AsyncBackstay(tmp_path / "app.db", [Checked, work]) as app:
         run = app.handle(Checked, "j")
         assert await run.query(Checked.progress) == Progress(0)
         assert await run.query(Checked.plus, 3) == 3
@@ -327,13 +327,13 @@ async def test_without_its_code_a_run_cannot_be_asked(tmp_path: Path) -> None:
     @workflow(type="other")
     def other() -> None: ...
 
-    async with AsyncHoldfast(tmp_path / "app.db", [Job, work]) as app:
+    async with AsyncBackstay(tmp_path / "app.db", [Job, work]) as app:
         await app.start(Job, "j", 1)
-    async with AsyncHoldfast(tmp_path / "app.db", [other]) as app:
+    async with AsyncBackstay(tmp_path / "app.db", [other]) as app:
         with pytest.raises(RequestRefused, match="no live worker knows workflow type 'job'") as refused:
             await app.handle(None, "j").query("progress")
         assert refused.value.fields["query_blocked_reason"] == "workflow_definition_unavailable"
-    async with AsyncHoldfast(tmp_path / "app.db", [], queues=("elsewhere",)) as app:
+    async with AsyncBackstay(tmp_path / "app.db", [], queues=("elsewhere",)) as app:
         with pytest.raises(RequestRefused, match="a query needs the workflow's code") as refused:
             await app.handle(None, "j").query("progress")
         assert refused.value.reason == "query_worker_unavailable"
@@ -351,10 +351,10 @@ async def test_code_that_does_not_fit_refuses_instead_of_guessing(tmp_path: Path
             sleep("1h")
             return ""
 
-    async with AsyncHoldfast(tmp_path / "app.db", [Job, work]) as app:
+    async with AsyncBackstay(tmp_path / "app.db", [Job, work]) as app:
         await app.start(Job, "j", 1)
         await reach(app, "j", "ConditionWaitOpened")
-    async with AsyncHoldfast(tmp_path / "app.db", [Changed]) as app:
+    async with AsyncBackstay(tmp_path / "app.db", [Changed]) as app:
         before = await app.history("j")
         with pytest.raises(RequestRefused, match="cannot be replayed with this code: replay diverged") as refused:
             await app.handle(Changed, "j").query(Changed.progress)

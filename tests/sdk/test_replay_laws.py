@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from holdfast import (
+from backstay import (
     activity,
     continue_as_new,
     info,
@@ -33,27 +33,27 @@ from holdfast import (
     version,
     workflow,
 )
-from holdfast.codec.exceptions import Exceptions
-from holdfast.codec.values import dumps
-from holdfast.engine.world import Minted
-from holdfast.kernel.command import Command
-from holdfast.kernel.event import Recorded
-from holdfast.kernel.failure import Failure
-from holdfast.kernel.feature import Thrown, Value
-from holdfast.kernel.features.activity import CompleteActivity, FailActivity
-from holdfast.kernel.features.close import FailWorkflow
-from holdfast.kernel.features.deadline import Due
-from holdfast.kernel.features.lease import Claim
-from holdfast.kernel.features.local_activity import LocalAttempt, RecordLocalActivity
-from holdfast.kernel.features.start import Start
-from holdfast.kernel.features.workflow_task import CompleteWorkflowTask
-from holdfast.kernel.machine import Machine
-from holdfast.kernel.message import Message
-from holdfast.kernel.state import Workflow
-from holdfast.kernel.task import Lease, Task
-from holdfast.kernel.values import SECOND
-from holdfast.sdk.fiber import Fiber
-from holdfast.sdk.workflow import definition_of
+from backstay.codec.exceptions import Exceptions
+from backstay.codec.values import dumps
+from backstay.engine.world import Minted
+from backstay.kernel.command import Command
+from backstay.kernel.event import Recorded
+from backstay.kernel.failure import Failure
+from backstay.kernel.feature import Thrown, Value
+from backstay.kernel.features.activity import CompleteActivity, FailActivity
+from backstay.kernel.features.close import FailWorkflow
+from backstay.kernel.features.deadline import Due
+from backstay.kernel.features.lease import Claim
+from backstay.kernel.features.local_activity import LocalAttempt, RecordLocalActivity
+from backstay.kernel.features.start import Start
+from backstay.kernel.features.workflow_task import CompleteWorkflowTask
+from backstay.kernel.machine import Machine
+from backstay.kernel.message import Message
+from backstay.kernel.state import Workflow
+from backstay.kernel.task import Lease, Task
+from backstay.kernel.values import SECOND
+from backstay.sdk.fiber import Fiber
+from backstay.sdk.workflow import definition_of
 
 MACHINE = Machine()
 LOST = Failure(message="lost", exception_type="LookupError", exception_class="builtins:LookupError")

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from holdfast import (
-    AsyncHoldfast,
-    Holdfast,
+from backstay import (
+    AsyncBackstay,
+    Backstay,
     RequestRefused,
     ScheduleAlreadyExists,
     ScheduleNotFound,
@@ -21,11 +21,11 @@ from holdfast import (
     wait,
     workflow,
 )
-from holdfast.engine.engine import Engine
-from holdfast.kernel.features.schedule import Schedule, firing
-from holdfast.kernel.values import SECOND
-from holdfast.protocol import schedules as ask
-from holdfast.sdk.schedules import AsyncScheduleHandle
+from backstay.engine.engine import Engine
+from backstay.kernel.features.schedule import Schedule, firing
+from backstay.kernel.values import SECOND
+from backstay.protocol import schedules as ask
+from backstay.sdk.schedules import AsyncScheduleHandle
 
 from .kit import StillWorld, eventually, names, settle
 
@@ -51,7 +51,7 @@ class Shift:
         wait(lambda: self.over)
 
 
-class Still(AsyncHoldfast):
+class Still(AsyncBackstay):
     """On a clock that stands still."""
 
     def __init__(self, path: Any = ":memory:", **options: Any) -> None:
@@ -231,7 +231,7 @@ async def test_what_is_refused() -> None:
         with pytest.raises(TypeError, match="pause"):
             await one.update(paused=True)
         with pytest.raises(ValueError, match="namespace"):
-            AsyncHoldfast(":memory:", namespace="default/schedules")
+            AsyncBackstay(":memory:", namespace="default/schedules")
 
 
 async def test_a_request_that_is_sent_again_is_done_once() -> None:
@@ -267,7 +267,7 @@ def _at(app: Still, seconds: int) -> Still:
         async def __aenter__(self) -> Still:
             self.clock = StillWorld()
             self.clock._still += seconds * SECOND
-            await AsyncHoldfast.__aenter__(self)
+            await AsyncBackstay.__aenter__(self)
             return self
 
     return Later(app.path)
@@ -305,7 +305,7 @@ async def test_a_long_life_is_one_history_to_whoever_reads_it(monkeypatch: pytes
 
 async def test_a_process_beside_the_engine_may_create_and_trigger(tmp_path: Path) -> None:
     path = tmp_path / "app.db"
-    async with AsyncHoldfast(path, [report], guard="off") as engine, AsyncHoldfast(path, run_tasks=False) as guest:
+    async with AsyncBackstay(path, [report], guard="off") as engine, AsyncBackstay(path, run_tasks=False) as guest:
         assert isinstance(guest.engine, Engine)
         assert not guest.engine.holder
         one = await guest.schedules.options(every="1h").create(report, "one", "x")
@@ -317,12 +317,12 @@ async def test_a_process_beside_the_engine_may_create_and_trigger(tmp_path: Path
         await eventually(lambda: _fired(guest, "one", 2), "the engine hears of a change beside it")
 
 
-async def _fired(app: AsyncHoldfast, id: str, times: int = 1) -> bool:
+async def _fired(app: AsyncBackstay, id: str, times: int = 1) -> bool:
     return (await app.schedules.handle(id).describe()).fires_count >= times
 
 
 def test_the_same_without_await(tmp_path: Path) -> None:
-    with Holdfast(tmp_path / "app.db", [report], guard="off") as app:
+    with Backstay(tmp_path / "app.db", [report], guard="off") as app:
         one = app.schedules.options(cron="0 0 1 1 *").create(report, "yearly", "x")
         assert one.id == "yearly"
         app.schedules.options(cron="0 0 1 1 *").ensure(report, "yearly", "y")

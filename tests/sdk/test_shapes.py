@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from holdfast import (
-    AsyncHoldfast,
+from backstay import (
+    AsyncBackstay,
     RequestRefused,
     Signal,
     activity,
@@ -69,7 +69,7 @@ def doing(line: Any) -> Any:
 
 async def begun(path: Any, definition: Any) -> list[str]:
     """Run to the step at which it waits for another release."""
-    async with AsyncHoldfast(path, [definition, part, a, later], guard="off") as app:
+    async with AsyncBackstay(path, [definition, part, a, later], guard="off") as app:
         await app.start(definition, "r")
 
         async def there() -> bool:
@@ -81,7 +81,7 @@ async def begun(path: Any, definition: Any) -> list[str]:
 
 async def refused(path: Any, definition: Any, before: list[str]) -> Any:
     """What the next release is told. Nothing of it is recorded, and queries are refused, too."""
-    async with AsyncHoldfast(path, [definition, part, a, later], guard="off", queues=("default", "later")) as app:
+    async with AsyncBackstay(path, [definition, part, a, later], guard="off", queues=("default", "later")) as app:
         description = await blocked(app, "r")
         with pytest.raises(RequestRefused):
             await app.handle(None, "r").query("status")

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-import holdfast
-from holdfast import (
-    AsyncHoldfast,
+import backstay
+from backstay import (
+    AsyncBackstay,
     DefinitionError,
     RequestRefused,
     Signal,
@@ -29,9 +29,9 @@ from holdfast import (
     wait,
     workflow,
 )
-from holdfast.kernel.limits import Limits
-from holdfast.protocol import commands as tell
-from holdfast.sdk.workflow import definition_of
+from backstay.kernel.limits import Limits
+from backstay.protocol import commands as tell
+from backstay.sdk.workflow import definition_of
 
 from .kit import StillWorld, events, eventually, evicting, memory, names, settle
 
@@ -304,7 +304,7 @@ async def test_a_wait_for_what_nobody_could_send_is_refused_by_name() -> None:
         return ask(hidden)
 
     async with memory(undeclared) as app:
-        with pytest.raises(holdfast.WorkflowFailed, match=r"'hidden' is not declared; name it with @workflow"):
+        with pytest.raises(backstay.WorkflowFailed, match=r"'hidden' is not declared; name it with @workflow"):
             await app.execute(undeclared, "u")
 
 
@@ -318,7 +318,7 @@ async def test_a_signal_with_a_method_is_not_waited_for_by_name() -> None:
             wait("g" + "o")
 
     async with memory(Confused) as app:
-        with pytest.raises(holdfast.WorkflowFailed, match="has a method; wait for what the method changes"):
+        with pytest.raises(backstay.WorkflowFailed, match="has a method; wait for what the method changes"):
             await app.execute(Confused, "c")
 
 
@@ -440,7 +440,7 @@ async def test_signals_that_have_piled_up_are_no_batch_of_steps(make: Any, defin
         assert await run.result() == 45
 
 
-async def _applied(app: AsyncHoldfast, id: str, count: int) -> bool:
+async def _applied(app: AsyncBackstay, id: str, count: int) -> bool:
     return len(events(await app.history(id), "SignalApplied")) >= count
 
 
@@ -509,7 +509,7 @@ async def test_async_code_waits_for_signals_like_for_anything_else(make: Any) ->
         assert await run.result() == ["a", 3, "b", "c"]
 
 
-async def _has(app: AsyncHoldfast, id: str, kind: str) -> bool:
+async def _has(app: AsyncBackstay, id: str, kind: str) -> bool:
     return kind in names(await app.history(id))
 
 
@@ -563,10 +563,10 @@ async def test_a_raising_handler_fails_the_task_not_the_run_and_a_deploy_helps(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     broken, better = shaky(True), shaky(False)
-    async with AsyncHoldfast(tmp_path / "app.db", [broken]) as app:
+    async with AsyncBackstay(tmp_path / "app.db", [broken]) as app:
         run = await app.start(broken, "s")
         await run.signal(broken.take, "a")
-        with caplog.at_level(logging.WARNING, "holdfast.worker"):
+        with caplog.at_level(logging.WARNING, "backstay.worker"):
             await run.signal(broken.take, "x")
             await eventually(lambda: any("could not be applied" in r.getMessage() for r in caplog.records))
         found = await run.describe()
@@ -576,7 +576,7 @@ async def test_a_raising_handler_fails_the_task_not_the_run_and_a_deploy_helps(
         assert task.task.block is not None
         assert task.task.block.message == "signal 'take' could not be applied: LookupError: no such letter"
         await run.signal(broken.take, "b")
-    async with AsyncHoldfast(tmp_path / "app.db", [better]) as app:
+    async with AsyncBackstay(tmp_path / "app.db", [better]) as app:
         run = app.handle(better, "s")
         await run.repair()
         assert await run.result() == ["a", "x", "b"]
@@ -625,9 +625,9 @@ async def test_a_value_that_cannot_be_read_fails_the_task_not_the_run_and_a_depl
     tmp_path: Path, caplog: pytest.LogCaptureFixture, kind: str, sent: dict[str, Any]
 ) -> None:
     strict, lenient = sorter(kind, Parcel), sorter(kind, dict[str, Any])
-    async with AsyncHoldfast(tmp_path / "app.db", [strict]) as app:
+    async with AsyncBackstay(tmp_path / "app.db", [strict]) as app:
         run = await app.start(strict, "s")
-        with caplog.at_level(logging.WARNING, "holdfast.worker"):
+        with caplog.at_level(logging.WARNING, "backstay.worker"):
             await run.signal("parcels", sent)
             await eventually(lambda: any("cannot be read" in r.getMessage() for r in caplog.records))
         found = await run.describe()
@@ -638,7 +638,7 @@ async def test_a_value_that_cannot_be_read_fails_the_task_not_the_run_and_a_depl
         assert task.task.block.reason == "signal_value_unreadable"
         assert task.task.block.message.startswith("the value of signal 'parcels' cannot be read as Parcel: ")
         assert "SignalApplied" not in names(await run.history())
-    async with AsyncHoldfast(tmp_path / "app.db", [lenient]) as app:
+    async with AsyncBackstay(tmp_path / "app.db", [lenient]) as app:
         run = app.handle(lenient, "s")
         await run.repair()
         assert await run.result(timeout=10) == sent
@@ -659,7 +659,7 @@ async def test_a_handler_makes_no_durable_calls(what: str) -> None:
 
         @signal
         def go(self) -> None:
-            with pytest.raises(holdfast.DurableCallRefused, match="signal 'go' cannot make durable calls"):
+            with pytest.raises(backstay.DurableCallRefused, match="signal 'go' cannot make durable calls"):
                 calls[what]()
             self.done = True
 
@@ -692,7 +692,7 @@ async def test_an_async_handler_that_waits_is_refused() -> None:
         assert "a handler runs to its end" in found.message
 
 
-async def _blocked(app: AsyncHoldfast, id: str) -> Any:
+async def _blocked(app: AsyncBackstay, id: str) -> Any:
     return next((view.task.block for view in (await app.describe(id)).tasks if view.task.block is not None), None)
 
 
@@ -714,10 +714,10 @@ async def test_a_signal_that_is_sent_again_is_taken_once() -> None:
 
 
 async def test_a_request_id_holds_after_a_restart(tmp_path: Path) -> None:
-    async with AsyncHoldfast(tmp_path / "app.db", [Counter]) as app:
+    async with AsyncBackstay(tmp_path / "app.db", [Counter]) as app:
         await app.start(Counter, "c")
         await app.options(request_id="r").handle(Counter, "c").signal(Counter.add, 1)
-    async with AsyncHoldfast(tmp_path / "app.db", [Counter]) as app:
+    async with AsyncBackstay(tmp_path / "app.db", [Counter]) as app:
         await app.options(request_id="r").handle(Counter, "c").signal(Counter.add, 1)
         await app.handle(Counter, "c").signal(Counter.stop)
         assert await app.handle(Counter, "c").result() == [1, -1]
@@ -791,7 +791,7 @@ async def test_a_signal_to_a_run_that_is_not_the_current_one_says_which_is() -> 
         assert rejected.run_id == (await run.describe()).run.run_id  # type: ignore[union-attr]
 
 
-async def _runs(app: AsyncHoldfast, id: str, count: int) -> bool:
+async def _runs(app: AsyncBackstay, id: str, count: int) -> bool:
     return len(await app.list(workflow_id=id)) == count
 
 
@@ -804,9 +804,9 @@ async def test_the_contract_is_the_one_the_run_was_started_with(tmp_path: Path) 
 
         def handle(self) -> None: ...
 
-    async with AsyncHoldfast(tmp_path / "app.db", [Counter]) as app:
+    async with AsyncBackstay(tmp_path / "app.db", [Counter]) as app:
         await app.start(Counter, "c")
-    async with AsyncHoldfast(tmp_path / "app.db", [Renamed]) as app:
+    async with AsyncBackstay(tmp_path / "app.db", [Renamed]) as app:
         with pytest.raises(RequestRefused) as refused:
             await app.handle(None, "c").signal("other")
         assert refused.value.reason == "unknown_signal"

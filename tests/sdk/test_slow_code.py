@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import activity, aio, sleep, spawn, workflow
+from backstay import activity, aio, sleep, spawn, workflow
 
 from .kit import eventually, memory
 
@@ -75,7 +75,7 @@ async def test_heavy_code_moves_to_a_thread_of_its_own_and_ends_right(
     definition: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with memory(definition, double, local) as app:
-        with caplog.at_level(logging.WARNING, "holdfast.worker"):
+        with caplog.at_level(logging.WARNING, "backstay.worker"):
             first, _ = await warmed(app, definition, "w-1")
             second, threads = await warmed(app, definition, "w-2")
     assert first == second
@@ -83,7 +83,7 @@ async def test_heavy_code_moves_to_a_thread_of_its_own_and_ends_right(
         assert first == [0, 2, 4, 7, 6, 8, 10, 16, 12, 14]
     else:
         assert first == [3 * n + 1 for n in range(8)]
-    assert set(threads) == {"holdfast-workflow-0"}
+    assert set(threads) == {"backstay-workflow-0"}
     assert sum("runs on a thread of its own" in record.getMessage() for record in caplog.records) == 1
 
 
@@ -131,7 +131,7 @@ async def test_live_code_that_moves_is_replayed_on_its_new_thread() -> None:
 
     async with memory(grows, double) as app:
         threads = await app.execute(grows, "g", 12)
-    assert set(threads) == {"holdfast-workflow-0"}, "the result is that of the replay"
+    assert set(threads) == {"backstay-workflow-0"}, "the result is that of the replay"
 
 
 async def test_an_app_closes_while_heavy_code_runs() -> None:

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from holdfast import (
+from backstay import (
     AsyncClient,
     AsyncWorker,
-    Holdfast,
+    Backstay,
     WorkflowAlreadyStarted,
     WorkflowFailed,
     WorkflowStopped,
@@ -53,7 +53,7 @@ async def test_a_job_is_tried_again_and_its_result_is_typed() -> None:
         assert await handle.result() == {"order": "o-2", "cents": 1}
         assert names(await handle.history())[-2:] == ["ActivityCompleted", "WorkflowCompleted"]
         assert await app.handle(pay, "job-1").result() == {"order": "o-1", "cents": 3}
-        assert {row.workflow_id for row in await app.list(type="holdfast.activity")} == {"job-1", handle.id}
+        assert {row.workflow_id for row in await app.list(type="backstay.activity")} == {"job-1", handle.id}
         with pytest.raises(WorkflowAlreadyStarted):
             await app.start_activity(pay, "job-1", "o-1")
 
@@ -87,9 +87,9 @@ async def test_what_is_no_activity_of_its_own_is_refused() -> None:
 
 
 def test_a_job_survives_the_process(tmp_path: Path) -> None:
-    with Holdfast(tmp_path / "jobs.db", run_tasks=False) as app:
+    with Backstay(tmp_path / "jobs.db", run_tasks=False) as app:
         app.start_activity(pay, "job-1", "o-1")
-    with Holdfast(tmp_path / "jobs.db", [pay]) as app:
+    with Backstay(tmp_path / "jobs.db", [pay]) as app:
         assert app.handle(pay, "job-1").result() == {"order": "o-1", "cents": 1}
         assert app.execute_activity(pay, "job-2", "o-2") == {"order": "o-2", "cents": 1}
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import AsyncHoldfast, WorkflowStopped, activity, query, side_effect, sleep, workflow
-from holdfast.kernel.failure import Failure
-from holdfast.kernel.features.activity import ScheduleActivity
-from holdfast.kernel.features.close import CompleteWorkflow
-from holdfast.kernel.features.timer import StartTimer
-from holdfast.kernel.task import Block
-from holdfast.protocol import requests as ask
+from backstay import AsyncBackstay, WorkflowStopped, activity, query, side_effect, sleep, workflow
+from backstay.kernel.failure import Failure
+from backstay.kernel.features.activity import ScheduleActivity
+from backstay.kernel.features.close import CompleteWorkflow
+from backstay.kernel.features.timer import StartTimer
+from backstay.kernel.task import Block
+from backstay.protocol import requests as ask
 
 from .kit import eventually, memory, names
 from .test_bridge import ME, Bridge, bridge, refusal
@@ -144,11 +144,11 @@ class Rolls:
 async def test_a_side_effect_is_not_run_again_for_a_query_or_a_restart(tmp_path: Path) -> None:
     rolled.clear()
     path = tmp_path / "rolls.db"
-    async with AsyncHoldfast(path, [Rolls]) as app:
+    async with AsyncBackstay(path, [Rolls]) as app:
         handle = await app.start(Rolls, "w")
         await eventually(lambda: rolled)
         assert await handle.query(Rolls.shown) == 7
-    async with AsyncHoldfast(path, [Rolls]) as app:
+    async with AsyncBackstay(path, [Rolls]) as app:
         assert await app.handle(Rolls, "w").query(Rolls.shown) == 7
         await app.handle(Rolls, "w").terminate()
         assert await app.handle(Rolls, "w").query(Rolls.shown) == 7

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from holdfast import (
+from backstay import (
     AsyncClient,
     AsyncWorker,
-    Holdfast,
+    Backstay,
     NotInWorkflow,
     RequestRefused,
     Signal,
@@ -20,8 +20,8 @@ from holdfast import (
     wait,
     workflow,
 )
-from holdfast.engine.watching import ENDED, Watcher, Watching
-from holdfast.protocol.streams import CloseStream
+from backstay.engine.watching import ENDED, Watcher, Watching
+from backstay.protocol.streams import CloseStream
 
 from ..server.kit import TOKEN, serving
 from .kit import PATIENCE, StillWorld, eventually, evicting, memory
@@ -62,12 +62,12 @@ SAID = [{"n": 0}, 0, {"n": 1}, 2, {"n": 2}, 4]
 
 @pytest.mark.parametrize("app", [memory, evicting])
 async def test_what_code_emits_is_read_in_order_once(app: Any) -> None:
-    async with app(counts, double) as holdfast:
-        handle = await holdfast.start(counts, "c-1", 3)
+    async with app(counts, double) as backstay:
+        handle = await backstay.start(counts, "c-1", 3)
         assert [item async for item in handle.stream("out")] == SAID
         assert await handle.result() == 3
         assert [item async for item in handle.stream("out", 4)] == SAID[4:]
-        assert [item async for item in holdfast.handle(counts, "c-1").stream("other")] == ["done"]
+        assert [item async for item in backstay.handle(counts, "c-1").stream("other")] == ["done"]
         assert [item async for item in handle.stream("silent")] == []
 
 
@@ -138,9 +138,9 @@ async def test_what_cannot_be_emitted_takes_no_step() -> None:
 
 
 def test_items_survive_the_process_and_are_read_without_await(tmp_path: Path) -> None:
-    with Holdfast(tmp_path / "s.db", [counts, double]) as app:
+    with Backstay(tmp_path / "s.db", [counts, double]) as app:
         app.execute(counts, "c-1", 3)
-    with Holdfast(tmp_path / "s.db") as app:
+    with Backstay(tmp_path / "s.db") as app:
         assert list(app.handle(counts, "c-1").stream("out")) == SAID
 
 

@@ -13,20 +13,20 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast import Cancelled, Signal, continue_as_new, query, shield, signal, spawn, update, wait, workflow
-from holdfast.codec.exceptions import Exceptions
-from holdfast.codec.values import dumps, loads
-from holdfast.kernel.event import Recorded
-from holdfast.kernel.features.cancel import Cancel
-from holdfast.kernel.features.signal import Signal as SendSignal
-from holdfast.kernel.features.update import CompleteUpdate, FailUpdate, Update
-from holdfast.kernel.features.workflow_task import CompleteWorkflowTask, WorkflowAssignment, shown_to
-from holdfast.kernel.task import Lease, Task
-from holdfast.protocol.commands import Inquiry
-from holdfast.sdk.fiber import Fiber
-from holdfast.sdk.inquiry import answer_from, answer_on
-from holdfast.sdk.registry import Registry
-from holdfast.sdk.rules import RULES
+from backstay import Cancelled, Signal, continue_as_new, query, shield, signal, spawn, update, wait, workflow
+from backstay.codec.exceptions import Exceptions
+from backstay.codec.values import dumps, loads
+from backstay.kernel.event import Recorded
+from backstay.kernel.features.cancel import Cancel
+from backstay.kernel.features.signal import Signal as SendSignal
+from backstay.kernel.features.update import CompleteUpdate, FailUpdate, Update
+from backstay.kernel.features.workflow_task import CompleteWorkflowTask, WorkflowAssignment, shown_to
+from backstay.kernel.task import Lease, Task
+from backstay.protocol.commands import Inquiry
+from backstay.sdk.fiber import Fiber
+from backstay.sdk.inquiry import answer_from, answer_on
+from backstay.sdk.registry import Registry
+from backstay.sdk.rules import RULES
 
 from .test_replay_laws import MACHINE, Drive, Story, plain, said, simple
 

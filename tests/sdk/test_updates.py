@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from holdfast import (
-    AsyncHoldfast,
-    Holdfast,
+from backstay import (
+    AsyncBackstay,
+    Backstay,
     RequestRefused,
     Signal,
     UpdateFailed,
@@ -26,7 +26,7 @@ from holdfast import (
     wait,
     workflow,
 )
-from holdfast.protocol import commands as tell
+from backstay.protocol import commands as tell
 
 from .kit import StillWorld, events, eventually, evicting, memory, names, settle
 from .test_slow_code import burn
@@ -259,7 +259,7 @@ async def test_a_request_id_outlives_the_refusal_that_says_to_try_again() -> Non
         assert [await once.update(Account.deposit, 1) for _ in range(2)] == [4, 4]
 
 
-async def _has(app: AsyncHoldfast, id: str, kind: str) -> bool:
+async def _has(app: AsyncBackstay, id: str, kind: str) -> bool:
     return kind in names(await app.history(id))
 
 
@@ -520,7 +520,7 @@ async def test_code_on_its_own_thread_is_talked_to_like_any_other(definition: st
             await run.signal(kind.tell, 1000)
             assert await run.result() == 2 * done + told + 1000
             assert len(events(await run.history(), "UpdateApplied")) == done
-    assert kind.__holdfast_workflow__.type in app.executor._slow
+    assert kind.__backstay_workflow__.type in app.executor._slow
 
 
 # -- submit, and coming back for the answer
@@ -571,12 +571,12 @@ async def test_what_to_wait_for_is_one_of_two() -> None:
 
 
 def test_an_update_is_found_again_after_a_restart(tmp_path: Path) -> None:
-    with Holdfast(tmp_path / "app.db", [Account, TooMuch]) as app:
+    with Backstay(tmp_path / "app.db", [Account, TooMuch]) as app:
         run = app.start(Account, "a")
         run.pause()
         good, bad = run.submit(Account.deposit, 3), run.submit(Account.withdraw, 9)
         ids = good.id, bad.id
-    with Holdfast(tmp_path / "app.db", [Account, TooMuch]) as app:
+    with Backstay(tmp_path / "app.db", [Account, TooMuch]) as app:
         run = app.handle(Account, "a")
         first, second = run.submitted(Account.deposit, ids[0]), run.submitted(Account.withdraw, ids[1])
         with pytest.raises(TimeoutError):
@@ -593,7 +593,7 @@ def test_an_update_is_found_again_after_a_restart(tmp_path: Path) -> None:
 
 @pytest.mark.contract("REC-01")
 async def test_an_update_that_is_sent_again_is_applied_once_and_answers_the_same(tmp_path: Path) -> None:
-    async with AsyncHoldfast(tmp_path / "app.db", [Account]) as app:
+    async with AsyncBackstay(tmp_path / "app.db", [Account]) as app:
         await app.start(Account, "a")
         again = app.options(request_id="r").handle(Account, "a")
         assert [await again.update(Account.deposit, 3) for _ in range(3)] == [3, 3, 3]
@@ -601,7 +601,7 @@ async def test_an_update_that_is_sent_again_is_applied_once_and_answers_the_same
         with pytest.raises(RequestRefused) as refused:
             await again.update(Account.deposit, 4)
         assert refused.value.reason == "request_id_conflict"
-    async with AsyncHoldfast(tmp_path / "app.db", [Account]) as app:
+    async with AsyncBackstay(tmp_path / "app.db", [Account]) as app:
         again = app.options(request_id="r").handle(Account, "a")
         assert await again.update(Account.deposit, 3) == 3
         assert (await again.submit(Account.deposit, 3)).id == first.id
@@ -615,9 +615,9 @@ async def test_with_nobody_who_knows_the_code_an_update_is_rejected_and_without_
     @workflow(type="other")
     def other() -> None: ...
 
-    async with AsyncHoldfast(tmp_path / "app.db", [Account]) as app:
+    async with AsyncBackstay(tmp_path / "app.db", [Account]) as app:
         await app.start(Account, "a")
-    async with AsyncHoldfast(tmp_path / "app.db", [other]) as app:
+    async with AsyncBackstay(tmp_path / "app.db", [other]) as app:
         run = app.handle(None, "a")
         with pytest.raises(RequestRefused) as refused:
             await run.update("deposit", "x")
@@ -625,9 +625,9 @@ async def test_with_nobody_who_knows_the_code_an_update_is_rejected_and_without_
         with pytest.raises(RequestRefused, match="no live worker knows") as refused:
             await run.update("deposit", 3)
         assert refused.value.fields["outcome"] == "rejected_workflow_definition_unavailable"
-    async with AsyncHoldfast(tmp_path / "app.db", [other], queues=("elsewhere",)) as app:
+    async with AsyncBackstay(tmp_path / "app.db", [other], queues=("elsewhere",)) as app:
         submitted = await app.handle(None, "a").submit("deposit", 3)
-    async with AsyncHoldfast(tmp_path / "app.db", [Account]) as app:
+    async with AsyncBackstay(tmp_path / "app.db", [Account]) as app:
         assert await app.handle(Account, "a").submitted(Account.deposit, submitted.id).result() == 3
 
 
@@ -644,9 +644,9 @@ async def test_a_release_without_an_update_that_was_applied_is_refused(tmp_path:
             wait(lambda: self.balance == -1)
             return ""
 
-    async with AsyncHoldfast(tmp_path / "app.db", [Account]) as app:
+    async with AsyncBackstay(tmp_path / "app.db", [Account]) as app:
         run = await app.start(Account, "a")
         await run.update(Account.deposit, 3)
-    async with AsyncHoldfast(tmp_path / "app.db", [Smaller]) as app:
+    async with AsyncBackstay(tmp_path / "app.db", [Smaller]) as app:
         with pytest.raises(RequestRefused, match="which the code no longer has"):
             await app.handle(Smaller, "a").query(Smaller.look)

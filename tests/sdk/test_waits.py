@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from holdfast import (
-    AsyncHoldfast,
+from backstay import (
+    AsyncBackstay,
     NotInWorkflow,
     WorkflowFailed,
     activity,
@@ -24,7 +24,7 @@ from holdfast import (
     wait,
     workflow,
 )
-from holdfast.sdk.workflow import definition_of
+from backstay.sdk.workflow import definition_of
 
 from .kit import StillWorld, blocked, events, eventually, evicting, memory, names, settle
 
@@ -238,12 +238,12 @@ class Watched(Box):
 
 @pytest.mark.contract("COND-02")
 async def test_replay_goes_by_history_and_looks_only_at_what_is_open(tmp_path: Path) -> None:
-    async with AsyncHoldfast(tmp_path / "app.db", [Watched]) as app:
+    async with AsyncBackstay(tmp_path / "app.db", [Watched]) as app:
         run = await app.start(Watched, "w")
         await run.signal(Watched.put, 1)
         await eventually(lambda: _waits(app, "w", 2))
     looked.clear()
-    async with AsyncHoldfast(tmp_path / "app.db", [Watched]) as app:
+    async with AsyncBackstay(tmp_path / "app.db", [Watched]) as app:
         run = app.handle(Watched, "w")
         assert await run.query(Watched.look) == 1
         assert looked == []
@@ -252,7 +252,7 @@ async def test_replay_goes_by_history_and_looks_only_at_what_is_open(tmp_path: P
         assert set(looked) == {2}
 
 
-async def _waits(app: AsyncHoldfast, id: str, count: int) -> bool:
+async def _waits(app: AsyncBackstay, id: str, count: int) -> bool:
     return len(events(await app.history(id), "ConditionWaitOpened")) == count
 
 
@@ -327,24 +327,24 @@ class OtherKey(Box):
 async def test_a_wait_that_is_not_the_recorded_one_blocks_replay_and_the_old_code_goes_on(
     first: Any, second: Any, says: str, tmp_path: Path
 ) -> None:
-    async with AsyncHoldfast(tmp_path / "app.db", [first]) as app:
+    async with AsyncBackstay(tmp_path / "app.db", [first]) as app:
         await app.start(first, "d")
         await eventually(lambda: _waits(app, "d", 1))
-    async with AsyncHoldfast(tmp_path / "app.db", [second]) as app:
+    async with AsyncBackstay(tmp_path / "app.db", [second]) as app:
         await app.handle(None, "d").signal("put", 2)
         found = await blocked(app, "d")
         assert says in found.tasks[0].task.block.message
         with pytest.raises(Exception, match="cannot be replayed with this code"):
             await app.handle(None, "d").query("look")
-    async with AsyncHoldfast(tmp_path / "app.db", [first]) as app:
+    async with AsyncBackstay(tmp_path / "app.db", [first]) as app:
         assert await app.handle(first, "d").result() == 2
 
 
 async def test_a_formatter_changes_no_wait(tmp_path: Path) -> None:
-    async with AsyncHoldfast(tmp_path / "app.db", [First]) as app:
+    async with AsyncBackstay(tmp_path / "app.db", [First]) as app:
         await app.start(First, "d")
         await eventually(lambda: _waits(app, "d", 1))
-    async with AsyncHoldfast(tmp_path / "app.db", [OnlyFormatted]) as app:
+    async with AsyncBackstay(tmp_path / "app.db", [OnlyFormatted]) as app:
         run = app.handle(OnlyFormatted, "d")
         await run.signal(OnlyFormatted.put, 2)
         assert await run.result() == 2
@@ -384,7 +384,7 @@ async def test_a_raising_condition_fails_the_task_not_the_run() -> None:
         assert await run.result() is True
 
 
-async def _block(app: AsyncHoldfast, id: str) -> Any:
+async def _block(app: AsyncBackstay, id: str) -> Any:
     return next((view.task.block for view in (await app.describe(id)).tasks if view.task.block is not None), None)
 
 
@@ -428,7 +428,7 @@ async def test_a_failed_run_says_so_when_code_does_not_take_the_timeout() -> Non
 
 
 def test_two_waits_on_one_line_are_two() -> None:
-    from holdfast.sdk.source import predicate_fingerprint
+    from backstay.sdk.source import predicate_fingerprint
 
     first, second = (lambda: 1, lambda: 2)
     assert predicate_fingerprint(first) != predicate_fingerprint(second)

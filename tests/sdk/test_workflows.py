@@ -17,10 +17,10 @@ import msgspec
 import pydantic
 import pytest
 
-from holdfast import (
-    AsyncHoldfast,
+from backstay import (
+    AsyncBackstay,
+    Backstay,
     DefinitionError,
-    Holdfast,
     NotInWorkflow,
     Types,
     WorkflowFailed,
@@ -31,7 +31,7 @@ from holdfast import (
     spawn,
     workflow,
 )
-from holdfast.sdk.strand import current_fiber
+from backstay.sdk.strand import current_fiber
 
 from .kit import blocked, events, eventually, evicting, memory, names
 
@@ -346,7 +346,7 @@ def trapped(trap: Trap) -> str:
 async def test_code_that_would_end_the_thread_of_the_engine_fails_its_task_and_nothing_else(
     target: Any, given: Any, kind: str
 ) -> None:
-    with Holdfast(":memory:", [target, trapped]) as app:
+    with Backstay(":memory:", [target, trapped]) as app:
         app.start(target, "l", *given)
         found = await eventually(lambda: next((t.task.block for t in app.describe("l").tasks if t.task.block), None))
         assert (found.type, found.reason) == (kind, "workflow_raised_exit")
@@ -369,14 +369,14 @@ async def test_the_same_on_the_thread_that_slow_workflows_have() -> None:
 
 IN_THE_MAIN_THREAD = """
 import asyncio, os
-from holdfast import AsyncHoldfast, workflow
+from backstay import AsyncBackstay, workflow
 
 @workflow(unchecked=True)
 def interrupts() -> None:
     raise KeyboardInterrupt
 
 async def main() -> None:
-    async with AsyncHoldfast(":memory:", [interrupts]) as app:
+    async with AsyncBackstay(":memory:", [interrupts]) as app:
         run = await app.start(interrupts, "l")
         while not any(task.task.block for task in (await run.describe()).tasks):
             await asyncio.sleep(0.002)
@@ -545,12 +545,12 @@ async def test_a_renamed_class_goes_on_under_its_old_key_and_is_recorded_as_it_i
             return f"{n} {info().type}"
 
     path = tmp_path / "shop.db"
-    async with AsyncHoldfast(path, types=Types(workflows={"shop.order": Before})) as app:
+    async with AsyncBackstay(path, types=Types(workflows={"shop.order": Before})) as app:
         await app.start(Before, "running", 5)
         await app.start(Before, "continuing", 1)
         assert await app.reserve(Before, "reserved")
     queues = ("default", "after the rename")
-    async with AsyncHoldfast(path, [deployed], types=Types(workflows={"shop.order": Shop}), queues=queues) as app:
+    async with AsyncBackstay(path, [deployed], types=Types(workflows={"shop.order": Shop}), queues=queues) as app:
         assert await app.handle(Shop, "running").result() == "5 shop.order"
         assert await app.handle(Shop, "continuing").result() == "2 shop.order"
         assert await app.execute(Shop, "reserved", 3) == "3 shop.order"
@@ -647,7 +647,7 @@ async def test_nobody_needs_to_run_while_a_run_waits(tmp_path: Any) -> None:
         return [before, step(2)]
 
     path = tmp_path / "waits.db"
-    async with AsyncHoldfast(path, [waits, step]) as app:
+    async with AsyncBackstay(path, [waits, step]) as app:
         await app.start(waits, "w")
 
         async def sleeping() -> bool:
@@ -657,6 +657,6 @@ async def test_nobody_needs_to_run_while_a_run_waits(tmp_path: Any) -> None:
     with sqlite3.connect(path) as rows:
         assert rows.execute("pragma integrity_check").fetchone() == ("ok",)
     rows.close()
-    async with AsyncHoldfast(path, [waits, step]) as app:
+    async with AsyncBackstay(path, [waits, step]) as app:
         assert await app.handle(waits, "w").result() == [1, 2]
     assert made == [1, 2]

@@ -11,12 +11,12 @@ from typing import Any
 
 import httpx
 
-from holdfast.codec import avro
-from holdfast.codec.values import dumps, loads
-from holdfast.server.app import App
-from holdfast.server.hosting import Serving, config
-from holdfast.server.server import Server
-from holdfast.server.settings import Settings
+from backstay.codec import avro
+from backstay.codec.values import dumps, loads
+from backstay.server.app import App
+from backstay.server.hosting import Serving, config
+from backstay.server.server import Server
+from backstay.server.settings import Settings
 
 from ..sdk.kit import PATIENCE, StillWorld, settle
 

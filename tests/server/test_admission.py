@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.server.settings import Settings, WrongSetting, load
+from backstay.server.settings import Settings, WrongSetting, load
 
 from .kit import ME, Api, parked, serving
 

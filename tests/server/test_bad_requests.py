@@ -206,7 +206,7 @@ async def test_a_payload_above_the_structural_limit_is_refused(size: int) -> Non
 
 async def test_arguments_that_nobody_can_read_are_refused_between_our_own_processes_too() -> None:
     async with serving() as api:
-        own = {"Authorization": f"Bearer {TOKEN}", "X-Holdfast-Protocol": "1"}
+        own = {"Authorization": f"Bearer {TOKEN}", "X-Backstay-Protocol": "1"}
         started = {"workflow_type": "order", "workflow_id": "o-1", "routing": {"queue": "q"}}
         asked = {"start": started, "signal_name": "pay", "arguments": ""}
         answer = await api.http.post("/api/call/signal-with-start", json=asked, headers=own)

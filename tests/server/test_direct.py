@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.protocol import calls
-from holdfast.protocol import exchange as wire
-from holdfast.server import direct
-from holdfast.server.app import App
+from backstay.protocol import calls
+from backstay.protocol import exchange as wire
+from backstay.server import direct
+from backstay.server.app import App
 
 from .kit import TOKEN, Api, serving, until
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.protocol.versions import LONG_POLL, accepts, clamp_long_poll, describe
+from backstay.protocol.versions import LONG_POLL, accepts, clamp_long_poll, describe
 
 from .kit import ME, Api, blob, serving
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from jsonschema import Draft7Validator, Draft202012Validator
 
-from holdfast.protocol import calls
-from holdfast.server.documents import openapi, stream_document
-from holdfast.server.table import ROUTES
+from backstay.protocol import calls
+from backstay.server.documents import openapi, stream_document
+from backstay.server.table import ROUTES
 
 from .kit import ME, TOKEN, serving
 

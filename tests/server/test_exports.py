@@ -16,10 +16,10 @@ import fastavro
 import pytest
 from durable_workflow.history_bundle_verify import verify_bundle
 
-from holdfast import AsyncClient
-from holdfast.codec import avro
-from holdfast.server.server import Server
-from holdfast.server.settings import Settings, WrongSetting
+from backstay import AsyncClient
+from backstay.codec import avro
+from backstay.server.server import Server
+from backstay.server.settings import Settings, WrongSetting
 
 from .kit import TOKEN, Api, blob, detail, serving, sql, tampered
 
@@ -87,7 +87,7 @@ async def test_an_export_is_the_same_wherever_it_is_asked_for() -> None:
         over_http = await export(api)
         async with AsyncClient(url, token=TOKEN) as client:
             assert await client.export("o-1") == over_http
-        command = [sys.executable, "-P", "-m", "holdfast.cli.main", "export", "o-1", "--run", run_id]
+        command = [sys.executable, "-P", "-m", "backstay.cli.main", "export", "o-1", "--run", run_id]
         done = await asyncio.to_thread(
             lambda: subprocess.run(
                 [*command, "--server", url, "--token", TOKEN], capture_output=True, text=True, timeout=60, check=True

@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
-from holdfast.server.documents import openapi
-from holdfast.server.routing import Route
-from holdfast.server.table import ROUTES
+from backstay.server.documents import openapi
+from backstay.server.routing import Route
+from backstay.server.table import ROUTES
 
 from .kit import ME, TOKEN, Api, blob, serving
 
@@ -27,7 +27,7 @@ HEADERS = {
     "Authorization": f"Bearer {TOKEN}",
     "X-Durable-Workflow-Control-Plane-Version": "2",
     "X-Durable-Workflow-Protocol-Version": "1.20",
-    "X-Holdfast-Protocol": "1",
+    "X-Backstay-Protocol": "1",
 }
 
 

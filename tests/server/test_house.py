@@ -99,7 +99,7 @@ async def test_a_reader_who_follows_a_run_is_told_when_something_happens() -> No
         first = (await api.control("GET", path)).json()
         assert len(first["events"]) == 2
         task = await api.poll()
-        from holdfast.protocol.tasks import page_token
+        from backstay.protocol.tasks import page_token
 
         following = asyncio.create_task(api.control("GET", f"{path}&next_page_token={page_token(2)}"))
         await until(lambda: api.server.parked == 1)

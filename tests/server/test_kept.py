@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from holdfast.server.kept import Kept
-from holdfast.store import Entry
+from backstay.server.kept import Kept
+from backstay.store import Entry
 
 
 class Registry:

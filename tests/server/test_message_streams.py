@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from holdfast import AsyncClient, Holdfast, activity, signal, wait, workflow
-from holdfast.codec import avro
-from holdfast.codec.values import dumps, loads
-from holdfast.protocol import commands as tell
+from backstay import AsyncClient, Backstay, activity, signal, wait, workflow
+from backstay.codec import avro
+from backstay.codec.values import dumps, loads
+from backstay.protocol import commands as tell
 
 from .kit import TOKEN, Api, blob, serving, value
 
@@ -167,13 +167,13 @@ class Busy:
 
 
 def test_our_own_code_is_not_disturbed_by_messages(tmp_path: Any) -> None:
-    def message(app: Holdfast, id: str) -> int:
+    def message(app: Backstay, id: str) -> int:
         return app.call(tell.AppendMessage(workflow_id="b-1", stream_name="in", message_id=id)).position
 
-    with Holdfast(tmp_path / "busy.db", [Busy], run_tasks=False) as app:
+    with Backstay(tmp_path / "busy.db", [Busy], run_tasks=False) as app:
         app.start(Busy, "b-1")
         assert message(app, "a") == 1
-    with Holdfast(tmp_path / "busy.db", [Busy, add]) as app:
+    with Backstay(tmp_path / "busy.db", [Busy, add]) as app:
         assert message(app, "b") == 2
         handle = app.handle(Busy, "b-1")
         handle.signal(Busy.tell, 3)

@@ -152,7 +152,7 @@ async def test_the_command_line_tells_what_the_route_tells() -> None:
         await load(api)
         answer = (await api.control("GET", "/system/operator-metrics")).json()
         url = str(api.http.base_url).rstrip("/")
-        dw = [sys.executable, "-P", "-m", "holdfast.cli.main", "system:operator-metrics", "--token", TOKEN]
+        dw = [sys.executable, "-P", "-m", "backstay.cli.main", "system:operator-metrics", "--token", TOKEN]
 
         async def told(*more: str) -> subprocess.CompletedProcess[str]:
             command = [*dw, *more]

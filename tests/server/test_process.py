@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-DW = (sys.executable, "-P", "-m", "holdfast.cli.main", "server")
+DW = (sys.executable, "-P", "-m", "backstay.cli.main", "server")
 PATIENCE = 20
 
 
@@ -53,7 +53,7 @@ def test_a_token_is_made_and_shown_once_and_the_database_is_in_this_directory(tm
     finally:
         code, rest = process.stop()
     assert (code, rest) == (0, "")
-    assert (tmp_path / "holdfast.db").exists()
+    assert (tmp_path / "backstay.db").exists()
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.server.settings import Settings, WrongSetting, load
+from backstay.server.settings import Settings, WrongSetting, load
 
 
 def test_flags_go_before_variables_before_the_file(tmp_path: Path) -> None:

@@ -139,7 +139,7 @@ async def test_what_is_too_large_or_of_another_kind_is_refused() -> None:
         for id in ("o-1", "nobody"):
             answer = await api.control("GET", f"/activities/{id}")
             assert (answer.status_code, answer.json()["reason"]) == (404, "activity_not_found")
-        taken = await api.control("POST", "/workflows", {"workflow_type": "holdfast.activity"})
+        taken = await api.control("POST", "/workflows", {"workflow_type": "backstay.activity"})
         assert (taken.status_code, taken.json()["reason"]) == (422, "invalid_workflow_type")
         bad = await api.control("GET", "/activities?status=cancelled")
         assert (bad.status_code, bad.json()["reason"]) == (422, "validation_failed")

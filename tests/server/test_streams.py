@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.store import RunFilter
+from backstay.store import RunFilter
 
 from .kit import Api, blob, serving, settle, until, value
 

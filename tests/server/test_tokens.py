@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from holdfast.cli.main import dw
+from backstay.cli.main import dw
 
 from .kit import ME, TOKEN, Api, serving
 

@@ -20,7 +20,7 @@ from ..interop.conftest import TOKEN as PROCESS_TOKEN
 from ..interop.conftest import Running
 from .kit import Api, parked, serving, settle
 
-DW = (sys.executable, "-P", "-m", "holdfast.cli.main")
+DW = (sys.executable, "-P", "-m", "backstay.cli.main")
 PATIENCE = 30
 
 
@@ -65,7 +65,7 @@ async def test_a_server_whose_own_wake_is_off_does_not_sweep_while_somebody_else
 async def test_a_wake_marker_is_visible_for_as_long_as_the_setting_says() -> None:
     async with serving(v2_matching_role_queue_wake=False, wake_signal_ttl_seconds=40) as api:
         await api.register()
-        assert (await role(api))["wake_marker"]["owner"] == "holdfast", "whoever becomes the engine looks at everything"
+        assert (await role(api))["wake_marker"]["owner"] == "backstay", "whoever becomes the engine looks at everything"
         await api.control("POST", "/system/repair/pass", {"sweep_owner": "matcher-1"})
         marker = (await role(api))["wake_marker"]
         assert (marker["owner"], marker["visible_until"] > marker["signalled_at"]) == ("matcher-1", True)
@@ -81,7 +81,7 @@ async def test_a_wake_marker_is_visible_for_as_long_as_the_setting_says() -> Non
         for _ in range(3):
             await api.world.advance(5)
             await settle()
-        assert (await role(api))["wake_marker"]["owner"] == "holdfast", "the other one is gone"
+        assert (await role(api))["wake_marker"]["owner"] == "backstay", "the other one is gone"
         assert (await api.poll())["workflow_id"] == "lost", "later, not lost"
 
 
@@ -178,7 +178,7 @@ def test_a_dedicated_process_owns_the_sweeps_and_work_goes_on_without_it(executi
         call(server, "POST", f"/worker/workflow-tasks/{task['task_id']}/complete", done)
         assert call(server, "GET", f"/workflows/{workflow_id}")["status"] == "completed"
 
-    assert marker()["owner"] == "holdfast"
+    assert marker()["owner"] == "backstay"
     call(server, "POST", "/worker/register", {"worker_id": "w", "task_queue": "q", "runtime": "python"})
     matcher = Matcher(server.url)
     try:

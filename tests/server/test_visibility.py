@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.server.problems import Problem
-from holdfast.server.visibility import parse
+from backstay.server.problems import Problem
+from backstay.server.visibility import parse
 
 from .kit import Api, serving
 

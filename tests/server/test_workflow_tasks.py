@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.kernel.task import Resume
+from backstay.kernel.task import Resume
 
 from .kit import ME, Api, blob, serving, settle, value
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.codec import avro
-from holdfast.codec.values import dumps
+from backstay.codec import avro
+from backstay.codec.values import dumps
 
 from .kit import ME, blob, serving, value
 

@@ -12,26 +12,26 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from holdfast.codec.values import loads
-from holdfast.engine.watching import ENDED
-from holdfast.kernel.decision import Decision, WorkflowRow
-from holdfast.kernel.event import HistoryDamaged, Recorded, clock
-from holdfast.kernel.features import pause
-from holdfast.kernel.features.activity import Activities
-from holdfast.kernel.features.child.parcels import StartFromParent
-from holdfast.kernel.features.workflow_task.due import due_id
-from holdfast.kernel.groups import Groups
-from holdfast.kernel.machine import Machine
-from holdfast.kernel.state import Run, Workflow
-from holdfast.kernel.task import Task
-from holdfast.kernel.turn import watch
-from holdfast.kernel.values import SECOND, activity_task_id, kind_at
-from holdfast.protocol.export import bundle, canonical
-from holdfast.sdk.background import run_in_background
-from holdfast.sdk.fiber import Fiber
-from holdfast.sdk.registry import Registry
-from holdfast.sdk.rules import RULES
-from holdfast.store import Loaded
+from backstay.codec.values import loads
+from backstay.engine.watching import ENDED
+from backstay.kernel.decision import Decision, WorkflowRow
+from backstay.kernel.event import HistoryDamaged, Recorded, clock
+from backstay.kernel.features import pause
+from backstay.kernel.features.activity import Activities
+from backstay.kernel.features.child.parcels import StartFromParent
+from backstay.kernel.features.workflow_task.due import due_id
+from backstay.kernel.groups import Groups
+from backstay.kernel.machine import Machine
+from backstay.kernel.state import Run, Workflow
+from backstay.kernel.task import Task
+from backstay.kernel.turn import watch
+from backstay.kernel.values import SECOND, activity_task_id, kind_at
+from backstay.protocol.export import bundle, canonical
+from backstay.sdk.background import run_in_background
+from backstay.sdk.fiber import Fiber
+from backstay.sdk.registry import Registry
+from backstay.sdk.rules import RULES
+from backstay.store import Loaded
 
 from . import exports
 from .clients import Told

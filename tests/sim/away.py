@@ -14,26 +14,26 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from holdfast.engine.workers import COLD
-from holdfast.engine.world import Alarm
-from holdfast.kernel.event import HistoryDamaged, Recorded
-from holdfast.kernel.features.activity import CompleteActivity, FailActivity, HeartbeatActivity
-from holdfast.kernel.features.workflow_task import (
+from backstay.engine.workers import COLD
+from backstay.engine.world import Alarm
+from backstay.kernel.event import HistoryDamaged, Recorded
+from backstay.kernel.features.activity import CompleteActivity, FailActivity, HeartbeatActivity
+from backstay.kernel.features.workflow_task import (
     WAITING_FOR_HISTORY,
     CompleteWorkflowTask,
     FailWorkflowTask,
     WorkflowAssignment,
     shown_to,
 )
-from holdfast.kernel.machine import Machine
-from holdfast.kernel.message import Message, Refused
-from holdfast.kernel.task import Block
-from holdfast.kernel.values import SECOND, attempt_id
-from holdfast.protocol import requests as ask
-from holdfast.sdk.background import run_in_background
-from holdfast.sdk.executor import EmbeddedExecutor
-from holdfast.sdk.registry import Registry
-from holdfast.store import StoreError
+from backstay.kernel.machine import Machine
+from backstay.kernel.message import Message, Refused
+from backstay.kernel.task import Block
+from backstay.kernel.values import SECOND, attempt_id
+from backstay.protocol import requests as ask
+from backstay.sdk.background import run_in_background
+from backstay.sdk.executor import EmbeddedExecutor
+from backstay.sdk.registry import Registry
+from backstay.store import StoreError
 
 from .clients import Lost, Wire
 from .programs import ACTIVITIES, AWAY, BUILDS, HELPERS
@@ -55,8 +55,8 @@ class Host:
     def __init__(self, worker: AwayWorker) -> None:
         self._worker = worker
         self._world = worker.world
-        self._pool = worker.world.pool(1, "holdfast-activity")
-        self._code = worker.world.pool(1, "holdfast-workflow")
+        self._pool = worker.world.pool(1, "backstay-activity")
+        self._code = worker.world.pool(1, "backstay-workflow")
         self.shown: list[Recorded] = []
 
     def held(self, start: Callable[[BaseException | None], None]) -> object:

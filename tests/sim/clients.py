@@ -6,11 +6,11 @@ import asyncio
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from holdfast.kernel.event import HistoryDamaged
-from holdfast.protocol.requests import Request
-from holdfast.sdk.client import AsyncClient
-from holdfast.sdk.errors import RequestRefused, UpdateFailed, WorkflowAlreadyStarted
-from holdfast.store import StoreError
+from backstay.kernel.event import HistoryDamaged
+from backstay.protocol.requests import Request
+from backstay.sdk.client import AsyncClient
+from backstay.sdk.errors import RequestRefused, UpdateFailed, WorkflowAlreadyStarted
+from backstay.store import StoreError
 
 from .disk import RecordedAlready
 from .programs import AWAY, BUILDS, Grammar, Program
@@ -279,7 +279,7 @@ class Client:
                 raise AssertionError(verb)
 
     async def result(self, told: Told) -> None:
-        from holdfast.sdk.errors import WorkflowError
+        from backstay.sdk.errors import WorkflowError
 
         try:
             # Some wait for longer than their request is waited for: what they hear shows at the node.

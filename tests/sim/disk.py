@@ -14,12 +14,12 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.kernel.decision import CommandRecord, Decision, RunRow, WorkflowRow
-from holdfast.kernel.event import Event, HistoryDamaged, Recorded, restore
-from holdfast.kernel.send import pack
-from holdfast.kernel.task import Task
-from holdfast.kernel.values import Micros
-from holdfast.store import (
+from backstay.kernel.decision import CommandRecord, Decision, RunRow, WorkflowRow
+from backstay.kernel.event import Event, HistoryDamaged, Recorded, restore
+from backstay.kernel.send import pack
+from backstay.kernel.task import Task
+from backstay.kernel.values import Micros
+from backstay.store import (
     Applied,
     Entry,
     Loaded,

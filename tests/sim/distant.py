@@ -12,9 +12,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from holdfast.kernel.decision import Decision
-from holdfast.kernel.event import Event
-from holdfast.store import Applied, Entry, Later, Unavailable
+from backstay.kernel.decision import Decision
+from backstay.kernel.event import Event
+from backstay.store import Applied, Entry, Later, Unavailable
 
 from .disk import READS, MemoryStore, Seam
 

@@ -11,10 +11,10 @@ from typing import Any, get_args, get_type_hints
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.codec import avro
-from holdfast.kernel.event import Context, Event, Recorded, encode_context, record
-from holdfast.kernel.values import Micros
-from holdfast.protocol.export import canonical
+from backstay.codec import avro
+from backstay.kernel.event import Context, Event, Recorded, encode_context, record
+from backstay.kernel.values import Micros
+from backstay.protocol.export import canonical
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

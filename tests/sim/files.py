@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import astuple
 
-from holdfast.kernel.decision import Decision, WorkflowRow
-from holdfast.kernel.event import Event, pack_held
-from holdfast.store import Applied, Now
-from holdfast.store.sqlite import SqliteStore
+from backstay.kernel.decision import Decision, WorkflowRow
+from backstay.kernel.event import Event, pack_held
+from backstay.store import Applied, Now
+from backstay.store.sqlite import SqliteStore
 
 from .disk import READS, Seam
 
@@ -30,7 +30,7 @@ class Files:
     def __init__(self, sim: Simulation) -> None:
         self._sim = sim
         place = "/dev/shm" if os.path.isdir("/dev/shm") else None
-        self.directory = tempfile.mkdtemp(prefix="holdfast-sim-", dir=place)
+        self.directory = tempfile.mkdtemp(prefix="backstay-sim-", dir=place)
         self.path = os.path.join(self.directory, "sim.db")
 
     def remove(self) -> None:

@@ -315,9 +315,9 @@ def made(mutant: Mutant, sources: Path) -> str:
 
 def hunt(mutant: Mutant, seeds: list[int]) -> tuple[Mutant, int | None, str]:
     """Which of these seeds catches it first, and by which law."""
-    with tempfile.TemporaryDirectory(prefix="holdfast-mutant-") as place:
-        sources = Path(place) / "src" / "holdfast"
-        shutil.copytree(ROOT / "src" / "holdfast", sources, ignore=shutil.ignore_patterns("__pycache__"))
+    with tempfile.TemporaryDirectory(prefix="backstay-mutant-") as place:
+        sources = Path(place) / "src" / "backstay"
+        shutil.copytree(ROOT / "src" / "backstay", sources, ignore=shutil.ignore_patterns("__pycache__"))
         (sources / mutant.file).write_text(made(mutant, sources))
         environment = {
             **os.environ,

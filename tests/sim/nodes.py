@@ -1,15 +1,15 @@
-"""Nodes: a whole embedded Holdfast each, over the one database. One holds the engine, the others are guests."""
+"""Nodes: a whole embedded Backstay each, over the one database. One holds the engine, the others are guests."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from holdfast.kernel.decision import Decision
-from holdfast.kernel.machine import Machine
-from holdfast.kernel.values import SECOND
-from holdfast.sdk.embedded.app import AsyncHoldfast
-from holdfast.store import Applied, Now, Store, Unavailable
+from backstay.kernel.decision import Decision
+from backstay.kernel.machine import Machine
+from backstay.kernel.values import SECOND
+from backstay.sdk.embedded.app import AsyncBackstay
+from backstay.store import Applied, Now, Store, Unavailable
 
 from .disk import Seam
 from .programs import ACTIVITIES, BUILDS, HELPERS
@@ -100,7 +100,7 @@ class Troubled(Seam):
         return self._node.sim.deaf or self._faults.fires("missed notice")
 
 
-class SimHoldfast(AsyncHoldfast):
+class SimBackstay(AsyncBackstay):
     def __init__(self, store: Callable[[Machine], Store], world: NodeWorld, register: list[Any], cache: int) -> None:
         room = world.random.choice(world.faults.swarm.rooms)
         super().__init__(
@@ -135,7 +135,7 @@ class Node:
         # Real engines differ by chance and by the microsecond; here many begin in the same one.
         self.world.ids._node = generation % 4096  # type: ignore[attr-defined]
         cache = self.world.random.choice([48 << 20, 48 << 20, 20_000, 0])
-        self.app = SimHoldfast(self._connect, self.world, [*BUILDS[build], *ACTIVITIES, *HELPERS], cache)
+        self.app = SimBackstay(self._connect, self.world, [*BUILDS[build], *ACTIVITIES, *HELPERS], cache)
         sim.log(f"{self.name} opens, clock {skew // SECOND:+d} s, cache {cache}")
 
     def _connect(self, machine: Machine) -> Store:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from holdfast import (
+from backstay import (
     ActivityTimedOut,
     Saga,
     Signal,

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.kernel.decision import WorkflowRow
-from holdfast.kernel.task import Task
+from backstay.kernel.decision import WorkflowRow
+from backstay.kernel.task import Task
 
 if TYPE_CHECKING:
     from .simulation import Simulation

@@ -12,11 +12,11 @@ from datetime import UTC, datetime
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from holdfast.kernel.decision import Decision
-from holdfast.kernel.event import Recorded, clock
-from holdfast.kernel.values import SCHEDULES, SECOND, kind_at
-from holdfast.sdk.errors import RequestRefused
-from holdfast.store import StoreError
+from backstay.kernel.decision import Decision
+from backstay.kernel.event import Recorded, clock
+from backstay.kernel.values import SCHEDULES, SECOND, kind_at
+from backstay.sdk.errors import RequestRefused
+from backstay.store import StoreError
 
 from .clients import Client, Lost
 from .programs import Grammar, errand

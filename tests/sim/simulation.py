@@ -15,14 +15,14 @@ from hashlib import sha256
 from random import Random
 from typing import Any
 
-from holdfast.engine import recovery
-from holdfast.kernel.event import HistoryDamaged
-from holdfast.kernel.features.schedule import firing
-from holdfast.kernel.machine import Machine
-from holdfast.kernel.message import Refused
-from holdfast.kernel.values import SECOND
-from holdfast.sdk import executor
-from holdfast.store import Store, StoreError
+from backstay.engine import recovery
+from backstay.kernel.event import HistoryDamaged
+from backstay.kernel.features.schedule import firing
+from backstay.kernel.machine import Machine
+from backstay.kernel.message import Refused
+from backstay.kernel.values import SECOND
+from backstay.sdk import executor
+from backstay.store import Store, StoreError
 
 from . import programs
 from .auditor import Auditor
@@ -465,7 +465,7 @@ class Simulation:
 
 
 class _Listener(logging.Handler):
-    """Holdfast logs an exception only for what it did not foresee."""
+    """Backstay logs an exception only for what it did not foresee."""
 
     def __init__(self, sim: Simulation) -> None:
         super().__init__()
@@ -493,7 +493,7 @@ class _Listener(logging.Handler):
 def _world(sim: Simulation) -> Iterator[None]:
     """What has no place in the world an engine is given, set for the time of one run."""
     listener = _Listener(sim)
-    logger = logging.getLogger("holdfast")
+    logger = logging.getLogger("backstay")
     level, propagate, handlers = logger.level, logger.propagate, logger.handlers
     logger.handlers, logger.propagate = [listener], False
     logger.setLevel(logging.WARNING)

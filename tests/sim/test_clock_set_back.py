@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import AsyncHoldfast, activity, now, sleep, workflow
-from holdfast.kernel.values import SECOND
+from backstay import AsyncBackstay, activity, now, sleep, workflow
+from backstay.kernel.values import SECOND
 from tests.sim.virtual import EPOCH, VirtualLoop, VirtualWorld, run
 
 YEAR = 365 * 86_400
@@ -66,11 +66,11 @@ def test_what_was_waited_for_comes_as_late_as_asked_not_a_year_later(
         loop = asyncio.get_running_loop()
         assert isinstance(loop, VirtualLoop)
         path = tmp_path / "clock.db"
-        async with AsyncHoldfast(path, EVERYTHING, guard="off", world=lambda: VirtualWorld(loop, 1)) as app:
+        async with AsyncBackstay(path, EVERYTHING, guard="off", world=lambda: VirtualWorld(loop, 1)) as app:
             await app.start(definition, "w")  # type: ignore[call-overload]
             await asyncio.sleep(1)
         earlier = EPOCH - back * SECOND
-        async with AsyncHoldfast(path, EVERYTHING, guard="off", world=lambda: VirtualWorld(loop, 2, earlier)) as app:
+        async with AsyncBackstay(path, EVERYTHING, guard="off", world=lambda: VirtualWorld(loop, 2, earlier)) as app:
             began = loop.time()
             found = await app.handle(None, "w").result()
             assert result is None or found == result

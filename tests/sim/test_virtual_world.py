@@ -10,10 +10,10 @@ from typing import Any, cast
 
 import pytest
 
-from holdfast import AsyncHoldfast, activity, attempt, now, rng, side_effect, sleep, spawn, uuid4, workflow
-from holdfast.kernel.decision import Decision
-from holdfast.kernel.machine import Machine
-from holdfast.store import Applied, Now, Store
+from backstay import AsyncBackstay, activity, attempt, now, rng, side_effect, sleep, spawn, uuid4, workflow
+from backstay.kernel.decision import Decision
+from backstay.kernel.machine import Machine
+from backstay.store import Applied, Now, Store
 from tests.sim.disk import Disk, MemoryStore, Seam
 from tests.sim.virtual import VirtualLoop, VirtualWorld, run
 
@@ -56,7 +56,7 @@ Log = list[tuple[str, int, str, int, bytes, bytes]]
 
 
 async def tell(world: Callable[[], VirtualWorld]) -> tuple[list[object], Log]:
-    async with AsyncHoldfast(":memory:", [fragile, slow, months, fan], guard="off", world=world) as app:
+    async with AsyncBackstay(":memory:", [fragile, slow, months, fan], guard="off", world=world) as app:
         handles = [await app.start(months, f"m{i}", i) for i in range(5)] + [await app.start(fan, "f", 6)]
         results: list[object] = [await handle.result() for handle in handles]
         log: Log = []
@@ -101,7 +101,7 @@ class SlowDisk(MemoryStore):
 
 
 def test_an_engine_that_stops_waits_for_its_commit_and_does_not_spin():
-    class Slow(AsyncHoldfast):
+    class Slow(AsyncBackstay):
         def _open_store(self, machine: Machine, offload: Any) -> Now[Store]:
             store = SlowDisk(Disk(), machine.kinds, Seam())
             store.loop = cast(VirtualLoop, asyncio.get_running_loop())

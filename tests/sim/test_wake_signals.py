@@ -7,9 +7,9 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from holdfast import AsyncHoldfast
-from holdfast.kernel.machine import Machine
-from holdfast.store import Now, Store
+from backstay import AsyncBackstay
+from backstay.kernel.machine import Machine
+from backstay.store import Now, Store
 
 from .disk import Disk, MemoryStore, Seam
 from .programs import ACTIVITIES, HELPERS, Grammar, PlainA, Program, ledger
@@ -24,7 +24,7 @@ class Deaf(Seam):
         return True
 
 
-class OnDisk(AsyncHoldfast):
+class OnDisk(AsyncBackstay):
     def __init__(self, disk: Disk, seam: Seam, world: Callable[[], VirtualWorld]) -> None:
         super().__init__("simulated", [PlainA, *ACTIVITIES, *HELPERS], guard="off", world=world)
         self._disk, self._seam = disk, seam

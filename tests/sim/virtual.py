@@ -13,8 +13,8 @@ from contextvars import Context, copy_context
 from heapq import heappop, heappush
 from typing import Any, TypeVar
 
-from holdfast.engine.world import AsyncioWorld, Minted
-from holdfast.kernel.values import SECOND, Micros
+from backstay.engine.world import AsyncioWorld, Minted
+from backstay.kernel.values import SECOND, Micros
 
 T = TypeVar("T")
 EPOCH = 1_800_000_000 * SECOND

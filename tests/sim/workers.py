@@ -9,15 +9,15 @@ import asyncio
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from holdfast.codec.values import dumps, loads
-from holdfast.kernel.event import HistoryDamaged
-from holdfast.kernel.failure import Failure
-from holdfast.kernel.features.activity import ActivityAssignment
-from holdfast.kernel.message import Refused
-from holdfast.kernel.task import Task
-from holdfast.kernel.values import SECOND
-from holdfast.protocol import requests as ask
-from holdfast.store import StoreError
+from backstay.codec.values import dumps, loads
+from backstay.kernel.event import HistoryDamaged
+from backstay.kernel.failure import Failure
+from backstay.kernel.features.activity import ActivityAssignment
+from backstay.kernel.message import Refused
+from backstay.kernel.task import Task
+from backstay.kernel.values import SECOND
+from backstay.protocol import requests as ask
+from backstay.store import StoreError
 
 from .clients import Lost, Wire
 from .programs import FAR, ledger

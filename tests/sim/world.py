@@ -12,8 +12,8 @@ from inspect import CORO_CREATED, getcoroutinestate
 from random import Random
 from typing import Any, TypeVar
 
-from holdfast.engine.world import Alarm, Minted
-from holdfast.kernel.values import SECOND, Micros
+from backstay.engine.world import Alarm, Minted
+from backstay.kernel.values import SECOND, Micros
 
 from .faults import Faults
 from .virtual import EPOCH, VirtualLoop, VirtualWorld
@@ -156,7 +156,7 @@ class SimPool:
 
     def __init__(self, world: NodeWorld, name: str, faults: Faults) -> None:
         self._world = world
-        self._activities = name == "holdfast-activity"
+        self._activities = name == "backstay-activity"
         self._faults = faults
 
     def submit(self, call: Callable[[], T], done: Callable[[T], None]) -> None:

@@ -10,9 +10,9 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from holdfast.store import Store, StoreError
-from holdfast.store.opening import open_store
-from holdfast.store.sqlite import SqliteStore
+from backstay.store import Store, StoreError
+from backstay.store.opening import open_store
+from backstay.store.sqlite import SqliteStore
 
 from ..kernel.given import MACHINE
 from .instances import Instance, apply

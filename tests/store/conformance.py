@@ -17,22 +17,22 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from holdfast.kernel.decision import Decision
-from holdfast.kernel.event import HistoryDamaged
-from holdfast.kernel.features.activity import ScheduleActivity
-from holdfast.kernel.features.cancel import Terminate
-from holdfast.kernel.features.child.parcels import StartFromParent
-from holdfast.kernel.features.close import CompleteWorkflow, FailWorkflow
-from holdfast.kernel.features.continue_as_new import ContinueAsNew
-from holdfast.kernel.features.delivery import Deliver
-from holdfast.kernel.features.reconcile import Reconcile
-from holdfast.kernel.features.search import UpsertSearchAttributes
-from holdfast.kernel.features.start import Reserve
-from holdfast.kernel.features.timer import StartTimer
-from holdfast.kernel.send import unpack
-from holdfast.kernel.task import Block
-from holdfast.kernel.values import SECOND
-from holdfast.store import ALL, Applied, Entry, Loaded, RunFilter, Store, Unavailable
+from backstay.kernel.decision import Decision
+from backstay.kernel.event import HistoryDamaged
+from backstay.kernel.features.activity import ScheduleActivity
+from backstay.kernel.features.cancel import Terminate
+from backstay.kernel.features.child.parcels import StartFromParent
+from backstay.kernel.features.close import CompleteWorkflow, FailWorkflow
+from backstay.kernel.features.continue_as_new import ContinueAsNew
+from backstay.kernel.features.delivery import Deliver
+from backstay.kernel.features.reconcile import Reconcile
+from backstay.kernel.features.search import UpsertSearchAttributes
+from backstay.kernel.features.start import Reserve
+from backstay.kernel.features.timer import StartTimer
+from backstay.kernel.send import unpack
+from backstay.kernel.task import Block
+from backstay.kernel.values import SECOND
+from backstay.store import ALL, Applied, Entry, Loaded, RunFilter, Store, Unavailable
 
 from ..kernel.world import call
 from .children import child, go, hear, kill
@@ -1194,7 +1194,7 @@ def _spoil(decision: Decision, fault: str) -> None:
 
 def _renamed(decision: Decision) -> Any:
     """The second event of a start as a newer version might record it: another type, a right checksum."""
-    from holdfast.kernel.event import NO_CONTEXT, Event, record
+    from backstay.kernel.event import NO_CONTEXT, Event, record
 
     class FromTheFuture(Event, frozen=True, kw_only=True):
         when: int = SECOND

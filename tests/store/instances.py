@@ -12,18 +12,18 @@ from collections.abc import Sequence
 from itertools import count
 from typing import Any
 
-from holdfast.kernel.command import Command
-from holdfast.kernel.decision import Decision
-from holdfast.kernel.features.activity import RetryPolicy, ScheduleActivity
-from holdfast.kernel.features.close import CompleteWorkflow
-from holdfast.kernel.features.continue_as_new import ContinueAsNew
-from holdfast.kernel.features.reconcile import Reconcile
-from holdfast.kernel.features.search import UpsertSearchAttributes
-from holdfast.kernel.features.start import Start
-from holdfast.kernel.features.timer import StartTimer
-from holdfast.kernel.state import Workflow
-from holdfast.kernel.task import Block
-from holdfast.store import Applied, Loaded, RunFilter, Store
+from backstay.kernel.command import Command
+from backstay.kernel.decision import Decision
+from backstay.kernel.features.activity import RetryPolicy, ScheduleActivity
+from backstay.kernel.features.close import CompleteWorkflow
+from backstay.kernel.features.continue_as_new import ContinueAsNew
+from backstay.kernel.features.reconcile import Reconcile
+from backstay.kernel.features.search import UpsertSearchAttributes
+from backstay.kernel.features.start import Start
+from backstay.kernel.features.timer import StartTimer
+from backstay.kernel.state import Workflow
+from backstay.kernel.task import Block
+from backstay.store import Applied, Loaded, RunFilter, Store
 
 from ..kernel.given import T0, Flow, instant
 

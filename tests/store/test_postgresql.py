@@ -15,12 +15,12 @@ from typing import Any
 import asyncpg
 import pytest
 
-from holdfast.kernel.features.activity import ScheduleActivity
-from holdfast.store import ALL, Applied, IncompatibleStore, RunFilter, StoreError, Unavailable
-from holdfast.store.opening import open_store
-from holdfast.store.postgresql import PostgresqlStore, writer
-from holdfast.store.postgresql.connection import OLDEST_SERVER, address, check_server, migrate
-from holdfast.store.sql import Migration, migrations
+from backstay.kernel.features.activity import ScheduleActivity
+from backstay.store import ALL, Applied, IncompatibleStore, RunFilter, StoreError, Unavailable
+from backstay.store.opening import open_store
+from backstay.store.postgresql import PostgresqlStore, writer
+from backstay.store.postgresql.connection import OLDEST_SERVER, address, check_server, migrate
+from backstay.store.sql import Migration, migrations
 
 from ..kernel.given import MACHINE
 from ..postgresql import with_schema
@@ -231,7 +231,7 @@ async def test_a_store_reads_on_after_its_sessions_were_ended(database: Handles)
     (instance,) = instances(1)
     await applied(store, instance)
     await database.ask(
-        "select pg_terminate_backend(pid, 10000) from pg_stat_activity where application_name = 'holdfast'"
+        "select pg_terminate_backend(pid, 10000) from pg_stat_activity where application_name = 'backstay'"
         " and pid = any($1::int[])",
         [connection.get_server_pid() for connection in store._readers._idle],
     )
@@ -390,7 +390,7 @@ async def test_a_search_attribute_with_a_zero_byte_is_kept_and_found(database: H
 
 async def test_a_new_schema_is_made_and_recorded(fresh: Handles) -> None:
     await (await fresh.open()).close()
-    steps = migrations("holdfast.store.postgresql")
+    steps = migrations("backstay.store.postgresql")
     assert await fresh.ask("select number, name, checksum from migration order by number") == [
         (step.number, step.name, step.checksum) for step in steps
     ]
@@ -401,7 +401,7 @@ async def test_a_migration_goes_forward_and_keeps_what_is_there(fresh: Handles) 
     store = await fresh.open()
     (instance,) = instances(1)
     await applied(store, instance)
-    steps = migrations("holdfast.store.postgresql")
+    steps = migrations("backstay.store.postgresql")
     newer = [*steps, Migration(len(steps) + 1, "notes", "create table note (text text);\n")]
     broken = [*newer, Migration(len(steps) + 2, "broken", "create table more (a int);\ncreate table note (b int);\n")]
     async with fresh.session() as session:
@@ -425,13 +425,13 @@ async def test_a_schema_made_by_other_migrations_is_refused(fresh: Handles) -> N
 
 async def test_a_schema_of_another_program_is_refused_untouched(fresh: Handles) -> None:
     await fresh.sql(f"create schema {fresh.place.schema}; create table theirs (a int)")
-    with pytest.raises(IncompatibleStore, match="belongs to another program; name one of Holdfast's own"):
+    with pytest.raises(IncompatibleStore, match="belongs to another program; name one of Backstay's own"):
         await fresh.open()
     assert await fresh.tables() == ["theirs"]
 
 
 async def test_reading_makes_no_schema(fresh: Handles) -> None:
-    with pytest.raises(StoreError, match=f"has no schema {fresh.place.schema} of Holdfast"):
+    with pytest.raises(StoreError, match=f"has no schema {fresh.place.schema} of Backstay"):
         await open_store(fresh.where, MACHINE.kinds, create=False)
     assert await fresh.ask("select 1 from pg_namespace where nspname = $1", fresh.place.schema) == []
 
@@ -469,7 +469,7 @@ async def test_what_cannot_be_opened_says_what_to_do(fresh: Handles, change: tup
 @pytest.fixture
 def guarded(fresh: Handles, runner: asyncio.Runner) -> str:
     """The URL of a user with a password and no rights."""
-    if "HOLDFAST_TEST_POSTGRESQL" in os.environ:
+    if "BACKSTAY_TEST_POSTGRESQL" in os.environ:
         pytest.skip("another server than our own: who may log in there is not for us to say")
 
     async def make() -> None:
@@ -512,15 +512,15 @@ async def test_a_user_who_may_only_read_reads(fresh: Handles, guarded: str) -> N
 
 def test_an_old_server_is_refused() -> None:
     check_server("here", (OLDEST_SERVER, 1))
-    with pytest.raises(StoreError, match=f"is PostgreSQL 13; Holdfast needs {OLDEST_SERVER} or newer"):
+    with pytest.raises(StoreError, match=f"is PostgreSQL 13; Backstay needs {OLDEST_SERVER} or newer"):
         check_server("here", (OLDEST_SERVER - 1, 99))
 
 
 def test_without_its_driver_it_says_what_to_install() -> None:
     program = (
         "import sys; sys.modules['asyncpg'] = None\n"
-        "from holdfast.store.opening import open_store\n"
+        "from backstay.store.opening import open_store\n"
         "open_store('postgresql://here/there', {})"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert "pip install 'holdfast[postgresql]'" in done.stderr
+    assert "pip install 'backstay[postgresql]'" in done.stderr

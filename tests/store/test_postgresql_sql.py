@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from holdfast.store import RunFilter
-from holdfast.store import postgresql as dialect
-from holdfast.store.postgresql.connection import address, prepare, writing
-from holdfast.store.postgresql.listing import select_runs
-from holdfast.store.sql import queries
+from backstay.store import RunFilter
+from backstay.store import postgresql as dialect
+from backstay.store.postgresql.connection import address, prepare, writing
+from backstay.store.postgresql.listing import select_runs
+from backstay.store.sql import queries
 
 from ..postgresql import with_schema
 
-QUERIES = queries("holdfast.store.postgresql", "queries.sql")
+QUERIES = queries("backstay.store.postgresql", "queries.sql")
 
 HOT = {
     "find": "workflow_id",

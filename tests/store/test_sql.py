@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from holdfast.store import RunFilter
-from holdfast.store import sqlite as dialect
-from holdfast.store.sql import migrations, queries
-from holdfast.store.sqlite.connection import migrate
-from holdfast.store.sqlite.listing import select_runs
+from backstay.store import RunFilter
+from backstay.store import sqlite as dialect
+from backstay.store.sql import migrations, queries
+from backstay.store.sqlite.connection import migrate
+from backstay.store.sqlite.listing import select_runs
 
-QUERIES = queries("holdfast.store.sqlite", "queries.sql")
+QUERIES = queries("backstay.store.sqlite", "queries.sql")
 TEMPLATES = {name for name, text in QUERIES.items() if text.endswith("values")}
 
 HOT = {
@@ -46,7 +46,7 @@ HOT = {
 @pytest.fixture
 def connection() -> Iterator[sqlite3.Connection]:
     connection = sqlite3.connect(":memory:", isolation_level=None)
-    migrate(connection, ":memory:", migrations("holdfast.store.sqlite"))
+    migrate(connection, ":memory:", migrations("backstay.store.sqlite"))
     yield connection
     connection.close()
 

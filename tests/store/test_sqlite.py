@@ -16,12 +16,12 @@ from typing import Any
 
 import pytest
 
-from holdfast.kernel.features.activity import ScheduleActivity
-from holdfast.store import ALL, Applied, IncompatibleStore, StoreError, Unavailable
-from holdfast.store.sql import Migration, migrations
-from holdfast.store.sqlite import SqliteStore, connection
-from holdfast.store.sqlite.connection import APPLICATION_ID, migrate
-from holdfast.store.sqlite.writer import Offload
+from backstay.kernel.features.activity import ScheduleActivity
+from backstay.store import ALL, Applied, IncompatibleStore, StoreError, Unavailable
+from backstay.store.sql import Migration, migrations
+from backstay.store.sqlite import SqliteStore, connection
+from backstay.store.sqlite.connection import APPLICATION_ID, migrate
+from backstay.store.sqlite.writer import Offload
 
 from ..kernel.given import MACHINE
 from .children import child, hear
@@ -61,7 +61,7 @@ class Handles:
 
 @pytest.fixture
 def file(tmp_path: Path) -> Iterator[Handles]:
-    handles = Handles(str(tmp_path / "holdfast.db"))
+    handles = Handles(str(tmp_path / "backstay.db"))
     yield handles
     handles.close()
 
@@ -122,7 +122,7 @@ async def test_a_file_of_a_newer_version_is_refused_untouched(file: Handles) -> 
     store.close()
     await file.sql("pragma user_version = 99")
     check = _untouched(file.path)
-    with pytest.raises(IncompatibleStore, match=r"schema 99.*knows up to \d+; upgrade Holdfast"):
+    with pytest.raises(IncompatibleStore, match=r"schema 99.*knows up to \d+; upgrade Backstay"):
         file.opened()
     check()
 
@@ -171,7 +171,7 @@ def test_an_empty_path_is_refused() -> None:
 
 def test_a_missing_directory_is_refused_and_not_made(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="missing does not exist; create it first"):
-        SqliteStore(str(tmp_path / "missing" / "holdfast.db"), MACHINE.kinds)
+        SqliteStore(str(tmp_path / "missing" / "backstay.db"), MACHINE.kinds)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -196,7 +196,7 @@ def open_place() -> Iterator[Path]:
 def test_what_this_user_may_not_write_is_refused(open_place: Path, directory: int, mode: int | None, why: str) -> None:
     place = open_place / "data"
     place.mkdir()
-    path = place / "holdfast.db"
+    path = place / "backstay.db"
     if mode is not None:
         SqliteStore(str(path), MACHINE.kinds).close()
         path.chmod(mode)
@@ -220,7 +220,7 @@ async def test_a_store_keeps_to_its_file_when_the_process_changes_directory(
     here.mkdir()
     there.mkdir()
     monkeypatch.chdir(here)
-    with closing(SqliteStore("holdfast.db", MACHINE.kinds)) as store:
+    with closing(SqliteStore("backstay.db", MACHINE.kinds)) as store:
         instance = _started()
         await applied(store, instance)
         monkeypatch.chdir(there)
@@ -228,7 +228,7 @@ async def test_a_store_keeps_to_its_file_when_the_process_changes_directory(
         assert store.acquire().value
         assert await stored(store, instance) == expected(instance)
     assert list(there.iterdir()) == []
-    assert (here / "holdfast.db-engine").exists()
+    assert (here / "backstay.db-engine").exists()
 
 
 # -- migrations
@@ -236,7 +236,7 @@ async def test_a_store_keeps_to_its_file_when_the_process_changes_directory(
 
 def test_migrations_are_recorded_with_their_checksums(file: Handles) -> None:
     file.opened()
-    steps = migrations("holdfast.store.sqlite")
+    steps = migrations("backstay.store.sqlite")
     assert [number for number, _, _ in steps] == list(range(1, len(steps) + 1))
     assert file.ask("select number, name, checksum from migration order by number") == [
         (number, name, sha256(script.encode()).hexdigest()) for number, name, script in steps
@@ -257,7 +257,7 @@ async def test_a_migration_goes_forward_and_keeps_what_is_there(file: Handles) -
     store = file.opened()
     instance = _started()
     await applied(store, instance)
-    steps = migrations("holdfast.store.sqlite")
+    steps = migrations("backstay.store.sqlite")
     newest = len(steps) + 1
     with closing(sqlite3.connect(file.path, isolation_level=None)) as connection:
         migrate(connection, file.path, [*steps, Migration(newest, "notes", "create table note (text text) strict;\n")])
@@ -272,7 +272,7 @@ async def test_a_migration_goes_forward_and_keeps_what_is_there(file: Handles) -
 def test_a_migration_that_fails_changes_nothing(file: Handles) -> None:
     file.opened().close()
     before = file.ask("select name, sql from sqlite_master")
-    steps = migrations("holdfast.store.sqlite")
+    steps = migrations("backstay.store.sqlite")
     broken = Migration(
         len(steps) + 1, "broken", "create table note (text text) strict;\ncreate table note (again text);\n"
     )
@@ -460,7 +460,7 @@ def test_a_store_that_cannot_open_its_last_connection_leaves_none_open(
         return opened[0]
 
     real = connection.connect
-    monkeypatch.setattr("holdfast.store.sqlite.connect", connect)
+    monkeypatch.setattr("backstay.store.sqlite.connect", connect)
     with pytest.raises(Unavailable, match="too many open files"):
         SqliteStore(str(tmp_path / "app.db"), MACHINE.kinds)
     with pytest.raises(sqlite3.ProgrammingError, match="closed"):

@@ -18,9 +18,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from holdfast.kernel.decision import Decision
-from holdfast.store import Applied, Entry, RunFilter, Store
-from holdfast.store.sqlite import SqliteStore
+from backstay.kernel.decision import Decision
+from backstay.store import Applied, Entry, RunFilter, Store
+from backstay.store.sqlite import SqliteStore
 
 from ..kernel.given import MACHINE, T0, instant
 from ..sim.disk import Disk, MemoryStore, Seam
@@ -179,7 +179,7 @@ async def _until(done: list[Any]) -> None:
 class SqliteMachine(StoreMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.directory = tempfile.mkdtemp(prefix="holdfast-stateful-")
+        self.directory = tempfile.mkdtemp(prefix="backstay-stateful-")
 
     def open_store(self) -> Store:
         return SqliteStore(str(Path(self.directory) / "any.db"), MACHINE.kinds, None)

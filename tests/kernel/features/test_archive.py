@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.kernel.features.archive import Archive, Archived, ArchiveRequested, Earlier, WorkflowArchived
-from holdfast.kernel.features.close import CompleteWorkflow
-from holdfast.kernel.features.continue_as_new import ContinueAsNew
-from holdfast.kernel.features.start import Reserve
+from backstay.kernel.features.archive import Archive, Archived, ArchiveRequested, Earlier, WorkflowArchived
+from backstay.kernel.features.close import CompleteWorkflow
+from backstay.kernel.features.continue_as_new import ContinueAsNew
+from backstay.kernel.features.start import Reserve
 
 from ..given import Flow, given, instant, names, refold, reread, snapshot
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from holdfast.kernel.command import Command
-from holdfast.kernel.features.activity import Activities, ScheduleActivity
-from holdfast.kernel.features.cancel import (
+from backstay.kernel.command import Command
+from backstay.kernel.features.activity import Activities, ScheduleActivity
+from backstay.kernel.features.cancel import (
     Cancel,
     CancelRequested,
     CancelWorkflow,
@@ -19,15 +19,15 @@ from holdfast.kernel.features.cancel import (
     WorkflowTerminated,
     requested,
 )
-from holdfast.kernel.features.close import CompleteWorkflow
-from holdfast.kernel.features.condition import OpenConditionWait
-from holdfast.kernel.features.continue_as_new import ContinueAsNew
-from holdfast.kernel.features.lease import Claim
-from holdfast.kernel.features.start import Reserve
-from holdfast.kernel.features.timer import StartTimer, Timers
-from holdfast.kernel.features.update import UpdateCompleted
-from holdfast.kernel.task import Lease
-from holdfast.kernel.values import SECOND
+from backstay.kernel.features.close import CompleteWorkflow
+from backstay.kernel.features.condition import OpenConditionWait
+from backstay.kernel.features.continue_as_new import ContinueAsNew
+from backstay.kernel.features.lease import Claim
+from backstay.kernel.features.start import Reserve
+from backstay.kernel.features.timer import StartTimer, Timers
+from backstay.kernel.features.update import UpdateCompleted
+from backstay.kernel.task import Lease
+from backstay.kernel.values import SECOND
 
 from ..given import TALKING, Flow, given, instant, names, only, refold, snapshot, vars_of
 

@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 
-from holdfast.kernel.command import Command
-from holdfast.kernel.failure import Failure
-from holdfast.kernel.features.activity import ScheduleActivity
-from holdfast.kernel.features.close import CompleteWorkflow, FailWorkflow, WorkflowCompleted, WorkflowFailed
-from holdfast.kernel.features.deadline import Due
-from holdfast.kernel.features.lease import Claim
-from holdfast.kernel.features.reconcile import Reconcile
-from holdfast.kernel.features.timer import StartTimer
-from holdfast.kernel.features.workflow_task import FailWorkflowTask, HeartbeatWorkflowTask
-from holdfast.kernel.limits import Limits
-from holdfast.kernel.task import Block, Lease
+from backstay.kernel.command import Command
+from backstay.kernel.failure import Failure
+from backstay.kernel.features.activity import ScheduleActivity
+from backstay.kernel.features.close import CompleteWorkflow, FailWorkflow, WorkflowCompleted, WorkflowFailed
+from backstay.kernel.features.deadline import Due
+from backstay.kernel.features.lease import Claim
+from backstay.kernel.features.reconcile import Reconcile
+from backstay.kernel.features.timer import StartTimer
+from backstay.kernel.features.workflow_task import FailWorkflowTask, HeartbeatWorkflowTask
+from backstay.kernel.limits import Limits
+from backstay.kernel.task import Block, Lease
 
 from ..given import T0, WORKER, Flow, given, instant, only, refold, snapshot
 

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from holdfast.kernel.command import Command
-from holdfast.kernel.feature import Plain
-from holdfast.kernel.features.close import CompleteWorkflow
-from holdfast.kernel.features.condition import (
+from backstay.kernel.command import Command
+from backstay.kernel.feature import Plain
+from backstay.kernel.features.close import CompleteWorkflow
+from backstay.kernel.features.condition import (
     Conditions,
     ConditionWaitOpened,
     ConditionWaitSatisfied,
@@ -19,9 +19,9 @@ from holdfast.kernel.features.condition import (
     SatisfyConditionWait,
     TimeOutConditionWait,
 )
-from holdfast.kernel.features.reconcile import Reconcile
-from holdfast.kernel.features.timer import StartTimer, TimerScheduled
-from holdfast.kernel.features.update import CompleteUpdate
+from backstay.kernel.features.reconcile import Reconcile
+from backstay.kernel.features.timer import StartTimer, TimerScheduled
+from backstay.kernel.features.update import CompleteUpdate
 
 from ..given import TALKING, Flow, given, instant, names, only, refold, snapshot, vars_of
 

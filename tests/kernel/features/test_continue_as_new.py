@@ -6,18 +6,18 @@ from typing import Any
 
 import pytest
 
-from holdfast.kernel.features.activity import ScheduleActivity
-from holdfast.kernel.features.close import WorkflowFailed
-from holdfast.kernel.features.continue_as_new import ContinueAsNew, WorkflowContinuedAsNew
-from holdfast.kernel.features.memo import Memo, UpsertMemo
-from holdfast.kernel.features.search import SearchAttributes, UpsertSearchAttributes
-from holdfast.kernel.features.side_effect import RecordSideEffect
-from holdfast.kernel.features.start import Definition, Identity, WorkflowStarted
-from holdfast.kernel.features.timer import StartTimer
-from holdfast.kernel.features.version import RecordVersionMarker, Versions
-from holdfast.kernel.features.workflow_task import HeartbeatWorkflowTask
-from holdfast.kernel.limits import Limits
-from holdfast.kernel.values import Routing
+from backstay.kernel.features.activity import ScheduleActivity
+from backstay.kernel.features.close import WorkflowFailed
+from backstay.kernel.features.continue_as_new import ContinueAsNew, WorkflowContinuedAsNew
+from backstay.kernel.features.memo import Memo, UpsertMemo
+from backstay.kernel.features.search import SearchAttributes, UpsertSearchAttributes
+from backstay.kernel.features.side_effect import RecordSideEffect
+from backstay.kernel.features.start import Definition, Identity, WorkflowStarted
+from backstay.kernel.features.timer import StartTimer
+from backstay.kernel.features.version import RecordVersionMarker, Versions
+from backstay.kernel.features.workflow_task import HeartbeatWorkflowTask
+from backstay.kernel.limits import Limits
+from backstay.kernel.values import Routing
 
 from ..given import Flow, given, instant, names, only, refold, snapshot
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.kernel.event import clock
-from holdfast.kernel.features.activity import RetryPolicy, ScheduleActivity
-from holdfast.kernel.features.close import CompleteWorkflow
-from holdfast.kernel.features.continue_as_new import ContinueAsNew
-from holdfast.kernel.features.deadline import WorkflowTimedOut
-from holdfast.kernel.features.start import Reserve
-from holdfast.kernel.features.timer import StartTimer
+from backstay.kernel.event import clock
+from backstay.kernel.features.activity import RetryPolicy, ScheduleActivity
+from backstay.kernel.features.close import CompleteWorkflow
+from backstay.kernel.features.continue_as_new import ContinueAsNew
+from backstay.kernel.features.deadline import WorkflowTimedOut
+from backstay.kernel.features.start import Reserve
+from backstay.kernel.features.timer import StartTimer
 
 from ..given import Flow, given, instant, names, only, refold, snapshot
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.kernel.failure import Failure
-from holdfast.kernel.features.activity import RetryPolicy, ScheduleActivity
-from holdfast.kernel.features.close import CompleteWorkflow
-from holdfast.kernel.features.failures import FailureHandled, Failures
-from holdfast.kernel.features.side_effect import RecordSideEffect
-from holdfast.kernel.features.timer import StartTimer
+from backstay.kernel.failure import Failure
+from backstay.kernel.features.activity import RetryPolicy, ScheduleActivity
+from backstay.kernel.features.close import CompleteWorkflow
+from backstay.kernel.features.failures import FailureHandled, Failures
+from backstay.kernel.features.side_effect import RecordSideEffect
+from backstay.kernel.features.timer import StartTimer
 
 from ..given import Flow, given, names, only, refold, running, snapshot
 

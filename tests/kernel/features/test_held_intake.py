@@ -6,20 +6,20 @@ from collections.abc import Callable
 
 import pytest
 
-from holdfast.kernel.command import Command
-from holdfast.kernel.decision import Decision
-from holdfast.kernel.features.activity import ScheduleActivity
-from holdfast.kernel.features.cancel import Cancel, Terminate
-from holdfast.kernel.features.close import CompleteWorkflow, FailWorkflow
-from holdfast.kernel.features.continue_as_new import ContinueAsNew
-from holdfast.kernel.features.lease import Release
-from holdfast.kernel.features.reconcile import Reconcile
-from holdfast.kernel.features.signal import Signal, Signals
-from holdfast.kernel.features.signal_with_start import SignalWithStart
-from holdfast.kernel.features.timer import StartTimer
-from holdfast.kernel.features.update import CompleteUpdate, UpdateCompleted, Updates
-from holdfast.kernel.features.workflow_task import WAITING_FOR_HISTORY
-from holdfast.kernel.task import Block
+from backstay.kernel.command import Command
+from backstay.kernel.decision import Decision
+from backstay.kernel.features.activity import ScheduleActivity
+from backstay.kernel.features.cancel import Cancel, Terminate
+from backstay.kernel.features.close import CompleteWorkflow, FailWorkflow
+from backstay.kernel.features.continue_as_new import ContinueAsNew
+from backstay.kernel.features.lease import Release
+from backstay.kernel.features.reconcile import Reconcile
+from backstay.kernel.features.signal import Signal, Signals
+from backstay.kernel.features.signal_with_start import SignalWithStart
+from backstay.kernel.features.timer import StartTimer
+from backstay.kernel.features.update import CompleteUpdate, UpdateCompleted, Updates
+from backstay.kernel.features.workflow_task import WAITING_FOR_HISTORY
+from backstay.kernel.task import Block
 
 from ..given import TALKING, WORKER, Flow, given, names, only, refold, snapshot, started
 

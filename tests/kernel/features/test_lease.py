@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from holdfast.kernel.features.activity import ActivityStarted, RetryPolicy, ScheduleActivity
-from holdfast.kernel.features.lease import Claim, Claimant, Offer, Release, claim_status
-from holdfast.kernel.features.side_effect import RecordSideEffect
-from holdfast.kernel.features.timer import StartTimer
-from holdfast.kernel.features.workflow_task import CompleteWorkflowTask, FailWorkflowTask, HeartbeatWorkflowTask
-from holdfast.kernel.message import Message
-from holdfast.kernel.task import Block, Lease, Task
-from holdfast.kernel.values import LEASE, SECOND, Routing
+from backstay.kernel.features.activity import ActivityStarted, RetryPolicy, ScheduleActivity
+from backstay.kernel.features.lease import Claim, Claimant, Offer, Release, claim_status
+from backstay.kernel.features.side_effect import RecordSideEffect
+from backstay.kernel.features.timer import StartTimer
+from backstay.kernel.features.workflow_task import CompleteWorkflowTask, FailWorkflowTask, HeartbeatWorkflowTask
+from backstay.kernel.message import Message
+from backstay.kernel.task import Block, Lease, Task
+from backstay.kernel.values import LEASE, SECOND, Routing
 
 from ..given import T0, WORKER, Flow, given, instant, names, only, refold, running, snapshot, to
 

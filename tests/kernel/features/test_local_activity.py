@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.kernel.failure import Failure
-from holdfast.kernel.feature import Thrown, Value
-from holdfast.kernel.features.activity import (
+from backstay.kernel.failure import Failure
+from backstay.kernel.feature import Thrown, Value
+from backstay.kernel.features.activity import (
     Activities,
     ActivityFailed,
     ActivityRetryScheduled,
@@ -16,11 +16,11 @@ from holdfast.kernel.features.activity import (
     ActivityTimedOut,
     RetryPolicy,
 )
-from holdfast.kernel.features.close import WorkflowFailed
-from holdfast.kernel.features.failures import Failures
-from holdfast.kernel.features.local_activity import LocalAttempt, RecordLocalActivity
-from holdfast.kernel.features.side_effect import RecordSideEffect
-from holdfast.kernel.limits import Limits
+from backstay.kernel.features.close import WorkflowFailed
+from backstay.kernel.features.failures import Failures
+from backstay.kernel.features.local_activity import LocalAttempt, RecordLocalActivity
+from backstay.kernel.features.side_effect import RecordSideEffect
+from backstay.kernel.limits import Limits
 
 from ..given import T0, WORKER, given, names, only, refold, snapshot
 

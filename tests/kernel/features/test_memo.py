@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.kernel.feature import Plain
-from holdfast.kernel.features.close import WorkflowFailed
-from holdfast.kernel.features.memo import Memo, MemoUpserted, UpsertMemo
-from holdfast.kernel.features.timer import StartTimer
-from holdfast.kernel.limits import Limits
+from backstay.kernel.feature import Plain
+from backstay.kernel.features.close import WorkflowFailed
+from backstay.kernel.features.memo import Memo, MemoUpserted, UpsertMemo
+from backstay.kernel.features.timer import StartTimer
+from backstay.kernel.limits import Limits
 
 from ..given import given, refold, snapshot
 

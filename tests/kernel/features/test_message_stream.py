@@ -9,11 +9,11 @@ from hypothesis import given as given_
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from holdfast.kernel.features.activity import ScheduleActivity
-from holdfast.kernel.features.close import CompleteWorkflow
-from holdfast.kernel.features.condition import OpenConditionWait
-from holdfast.kernel.features.continue_as_new import ContinueAsNew
-from holdfast.kernel.features.message_stream import (
+from backstay.kernel.features.activity import ScheduleActivity
+from backstay.kernel.features.close import CompleteWorkflow
+from backstay.kernel.features.condition import OpenConditionWait
+from backstay.kernel.features.continue_as_new import ContinueAsNew
+from backstay.kernel.features.message_stream import (
     AdvanceMessageCursor,
     AppendMessage,
     Inboxes,
@@ -22,8 +22,8 @@ from holdfast.kernel.features.message_stream import (
     MessageReceived,
     request_id,
 )
-from holdfast.kernel.limits import Limits
-from holdfast.kernel.message import Refused
+from backstay.kernel.limits import Limits
+from backstay.kernel.message import Refused
 
 from ..given import TALKING, Flow, given, names, only, refold, snapshot
 

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from holdfast.kernel.features.activity import ActivityStarted, RetryPolicy, ScheduleActivity
-from holdfast.kernel.features.close import CompleteWorkflow
-from holdfast.kernel.features.deadline import Due
-from holdfast.kernel.features.lease import Claim
-from holdfast.kernel.features.reconcile import Reconcile
-from holdfast.kernel.features.timer import StartTimer
-from holdfast.kernel.features.workflow_task import CompleteWorkflowTask
-from holdfast.kernel.task import Block, Lease, Task
+from backstay.kernel.features.activity import ActivityStarted, RetryPolicy, ScheduleActivity
+from backstay.kernel.features.close import CompleteWorkflow
+from backstay.kernel.features.deadline import Due
+from backstay.kernel.features.lease import Claim
+from backstay.kernel.features.reconcile import Reconcile
+from backstay.kernel.features.timer import StartTimer
+from backstay.kernel.features.workflow_task import CompleteWorkflowTask
+from backstay.kernel.task import Block, Lease, Task
 
 from ..given import WORKER, Flow, given, instant, names, running, snapshot, to
 

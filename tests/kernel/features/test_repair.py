@@ -7,16 +7,16 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from holdfast.kernel.features.activity import ScheduleActivity
-from holdfast.kernel.features.close import CompleteWorkflow
-from holdfast.kernel.features.condition import OpenConditionWait
-from holdfast.kernel.features.continue_as_new import ContinueAsNew
-from holdfast.kernel.features.reconcile import Reconcile
-from holdfast.kernel.features.repair import Repair, RepairRequested
-from holdfast.kernel.features.signal import OpenSignalWait
-from holdfast.kernel.features.start import Reserve
-from holdfast.kernel.features.timer import StartTimer
-from holdfast.kernel.task import Block
+from backstay.kernel.features.activity import ScheduleActivity
+from backstay.kernel.features.close import CompleteWorkflow
+from backstay.kernel.features.condition import OpenConditionWait
+from backstay.kernel.features.continue_as_new import ContinueAsNew
+from backstay.kernel.features.reconcile import Reconcile
+from backstay.kernel.features.repair import Repair, RepairRequested
+from backstay.kernel.features.signal import OpenSignalWait
+from backstay.kernel.features.start import Reserve
+from backstay.kernel.features.timer import StartTimer
+from backstay.kernel.task import Block
 
 from ..given import TALKING, Flow, given, names, only, running, snapshot
 

@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from holdfast.kernel.features.archive import Archive
-from holdfast.kernel.features.cancel import Cancel, Terminate
-from holdfast.kernel.features.close import CompleteWorkflow
-from holdfast.kernel.features.continue_as_new import ContinueAsNew
-from holdfast.kernel.features.pause import Pause, Unpause
-from holdfast.kernel.features.reconcile import Reconcile
-from holdfast.kernel.features.repair import Repair
-from holdfast.kernel.features.signal import Signal
-from holdfast.kernel.features.start import Start
-from holdfast.kernel.features.timer import StartTimer
-from holdfast.kernel.features.update import CompleteUpdate, Update
+from backstay.kernel.features.archive import Archive
+from backstay.kernel.features.cancel import Cancel, Terminate
+from backstay.kernel.features.close import CompleteWorkflow
+from backstay.kernel.features.continue_as_new import ContinueAsNew
+from backstay.kernel.features.pause import Pause, Unpause
+from backstay.kernel.features.reconcile import Reconcile
+from backstay.kernel.features.repair import Repair
+from backstay.kernel.features.signal import Signal
+from backstay.kernel.features.start import Start
+from backstay.kernel.features.timer import StartTimer
+from backstay.kernel.features.update import CompleteUpdate, Update
 
 from ..given import TALKING, Flow, given, started, vars_of
 

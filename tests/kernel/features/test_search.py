@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from holdfast.kernel.feature import Plain
-from holdfast.kernel.features.close import WorkflowFailed
-from holdfast.kernel.features.search import SearchAttributes, SearchAttributesUpserted, UpsertSearchAttributes
-from holdfast.kernel.features.timer import StartTimer
-from holdfast.kernel.limits import Limits
+from backstay.kernel.feature import Plain
+from backstay.kernel.features.close import WorkflowFailed
+from backstay.kernel.features.search import SearchAttributes, SearchAttributesUpserted, UpsertSearchAttributes
+from backstay.kernel.features.timer import StartTimer
+from backstay.kernel.limits import Limits
 
 from ..given import given, refold, snapshot
 

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from holdfast.kernel.command import Command
-from holdfast.kernel.features.activity import ScheduleActivity
-from holdfast.kernel.features.cancel import Cancel
-from holdfast.kernel.features.close import CompleteWorkflow
-from holdfast.kernel.features.condition import OpenConditionWait
-from holdfast.kernel.features.select import CancelSelectionOperation, SelectionResolved
-from holdfast.kernel.features.timer import StartTimer
-from holdfast.kernel.groups import GroupEntry
-from holdfast.kernel.task import Block
+from backstay.kernel.command import Command
+from backstay.kernel.features.activity import ScheduleActivity
+from backstay.kernel.features.cancel import Cancel
+from backstay.kernel.features.close import CompleteWorkflow
+from backstay.kernel.features.condition import OpenConditionWait
+from backstay.kernel.features.select import CancelSelectionOperation, SelectionResolved
+from backstay.kernel.features.timer import StartTimer
+from backstay.kernel.groups import GroupEntry
+from backstay.kernel.task import Block
 
 from ..given import TALKING, Flow, given, names, refold, snapshot
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.kernel.feature import Value
-from holdfast.kernel.features.side_effect import RecordSideEffect, SideEffectRecorded
-from holdfast.kernel.features.timer import StartTimer
+from backstay.kernel.feature import Value
+from backstay.kernel.features.side_effect import RecordSideEffect, SideEffectRecorded
+from backstay.kernel.features.timer import StartTimer
 
 from ..given import given, refold, snapshot
 

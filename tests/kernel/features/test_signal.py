@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.kernel.command import Command
-from holdfast.kernel.features.close import CompleteWorkflow
-from holdfast.kernel.features.continue_as_new import ContinueAsNew
-from holdfast.kernel.features.signal import (
+from backstay.kernel.command import Command
+from backstay.kernel.features.close import CompleteWorkflow
+from backstay.kernel.features.continue_as_new import ContinueAsNew
+from backstay.kernel.features.signal import (
     ApplySignal,
     OpenSignalWait,
     Signal,
@@ -20,11 +20,11 @@ from holdfast.kernel.features.signal import (
     open_waits,
     pending,
 )
-from holdfast.kernel.features.start import Definition, Reserve
-from holdfast.kernel.features.timer import StartTimer
-from holdfast.kernel.features.workflow_task import WAITING_FOR_HISTORY
-from holdfast.kernel.limits import Limits
-from holdfast.kernel.task import Block
+from backstay.kernel.features.start import Definition, Reserve
+from backstay.kernel.features.timer import StartTimer
+from backstay.kernel.features.workflow_task import WAITING_FOR_HISTORY
+from backstay.kernel.limits import Limits
+from backstay.kernel.task import Block
 
 from ..given import TALKING, Flow, given, instant, names, only, parameter, refold, snapshot, vars_of
 

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from holdfast.kernel.features.close import CompleteWorkflow
-from holdfast.kernel.features.signal import ApplySignal, OpenSignalWait, Signal, SignalReceived
-from holdfast.kernel.features.signal_with_start import SignalWithStart
-from holdfast.kernel.features.start import Definition, Reserve
-from holdfast.kernel.features.timer import StartTimer
-from holdfast.kernel.limits import Limits
-from holdfast.kernel.machine import Machine
+from backstay.kernel.features.close import CompleteWorkflow
+from backstay.kernel.features.signal import ApplySignal, OpenSignalWait, Signal, SignalReceived
+from backstay.kernel.features.signal_with_start import SignalWithStart
+from backstay.kernel.features.start import Definition, Reserve
+from backstay.kernel.features.timer import StartTimer
+from backstay.kernel.limits import Limits
+from backstay.kernel.machine import Machine
 
 from ..given import TALKING, Flow, given, names, only, parameter, refold, snapshot, started, to
 

@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from holdfast.kernel.decision import Decision
-from holdfast.kernel.failure import Failure
-from holdfast.kernel.features.activity import RetryPolicy, ScheduleActivity
-from holdfast.kernel.features.cancel import Cancel
-from holdfast.kernel.features.close import WorkflowCompleted, WorkflowFailed
-from holdfast.kernel.features.pause import Pause
-from holdfast.kernel.features.standalone import StartActivity
-from holdfast.kernel.limits import Limits
-from holdfast.kernel.machine import Machine
-from holdfast.kernel.message import Message, Refused
+from backstay.kernel.decision import Decision
+from backstay.kernel.failure import Failure
+from backstay.kernel.features.activity import RetryPolicy, ScheduleActivity
+from backstay.kernel.features.cancel import Cancel
+from backstay.kernel.features.close import WorkflowCompleted, WorkflowFailed
+from backstay.kernel.features.pause import Pause
+from backstay.kernel.features.standalone import StartActivity
+from backstay.kernel.limits import Limits
+from backstay.kernel.machine import Machine
+from backstay.kernel.message import Message, Refused
 
 from ..given import MACHINE, Flow, names, only, refold, snapshot, started
 
@@ -150,7 +150,7 @@ def flow_retry(flow: Flow, message: StartActivity) -> Message:
         ),
         (job(arguments=b"x" * 101), "structural_limit_exceeded"),
         (job(workflow_type="order"), "invalid_workflow_type"),
-        (started(workflow_type="holdfast.activity"), "invalid_workflow_type"),
+        (started(workflow_type="backstay.activity"), "invalid_workflow_type"),
     ],
 )
 def test_what_cannot_be_run_is_not_started(message: Message, reason: str) -> None:

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from holdfast.kernel.features.activity import ScheduleActivity
-from holdfast.kernel.features.close import CompleteWorkflow
-from holdfast.kernel.features.start import Definition, Reserve, StartAccepted, StartRejected, WorkflowStarted
-from holdfast.kernel.limits import Limits
-from holdfast.kernel.machine import Machine
-from holdfast.kernel.task import START
-from holdfast.kernel.values import Routing
+from backstay.kernel.features.activity import ScheduleActivity
+from backstay.kernel.features.close import CompleteWorkflow
+from backstay.kernel.features.start import Definition, Reserve, StartAccepted, StartRejected, WorkflowStarted
+from backstay.kernel.limits import Limits
+from backstay.kernel.machine import Machine
+from backstay.kernel.task import START
+from backstay.kernel.values import Routing
 
 from ..given import T0, Flow, given, instant, names, only, refold, snapshot, started
 

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given as given_
 from hypothesis import strategies as st
 
-from holdfast.kernel.event import Recorded
-from holdfast.kernel.features.delivery import Deliver
-from holdfast.kernel.features.side_effect import SideEffectRecorded
-from holdfast.kernel.features.stream import (
+from backstay.kernel.event import Recorded
+from backstay.kernel.features.delivery import Deliver
+from backstay.kernel.features.side_effect import SideEffectRecorded
+from backstay.kernel.features.stream import (
     SEGMENT,
     AppendItems,
     FinishStream,
@@ -24,10 +24,10 @@ from holdfast.kernel.features.stream import (
     WriteToStream,
     of,
 )
-from holdfast.kernel.limits import Limits
-from holdfast.kernel.machine import Machine
-from holdfast.kernel.message import Refused
-from holdfast.kernel.send import Send, pack, unpack
+from backstay.kernel.limits import Limits
+from backstay.kernel.machine import Machine
+from backstay.kernel.message import Refused
+from backstay.kernel.send import Send, pack, unpack
 
 from ..given import MACHINE, Flow, given, names, refold, snapshot
 

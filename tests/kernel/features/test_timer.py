@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from holdfast.kernel.feature import Plain
-from holdfast.kernel.features.timer import CancelTimer, StartTimer, TimerCancelled, TimerFired, TimerScheduled
+from backstay.kernel.feature import Plain
+from backstay.kernel.features.timer import CancelTimer, StartTimer, TimerCancelled, TimerFired, TimerScheduled
 
 from ..given import T0, Flow, given, instant, names, only, refold, snapshot
 

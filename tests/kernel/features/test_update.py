@@ -7,16 +7,16 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from holdfast.kernel.command import Command
-from holdfast.kernel.failure import Failure
-from holdfast.kernel.features.close import CompleteWorkflow, FailWorkflow
-from holdfast.kernel.features.condition import OpenConditionWait
-from holdfast.kernel.features.continue_as_new import ContinueAsNew
-from holdfast.kernel.features.reconcile import Reconcile
-from holdfast.kernel.features.signal import ApplySignal, OpenSignalWait
-from holdfast.kernel.features.start import Definition, Reserve
-from holdfast.kernel.features.timer import StartTimer
-from holdfast.kernel.features.update import (
+from backstay.kernel.command import Command
+from backstay.kernel.failure import Failure
+from backstay.kernel.features.close import CompleteWorkflow, FailWorkflow
+from backstay.kernel.features.condition import OpenConditionWait
+from backstay.kernel.features.continue_as_new import ContinueAsNew
+from backstay.kernel.features.reconcile import Reconcile
+from backstay.kernel.features.signal import ApplySignal, OpenSignalWait
+from backstay.kernel.features.start import Definition, Reserve
+from backstay.kernel.features.timer import StartTimer
+from backstay.kernel.features.update import (
     CompleteUpdate,
     FailUpdate,
     Update,
@@ -26,10 +26,10 @@ from holdfast.kernel.features.update import (
     UpdateRejected,
     Updates,
 )
-from holdfast.kernel.features.workflow_task import WAITING_FOR_HISTORY, shown_to
-from holdfast.kernel.limits import Limits
-from holdfast.kernel.task import Block
-from holdfast.kernel.values import accepted_behind
+from backstay.kernel.features.workflow_task import WAITING_FOR_HISTORY, shown_to
+from backstay.kernel.limits import Limits
+from backstay.kernel.task import Block
+from backstay.kernel.values import accepted_behind
 
 from ..given import TALKING, Flow, given, names, only, parameter, refold, snapshot, vars_of
 

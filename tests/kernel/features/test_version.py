@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.kernel.feature import Plain
-from holdfast.kernel.features.side_effect import RecordSideEffect
-from holdfast.kernel.features.timer import StartTimer
-from holdfast.kernel.features.version import (
+from backstay.kernel.feature import Plain
+from backstay.kernel.features.side_effect import RecordSideEffect
+from backstay.kernel.features.timer import StartTimer
+from backstay.kernel.features.version import (
     DEFAULT_VERSION,
     RecordVersionMarker,
     VersionMarkerRecorded,

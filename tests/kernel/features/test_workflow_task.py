@@ -7,18 +7,18 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from holdfast.kernel.command import Command
-from holdfast.kernel.features.activity import RetryPolicy, ScheduleActivity
-from holdfast.kernel.features.close import CompleteWorkflow, FailWorkflow, WorkflowFailed
-from holdfast.kernel.features.condition import OpenConditionWait
-from holdfast.kernel.features.continue_as_new import ContinueAsNew
-from holdfast.kernel.features.side_effect import RecordSideEffect
-from holdfast.kernel.features.timer import CancelTimer, StartTimer
-from holdfast.kernel.features.version import RecordVersionMarker
-from holdfast.kernel.features.workflow_task import WAITING_FOR_HISTORY, CompleteWorkflowTask, FailWorkflowTask
-from holdfast.kernel.limits import Limits
-from holdfast.kernel.task import START, Block, Lease, Resume
-from holdfast.kernel.values import SECOND
+from backstay.kernel.command import Command
+from backstay.kernel.features.activity import RetryPolicy, ScheduleActivity
+from backstay.kernel.features.close import CompleteWorkflow, FailWorkflow, WorkflowFailed
+from backstay.kernel.features.condition import OpenConditionWait
+from backstay.kernel.features.continue_as_new import ContinueAsNew
+from backstay.kernel.features.side_effect import RecordSideEffect
+from backstay.kernel.features.timer import CancelTimer, StartTimer
+from backstay.kernel.features.version import RecordVersionMarker
+from backstay.kernel.features.workflow_task import WAITING_FOR_HISTORY, CompleteWorkflowTask, FailWorkflowTask
+from backstay.kernel.limits import Limits
+from backstay.kernel.task import START, Block, Lease, Resume
+from backstay.kernel.values import SECOND
 
 from ..given import WORKER, Flow, given, instant, names, refold, running, snapshot, vars_of
 

@@ -7,24 +7,24 @@ from typing import Any
 
 import pytest
 
-from holdfast.kernel.command import Command
-from holdfast.kernel.features.activity import ScheduleActivity
-from holdfast.kernel.features.archive import Archive
-from holdfast.kernel.features.cancel import Cancel
-from holdfast.kernel.features.child import StartChildWorkflow
-from holdfast.kernel.features.close import CompleteWorkflow, FailWorkflow
-from holdfast.kernel.features.condition import OpenConditionWait, SatisfyConditionWait
-from holdfast.kernel.features.pause import Pause
-from holdfast.kernel.features.signal import ApplySignal, OpenSignalWait, Signal
-from holdfast.kernel.features.start import Definition
-from holdfast.kernel.features.timer import StartTimer
-from holdfast.kernel.features.update import CompleteUpdate, FailUpdate, Update
-from holdfast.kernel.task import Block
-from holdfast.kernel.views.actions import actions, declared
-from holdfast.kernel.views.failures import failures
-from holdfast.kernel.views.liveness import liveness, wait_of
-from holdfast.kernel.views.messages import signals, updates
-from holdfast.kernel.views.waits import waits
+from backstay.kernel.command import Command
+from backstay.kernel.features.activity import ScheduleActivity
+from backstay.kernel.features.archive import Archive
+from backstay.kernel.features.cancel import Cancel
+from backstay.kernel.features.child import StartChildWorkflow
+from backstay.kernel.features.close import CompleteWorkflow, FailWorkflow
+from backstay.kernel.features.condition import OpenConditionWait, SatisfyConditionWait
+from backstay.kernel.features.pause import Pause
+from backstay.kernel.features.signal import ApplySignal, OpenSignalWait, Signal
+from backstay.kernel.features.start import Definition
+from backstay.kernel.features.timer import StartTimer
+from backstay.kernel.features.update import CompleteUpdate, FailUpdate, Update
+from backstay.kernel.task import Block
+from backstay.kernel.views.actions import actions, declared
+from backstay.kernel.views.failures import failures
+from backstay.kernel.views.liveness import liveness, wait_of
+from backstay.kernel.views.messages import signals, updates
+from backstay.kernel.views.waits import waits
 from tests.kernel.given import Flow, given, running
 
 NAME: dict[str, Any] = {"name": "value", "position": 0, "required": True, "type": "string", "allows_null": False}

@@ -28,7 +28,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from holdfast import (
+from backstay import (
     NonDeterminismError,
     NonDeterminismWarning,
     WorkflowFailed,
@@ -59,7 +59,7 @@ CALLS: dict[str, Callable[[], Any]] = {
     "os.remove('no-such-file')": lambda: os.remove("no-such-file"),
     "os.mkdir('/no/such')": lambda: os.mkdir("/no/such"),
     "os.system(b'true')": lambda: os.system("true"),
-    "os.putenv(b'HOLDFAST_X')": lambda: os.putenv("HOLDFAST_X", "1"),
+    "os.putenv(b'BACKSTAY_X')": lambda: os.putenv("BACKSTAY_X", "1"),
     "shutil.rmtree('/no/such')": lambda: shutil.rmtree("/no/such"),
     "tempfile.mkdtemp(": tempfile.mkdtemp,
     "socket.__new__()": lambda: socket.socket(),
@@ -104,7 +104,7 @@ async def test_io_below_a_workflow_is_refused_and_the_message_says_what_to_write
     assert message.startswith(HERE), "the author's own line is named"
     assert call in message
     assert " inside a workflow; " in message
-    advice = {"os.putenv": "pass it", "threading": "holdfast.spawn()", "time.sleep": "holdfast.sleep()"}
+    advice = {"os.putenv": "pass it", "threading": "backstay.spawn()", "time.sleep": "backstay.sleep()"}
     assert next((text for name, text in advice.items() if name in call), "use an activity") in message
 
 

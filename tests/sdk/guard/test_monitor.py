@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from holdfast import NonDeterminismError, NonDeterminismWarning, activity, rng, side_effect, sleep, workflow
-from holdfast.sdk.guard import monitor
+from backstay import NonDeterminismError, NonDeterminismWarning, activity, rng, side_effect, sleep, workflow
+from backstay.sdk.guard import monitor
 
 from ..kit import evicting, memory
 
@@ -66,9 +66,9 @@ def named(name: str) -> str:
 @pytest.mark.parametrize(
     ("call", "advice"),
     [
-        ("datetime.datetime.now", "use holdfast.now()"),
-        ("time.time", "use holdfast.now()"),
-        ("random.choice", "use holdfast.rng()"),
+        ("datetime.datetime.now", "use backstay.now()"),
+        ("time.time", "use backstay.now()"),
+        ("random.choice", "use backstay.rng()"),
     ],
 )
 async def test_an_alias_is_seen_through(call: str, advice: str) -> None:
@@ -149,7 +149,7 @@ def warned() -> str:
 async def test_a_warning_comes_once() -> None:
     async with evicting(warned) as app:
         with pytest.warns(
-            NonDeterminismWarning, match=r"time.time\(\) inside a workflow; use holdfast.now\(\)"
+            NonDeterminismWarning, match=r"time.time\(\) inside a workflow; use backstay.now\(\)"
         ) as seen:
             assert await app.execute(warned, "w") == "done"
     assert len(seen) == 1

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from holdfast import NonDeterminismError, activity, now, side_effect, sleep, workflow
-from holdfast.sdk.guard import shims
+from backstay import NonDeterminismError, activity, now, side_effect, sleep, workflow
+from backstay.sdk.guard import shims
 
 from ..kit import evicting, memory
 
@@ -92,7 +92,7 @@ def forbidden(name: str) -> str:
     return "nothing"
 
 
-@pytest.mark.parametrize(("name", "advice"), [("sleep", "use holdfast.sleep()"), ("thread", "use holdfast.spawn()")])
+@pytest.mark.parametrize(("name", "advice"), [("sleep", "use backstay.sleep()"), ("thread", "use backstay.spawn()")])
 async def test_what_has_no_value_is_refused(name: str, advice: str) -> None:
     async with memory(forbidden, guard="error", shims=True) as app:
         assert advice in await app.execute(forbidden, "w", name)

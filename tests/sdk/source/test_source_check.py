@@ -9,7 +9,7 @@ from types import FunctionType
 import pytest
 from casebook import allowed, classes, forbidden, helpers, orders, primitives
 
-from holdfast.sdk.source import Finding, check
+from backstay.sdk.source import Finding, check
 
 PRIMITIVES = {
     "blocking": [primitives.sleep, primitives.wait, primitives.gather],
@@ -66,7 +66,7 @@ def test_helpers_of_the_same_package_are_followed_through_a_cycle() -> None:
     [finding] = check(orders.order)
     assert (finding.line, finding.rule) in marked(helpers.__file__, 1, 100)
     assert finding.file == helpers.__file__
-    assert finding.message == "datetime.now() inside 'rate', called by workflow 'order'; use holdfast.now()"
+    assert finding.message == "datetime.now() inside 'rate', called by workflow 'order'; use backstay.now()"
 
 
 def test_a_helper_that_is_only_mentioned_is_followed_under_its_decorator() -> None:
@@ -77,8 +77,8 @@ def test_a_finding_reads_like_a_line_of_a_compiler(monkeypatch: pytest.MonkeyPat
     monkeypatch.chdir(Path(forbidden.__file__).parent)
     first, second, *_ = check(forbidden.clocks, name="order")
     line = extent(forbidden.clocks)[1]
-    assert str(first) == f"forbidden.py:{line + 1}: time.time() inside workflow 'order'; use holdfast.now()"
-    assert str(second) == f"forbidden.py:{line + 2}: t() (time.time) inside workflow 'order'; use holdfast.now()"
+    assert str(first) == f"forbidden.py:{line + 1}: time.time() inside workflow 'order'; use backstay.now()"
+    assert str(second) == f"forbidden.py:{line + 2}: t() (time.time) inside workflow 'order'; use backstay.now()"
 
 
 def test_a_file_outside_the_working_directory_is_named_in_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,7 +106,7 @@ def test_a_script_follows_its_own_file_only(tmp_path: Path) -> None:
     (tmp_path / "other.py").write_text("import time\ndef far(): time.sleep(1)\n")
     script = tmp_path / "script.py"
     script.write_text(
-        "import time\nfrom other import far\nfrom holdfast.sdk.source import check\n"
+        "import time\nfrom other import far\nfrom backstay.sdk.source import check\n"
         "def near(): time.sleep(1)\n"
         "def order(): return near(), far()\n"
         "print([f.line for f in check(order)])\n"
@@ -118,7 +118,7 @@ def test_a_script_follows_its_own_file_only(tmp_path: Path) -> None:
 def test_the_parser_is_loaded_by_the_first_use_and_not_by_the_import() -> None:
     program = (
         "import sys, msgspec; before = set(sys.modules)\n"
-        "import holdfast.sdk.source\n"
+        "import backstay.sdk.source\n"
         "print({'ast', 'inspect', 'linecache', 'tokenize'} & (set(sys.modules) - before))"
     )
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

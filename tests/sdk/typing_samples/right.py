@@ -10,11 +10,11 @@ from random import Random
 from typing import assert_type
 from uuid import UUID
 
-import holdfast
-from holdfast import (
-    AsyncHoldfast,
+import backstay
+from backstay import (
+    AsyncBackstay,
+    Backstay,
     Client,
-    Holdfast,
     Saga,
     Signal,
     Step,
@@ -198,7 +198,7 @@ async def listener() -> str:
     return await aio.wait(approved)
 
 
-def talk(app: Holdfast) -> None:
+def talk(app: Backstay) -> None:
     run = app.start(Approval, "a", Order("o"))
     run.signal(Approval.approve, "ann", twice=True)
     run.signal(Approval.unapprove)
@@ -219,7 +219,7 @@ def talk(app: Holdfast) -> None:
     app.signal_with_start(Approval, "a", [Order("o")], Approval.approve, "ann")
 
 
-def outside(app: Holdfast, client: Client) -> None:
+def outside(app: Backstay, client: Client) -> None:
     assert_type(app.start(order, "o", "id", ["a"]).result(), str)
     assert_type(app.execute(later, None, 3), Order)
     assert_type(app.start(Shop, "s", 3, rush=True).result("5s"), Order)
@@ -235,7 +235,7 @@ def outside(app: Holdfast, client: Client) -> None:
 
 
 async def outside_later() -> None:
-    async with AsyncHoldfast("app.db", [order, Shop, Warehouse()], guard="error", queues=["a"]) as app:
+    async with AsyncBackstay("app.db", [order, Shop, Warehouse()], guard="error", queues=["a"]) as app:
         assert_type(await (await app.start(order, "o", "id")).result(), str)
         assert_type(await app.execute(later, "l", 3), Order)
         assert_type(await app.execute(Shop, "s", 3), Order)
@@ -248,7 +248,7 @@ async def outside_later() -> None:
 
 
 assert_type(charge("o", 1), Order)
-assert_type(holdfast.side_effect(lambda: 1), int)
+assert_type(backstay.side_effect(lambda: 1), int)
 
 
 def half(n: int) -> float:

@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from holdfast import (
-    Holdfast,
+from backstay import (
+    Backstay,
     Saga,
     Signal,
     activity,
@@ -114,7 +114,7 @@ async def listener() -> None:
     await wait(approved)  # wrong
 
 
-def talk(app: Holdfast) -> None:
+def talk(app: Backstay) -> None:
     run = app.start(Approval, "a")
     run.signal(Approval.approve)  # wrong
     run.signal(Approval.approve, 3)  # wrong
@@ -137,7 +137,7 @@ def odd() -> None: ...
 def odder() -> None: ...
 
 
-def outside(app: Holdfast) -> None:
+def outside(app: Backstay) -> None:
     app.start(order, "o")  # wrong
     app.schedules.create(order, "n")  # wrong
     app.schedules.create(order, "n", 3)  # wrong

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from holdfast.kernel.failure import Failure
-from holdfast.kernel.feature import Thrown, Value
-from holdfast.kernel.features.activity import (
+from backstay.kernel.failure import Failure
+from backstay.kernel.feature import Thrown, Value
+from backstay.kernel.features.activity import (
     ActivityCancelled,
     ActivityCompleted,
     ActivityFailed,
@@ -19,10 +19,10 @@ from holdfast.kernel.features.activity import (
     ScheduleActivity,
     status,
 )
-from holdfast.kernel.features.lease import Release
-from holdfast.kernel.features.timer import StartTimer
-from holdfast.kernel.limits import Limits
-from holdfast.kernel.values import LEASE
+from backstay.kernel.features.lease import Release
+from backstay.kernel.features.timer import StartTimer
+from backstay.kernel.limits import Limits
+from backstay.kernel.values import LEASE
 
 from ...given import T0, WORKER, given, instant, names, only, refold, running, snapshot
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.kernel.features.activity import ActivityHeartbeatRecorded, Progress, RetryPolicy
+from backstay.kernel.features.activity import ActivityHeartbeatRecorded, Progress, RetryPolicy
 
 from ...given import WORKER, instant, names, only, refold, running, snapshot
 

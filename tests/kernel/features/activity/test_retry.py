@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.kernel.failure import Failure
-from holdfast.kernel.features.activity import ActivityFailed, ActivityRetryScheduled, RetryPolicy, ScheduleActivity
-from holdfast.kernel.features.timer import StartTimer
-from holdfast.kernel.values import SECOND
+from backstay.kernel.failure import Failure
+from backstay.kernel.features.activity import ActivityFailed, ActivityRetryScheduled, RetryPolicy, ScheduleActivity
+from backstay.kernel.features.timer import StartTimer
+from backstay.kernel.values import SECOND
 
 from ...given import given, instant, names, only, refold, running, snapshot
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.kernel.features.activity import ActivityScheduled, CancelActivity, RetryPolicy, ScheduleActivity
-from holdfast.kernel.values import Routing
+from backstay.kernel.features.activity import ActivityScheduled, CancelActivity, RetryPolicy, ScheduleActivity
+from backstay.kernel.values import Routing
 
 from ...given import WORKER, given, instant, names, only, refold, running, snapshot
 

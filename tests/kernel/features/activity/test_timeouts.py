@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.kernel.feature import Thrown
-from holdfast.kernel.features.activity import ActivityRetryScheduled, ActivityTimedOut, RetryPolicy, ScheduleActivity
+from backstay.kernel.feature import Thrown
+from backstay.kernel.features.activity import ActivityRetryScheduled, ActivityTimedOut, RetryPolicy, ScheduleActivity
 
 from ...given import Flow, given, instant, names, only, refold, running, snapshot
 

@@ -8,25 +8,25 @@ from typing import Any
 
 import pytest
 
-from holdfast.kernel.command import Command
-from holdfast.kernel.features.activity import ScheduleActivity
-from holdfast.kernel.features.archive import Archive
-from holdfast.kernel.features.cancel import Cancel, CancelRequested, CancelWorkflow, Terminate
-from holdfast.kernel.features.child import (
+from backstay.kernel.command import Command
+from backstay.kernel.features.activity import ScheduleActivity
+from backstay.kernel.features.archive import Archive
+from backstay.kernel.features.cancel import Cancel, CancelRequested, CancelWorkflow, Terminate
+from backstay.kernel.features.child import (
     CancelChild,
     CarriedChildClosed,
     ParentClosePolicyApplied,
     ParentClosePolicyFailed,
 )
-from holdfast.kernel.features.child.parcels import ChildReport, PolicyAnswer, StartFromParent, StopFromParent
-from holdfast.kernel.features.close import CompleteWorkflow, FailWorkflow
-from holdfast.kernel.features.continue_as_new import ContinueAsNew
-from holdfast.kernel.features.delivery import Returned
-from holdfast.kernel.features.reconcile import Reconcile
-from holdfast.kernel.features.start import Definition, Identity
-from holdfast.kernel.features.timer import StartTimer
-from holdfast.kernel.message import Refused
-from holdfast.kernel.send import Send
+from backstay.kernel.features.child.parcels import ChildReport, PolicyAnswer, StartFromParent, StopFromParent
+from backstay.kernel.features.close import CompleteWorkflow, FailWorkflow
+from backstay.kernel.features.continue_as_new import ContinueAsNew
+from backstay.kernel.features.delivery import Returned
+from backstay.kernel.features.reconcile import Reconcile
+from backstay.kernel.features.start import Definition, Identity
+from backstay.kernel.features.timer import StartTimer
+from backstay.kernel.message import Refused
+from backstay.kernel.send import Send
 
 from ...given import names, only, refold, snapshot, started
 from ...world import Member, World, call, calling, group

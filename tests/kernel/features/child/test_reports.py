@@ -7,16 +7,16 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from holdfast.kernel.failure import Failure
-from holdfast.kernel.features.archive import Archive
-from holdfast.kernel.features.cancel import Cancel, Terminate
-from holdfast.kernel.features.child import Children, ChildRunCompleted, ChildRunFailed, ChildRunStarted
-from holdfast.kernel.features.child.parcels import ChildReport
-from holdfast.kernel.features.close import CompleteWorkflow, FailWorkflow
-from holdfast.kernel.features.continue_as_new import ContinueAsNew
-from holdfast.kernel.features.failures import FailureHandled
-from holdfast.kernel.features.timer import StartTimer
-from holdfast.kernel.send import Send
+from backstay.kernel.failure import Failure
+from backstay.kernel.features.archive import Archive
+from backstay.kernel.features.cancel import Cancel, Terminate
+from backstay.kernel.features.child import Children, ChildRunCompleted, ChildRunFailed, ChildRunStarted
+from backstay.kernel.features.child.parcels import ChildReport
+from backstay.kernel.features.close import CompleteWorkflow, FailWorkflow
+from backstay.kernel.features.continue_as_new import ContinueAsNew
+from backstay.kernel.features.failures import FailureHandled
+from backstay.kernel.features.timer import StartTimer
+from backstay.kernel.send import Send
 
 from ...given import instant, names, only, refold, snapshot
 from ...world import Member, World, call, calling

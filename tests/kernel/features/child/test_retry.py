@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from holdfast.kernel.features.activity import ScheduleActivity
-from holdfast.kernel.features.cancel import Cancel
-from holdfast.kernel.features.child import ChildRunFailed, ChildRunStarted
-from holdfast.kernel.features.child.parcels import ChildReport
-from holdfast.kernel.features.close import CompleteWorkflow, FailWorkflow
-from holdfast.kernel.features.continue_as_new import ContinueAsNew
-from holdfast.kernel.features.reconcile import Reconcile
-from holdfast.kernel.features.start import WorkflowStarted
-from holdfast.kernel.features.update import UpdateCompleted
-from holdfast.kernel.retry import RetryPolicy
+from backstay.kernel.features.activity import ScheduleActivity
+from backstay.kernel.features.cancel import Cancel
+from backstay.kernel.features.child import ChildRunFailed, ChildRunStarted
+from backstay.kernel.features.child.parcels import ChildReport
+from backstay.kernel.features.close import CompleteWorkflow, FailWorkflow
+from backstay.kernel.features.continue_as_new import ContinueAsNew
+from backstay.kernel.features.reconcile import Reconcile
+from backstay.kernel.features.start import WorkflowStarted
+from backstay.kernel.features.update import UpdateCompleted
+from backstay.kernel.retry import RetryPolicy
 
 from ...given import TALKING, instant, names, only, refold, snapshot
 from ...world import call, calling

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from holdfast.kernel.features.child import CancelChild, SignalChild, SignalChildFromUpdate
-from holdfast.kernel.features.child.parcels import SignalFromParent, StartFromParent, StopFromParent
-from holdfast.kernel.features.close import CompleteWorkflow
-from holdfast.kernel.features.continue_as_new import ContinueAsNew
-from holdfast.kernel.features.start import Definition
-from holdfast.kernel.features.timer import StartTimer
-from holdfast.kernel.features.update import CompleteUpdate
-from holdfast.kernel.values import child_call_id
+from backstay.kernel.features.child import CancelChild, SignalChild, SignalChildFromUpdate
+from backstay.kernel.features.child.parcels import SignalFromParent, StartFromParent, StopFromParent
+from backstay.kernel.features.close import CompleteWorkflow
+from backstay.kernel.features.continue_as_new import ContinueAsNew
+from backstay.kernel.features.start import Definition
+from backstay.kernel.features.timer import StartTimer
+from backstay.kernel.features.update import CompleteUpdate
+from backstay.kernel.values import child_call_id
 
 from ...given import TALKING, names, refold, snapshot
 from ...world import Member, World, call, calling, group

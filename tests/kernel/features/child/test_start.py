@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from holdfast.kernel.features.child import Children, ChildRunFailed, ChildRunStarted, ChildWorkflowScheduled
-from holdfast.kernel.features.child.parcels import ChildReport, StartFromParent
-from holdfast.kernel.features.close import CompleteWorkflow, WorkflowFailed
-from holdfast.kernel.features.memo import UpsertMemo
-from holdfast.kernel.features.reconcile import Reconcile
-from holdfast.kernel.features.start import Definition, Identity, StartAccepted, WorkflowStarted
-from holdfast.kernel.limits import Limits
-from holdfast.kernel.machine import Machine
-from holdfast.kernel.retry import RetryPolicy
-from holdfast.kernel.values import Routing
+from backstay.kernel.features.child import Children, ChildRunFailed, ChildRunStarted, ChildWorkflowScheduled
+from backstay.kernel.features.child.parcels import ChildReport, StartFromParent
+from backstay.kernel.features.close import CompleteWorkflow, WorkflowFailed
+from backstay.kernel.features.memo import UpsertMemo
+from backstay.kernel.features.reconcile import Reconcile
+from backstay.kernel.features.start import Definition, Identity, StartAccepted, WorkflowStarted
+from backstay.kernel.limits import Limits
+from backstay.kernel.machine import Machine
+from backstay.kernel.retry import RetryPolicy
+from backstay.kernel.values import Routing
 
 from ...given import instant, names, only, refold, snapshot, started
 from ...world import World, call, calling, start_of

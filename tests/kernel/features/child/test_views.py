@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.kernel.features.child.parcels import ChildReport
-from holdfast.kernel.features.close import CompleteWorkflow, FailWorkflow
-from holdfast.kernel.features.continue_as_new import ContinueAsNew
-from holdfast.kernel.features.reconcile import Reconcile
-from holdfast.kernel.features.repair import Repair
-from holdfast.kernel.features.timer import StartTimer
-from holdfast.kernel.message import Message
-from holdfast.kernel.values import child_call_id
-from holdfast.kernel.views.failures import failures
-from holdfast.kernel.views.liveness import liveness, wait_of
-from holdfast.kernel.views.waits import waits
+from backstay.kernel.features.child.parcels import ChildReport
+from backstay.kernel.features.close import CompleteWorkflow, FailWorkflow
+from backstay.kernel.features.continue_as_new import ContinueAsNew
+from backstay.kernel.features.reconcile import Reconcile
+from backstay.kernel.features.repair import Repair
+from backstay.kernel.features.timer import StartTimer
+from backstay.kernel.message import Message
+from backstay.kernel.values import child_call_id
+from backstay.kernel.views.failures import failures
+from backstay.kernel.views.liveness import liveness, wait_of
+from backstay.kernel.views.waits import waits
 
 from ...given import MACHINE
 from ...world import call, calling, group

@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from holdfast.kernel.decision import Decision
-from holdfast.kernel.features.close import CompleteWorkflow, FailWorkflow
-from holdfast.kernel.features.schedule import (
+from backstay.kernel.decision import Decision
+from backstay.kernel.features.close import CompleteWorkflow, FailWorkflow
+from backstay.kernel.features.schedule import (
     Action,
     CreateSchedule,
     Interval,
@@ -17,8 +17,8 @@ from holdfast.kernel.features.schedule import (
     TriggerSchedule,
     of,
 )
-from holdfast.kernel.features.schedule.records import Started
-from holdfast.kernel.values import SCHEDULES, SECOND, Micros
+from backstay.kernel.features.schedule.records import Started
+from backstay.kernel.values import SCHEDULES, SECOND, Micros
 
 from ...given import MACHINE, T0, Flow
 from ...world import Member, World

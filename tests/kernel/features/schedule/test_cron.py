@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.kernel.features.schedule.cron import Cron, CronError, parse, zone_of
-from holdfast.kernel.values import SECOND, Micros
+from backstay.kernel.features.schedule.cron import Cron, CronError, parse, zone_of
+from backstay.kernel.values import SECOND, Micros
 
 from .scheduling import utc
 

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from holdfast.kernel.features.child.parcels import ChildReport, StopFromParent
-from holdfast.kernel.features.close import CompleteWorkflow
-from holdfast.kernel.features.continue_as_new import ContinueAsNew
-from holdfast.kernel.features.reconcile import Reconcile
-from holdfast.kernel.features.schedule import (
+from backstay.kernel.features.child.parcels import ChildReport, StopFromParent
+from backstay.kernel.features.close import CompleteWorkflow
+from backstay.kernel.features.continue_as_new import ContinueAsNew
+from backstay.kernel.features.reconcile import Reconcile
+from backstay.kernel.features.schedule import (
     Action,
     BackfillSchedule,
     CreateSchedule,
@@ -25,11 +25,11 @@ from holdfast.kernel.features.schedule import (
     TriggerSchedule,
     UpdateSchedule,
 )
-from holdfast.kernel.features.schedule.action import StartFromSchedule
-from holdfast.kernel.features.schedule.firing import ROLL_OVER
-from holdfast.kernel.features.schedule.spec import fires, missed, occurrences
-from holdfast.kernel.features.start import Definition
-from holdfast.kernel.values import SECOND, Routing
+from backstay.kernel.features.schedule.action import StartFromSchedule
+from backstay.kernel.features.schedule.firing import ROLL_OVER
+from backstay.kernel.features.schedule.spec import fires, missed, occurrences
+from backstay.kernel.features.start import Definition
+from backstay.kernel.values import SECOND, Routing
 
 from ...given import T0, instant, names, only, refold, snapshot
 from .scheduling import PLACE, Scheduling, plan, scheduling

@@ -105,12 +105,12 @@ def imports_of_its_own():
     import time as clock
     from datetime import datetime
 
-    import holdfast_has_no_such.thing
+    import backstay_has_no_such.thing
 
     requests.get("x")  #: io
     clock.time()  #: clock
     datetime.now()  #: clock
-    holdfast_has_no_such.thing()
+    backstay_has_no_such.thing()
 
 
 def environment():

@@ -10,14 +10,14 @@ class Primitive:
 
 
 class Activity(Primitive):
-    __holdfast_activity__ = True
+    __backstay_activity__ = True
 
     def __init__(self, function: Any) -> None:
         self.__wrapped__ = function
 
 
 class AsyncActivity(Activity):
-    __holdfast_awaited__ = True
+    __backstay_awaited__ = True
 
     def options(self, **options: Any) -> "AsyncActivity":
         return self
@@ -42,7 +42,7 @@ def async_activity(function: Any) -> AsyncActivity:
 
 
 def marked(function: Any) -> Any:
-    function.__holdfast_activity__ = True
+    function.__backstay_activity__ = True
     return function
 
 

@@ -1,0 +1,127 @@
+"""`dw describe`: where a workflow stands, what it waits for, and why it does not move if it does not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from backstay.cli import options
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from backstay.cli.timeline import Timeline
+    from backstay.kernel.task import Block
+    from backstay.protocol.requests import Description, TaskView
+
+
+@click.command(name="describe")
+@click.argument("id")
+@options.place
+@options.namespace
+def command(id: str, path: options.Place, namespace: str) -> None:
+    """Show the state of workflow ID: status, what it waits for, its tasks, its last failure.
+
+    For a run whose code no longer fits its history, the difference is shown side by side.
+
+    \b
+    Examples:
+      dw describe order-1
+      dw describe order-1 --db shop.db
+    """
+    from backstay.cli.reading import reader_of
+    from backstay.cli.screen import console
+    from backstay.cli.timeline import Timeline
+    from backstay.protocol.requests import DescribeWorkflow, GetHistory
+
+    timeline = Timeline()
+    with reader_of(path, namespace) as reader:
+        described = reader.ask(DescribeWorkflow(workflow_id=id, namespace=namespace))
+        for entry in reader.ask(GetHistory(workflow_id=id, namespace=namespace)):
+            timeline.tell(entry)
+    out = console()
+    out.print(f"{described.workflow_id}  {described.workflow_type}  {described.status}", style="bold", markup=False)
+    for name, text in _facts(described, timeline):
+        out.print(f"  {name:<13} {text}", markup=False)
+    for view in described.tasks:
+        _show_task(out, view)
+    for view in described.tasks:
+        if view.task.block is not None:
+            _show_block(out, described.workflow_id, view.task.block)
+
+
+def _facts(described: Description, timeline: Timeline) -> list[tuple[str, str]]:
+    from backstay.cli import words
+
+    now = words.now()
+    facts: list[tuple[str, str]] = []
+    run = described.run
+    if run is None:
+        return [("reserved", "no run has been started yet")]
+    facts.append(("run", f"{run.run_id} (number {run.number}, {run.length} events)"))
+    facts.append(("started", f"{words.moment(run.started_at)} ({words.ago(run.started_at, now)})"))
+    if described.parent_workflow_id is not None:
+        facts.append(("child of", described.parent_workflow_id))
+    if described.schedule_id is not None:
+        facts.append(("started by", f"schedule {described.schedule_id}"))
+    if run.closed_at is not None:
+        took = words.span(run.closed_at - run.started_at)
+        facts.append(("closed", f"{words.moment(run.closed_at)}, {run.closed_reason} after {took}"))
+    else:
+        facts.append(("liveness", described.liveness_state.replace("_", " ")))
+        facts += [("waits for", f"step {step.number}: {step.waits(now)}") for step in timeline.open.values()]
+        if not timeline.open:
+            facts.append(("waits for", "its next workflow task"))
+        if described.next_wake is not None:
+            facts.append(("next wake", f"{words.moment(described.next_wake)} ({words.ago(described.next_wake, now)})"))
+    for name, at in (("run deadline", described.run_deadline_at), ("deadline", described.execution_deadline_at)):
+        if at is not None:
+            facts.append((name, f"{words.moment(at)} ({words.ago(at, now)})"))
+    if run.queue != "default":
+        facts.append(("queue", run.queue))
+    if run.business_key is not None:
+        facts.append(("business key", run.business_key))
+    for name, pairs in (("labels", run.labels), ("search", run.search_attributes)):
+        if pairs:
+            facts.append((name, words.shortened(", ".join(f"{key}={value}" for key, value in pairs.items()))))
+    for key, blob in described.memo.items():
+        facts.append(("memo", f"{key} = {words.value(blob)}"))
+    if timeline.last_failure is not None:
+        at, why = timeline.last_failure
+        facts.append(("last failure", f"{why} ({words.ago(at, now)})"))
+    return facts
+
+
+def _show_task(out: Console, view: TaskView) -> None:
+    from backstay.cli import words
+
+    task = view.task
+    now = words.now()
+    notes = [f"attempt {task.attempt}"] if task.attempt else []
+    if view.transport_state == "scheduled":
+        notes.append(f"in {words.span(task.available_at - now)}")
+    elif view.transport_state == "ready":
+        notes.append(f"waiting for a worker of queue {task.routing.queue!r} for {words.span(now - task.available_at)}")
+    elif task.owner is not None:
+        notes.append(f"held by {task.owner}")
+    if task.repair_count:
+        notes.append(f"repaired {task.repair_count}x")
+    colour = "red" if task.state == "failed" or view.transport_state == "lease_expired" else "default"
+    text = f"  {'task':<13} {task.kind} {task.type}, {view.transport_state}" + "".join(f", {note}" for note in notes)
+    out.print(text, style=colour, markup=False)
+
+
+def _show_block(out: Console, id: str, block: Block) -> None:
+    from backstay.cli import words
+    from backstay.cli.differences import side_by_side
+
+    out.print()
+    what = "blocked" if block.replay_blocked else "the workflow task failed and is tried again"
+    out.print(f"{what}: {words.shortened(block.message, 1000)}", style="bold red", markup=False)
+    if block.difference:
+        out.print(side_by_side(block.difference))
+    if block.replay_blocked:
+        out.print(
+            f"Deploy code that fits this history and the run goes on; or try again now: dw repair {id}", markup=False
+        )

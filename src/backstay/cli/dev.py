@@ -1,0 +1,106 @@
+"""`dw dev`: run a file in the foreground, and again from the beginning whenever it is saved.
+
+This process only starts the next life when one ends; see `live.py` for a life.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import FrameType
+
+import click
+
+from backstay.cli import options
+from backstay.cli.problems import Problem
+
+RELOAD = 75
+SHORT = 2.0  # seconds: a life that ends by itself sooner is not begun again before a save
+PATIENCE = 10.0
+
+
+@click.command(name="dev")
+@click.argument("file", type=click.Path(path_type=Path))
+@options.database
+@options.namespace
+@click.option("--queue", "queues", metavar="NAME", multiple=True, help="Serve this queue, too. May be repeated.")
+def command(file: Path, path: str, namespace: str, queues: tuple[str, ...]) -> None:
+    """Run the workflows and activities of FILE, and reload on every save.
+
+    Registers what the module FILE holds: workflows, activities, exception classes, and objects with activity methods.
+    Runs are in the database, so a reload loses nothing: open runs go on with the new code, and a run that the old code
+    blocked is tried again.
+
+    \b
+    Examples:
+      dw dev shop.py
+      dw dev shop.py --db shop.db
+      dw dev shop.py --queue warehouse
+    """
+    from backstay.cli.loading import check
+
+    check(file)
+    from backstay.store.opening import is_server
+
+    parent = Path(path).parent
+    if not is_server(path) and not parent.is_dir():
+        raise Problem(f"the directory {parent} does not exist; create it first")
+    sys.exit(
+        _supervise([sys.executable, "-P", "-m", "backstay.cli.live", os.fspath(file), path, namespace, *queues], file)
+    )
+
+
+def _supervise(life: list[str], file: Path) -> int:
+    signal.signal(signal.SIGTERM, _interrupt)
+    while True:
+        born = time.monotonic()
+        child = _begin(life)
+        try:
+            code = child.wait()
+            if code not in (0, 2, RELOAD):
+                _mourn(code, time.monotonic() - born, file)
+        except KeyboardInterrupt:
+            return _stop(child)
+        if code in (0, 2):
+            return code
+
+
+def _begin(life: list[str]) -> subprocess.Popen[bytes]:
+    """Start a life that ignores Ctrl-C until it listens itself: an interpreter that starts would die loudly of it."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        return subprocess.Popen(life)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _mourn(code: int, age: float, file: Path) -> None:
+    """The process of the file ended by itself: killed, crashed, or its code called os._exit."""
+    how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+    if age >= SHORT:
+        click.echo(f"the process of {file} ended ({how}); starting it again", err=True)
+        return
+    click.echo(f"the process of {file} ended at once ({how}); waiting for the next save", err=True)
+    from backstay.cli.watch import stamp_of
+
+    before = stamp_of(os.fspath(file))
+    while stamp_of(os.fspath(file)) in (None, before):
+        time.sleep(0.2)
+
+
+def _stop(child: subprocess.Popen[bytes]) -> int:
+    child.terminate()
+    try:
+        child.wait(PATIENCE)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.wait()
+    return 0
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt

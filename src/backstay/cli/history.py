@@ -1,0 +1,134 @@
+"""`dw history`: what happened in a run, as a timeline or as the events themselves."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
+
+import click
+
+from backstay.cli import options
+
+if TYPE_CHECKING:
+    from backstay.cli.reading import Reader, ServerReader
+    from backstay.kernel.event import Recorded
+
+LOOK = 0.05  # seconds between two looks while following
+
+
+@click.command(name="history")
+@click.argument("id")
+@options.place
+@options.namespace
+@click.option("--run", "run_id", metavar="RUN", help="Another run of this workflow than the current one.")
+@click.option("--json", "as_json", is_flag=True, help="Print the events in their wire form, one JSON object a line.")
+@click.option("--follow", "-f", is_flag=True, help="Keep printing until the run closes.")
+def command(id: str, path: options.Place, namespace: str, run_id: str | None, as_json: bool, follow: bool) -> None:
+    """Show the history of workflow ID as a timeline.
+
+    Times count from the beginning of the run; the number behind them is the step. This only reads: it may be used
+    beside a running engine and never becomes one.
+
+    \b
+    Examples:
+      dw history order-1
+      dw history order-1 --follow
+      dw history order-1 --json | jq .event_type
+      dw history order-1 --run 01J9ZQ5W3V6K1Q7T0M8E2C4X5B
+    """
+    from backstay.cli.reading import reader_of
+
+    with reader_of(path, namespace) as reader:
+        teller = _Json(reader, id, namespace, run_id) if as_json else _Words(reader, id, namespace, run_id)
+        teller.tell()
+        while follow and not teller.closed:
+            if reader.changed():
+                teller.tell()
+            else:
+                time.sleep(LOOK)
+        teller.end()
+
+
+class _Teller(ABC):
+    """Prints the events of one run, each once."""
+
+    def __init__(self, reader: Reader | ServerReader, id: str, namespace: str, run_id: str | None) -> None:
+        from backstay.cli.problems import Missing
+        from backstay.protocol.requests import DescribeWorkflow
+
+        described = reader.ask(DescribeWorkflow(workflow_id=id, namespace=namespace))
+        if run_id is None:
+            run = described.run
+            if run is None:
+                raise Missing(f"workflow {id!r} is reserved and has no run yet")
+        else:
+            run = reader.run(namespace, id, run_id)
+            if run is None:
+                raise Missing(f"workflow {id!r} has no run {run_id!r}; see `dw list --id {id}`")
+        self.reader = reader
+        self.run = run
+        self.closed = run.closed_reason is not None
+        self._after = 0
+
+    def tell(self) -> None:
+        from backstay.protocol.requests import GetHistory
+
+        asked = self.run
+        run = self.reader.run(asked.namespace, asked.workflow_id, asked.run_id)
+        history = GetHistory(
+            workflow_id=asked.workflow_id, namespace=asked.namespace, run_id=asked.run_id, after=self._after
+        )
+        for entry in self.reader.ask(history):
+            self._after = entry.sequence
+            self.event(entry)
+        # Asked before the events were read: a run that closed in between is told completely the next time.
+        self.closed = run is None or run.closed_reason is not None
+
+    @abstractmethod
+    def event(self, entry: Recorded) -> None:
+        """Say one event."""
+
+    def end(self) -> None:  # noqa: B027 - most have nothing to add
+        """What is left to say behind the last event."""
+
+
+class _Json(_Teller):
+    def event(self, entry: Recorded) -> None:
+        import msgspec
+
+        from backstay.protocol.history import to_wire
+
+        click.echo(msgspec.json.encode(to_wire(entry, self.run.run_id)).decode())
+
+
+class _Words(_Teller):
+    def __init__(self, reader: Reader | ServerReader, id: str, namespace: str, run_id: str | None) -> None:
+        from backstay.cli import words
+        from backstay.cli.screen import console
+        from backstay.cli.timeline import Timeline
+
+        super().__init__(reader, id, namespace, run_id)
+        self.console = console()
+        self.timeline = Timeline()
+        run = self.run
+        self.console.print(
+            f"{run.workflow_id}  {run.workflow_type}  run {run.number} ({run.run_id}),"
+            f" started {words.moment(run.started_at)}",
+            style="bold",
+            markup=False,
+        )
+
+    def event(self, entry: Recorded) -> None:
+        line = self.timeline.tell(entry)
+        if line is not None:
+            self.console.print(line)
+
+    def end(self) -> None:
+        from backstay.cli import words
+
+        if not self.timeline.closed:
+            for step in self.timeline.open.values():
+                self.console.print(
+                    f"{'':>12} {step.number:>4}  … {step.waits(words.now())}", style="cyan", markup=False
+                )

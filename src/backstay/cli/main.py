@@ -1,0 +1,110 @@
+"""The `dw` command: finds the command named, and says every mistake in one line.
+
+A mistake of the caller ends with exit code 2, something that does not exist with 1. A traceback is a bug of ours.
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import suppress
+from importlib import import_module
+from typing import Any
+
+import click
+
+COMMANDS = {
+    "dev": "backstay.cli.dev",
+    "start": "backstay.cli.start",
+    "list": "backstay.cli.listing",
+    "describe": "backstay.cli.describe",
+    "history": "backstay.cli.history",
+    "export": "backstay.cli.export",
+    "signal": "backstay.cli.talk:signal",
+    "update": "backstay.cli.talk:update",
+    "query": "backstay.cli.talk:query",
+    "cancel": "backstay.cli.operate:cancel",
+    "terminate": "backstay.cli.operate:terminate",
+    "pause": "backstay.cli.operate:pause",
+    "unpause": "backstay.cli.operate:unpause",
+    "archive": "backstay.cli.operate:archive",
+    "repair": "backstay.cli.repair",
+    "repair-pass": "backstay.cli.repair_pass",
+    "schedule": "backstay.cli.schedule",
+    "server": "backstay.cli.server",
+    "system:operator-metrics": "backstay.cli.system:operator_metrics",
+    "token": "backstay.cli.token",
+    "worker": "backstay.cli.worker",
+}
+
+
+class Commands(click.Group):
+    """Imports a command's module when the command is used."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        where = COMMANDS.get(cmd_name)
+        if where is None:
+            return None
+        module, _, name = where.partition(":")
+        return getattr(import_module(module), name or "command")
+
+    def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(AttributeError, ValueError):  # a test's or a notebook's stream cannot be changed
+                stream.reconfigure(errors="replace")  # type: ignore[union-attr]
+        try:
+            code = super().main(*args, standalone_mode=False, **extra)
+        except click.UsageError as mistake:
+            where = "dw" if mistake.ctx is None else mistake.ctx.command_path
+            click.echo(f"{where}: {_sentence(mistake.format_message())} (see {where} --help)", err=True)
+            sys.exit(2)
+        except click.ClickException as problem:
+            click.echo(f"dw: {problem.format_message()}", err=True)
+            sys.exit(problem.exit_code)
+        except (click.Abort, KeyboardInterrupt):
+            sys.exit(130)
+        sys.exit(code if isinstance(code, int) else 0)
+
+
+def _sentence(message: str) -> str:
+    return " ".join(message.split()).rstrip(".")
+
+
+def _show_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        from backstay import __version__
+
+        click.echo(f"dw, Backstay {__version__}")
+        ctx.exit()
+
+
+@click.group(cls=Commands, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version, help="Show the version."
+)
+@click.pass_context
+def dw(ctx: click.Context) -> None:
+    """Backstay: durable workflows for Python.
+
+    \b
+    Write shop.py, then:
+      dw dev shop.py                          run it, reload on every save
+      dw start shop.py:order o-1 '"book"'     start a workflow
+      dw signal o-1 approve '"ann"'           tell it something
+      dw history o-1                          what happened, step by step
+
+    Commands work on the server named by --server or DW_SERVER; without one on the database named by --db, else by DW_DB,
+    else on backstay.db in this directory.
+    """
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
+
+
+def main() -> None:
+    dw(prog_name="dw")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,45 @@
+"""What `dw` says when it cannot do what was asked: one line, and an exit code."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+
+import click
+
+
+class Problem(click.ClickException):
+    """The caller has to change something."""
+
+    exit_code = 2
+
+
+class Missing(Problem):
+    """What was asked for does not exist."""
+
+    exit_code = 1
+
+
+class Unsuccessful(Problem):
+    """It was done and did not end well."""
+
+    exit_code = 1
+
+
+@contextmanager
+def told() -> Generator[None]:
+    """Turn what the store, the engine and the client refuse into problems."""
+    from backstay.kernel.event import HistoryDamaged
+    from backstay.kernel.message import Refused
+    from backstay.sdk.errors import RequestRefused, ScheduleNotFound, ServerError, WorkflowNotFound
+    from backstay.store import StoreError
+
+    try:
+        yield
+    except (ScheduleNotFound, WorkflowNotFound) as missing:
+        raise Missing(str(missing)) from None
+    except Refused as refusal:
+        kind = Missing if refusal.reason in ("workflow_not_found", "run_not_found", "schedule_not_found") else Problem
+        raise kind(refusal.message) from None
+    except (RequestRefused, ServerError, StoreError, HistoryDamaged) as error:
+        raise Problem(str(error)) from None

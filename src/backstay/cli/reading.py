@@ -1,0 +1,138 @@
+"""Reading a database beside whoever runs its engine, or a server. A Reader never takes the engine's lock and decides nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable
+from types import TracebackType
+from typing import TYPE_CHECKING, Self, TypeVar
+
+from backstay.cli.options import Place, ServerAt, existing
+from backstay.cli.problems import Problem, told
+from backstay.codec.payloads import AvroPayloads
+from backstay.engine.engine import Engine
+from backstay.engine.operations import Operations
+from backstay.engine.recovery import Recovery
+from backstay.engine.world import AsyncioWorld
+from backstay.kernel.decision import RunRow
+from backstay.kernel.machine import Machine
+from backstay.protocol.export import exporter
+from backstay.protocol.requests import DescribeWorkflow, ListWorkflows, Request
+from backstay.store.opening import open_store
+
+if TYPE_CHECKING:
+    from backstay import Client
+
+R = TypeVar("R")
+
+LOOK = 0.5  # seconds between two looks at a server
+
+
+class Reader:
+    def __init__(self, path: str, *, create: bool = False) -> None:
+        self.path = path if create else existing(path)
+        self._create = create
+
+    def __enter__(self) -> Self:
+        machine = Machine()
+        self._loop = asyncio.new_event_loop()
+        try:
+            with told():  # a file is opened here and now, a server when its answer is waited for
+                opening = open_store(self.path, machine.kinds, create=self._create)
+            self.store = self.get(opening)
+        except BaseException:
+            self._loop.close()
+            raise
+        # An engine that is never started: it answers the reading verbs from disk.
+        self.world = AsyncioWorld(self._loop)
+        engine = Engine(self.world, self.store, machine)
+        self._operations = Operations(engine, Recovery(engine), AvroPayloads(), exporter())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.get(self.store.close())
+        self._loop.close()
+
+    def ask(self, request: Request[R]) -> R:
+        with told():
+            return self._loop.run_until_complete(self._operations.call(request))
+
+    def get(self, answer: Awaitable[R]) -> R:
+        """What a verb of the store answers."""
+
+        async def waited() -> R:
+            return await answer
+
+        with told():
+            return self._loop.run_until_complete(waited())
+
+    def changed(self) -> bool:
+        """Whether anything was committed since this was last asked."""
+        return self.get(self.store.changed())
+
+    def run(self, namespace: str, workflow_id: str, run_id: str) -> RunRow | None:
+        found = self.get(self.store.run(run_id))
+        return found if found is not None and (found.workflow_id, found.namespace) == (workflow_id, namespace) else None
+
+    def blocked(self, runs: list[RunRow]) -> set[int]:
+        """Those of these runs whose code does not fit their history."""
+        return {
+            task.run for task in self.get(self.store.failed()) if task.block is not None and task.block.replay_blocked
+        }
+
+
+class ServerReader:
+    """The same of a server."""
+
+    def __init__(self, server: ServerAt, namespace: str) -> None:
+        self._server = server
+        self._namespace = namespace
+
+    def __enter__(self) -> Self:
+        self._client = client_of(self._server, self._namespace)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._client.close()
+
+    def ask(self, request: Request[R]) -> R:
+        with told():
+            return self._client.call(request)
+
+    def changed(self) -> bool:
+        """A server does not say; whoever asks looks."""
+        time.sleep(LOOK)
+        return True
+
+    def run(self, namespace: str, workflow_id: str, run_id: str) -> RunRow | None:
+        runs = self.ask(ListWorkflows(namespace=namespace, workflow_id=workflow_id, limit=1000))
+        return next((run for run in runs if run.run_id == run_id), None)
+
+    def blocked(self, runs: list[RunRow]) -> set[int]:
+        waiting = [run for run in runs if run.closed_at is None]
+        described = [
+            self.ask(DescribeWorkflow(workflow_id=run.workflow_id, namespace=run.namespace)) for run in waiting
+        ]
+        return {
+            run.key
+            for run, found in zip(waiting, described, strict=True)
+            if found.liveness_state == "workflow_replay_blocked"
+        }
+
+
+def reader_of(place: Place, namespace: str) -> Reader | ServerReader:
+    return ServerReader(place, namespace) if isinstance(place, ServerAt) else Reader(place)
+
+
+def client_of(server: ServerAt, namespace: str) -> Client:
+    from backstay import Client
+
+    try:
+        return Client(server.url, token=server.token, namespace=namespace)
+    except ValueError as wrong:
+        raise Problem(str(wrong)) from None

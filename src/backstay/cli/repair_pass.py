@@ -1,0 +1,125 @@
+"""`dw repair-pass`: look through a whole server for work that does not move, once or as the process that owns this.
+
+With --loop it is the dedicated matching role: servers started with DW_V2_MATCHING_ROLE_QUEUE_WAKE=0 leave it to this process
+when they look through everything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from backstay.cli import options
+from backstay.cli.problems import Problem, told
+
+if TYPE_CHECKING:
+    from backstay.sdk.remote.transport import Access
+
+PATH = "/api/system/repair/pass"
+ANSWER = 60.0
+
+
+@click.command(name="repair-pass")
+@click.option("--server", metavar="URL", envvar="DW_SERVER", help="The server. Default: the variable DW_SERVER.")
+@click.option("--token", metavar="TOKEN", envvar="DW_TOKEN", help="An admin token. Default: the variable DW_TOKEN.")
+@options.namespace
+@click.option("--loop", is_flag=True, help="Again and again, until SIGTERM or Ctrl-C.")
+@click.option(
+    "--every",
+    metavar="SECONDS",
+    type=click.FloatRange(0.05, 3600),
+    default=5,
+    show_default=True,
+    help="Between two passes of a loop.",
+)
+def command(server: str | None, token: str | None, namespace: str, loop: bool, every: float) -> None:
+    """Restore what the runs of a server miss in order to go on: lost tasks, lost wakes, leases of nobody.
+
+    A server does this by itself every few seconds. A loop takes that over: run it in a process of its own, and start the
+    servers with DW_V2_MATCHING_ROLE_QUEUE_WAKE=0. If the loop is gone, they do it again themselves, less often.
+
+    \b
+    Examples:
+      dw repair-pass --server http://127.0.0.1:8080 --token TOKEN
+      DW_SERVER=http://127.0.0.1:8080 DW_TOKEN=... dw repair-pass --loop --every 2
+    """
+    if server is None:
+        raise Problem("name the server with --server or DW_SERVER; an engine without a server repairs by itself")
+    from backstay.sdk.remote.transport import Access
+
+    access = Access(server, token, namespace)
+    try:
+        access.client()
+    except ValueError as wrong:
+        raise Problem(str(wrong)) from None
+    with told():
+        asyncio.run(_loop(access, every) if loop else _once(access))
+
+
+async def _once(access: Access) -> None:
+    from backstay.sdk import errors
+    from backstay.sdk.remote.http import Lost, NotHttp
+
+    try:
+        click.echo(_said(await _pass(access)))
+    except (Lost, NotHttp, _Busy) as why:
+        raise errors.ServerUnreachable(access.url, str(why)) from None
+
+
+async def _loop(access: Access, every: float) -> None:
+    """A server that is away is waited for; one that refuses us ends it."""
+    from backstay.sdk.remote.http import Lost, NotHttp
+
+    running = asyncio.get_running_loop()
+    told_to_stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        running.add_signal_handler(number, told_to_stop.set)
+    click.echo(f"looks through {access.url} every {every:g} s")
+    quiet = True
+    while not told_to_stop.is_set():
+        try:
+            done = await _pass(access)
+        except (Lost, NotHttp, _Busy) as why:
+            if quiet:
+                click.echo(f"cannot reach {access.url}: {why}; trying again", err=True)
+            quiet = False
+        else:
+            quiet = True
+            if done["dispatched_tasks"]:
+                click.echo(_said(done))
+        with suppress(TimeoutError):
+            await asyncio.wait_for(told_to_stop.wait(), every)
+
+
+class _Busy(Exception):
+    """The server cannot do it now, and may soon."""
+
+
+async def _pass(access: Access) -> dict[str, Any]:
+    import msgspec
+
+    from backstay.protocol.versions import CONTROL_PLANE, CONTROL_PLANE_HEADER
+    from backstay.sdk.remote.transport import refusal, said_by
+
+    http = access.client()
+    body = msgspec.json.encode({"sweep_owner": f"{socket.gethostname()[:200]}-{os.getpid()}"})
+    try:
+        reply = await http.post(PATH, body, ANSWER, f"{CONTROL_PLANE_HEADER}: {CONTROL_PLANE}\r\n")
+    finally:
+        http.close()
+    if reply.status in (429, 502, 503, 504):
+        raise _Busy(said_by(reply).get("message") or f"HTTP {reply.status}")
+    if reply.status != 200:
+        raise refusal(reply, access)
+    return said_by(reply)
+
+
+def _said(done: dict[str, Any]) -> str:
+    found = done["selected_existing_task_candidates"] + done["selected_missing_task_candidates"]
+    return f"{found} candidates, {done['dispatched_tasks']} repaired" if found else "nothing to repair"

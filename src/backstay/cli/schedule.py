@@ -1,0 +1,401 @@
+"""`dw schedule ...`: workflows that are started by the clock. One command for each thing one can do to a schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from backstay.cli import options
+from backstay.cli.problems import Problem, told
+from backstay.cli.talk import alone, opened, parsed
+
+if TYPE_CHECKING:
+    from backstay.kernel.features.schedule import Fired, Schedule
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+OVERLAPS = ("skip", "buffer_one", "buffer_all", "cancel_other", "terminate_other", "allow_all")
+LATER = "no engine runs this database now; it fires when one starts (dw dev FILE)"
+
+SAID = {
+    "status_not_triggerable": "the schedule is paused",
+    "overlap_policy_skip": "an earlier workflow still runs",
+    "buffer_full": "an earlier workflow still runs, and enough wait for it already",
+    "remaining_actions_exhausted": "it has had all its runs",
+    "already_started": "it was started before",
+    "missed_occurrences": "no engine was running",
+}
+
+
+@click.group(name="schedule")
+def command() -> None:
+    """Start workflows by the clock.
+
+    \b
+    Examples:
+      dw schedule create shop.py:report nightly '"emea"' --cron '0 2 * * *' --timezone Europe/Berlin
+      dw schedule list
+      dw schedule pause nightly --note "moving house"
+    """
+
+
+def _place(command: F) -> F:
+    return options.place(options.namespace(command))
+
+
+def _one(command: F) -> F:
+    """What commands about one schedule share."""
+    return click.argument("id")(_place(command))
+
+
+def _when(command: F) -> F:
+    """What a schedule can be told at its creation, and later."""
+    for option in (
+        click.option("--note", metavar="TEXT", help="What it is for, or why it is as it is."),
+        click.option("--max-runs", metavar="N", type=click.IntRange(1), help="End after so many."),
+        click.option("--jitter", metavar="DURATION", help="Fire up to this much later, to spread load: 30s."),
+        click.option("--overlap", type=click.Choice(OVERLAPS), help="While an earlier one runs. Default: skip."),
+        click.option("--timezone", metavar="ZONE", help="Of the cron expressions: Europe/Berlin. Default: UTC."),
+        click.option("--offset", metavar="DURATION", help="Moves --every: at 5 past with --every 1h --offset 5m."),
+        click.option("--every", metavar="DURATION", multiple=True, help="An interval, like 15m, 6h or 1d."),
+        click.option("--cron", metavar="EXPRESSION", multiple=True, help="Five fields, or @hourly, @daily, @weekly."),
+    ):
+        command = option(command)
+    return command
+
+
+def _told(given: dict[str, Any]) -> dict[str, Any]:
+    """The options that were given, as the client takes them."""
+    return {name: value for name, value in given.items() if value}
+
+
+# A negative number is an argument of the workflow, not an option of ours.
+@command.command(name="create", context_settings={"ignore_unknown_options": True})
+@click.argument("workflow", metavar="FILE:WORKFLOW")
+@click.argument("id")
+@click.argument("args", nargs=-1, metavar="[JSON ARGS]...")
+@_place
+@_when
+@click.option("--paused", is_flag=True, help="Fire nothing until it is resumed.")
+def create(
+    workflow: str, id: str, args: tuple[str, ...], path: options.Place, namespace: str, paused: bool, **given: Any
+) -> None:
+    """Start WORKFLOW of FILE by the clock, with these arguments, under the schedule ID.
+
+    \b
+    Examples:
+      dw schedule create shop.py:report nightly '"emea"' --cron '0 2 * * *' --timezone Europe/Berlin
+      dw schedule create shop.py:poll poller --every 15m --jitter 30s --overlap skip
+      dw schedule create shop.py:report month-end --cron '0 6 1 * *' --paused --note "from March on"
+    """
+    from backstay.cli.loading import load
+
+    file, colon, name = workflow.rpartition(":")
+    if not colon or not file or not name:
+        raise Problem(f"{workflow!r} names no workflow; write FILE:WORKFLOW, for example shop.py:report")
+    values = parsed(args, "dw schedule create")
+    target = load(Path(file)).workflow(name)
+
+    from backstay import Backstay
+    from backstay.cli.start import check_arguments
+
+    check_arguments(target, values)
+    there = isinstance(path, options.ServerAt)
+    place = opened(path, namespace) if there else Backstay(path, namespace=namespace, queues=(), run_tasks=False)
+    with told(), _durations(), place as backstay:
+        schedule = backstay.schedules.options(**_told(given), paused=paused).create(target, id, *values)
+        click.echo(f"created {schedule.id}: {_next(schedule.describe())}")
+        if alone(backstay):
+            click.echo(LATER, err=True)
+
+
+@command.command(name="list")
+@_place
+@click.option("--status", type=click.Choice(["active", "paused", "deleted"]), help="Only schedules with this status.")
+@click.option("--type", "type_", metavar="TYPE", help="Only schedules of this workflow type.")
+@click.option("--limit", metavar="N", type=click.IntRange(1, 10_000), default=50, show_default=True)
+def listing(path: options.Place, namespace: str, status: str | None, type_: str | None, limit: int) -> None:
+    """List schedules, newest first; deleted ones with --status deleted.
+
+    \b
+    Examples:
+      dw schedule list
+      dw schedule list --status paused
+    """
+    from rich.table import Table
+
+    from backstay.cli import words
+    from backstay.cli.reading import reader_of
+    from backstay.cli.screen import console
+    from backstay.protocol.schedules import ListSchedules
+
+    with reader_of(path, namespace) as reader:
+        asked = ListSchedules(namespace=namespace, status=status, workflow_type=type_, limit=limit)
+        found = reader.ask(asked).schedules
+    out = console()
+    if not found:
+        out.print("no schedules" + (" match" if status or type_ else " yet"), style="bright_black")
+        return
+    table = Table(box=None, pad_edge=False, header_style="bright_black")
+    for name in ("ID", "TYPE", "WHEN"):
+        table.add_column(name, overflow="fold")
+    for name in ("STATUS", "NEXT", "FIRED", "SKIPPED", "RUNNING"):
+        table.add_column(name, no_wrap=True)
+    for schedule in found:
+        fire = schedule.next_fire
+        table.add_row(
+            schedule.schedule_id,
+            schedule.plan.action.workflow_type,
+            _spec(schedule),
+            schedule.status,
+            "-" if fire is None else words.ago(fire.at, words.now()),
+            str(schedule.fires_count),
+            str(schedule.skipped_count),
+            str(len(schedule.running)),
+        )
+    out.print(table)
+
+
+@command.command(name="describe")
+@_one
+def describe(id: str, path: options.Place, namespace: str) -> None:
+    """Show what schedule ID is, when it fires next, and what it has started lately.
+
+    \b
+    Examples:
+      dw schedule describe nightly
+    """
+    from rich.table import Table
+
+    from backstay.cli import words
+    from backstay.cli.reading import reader_of
+    from backstay.cli.screen import console
+    from backstay.protocol.schedules import DescribeSchedule
+
+    with reader_of(path, namespace) as reader:
+        schedule = reader.ask(DescribeSchedule(schedule_id=id, namespace=namespace))
+    plan = schedule.plan
+    facts = [
+        ("schedule", id),
+        ("starts", f"{plan.action.workflow_type} on queue {plan.action.routing.queue}"),
+        ("when", _spec(schedule)),
+        ("status", schedule.status + (f": {plan.note}" if plan.note else "")),
+        ("next", _next(schedule)),
+        ("overlap", plan.overlap_policy),
+        ("fired", f"{schedule.fires_count}" + _left(schedule)),
+    ]
+    if plan.jitter_seconds:
+        facts.append(("jitter", f"up to {plan.jitter_seconds} s"))
+    if schedule.skipped_count:
+        reason = schedule.last_skip_reason or ""
+        facts.append(("skipped", f"{schedule.skipped_count}, last because {SAID.get(reason, reason)}"))
+    if schedule.failures_count:
+        facts.append(("not started", f"{schedule.failures_count}"))
+    if schedule.buffer:
+        facts.append(("waiting", f"{len(schedule.buffer)} for the one that runs"))
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(style="bright_black", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, fact in facts:
+        table.add_row(name, fact)
+    for started in reversed(schedule.recent):
+        said = started.status or "running"
+        table.add_row("started", f"{words.moment(started.started_at)}  {started.workflow_id}  {said}")
+    console().print(table)
+
+
+@command.command(name="update")
+@_one
+@_when
+def update(id: str, path: options.Place, namespace: str, **given: Any) -> None:
+    """Change what is named of schedule ID; the rest stays.
+
+    \b
+    Examples:
+      dw schedule update nightly --cron '0 3 * * *'
+      dw schedule update poller --every 5m --overlap allow_all
+    """
+    changes = _told(given)
+    if not changes:
+        raise Problem("nothing to change; name something, for example --cron '0 3 * * *'")
+    with opened(path, namespace) as backstay, _durations():
+        schedule = backstay.schedules.handle(id)
+        schedule.update(**changes)
+        click.echo(f"updated {id}: {_next(schedule.describe())}")
+
+
+@command.command(name="pause")
+@_one
+@click.option("--note", metavar="TEXT", help="Why; it is recorded.")
+def pause(id: str, path: options.Place, namespace: str, note: str | None) -> None:
+    """Fire no more of schedule ID until it is resumed. What runs goes on.
+
+    \b
+    Examples:
+      dw schedule pause nightly --note "the warehouse is closed"
+    """
+    with opened(path, namespace) as backstay:
+        backstay.schedules.handle(id).pause(note)
+        click.echo(f"paused {id}; dw schedule resume {id} lets it go on")
+
+
+@command.command(name="resume")
+@_one
+@click.option("--note", metavar="TEXT", help="Why; it is recorded.")
+def resume(id: str, path: options.Place, namespace: str, note: str | None) -> None:
+    """Let schedule ID fire again, from now on. What it would have fired meanwhile: dw schedule backfill.
+
+    \b
+    Examples:
+      dw schedule resume nightly
+    """
+    with opened(path, namespace) as backstay:
+        schedule = backstay.schedules.handle(id)
+        schedule.resume(note)
+        click.echo(f"resumed {id}: {_next(schedule.describe())}")
+        if alone(backstay):
+            click.echo(LATER, err=True)
+
+
+@command.command(name="trigger")
+@_one
+@click.option("--overlap", type=click.Choice(OVERLAPS), help="This time. Default: what the schedule says.")
+def trigger(id: str, path: options.Place, namespace: str, overlap: Any) -> None:
+    """Fire schedule ID once, now.
+
+    \b
+    Examples:
+      dw schedule trigger nightly
+      dw schedule trigger nightly --overlap allow_all
+    """
+    with opened(path, namespace) as backstay:
+        fired = backstay.schedules.handle(id).trigger(overlap=overlap)
+        click.echo(_fired(fired))
+        if alone(backstay) and fired.workflow_id is not None:
+            click.echo("no engine runs this database now; it runs when one starts (dw dev FILE)", err=True)
+
+
+@command.command(name="backfill")
+@_one
+@click.argument("start", metavar="FROM")
+@click.argument("end", metavar="TO")
+@click.option("--overlap", type=click.Choice(OVERLAPS), help="This time. Default: what the schedule says.")
+def backfill(id: str, path: options.Place, namespace: str, start: str, end: str, overlap: Any) -> None:
+    """Fire schedule ID for every occurrence from FROM on and before TO. Times without a zone are those of this machine.
+
+    \b
+    Examples:
+      dw schedule backfill nightly 2027-01-01 2027-01-08 --overlap allow_all
+      dw schedule backfill poller 2027-01-01T06:00Z 2027-01-01T12:00Z
+    """
+    between = _time(start), _time(end)
+    with opened(path, namespace) as backstay:
+        fired = backstay.schedules.handle(id).backfill(*between, overlap=overlap)
+        for one in fired:
+            click.echo(_fired(one))
+        started = sum(one.workflow_id is not None for one in fired)
+        click.echo(f"{started} started, {len(fired) - started} not", err=True)
+
+
+@command.command(name="history")
+@_one
+@click.option("--after", metavar="N", type=click.IntRange(0), default=0, help="Only what came behind event N.")
+@click.option("--limit", metavar="N", type=click.IntRange(1, 10_000), default=100, show_default=True)
+def history(id: str, path: options.Place, namespace: str, after: int, limit: int) -> None:
+    """Show what has happened to schedule ID, after it was deleted too.
+
+    \b
+    Examples:
+      dw schedule history nightly
+      dw schedule history nightly --after 100
+    """
+    from backstay.cli import words
+    from backstay.cli.reading import reader_of
+    from backstay.protocol.schedules import GetScheduleHistory
+
+    with reader_of(path, namespace) as reader:
+        found = reader.ask(GetScheduleHistory(schedule_id=id, namespace=namespace, after=after, limit=limit))
+    for event in found.events:
+        about: Any = event.entry.event
+        more = [getattr(about, name, None) for name in ("workflow_instance_id", "status", "reason", "note")]
+        kind = event.entry.type.removeprefix("Schedule")
+        said = " ".join(str(one) for one in more if one)
+        click.echo(f"{event.sequence:>5}  {words.moment(event.entry.at)}  {kind:<16}  {said}".rstrip())
+    if found.more:
+        click.echo(f"more: dw schedule history {id} --after {found.events[-1].sequence}", err=True)
+
+
+@command.command(name="delete")
+@_one
+def delete(id: str, path: options.Place, namespace: str) -> None:
+    """End schedule ID. What it has started goes on, and its history stays.
+
+    \b
+    Examples:
+      dw schedule delete nightly
+    """
+    with opened(path, namespace) as backstay:
+        backstay.schedules.handle(id).delete()
+        click.echo(f"deleted {id}")
+
+
+# -- words
+
+
+def _spec(schedule: Schedule) -> str:
+    from backstay.cli import words
+    from backstay.kernel.features.schedule.spec import duration
+
+    spec = schedule.plan.spec
+    parts = [f"{expression} ({spec.timezone})" for expression in spec.cron_expressions]
+    for interval in spec.intervals:
+        later = f" + {words.span(duration(interval.offset))}" if interval.offset else ""
+        parts.append(f"every {words.span(duration(interval.every))}{later}")
+    return ", ".join(parts)
+
+
+def _next(schedule: Schedule) -> str:
+    from backstay.cli import words
+
+    fire = schedule.next_fire
+    if fire is None:
+        return "paused" if schedule.status == "paused" else "never"
+    return f"next at {words.moment(fire.at)} ({words.ago(fire.at, words.now())})"
+
+
+def _left(schedule: Schedule) -> str:
+    left = schedule.remaining_actions
+    return "" if left is None else f", {left} to go"
+
+
+def _fired(fired: Fired) -> str:
+    from backstay.cli import words
+
+    if fired.workflow_id is not None:
+        return f"started {fired.workflow_id} (run {fired.run_id})"
+    what = words.moment(fired.occurrence)
+    if fired.outcome == "buffered":
+        return f"{what}: waits until the one that runs has ended"
+    return f"{what}: not started, {SAID.get(fired.reason or '', fired.reason)}"
+
+
+def _time(text: str) -> datetime:
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        raise Problem(f"{text!r} is no time; write 2027-01-31, 2027-01-31T06:00 or 2027-01-31T06:00Z") from None
+    return at if at.tzinfo is not None else at.astimezone()
+
+
+@contextmanager
+def _durations() -> Generator[None]:
+    """Durations that cannot be read are the caller's mistake."""
+    try:
+        yield
+    except (ValueError, TypeError) as error:
+        raise Problem(str(error)) from None

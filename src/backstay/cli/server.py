@@ -1,0 +1,67 @@
+"""`dw server`: the engine over HTTP, for workers and clients in any language."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from typing import Any
+
+import click
+from msgspec.structs import replace
+
+from backstay.cli.problems import Problem, told
+
+
+@click.command(name="server")
+@click.option("--host", metavar="ADDRESS", help="Where to listen. Default: 127.0.0.1, this machine only.")
+@click.option("--port", metavar="NUMBER", help="Which port; 0 takes a free one. Default: 8080.")
+@click.option("--store", metavar="URL", help="The database, sqlite:PATH or postgresql://… Default: sqlite:backstay.db.")
+@click.option("--token", metavar="TOKEN", help="The token with every role. Default: a new one, printed once.")
+@click.option("--auth", metavar="MODE", help="How callers prove who they are: token, signature or none.")
+@click.option("--tls-certificate", metavar="FILE", help="Serve HTTPS with this certificate chain (PEM).")
+@click.option("--tls-key", metavar="FILE", help="The private key of the certificate (PEM).")
+@click.option("--config", metavar="FILE", help="A TOML file with settings. Flags and DW_* variables go before it.")
+@click.option("--verbose", is_flag=True, help="Log what the engine does.")
+def command(verbose: bool, **flags: Any) -> None:
+    """Serve the engine over HTTP: the worker protocol and the control plane.
+
+    Each setting is also a variable, DW_ and its name in capitals: DW_PORT, DW_STORE, DW_TOKEN, DW_WORKER_TOKEN,
+    DW_OPERATOR_TOKEN, DW_ADMIN_TOKEN, DW_MAX_BODY_BYTES, ... SIGTERM and Ctrl-C drain: running requests end, waiting
+    workers are told, nothing that was decided is lost.
+
+    \b
+    Examples:
+      dw server
+      dw server --port 9000 --store sqlite:/var/lib/backstay/prod.db
+      dw server --store postgresql://backstay@db.internal/prod
+      DW_WORKER_TOKEN=w DW_OPERATOR_TOKEN=o DW_ADMIN_TOKEN=a dw server --host 0.0.0.0
+      curl -H "Authorization: Bearer TOKEN" http://127.0.0.1:8080/api/cluster/info
+    """
+    from backstay.server.settings import WrongSetting, load
+    from backstay.store.opening import shown
+
+    try:
+        settings = load(flags)
+    except WrongSetting as wrong:
+        raise Problem(str(wrong)) from None
+    logging.basicConfig(
+        level=logging.INFO if verbose else logging.WARNING, format="%(levelname)s %(name)s: %(message)s"
+    )
+    made = None
+    if settings.auth == "token" and not (
+        settings.token or settings.worker_token or settings.operator_token or settings.admin_token
+    ):
+        made = secrets.token_urlsafe(24)
+        settings = replace(settings, token=made)
+    try:
+        from backstay.server.hosting import run
+    except ImportError as missing:
+        raise Problem(f"the server needs {missing.name}; install it with: pip install 'backstay[server]'") from None
+
+    def started(address: str) -> None:
+        click.echo(f"Backstay serves {shown(settings.database)} at {address}")
+        if made is not None:
+            click.echo(f"token (shown once, for every role): {made}")
+
+    with told():
+        run(settings, started)

@@ -1,0 +1,198 @@
+"""`dw signal`, `dw update`, `dw query`: talk to a running workflow.
+
+Signals and updates are on disk when they are accepted; the engine of the database applies them. A query is answered by the
+workflow's code, so this process needs the file it is in.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from backstay.cli import options
+from backstay.cli.problems import Problem, Unsuccessful, told
+
+if TYPE_CHECKING:
+    from backstay import Client
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+LATER = "no engine runs this database now; it is applied when one starts (dw dev FILE)"
+
+
+def _app(help: str) -> Callable[[F], F]:
+    return click.option("--app", metavar="FILE", help=help)
+
+
+def parsed(args: tuple[str, ...], where: str) -> list[Any]:
+    """Arguments as JSON; whatever looks like an option of ours is a mistake."""
+    for text in args:
+        if text.startswith("--"):
+            raise Problem(f"{where} has no option {text}; see {where} --help")
+    return [_parsed(number, text) for number, text in enumerate(args, 1)]
+
+
+def _parsed(number: int, text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        raise Problem(f"argument {number} is not JSON: {text!r}; text needs quotes, for example '\"{text}\"'") from None
+
+
+@contextmanager
+def opened(path: options.Place, namespace: str, app: str | None = None) -> Generator[Client]:
+    """A database, as somebody who says something to it and runs nothing; with a file, its code can be asked. Or a server."""
+    if isinstance(path, options.ServerAt):
+        from backstay.cli.reading import client_of
+
+        with told(), client_of(path, namespace) as client:
+            yield client
+        return
+    from backstay import Backstay
+    from backstay.cli.loading import load
+
+    options.existing(path)
+    if app is None:
+        with told(), Backstay(path, namespace=namespace, queues=(), run_tasks=False) as backstay:
+            yield backstay
+        return
+    program = load(Path(app))
+    with (
+        told(),
+        Backstay(
+            path,
+            program.things,
+            namespace=namespace,
+            queues=program.queues,
+            types=program.types,
+            guard="off",  # loading has checked already
+            run_tasks=False,
+        ) as backstay,
+    ):
+        yield backstay
+
+
+def alone(client: Client) -> bool:
+    """Whether nobody is there to act on what is said: this process holds the database."""
+    return getattr(client, "is_engine", False)
+
+
+def _shown(value: Any) -> str:
+    import msgspec
+
+    from backstay.codec.plain import plainly
+
+    return msgspec.json.encode(plainly(value)).decode()
+
+
+# A negative number is an argument of the handler, not an option of ours.
+@click.command(name="signal", context_settings={"ignore_unknown_options": True})
+@click.argument("id")
+@click.argument("name")
+@click.argument("args", nargs=-1, metavar="[JSON ARGS]...")
+@options.place
+@options.namespace
+@click.option("--request-id", metavar="TEXT", help="Sent again with the same id, it is taken once.")
+def signal(
+    id: str, name: str, args: tuple[str, ...], path: options.Place, namespace: str, request_id: str | None
+) -> None:
+    """Send signal NAME to workflow ID. Each argument is JSON; text needs its quotes.
+
+    The signal is on disk when this returns, and its arguments fit what the workflow declared.
+
+    \b
+    Examples:
+      dw signal expense-1 approve '"bob"'
+      dw signal counter-1 add 3 '{"note": "thrice"}'
+    """
+    given = parsed(args, "dw signal")
+    with opened(path, namespace) as backstay:
+        client = backstay if request_id is None else backstay.options(request_id=request_id)
+        client.handle(None, id).signal(name, *given)
+        click.echo(f"{id}: signal {name} accepted")
+        if alone(backstay):
+            click.echo(LATER, err=True)
+
+
+@click.command(name="update", context_settings={"ignore_unknown_options": True})
+@click.argument("id")
+@click.argument("name")
+@click.argument("args", nargs=-1, metavar="[JSON ARGS]...")
+@options.place
+@options.namespace
+@_app("The file with the workflow's code; its validators are asked before the update is accepted.")
+@click.option("--wait/--no-wait", default=True, help="Wait for what the handler returns (the default), or not.")
+@click.option("--timeout", metavar="SECONDS", type=float, default=30, show_default=True, help="How long to wait.")
+@click.option("--request-id", metavar="TEXT", help="Sent again with the same id, it is applied once.")
+def update(
+    id: str,
+    name: str,
+    args: tuple[str, ...],
+    path: options.Place,
+    namespace: str,
+    app: str | None,
+    wait: bool,
+    timeout: float,
+    request_id: str | None,
+) -> None:
+    """Send update NAME to workflow ID and print what its handler returns, as JSON.
+
+    Once accepted it is on disk and applied exactly once, by the engine of the database. With --no-wait, or when no engine
+    runs, its id is printed instead.
+
+    \b
+    Examples:
+      dw update expense-1 amend 3900
+      dw update expense-1 amend 3900 --no-wait
+    """
+    from backstay.sdk.errors import UpdateFailed
+
+    given = parsed(args, "dw update")
+    with opened(path, namespace, app) as backstay:
+        client = backstay if request_id is None else backstay.options(request_id=request_id)
+        submitted = client.handle(None, id).submit(name, *given)
+        click.echo(f"{id}: update {name} accepted ({submitted.id})", err=wait)
+        if alone(backstay):
+            click.echo(LATER, err=True)
+        elif wait:
+            try:
+                click.echo(_shown(submitted.result(timeout=timeout)))
+            except UpdateFailed as failed:
+                raise Unsuccessful(str(failed)) from None
+            except TimeoutError:
+                raise Unsuccessful(f"update {name} was accepted and has not been applied in {timeout:g} s") from None
+
+
+@click.command(name="query", context_settings={"ignore_unknown_options": True})
+@click.argument("id")
+@click.argument("name")
+@click.argument("args", nargs=-1, metavar="[JSON ARGS]...")
+@options.place
+@options.namespace
+@_app("The file with the workflow's code, which answers.")
+@click.option("--run", "run_id", metavar="RUN_ID", help="An earlier run of ID.")
+def query(
+    id: str, name: str, args: tuple[str, ...], path: options.Place, namespace: str, app: str | None, run_id: str | None
+) -> None:
+    """Ask workflow ID the query NAME and print its answer, as JSON. Nothing is changed or recorded.
+
+    The answer comes from the workflow's own code, replayed here from what is on disk; so this needs its file. A server
+    asks one of its workers instead. Runs that have ended answer too.
+
+    \b
+    Examples:
+      dw query expense-1 status --app examples/approval.py
+      dw query expense-1 status --app examples/approval.py --run 01J8...
+    """
+    given = parsed(args, "dw query")
+    if app is None and not isinstance(path, options.ServerAt):
+        raise Problem("a query is answered by the workflow's code; name its file with --app FILE")
+    with opened(path, namespace, app) as backstay:
+        handle = backstay.handle(None, id)
+        asked = handle if run_id is None else handle.of_run(run_id)
+        click.echo(_shown(asked.query(name, *given)))

@@ -1,0 +1,167 @@
+"""Exceptions as failures that history keeps, and back to the same exception after a restart.
+
+A failure is found again by its registered alias, else by the map of moved classes, else by the recorded class. An
+exception that could not be rebuilt even while it is raised is recorded as one of another runtime, so what later blocks
+replay is always a change of code: a class or an alias that is gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, Final, Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from backstay.codec import avro
+from backstay.codec.errors import PayloadError
+from backstay.codec.rebuild import Unrestorable, details_of, properties_of, readable, rebuild
+from backstay.codec.reference import exception_named, name_of
+from backstay.codec.traces import diagnose
+from backstay.kernel.failure import Failure
+
+Source = Literal["exception_type", "class_alias", "recorded_class", "external"]
+Blocked = Literal["unresolved", "misconfigured", "unrestorable"]
+
+DEEPEST: Final = 8  # groups in groups; what is further in is kept as its text
+
+
+class Restored(Struct, frozen=True):
+    """An exception as it was raised, and by what its class was found (`external`: it is a `RemoteFailure`)."""
+
+    exception: Exception
+    source: Source
+
+
+class RemoteFailure(Exception):
+    """A failure of a runtime whose classes we do not have, with what is stable across languages."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+        self.message = failure.message
+        self.exception_type = failure.exception_type
+        self.code = failure.code
+        self.non_retryable = failure.non_retryable
+
+    @property
+    def details(self) -> Any:
+        """The decoded details; `PayloadError` if they came in another codec."""
+        if self.failure.details is None:
+            return None
+        avro.expect_codec(self.failure.details_payload_codec)
+        return avro.decode(self.failure.details)
+
+
+class UnresolvedFailure(BaseException):
+    """Replay cannot go on: a recorded exception has no class here. Not for `except Exception` of workflow code."""
+
+    def __init__(self, failure: Failure, resolution_source: Blocked, resolution_error: str) -> None:
+        super().__init__(
+            f"Cannot restore {failure.exception_type or failure.exception_class} ({resolution_source}): "
+            f"{resolution_error}. Bring the class back, or register its alias."
+        )
+        self.failure = failure
+        self.resolution_source: Blocked = resolution_source
+        self.resolution_error = resolution_error
+        self.exception_class = failure.exception_class
+        self.exception_type = failure.exception_type
+
+
+class Exceptions:
+    """The classes that failures are restored to: `types` by durable alias, `class_aliases` by recorded class."""
+
+    def __init__(
+        self, types: Mapping[str, type | str] | None = None, class_aliases: Mapping[str, type | str] | None = None
+    ) -> None:
+        self._types: dict[str, type | str] = dict(types or {})
+        self._moved: dict[str, type | str] = dict(class_aliases or {})
+        self._aliases = {name_of(target): alias for alias, target in self._types.items()}
+
+    def register(self, cls: type[Exception], alias: str | None = None) -> None:
+        """Record `cls` under `alias` from now on, and restore that alias to it."""
+        durable = alias or _own_alias(cls)
+        self._types[durable] = cls
+        self._aliases[name_of(cls)] = durable
+
+    def failure(self, exc: BaseException, diagnostics: bool = True, depth: int = 0) -> Failure:
+        """What history keeps of `exc`; without `diagnostics` nothing that names our classes, files or lines."""
+        if isinstance(exc, RemoteFailure):
+            return exc.failure if diagnostics else replace(exc.failure, diagnostics=None)
+        details = details_of(exc)
+        stable = Failure(
+            message=readable(exc),
+            exception_type=self._aliases.get(name_of(type(exc))) or _own_alias(exc),
+            code=_code(exc),
+            non_retryable=_attribute(exc, "non_retryable") is True,
+            details=details,
+            details_payload_codec=None if details is None else avro.CODEC,
+        )
+        if not diagnostics:
+            return stable
+        located = replace(stable, diagnostics=diagnose(exc))
+        if depth > DEEPEST:
+            return located
+        try:
+            properties = properties_of(exc, partial(self.failure, depth=depth + 1))
+            whole = replace(located, exception_class=name_of(type(exc)), properties=properties)
+            return whole if self._comes_back(whole, exc) else located
+        except Exception:  # the attributes of anyone
+            return located
+
+    def restore(self, failure: Failure) -> Restored:
+        """The exception of a failure, or `UnresolvedFailure`. Of another runtime it is a `RemoteFailure`."""
+        if failure.exception_type in self._types:
+            return self._restored(failure, self._types[failure.exception_type], "exception_type")
+        if failure.exception_class is None:
+            return Restored(RemoteFailure(failure), "external")
+        if failure.exception_class in self._moved:
+            return self._restored(failure, self._moved[failure.exception_class], "class_alias")
+        return self._restored(failure, failure.exception_class, "recorded_class")
+
+    def _restored(self, failure: Failure, target: type | str, source: Source) -> Restored:
+        try:
+            cls = exception_named(target)
+        except LookupError as error:
+            why: Blocked = "unresolved" if source == "recorded_class" else "misconfigured"
+            raise UnresolvedFailure(failure, why, str(error)) from None
+        try:
+            return Restored(rebuild(cls, failure, self._member), source)
+        except (Unrestorable, PayloadError) as error:
+            raise UnresolvedFailure(failure, "unrestorable", str(error)) from None
+
+    def _member(self, failure: Failure) -> Exception:
+        return self.restore(failure).exception
+
+    def _comes_back(self, failure: Failure, exc: BaseException) -> bool:
+        """Whether this very process could restore it; an alias is trusted, for it is a promise of the author."""
+        if failure.exception_type in self._types:
+            return True
+        try:
+            return self._restored(failure, name_of(type(exc)), "recorded_class").exception.__class__ is type(exc)
+        except UnresolvedFailure:
+            return False
+
+
+def _own_alias(exc: BaseException | type[BaseException]) -> str:
+    """The alias that a class gives itself, else its name."""
+    declared = _attribute(exc, "exception_type")
+    if isinstance(declared, str):
+        return declared
+    cls = exc if isinstance(exc, type) else type(exc)
+    return cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
+
+
+def _code(exc: BaseException) -> int | str | None:
+    code = _attribute(exc, "code")
+    if isinstance(code, str):
+        return str.__str__(code)
+    return int(code) if isinstance(code, int) and not isinstance(code, bool) else None
+
+
+def _attribute(exc: object, name: str) -> object:
+    try:
+        return getattr(exc, name, None)
+    except Exception:  # a property of anyone
+        return None

@@ -1,0 +1,111 @@
+"""How operations reach an instance: by name, by an id derived from one of its runs, as it is on disk."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from backstay.engine.engine import Engine
+from backstay.kernel.decision import CommandRecord
+from backstay.kernel.features.standalone import NOTHING_TO_SAY, StartActivity
+from backstay.kernel.features.start import Start
+from backstay.kernel.message import Message, Refused
+from backstay.kernel.state import Workflow
+from backstay.kernel.values import run_of
+from backstay.protocol.requests import StartWorkflow
+from backstay.store import Located
+
+REMEMBERED = 20_000  # runs whose place is kept in memory
+
+
+class Access:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._located: dict[str, Located] = {}
+
+    async def key(self, namespace: str, workflow_id: str) -> int:
+        key = await self._engine.key_of(namespace, workflow_id)
+        if key is None:
+            raise Refused(
+                "workflow_not_found",
+                f"there is no workflow {workflow_id!r} in namespace {namespace!r}",
+                workflow_id=workflow_id,
+            )
+        return key
+
+    async def located(self, derived_id: str, namespace: str | None = None) -> Located:
+        """The run that a task, attempt or other id was derived from. Another namespace's is as good as none."""
+        run_id = run_of(derived_id)
+        found = self._located.get(run_id)
+        if found is None:
+            found = await self._engine.store.locate(run_id)
+            if found is not None:
+                if len(self._located) >= REMEMBERED:
+                    self._located.clear()
+                self._located[run_id] = found  # where a run is never changes
+        if found is None or namespace not in (None, found.namespace):
+            raise Refused("task_not_found", f"nothing is known of {derived_id!r}", task_id=derived_id)
+        return found
+
+    async def key_of(self, derived_id: str, namespace: str | None = None) -> int:
+        return (await self.located(derived_id, namespace)).workflow
+
+    async def committed(self, key: int) -> Workflow:
+        loaded = await self._engine.store.load(key)
+        if loaded is None:
+            raise Refused("workflow_not_found", "no such workflow", key=key)
+        return self._engine.loading.restore(loaded)
+
+    async def retained(self, key: int, command_type: str, request_id: str | None) -> CommandRecord | None:
+        return None if request_id is None else await self._engine.retained(key, command_type, request_id)
+
+    async def retained_start(self, message: Start) -> CommandRecord | None:
+        key = await self._engine.key_of(message.namespace, message.workflow_id)
+        return None if key is None else await self.retained(key, "start", message.request_id)
+
+    def submit(self, key: int, message: Message) -> asyncio.Future[Any]:
+        future: asyncio.Future[Any] = self._engine.world.future()
+        self._engine.submit(key, message, resolver(future))
+        return future
+
+    def address(self, namespace: str, workflow_id: str, message: Message) -> asyncio.Future[Any]:
+        future: asyncio.Future[Any] = self._engine.world.future()
+        self._engine.address(namespace, workflow_id, message, resolver(future))
+        return future
+
+
+def start_message(request: StartWorkflow, engine: Engine) -> Start:
+    """The kernel's message for a start; without an id one is made."""
+    asked = request.activity
+    kind = Start if asked is None else partial(StartActivity, activity=asked)
+    return kind(
+        namespace=request.namespace,
+        workflow_id=request.workflow_id if request.workflow_id is not None else engine.world.ids.ulid(),
+        workflow_type=request.workflow_type,
+        arguments=request.arguments,
+        routing=request.routing,
+        business_key=request.business_key,
+        visibility_labels=request.visibility_labels,
+        memo=request.memo,
+        search_attributes=request.search_attributes,
+        execution_timeout_seconds=request.execution_timeout_seconds,
+        run_timeout_seconds=request.run_timeout_seconds,
+        duplicate_policy=request.duplicate_policy,
+        definition=request.definition if asked is None else NOTHING_TO_SAY,
+        request_id=request.request_id,
+        source=request.source,
+    )
+
+
+def resolver(future: asyncio.Future[Any]) -> Callable[[Any, BaseException | None], None]:
+    def resolve(value: Any, error: BaseException | None) -> None:
+        if future.done():
+            return
+        if error is None:
+            future.set_result(value)
+        else:
+            future.set_exception(error)
+
+    return resolve

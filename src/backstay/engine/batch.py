@@ -1,0 +1,25 @@
+"""One instance in a batch: the turn its messages share, and what to do when its decision is on disk."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Struct
+
+from backstay.engine.cache import Entry, Reply
+from backstay.kernel.decision import Decision
+from backstay.kernel.message import Message
+from backstay.kernel.turn import Turn
+
+Asked = tuple[Message, Reply | None, Any, bool]
+"""A message, who waits for its answer, the answer, and whether to decide it anew if this decision does not commit."""
+
+
+class Item(Struct, eq=False):
+    entry: Entry
+    turn: Turn
+    asked: list[Asked] = []
+    assignments: list[Any] = []
+    shown: int = 0  # how many of the turn's events live code has been given to see
+    queued: str | None = None  # the unborn task whose code waits for its turn
+    decision: Decision | None = None  # once the turn is sealed

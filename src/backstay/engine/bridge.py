@@ -1,0 +1,354 @@
+"""The bridge: the verbs of workflow and activity workers, the same over any transport.
+
+Poll, claim, claim status, history, execute, complete, fail, heartbeat; for activities also status.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, NoReturn
+
+from backstay.engine.access import Access
+from backstay.engine.engine import Engine
+from backstay.engine.recorded import completed_task, ended_attempt
+from backstay.engine.workers import Waiter
+from backstay.kernel.features.activity import (
+    ActivityAssignment,
+    AttemptOutcome,
+    CompleteActivity,
+    FailActivity,
+    HeartbeatActivity,
+    HeartbeatReply,
+)
+from backstay.kernel.features.activity import status as activity_status
+from backstay.kernel.features.lease import Claim, Claimant, Release
+from backstay.kernel.features.lease import claim_status as claim_status_of
+from backstay.kernel.features.workflow_task import (
+    CompleteWorkflowTask,
+    FailWorkflowTask,
+    HeartbeatWorkflowTask,
+    TaskOutcome,
+    WorkflowAssignment,
+)
+from backstay.kernel.message import Message, Refused
+from backstay.kernel.task import Lease
+from backstay.kernel.values import LEASE, SECOND, run_of
+from backstay.protocol import requests as ask
+from backstay.store import Located
+
+
+class Bridge:
+    def __init__(self, engine: Engine, access: Access) -> None:
+        self._engine = engine
+        self._access = access
+        self._asked: dict[tuple[str, str, str, str | None], Waiter] = {}  # polls that have an id, while they wait
+        self.table: dict[type[ask.Request[Any]], Callable[[Any], Awaitable[Any]]] = {
+            ask.PollWorkflowTask: self.poll_workflow_task,
+            ask.ClaimWorkflowTask: self.claim_task,
+            ask.GetClaimStatus: self.claim_status,
+            ask.GetTaskHistory: self.task_history,
+            ask.ExecuteWorkflowTask: self.execute,
+            ask.CompleteTask: self.complete_task,
+            ask.FailTask: self.fail_task,
+            ask.HeartbeatTask: self.heartbeat_task,
+            ask.PollActivityTask: self.poll_activity_task,
+            ask.ClaimActivityTask: self.claim_task,
+            ask.CompleteActivityTask: self.complete_activity,
+            ask.FailActivityTask: self.fail_activity,
+            ask.HeartbeatActivityTask: self.heartbeat_activity,
+            ask.GetActivityStatus: self.activity_status,
+        }
+
+    async def poll_workflow_task(self, request: ask.PollWorkflowTask) -> WorkflowAssignment | None:
+        return await self._poll(
+            "workflow",
+            request.namespace,
+            request.queue,
+            request.workflow_types,
+            request.worker_id,
+            request.wait_seconds,
+            request.poll_request_id,
+            request.compatibility,
+            request.connection,
+        )
+
+    async def claim_task(self, request: ask.ClaimWorkflowTask | ask.ClaimActivityTask) -> Any:
+        kind = "workflow" if isinstance(request, ask.ClaimWorkflowTask) else "activity"
+        key = await self._access.key_of(request.task_id, request.namespace)
+        lease = Lease(owner=request.worker_id, until=self._engine.world.now() + LEASE)
+        future: asyncio.Future[Any] = self._engine.world.future()
+
+        def claimed(task: Any, error: BaseException | None) -> None:
+            if future.done():
+                return
+            entry = self._engine.cache.get(key)
+            if error is not None or entry is None:
+                future.set_exception(error or Refused("task_not_found", "the task is gone"))
+            else:
+                future.set_result(self._engine.machine.assign(entry.flow, task))
+
+        claim = Claim(task_id=request.task_id, lease=lease, kind=kind, by=_claimant(request))
+        self._engine.submit(key, claim, claimed)
+        return await future
+
+    async def claim_status(self, request: ask.GetClaimStatus) -> ask.ClaimStatus:
+        try:
+            flow = await self._access.committed(await self._access.key_of(request.task_id, request.namespace))
+        except Refused:
+            return ask.ClaimStatus(task_id=request.task_id, claimable=False, reason="task_not_found")
+        now = self._engine.world.now()
+        reason = claim_status_of(flow, request.task_id, request.kind, now, _claimant(request))
+        return ask.ClaimStatus(task_id=request.task_id, claimable=reason is None, reason=reason)
+
+    async def task_history(self, request: ask.GetTaskHistory) -> ask.HistoryPage:
+        place = await self._access.located(request.task_id, request.namespace)
+        outcome: TaskOutcome = await self._access.submit(
+            place.workflow,
+            HeartbeatWorkflowTask(
+                task_id=request.task_id, owner=request.lease_owner, attempt=request.workflow_task_attempt, renew=False
+            ),
+        )
+        size = None if request.page_size is None else max(1, min(request.page_size, ask.PAGE_MAX))
+        assert outcome.seen is not None, "a leased workflow task knows what it has seen"
+        seen = outcome.seen
+        found = await self._engine.store.history(place.run, request.after_sequence, size)
+        events = [entry for entry in found if entry.sequence <= seen]
+        last = events[-1].sequence if events else request.after_sequence
+        more = last < seen
+        return ask.HistoryPage(
+            history_events=events,
+            has_more=more,
+            next_after_sequence=last if more else None,
+            total_history_events=seen,
+        )
+
+    async def execute(self, request: ask.ExecuteWorkflowTask) -> TaskOutcome:
+        """Claim and run one task on this engine's own executor."""
+        key = await self._access.key_of(request.task_id, request.namespace)
+        flow = await self._access.committed(key)
+        reason = claim_status_of(flow, request.task_id, "workflow", self._engine.world.now())
+        if reason is not None:
+            raise Refused(reason, f"task {request.task_id} cannot be claimed: {reason}")
+        return await self._engine.inline.execute(key, request.task_id)
+
+    async def complete_task(self, request: ask.CompleteTask) -> TaskOutcome:
+        if not request.commands and not request.quiet:
+            raise Refused("invalid_commands", "a completion needs at least one command", field="commands")
+        place = await self._access.located(request.task_id, request.namespace)
+        message = CompleteWorkflowTask(
+            task_id=request.task_id,
+            owner=request.lease_owner,
+            attempt=request.workflow_task_attempt,
+            commands=request.commands,
+            handled_failures=request.handled_failures,
+            numbered=request.numbered,
+            met=request.met,
+        )
+        try:
+            return await self._access.submit(place.workflow, message)
+        except Refused as refusal:
+            return await self._completed_before(place, request) or _raise(refusal)
+
+    async def fail_task(self, request: ask.FailTask) -> TaskOutcome:
+        if not request.failure.message:
+            raise Refused("invalid_failure", "a failure needs a message", field="failure.message")
+        place = await self._access.located(request.task_id, request.namespace)
+        message = FailWorkflowTask(
+            task_id=request.task_id,
+            owner=request.lease_owner,
+            attempt=request.workflow_task_attempt,
+            block=request.failure,
+        )
+        try:
+            return await self._access.submit(place.workflow, message)
+        except Refused as refusal:
+            return (
+                await self._failed_before(place, request)
+                or await self._completed_before(place, request)
+                or _raise(refusal)
+            )
+
+    async def _completed_before(self, place: Located, request: ask.CompleteTask | ask.FailTask) -> TaskOutcome | None:
+        run_id = run_of(request.task_id)
+        run = await self._engine.store.run(run_id)
+        return completed_task(
+            await self._engine.store.history(place.run),
+            request.task_id,
+            request.lease_owner,
+            request.workflow_task_attempt,
+            run_id,
+            "closed" if run is None else run.status,
+        )
+
+    async def _failed_before(self, place: Located, request: ask.FailTask) -> TaskOutcome | None:
+        flow = await self._access.committed(place.workflow)
+        task = flow.tasks.get(request.task_id)
+        if task is None or task.state != "failed" or task.attempt != request.workflow_task_attempt:
+            return None
+        return TaskOutcome(
+            task_id=task.id,
+            workflow_task_attempt=task.attempt,
+            outcome="failed",
+            run_id=flow.current.run_id,
+            run_status=flow.current.status,
+            reason="already_recorded",
+        )
+
+    def heartbeat_task(self, request: ask.HeartbeatTask) -> Awaitable[TaskOutcome]:
+        return self._verb(
+            request.task_id,
+            request.namespace,
+            HeartbeatWorkflowTask(
+                task_id=request.task_id, owner=request.lease_owner, attempt=request.workflow_task_attempt
+            ),
+        )
+
+    # -- activity tasks
+
+    async def poll_activity_task(self, request: ask.PollActivityTask) -> ActivityAssignment | None:
+        return await self._poll(
+            "activity",
+            request.namespace,
+            request.queue,
+            request.activity_types,
+            request.worker_id,
+            request.wait_seconds,
+            request.poll_request_id,
+            request.compatibility,
+            request.connection,
+        )
+
+    async def complete_activity(self, request: ask.CompleteActivityTask) -> AttemptOutcome:
+        run_id, step, attempt = _parse_attempt(request.activity_attempt_id)
+        return await self._end_attempt(
+            request,
+            CompleteActivity(
+                step=step, attempt=attempt, owner=request.lease_owner, run_id=run_id, result=request.result
+            ),
+        )
+
+    async def fail_activity(self, request: ask.FailActivityTask) -> AttemptOutcome:
+        run_id, step, attempt = _parse_attempt(request.activity_attempt_id)
+        return await self._end_attempt(
+            request,
+            FailActivity(
+                step=step,
+                attempt=attempt,
+                owner=request.lease_owner,
+                run_id=run_id,
+                failure=request.failure,
+                gave_up=request.gave_up,
+            ),
+        )
+
+    async def _end_attempt(
+        self, request: ask.CompleteActivityTask | ask.FailActivityTask, message: CompleteActivity | FailActivity
+    ) -> AttemptOutcome:
+        place = await self._access.located(message.run_id, request.namespace)
+        try:
+            return await self._access.submit(place.workflow, message)
+        except Refused as refusal:
+            history = await self._engine.store.history(place.run)
+            return ended_attempt(history, request.activity_attempt_id, request.lease_owner) or _raise(refusal)
+
+    def heartbeat_activity(self, request: ask.HeartbeatActivityTask) -> Awaitable[HeartbeatReply]:
+        run_id, step, attempt = _parse_attempt(request.activity_attempt_id)
+        return self._verb(
+            run_id,
+            request.namespace,
+            HeartbeatActivity(
+                step=step, attempt=attempt, owner=request.lease_owner, run_id=run_id, progress=request.progress
+            ),
+        )
+
+    async def activity_status(self, request: ask.GetActivityStatus) -> HeartbeatReply:
+        run_id, step, attempt = _parse_attempt(request.activity_attempt_id)
+        flow = await self._access.committed(await self._access.key_of(run_id, request.namespace))
+        return activity_status(flow, run_id, step, attempt, request.lease_owner, self._engine.world.now())
+
+    async def _verb(self, derived_id: str, namespace: str | None, message: Message) -> Any:
+        return await self._access.submit(await self._access.key_of(derived_id, namespace), message)
+
+    async def _poll(
+        self,
+        kind: str,
+        namespace: str,
+        queue: str,
+        types: frozenset[str] | None,
+        worker_id: str,
+        wait_seconds: float,
+        call: str | None,
+        compatibility: frozenset[str] | None,
+        connection: str | None,
+    ) -> Any:
+        engine = self._engine
+        if call is not None:
+            again = await self._leased_by(call, worker_id, kind)
+            if again is not None:
+                return again
+        future: asyncio.Future[Any] = engine.world.future()
+
+        def lease() -> Lease:
+            return Lease(owner=worker_id, until=engine.world.now() + LEASE, call=call)
+
+        worker = Claimant(connection=connection, compatibility=compatibility)
+        waiter = Waiter(kind, namespace, queue, types, lease, future, worker, worker_id)
+        asked = (kind, namespace, worker_id, call)
+        before = None
+        if call is not None:
+            before = self._asked.get(asked)
+            self._asked[asked] = waiter
+        if before is None or not engine.serving.succeed(before, waiter):
+            engine.matching.park(waiter)
+            engine.serving.poll(waiter)
+        alarm = engine.world.at(
+            engine.world.now() + round(wait_seconds * SECOND), lambda: engine.serving.give_up(waiter)
+        )
+        try:
+            return await future
+        except asyncio.CancelledError:
+            # Whoever polled is gone, perhaps just when its task came: nobody else would give that lease back.
+            assigned: WorkflowAssignment | ActivityAssignment | None = _resolved(future)
+            if assigned is not None:
+                task = assigned.task
+                engine.submit(task.workflow, Release(task_id=task.id, owner=worker_id, attempt=task.attempt))
+            raise
+        finally:
+            alarm.cancel()
+            engine.matching.unpark(waiter)
+            if self._asked.get(asked) is waiter:
+                del self._asked[asked]
+
+    async def _leased_by(self, call: str, worker_id: str, kind: str) -> Any:
+        """The task that an earlier poll with this id was given: a reply may be lost, its lease is not."""
+        leased = self._engine.leases.by_call(worker_id, call)
+        if leased is None or leased.kind != kind:
+            return None
+        flow = await self._access.committed(leased.workflow)
+        task = flow.tasks.get(leased.id)
+        if task is None or (task.call, task.owner, task.state) != (call, worker_id, "leased"):
+            return None
+        if task.until is not None and task.until <= self._engine.world.now():
+            return None
+        return self._engine.machine.assign(flow, task)
+
+
+def _resolved(future: asyncio.Future[Any]) -> Any:
+    return future.result() if future.done() and not future.cancelled() and future.exception() is None else None
+
+
+def _raise(refusal: Refused) -> NoReturn:
+    raise refusal
+
+
+def _claimant(request: ask.ClaimWorkflowTask | ask.ClaimActivityTask | ask.GetClaimStatus) -> Claimant:
+    return Claimant(connection=request.connection, compatibility=request.compatibility)
+
+
+def _parse_attempt(attempt_id: str) -> tuple[str, int, int]:
+    run_id, _, rest = attempt_id.partition("-")
+    step, _, attempt = rest.partition("-")
+    if not (step.isdigit() and attempt.isdigit()):
+        raise Refused("attempt_not_found", f"{attempt_id!r} is not an attempt id", field="activity_attempt_id")
+    return run_id, int(step), int(attempt)

@@ -1,0 +1,100 @@
+"""The cache of workflow states, bounded by (estimated) bytes, least recently used first out.
+
+An entry with decisions on their way to disk, or with code in the middle of a task, stays: it is ahead of the database.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from backstay.kernel.event import Recorded
+from backstay.kernel.message import Message
+from backstay.kernel.state import Workflow
+
+if TYPE_CHECKING:
+    from backstay.engine.batch import Item
+
+Reply = Callable[[Any, BaseException | None], None]
+
+_BASE = 4096
+_PER_TASK = 1536
+_PER_EVENT = 700
+_PER_DEADLINE = 64
+
+
+class Entry:
+    """A workflow in memory. `fresh` are the events its live code has not seen; None: that record has a gap."""
+
+    __slots__ = ("answers", "cost", "dead", "flow", "fresh", "held", "inflight", "on_disk", "open")
+
+    def __init__(self, flow: Workflow, fresh: list[Recorded] | None) -> None:
+        self.flow = flow
+        self.on_disk = flow.exists  # before that, another process may be first to create it
+        self.fresh = fresh
+        self.open: Item | None = None  # the turn that takes its messages until the next commit
+        self.inflight = 0
+        # Answers that need no write of their own and wait for the commits they are based on.
+        self.answers: list[tuple[Message, Reply, Any, BaseException | None]] = []
+        self.held = False  # code of this run is in the middle of a task
+        self.dead = False
+        self.cost = 0
+
+
+class Cache:
+    def __init__(self, limit: int, evicted: Callable[[Entry], None]) -> None:
+        self.limit = limit
+        self.size = 0
+        self._evicted = evicted
+        self._entries: OrderedDict[int, Entry] = OrderedDict()
+        self._names: dict[tuple[str, str], int] = {}
+        self.get: Callable[[int], Entry | None] = self._entries.get  # asked for with every message: no call of Python
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __iter__(self) -> Iterator[Entry]:
+        return iter(list(self._entries.values()))
+
+    def named(self, namespace: str, workflow_id: str) -> int | None:
+        return self._names.get((namespace, workflow_id))
+
+    def add(self, entry: Entry) -> Entry:
+        flow = entry.flow
+        self._entries[flow.key] = entry
+        self._names[flow.namespace, flow.workflow_id] = flow.key
+        return entry
+
+    def used(self, entry: Entry, code: int) -> None:
+        """This entry was just worked on: it is the newest, and may weigh something else now. `code`: bytes of live code."""
+        flow = entry.flow
+        run = flow.run
+        self._entries.move_to_end(flow.key)
+        cost = _BASE + len(flow.tasks) * _PER_TASK + code
+        if entry.fresh:
+            cost += len(entry.fresh) * _PER_EVENT
+        if run is not None and run.agenda:
+            cost += len(run.agenda) * _PER_DEADLINE
+        if cost != entry.cost:
+            self.size += cost - entry.cost
+            entry.cost = cost
+
+    def drop(self, entry: Entry) -> None:
+        if entry.dead:
+            return
+        entry.dead = True
+        flow = entry.flow
+        self._entries.pop(flow.key, None)
+        self._names.pop((flow.namespace, flow.workflow_id), None)
+        self.size -= entry.cost
+
+    def trim(self) -> None:
+        if self.size <= self.limit:
+            return
+        for entry in list(self._entries.values()):
+            if self.size <= self.limit:
+                return
+            if entry.inflight == 0 and not entry.held:
+                self.drop(entry)
+                self._evicted(entry)

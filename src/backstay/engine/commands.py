@@ -1,0 +1,370 @@
+"""Talking to running workflows: signals, updates, queries and the operator's commands become messages or questions.
+
+Payloads stay opaque to the engine; whoever hosts it says how to read and write them, because contracts are judged by values.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol, TypeVar
+
+from msgspec.structs import replace
+
+from backstay.engine.access import Access, resolver, start_message
+from backstay.engine.engine import Engine
+from backstay.engine.inquiries import Inquiries
+from backstay.engine.recovery import Recovery
+from backstay.engine.updates import find_update
+from backstay.engine.waiting import Waiting
+from backstay.kernel import contract
+from backstay.kernel.event import Recorded
+from backstay.kernel.features import archive, cancel, pause
+from backstay.kernel.features.intake import Commanded
+from backstay.kernel.features.message_stream import AppendMessage, Delivered, request_id
+from backstay.kernel.features.reconcile import Reconcile
+from backstay.kernel.features.repair import Repair, Repaired
+from backstay.kernel.features.signal import Signal
+from backstay.kernel.features.signal_with_start import SignalWithStart, StartedAndSignalled
+from backstay.kernel.features.start import Identity, WorkflowStarted
+from backstay.kernel.features.update import Update, topic
+from backstay.kernel.message import Message, Refused
+from backstay.kernel.state import Workflow
+from backstay.kernel.values import run_of
+from backstay.kernel.views.liveness import liveness, wait_of
+from backstay.protocol import commands as tell
+from backstay.protocol.requests import Request
+
+R = TypeVar("R")
+
+
+class Payloads(Protocol):
+    """How the host of this engine encodes values."""
+
+    def decode(self, blob: bytes) -> Any: ...
+    def encode(self, value: Any) -> bytes: ...
+
+
+class Arguments:
+    """A call's arguments: encoded for history, as values for the contract, with what is wrong about them so far."""
+
+    def __init__(self, blob: bytes | None, values: list[Any], errors: contract.Errors) -> None:
+        self.blob = blob
+        self.values = values
+        self.errors = errors
+
+
+class Commands:
+    def __init__(
+        self, engine: Engine, recovery: Recovery, access: Access, waiting: Waiting, payloads: Payloads
+    ) -> None:
+        self._engine = engine
+        self._recovery = recovery
+        self._access = access
+        self._waiting = waiting
+        self._payloads = payloads
+        self._inquiries = Inquiries(engine, access)
+        self.table: dict[type[Request[Any]], Callable[[Any], Awaitable[Any]]] = {
+            tell.SignalWorkflow: self.signal,
+            tell.SignalWithStart: self.signal_with_start,
+            tell.AppendMessage: self.append_message,
+            tell.UpdateWorkflow: self.update,
+            tell.GetUpdate: self.get_update,
+            tell.QueryWorkflow: self.query,
+            tell.CancelWorkflow: self.cancel,
+            tell.TerminateWorkflow: self.terminate,
+            tell.PauseWorkflow: self.pause,
+            tell.UnpauseWorkflow: self.unpause,
+            tell.ArchiveWorkflow: self.archive,
+            tell.RepairWorkflow: self.repair,
+        }
+
+    # -- signals
+
+    def signal(self, request: tell.SignalWorkflow) -> Awaitable[Commanded]:
+        key = self._engine.cache.named(request.namespace, request.workflow_id)
+        asked_before = request.request_id is not None and not request.fresh
+        if key is None or request.run_id is not None or request.named is not None or asked_before:
+            return self._signal(request)
+        # Nothing has to be read for this one: it joins the batch that is open now.
+        message = Signal(
+            name=request.signal_name,
+            arguments=request.arguments,
+            values=self._values(request.arguments),
+            request_id=request.request_id,
+            source=request.source,
+            context=request.context,
+        )
+        return self._access.submit(key, message)
+
+    async def _signal(self, request: tell.SignalWorkflow) -> Commanded:
+        key = await self._target(request)
+        given = await self._arguments(key, request, request.signal_name, "declared_signal_contracts")
+        return await self._access.submit(
+            key,
+            Signal(
+                name=request.signal_name,
+                arguments=given.blob,
+                values=given.values,
+                errors=given.errors,
+                **await self._addressed(key, request, "signal"),
+            ),
+        )
+
+    async def signal_with_start(self, request: tell.SignalWithStart) -> StartedAndSignalled:
+        start = start_message(request.start, self._engine)
+        key = await self._engine.key_of(start.namespace, start.workflow_id)
+        asked = None if request.fresh else request.request_id
+        before = None if key is None else await self._access.retained(key, "signal", asked)
+        signal = Signal(
+            name=request.signal_name,
+            arguments=request.arguments,
+            values=self._values(request.arguments),
+            request_id=request.request_id,
+            source=request.start.source,
+            retained=before,
+        )
+        message = SignalWithStart(start=start, signal=signal)
+        return await self._access.address(start.namespace, start.workflow_id, message)
+
+    async def append_message(self, request: tell.AppendMessage) -> Delivered:
+        id = request_id(request.stream_name, request.message_id)
+        request = replace(request, request_id=id, fresh=False)  # the id is the sender's own, and may be known
+        return await self._command(
+            request,
+            AppendMessage.command_type,
+            AppendMessage,
+            name=request.stream_name,
+            message_id=request.message_id,
+            arguments=request.arguments,
+        )
+
+    # -- updates
+
+    async def update(self, request: tell.UpdateWorkflow) -> tell.UpdateStatus:
+        if request.wait_for not in ("accepted", "completed"):
+            raise Refused(
+                "invalid_wait_for", f"wait for 'accepted' or 'completed', not {request.wait_for!r}", field="wait_for"
+            )
+        key = await self._target(request)
+        given = await self._arguments(key, request, request.update_name, "declared_update_contracts")
+        addressed = await self._addressed(key, request, "update")
+        available, objection = True, None
+        if addressed["retained"] is None and not given.errors:
+            available, objection = await self._inquiries.would_take(key, request.update_name, given.blob)
+            addressed = await self._addressed(key, request, "update")  # that took a while
+        end: asyncio.Future[Recorded | None] = self._engine.world.future()
+        message = Update(
+            name=request.update_name,
+            arguments=given.blob,
+            values=given.values,
+            errors=given.errors,
+            available=available,
+            objection=objection,
+            **addressed,
+        )
+        command = await self._submit_update(key, message, end)
+        status = tell.UpdateStatus(
+            workflow_id=command.workflow_id,
+            run_id=command.run_id,
+            update_id=command.update_id,
+            update_name=request.update_name,
+            update_status="accepted" if command.accepted else "rejected",
+            command=command,
+            wait_for=request.wait_for,
+        )
+        if command.update_id is None or not command.accepted:
+            return status
+        if request.wait_for == "accepted":
+            self._engine.watching.unwatch(key, topic(command.update_id), end)
+            return status
+        if command.repeated:
+            return await self._follow(key, status, command.update_id, request.wait_seconds)
+        completed = await self._waiting.until(key, topic(command.update_id), end, request.wait_seconds)
+        return _stands(status, completed, request.wait_seconds)
+
+    def _submit_update(
+        self, key: int, message: Update, end: asyncio.Future[Recorded | None]
+    ) -> asyncio.Future[Commanded]:
+        """Submit an update and, the moment it is accepted, watch for its end, which may be in the same commit."""
+        future: asyncio.Future[Commanded] = self._engine.world.future()
+        resolve = resolver(future)
+
+        def accepted(command: Commanded | None, error: BaseException | None) -> None:
+            if command is not None and command.update_id is not None and command.accepted and not command.repeated:
+                id = command.update_id
+                self._waiting.watch(key, topic(id), end, lambda entry: entry, lambda: self._look_for(key, id))
+            resolve(command, error)
+
+        self._engine.submit(key, message, accepted)
+        return future
+
+    async def get_update(self, request: tell.GetUpdate) -> tell.UpdateStatus:
+        key = await self._access.key(request.namespace, request.workflow_id)
+        found = await find_update(self._engine, self._access, key, request.update_id)
+        if found is None:
+            raise Refused(
+                "update_not_found",
+                f"workflow {request.workflow_id!r} has no update {request.update_id!r}",
+                update_id=request.update_id,
+            )
+        status = tell.UpdateStatus(
+            workflow_id=request.workflow_id,
+            run_id=run_of(request.update_id),
+            update_id=request.update_id,
+            update_name=found.name,
+            update_status="accepted",
+        )
+        if found.completed is not None:
+            return _ended(status, found.completed)
+        if request.wait_seconds == 0:
+            return status
+        return replace(await self._follow(key, status, request.update_id, request.wait_seconds), wait_for="status")
+
+    async def _follow(
+        self, key: int, status: tell.UpdateStatus, update_id: str, seconds: float | None
+    ) -> tell.UpdateStatus:
+        """Wait for the end of an update; a wait that takes too long answers with where it stands."""
+        completed = await self._waiting.wait(
+            key, topic(update_id), lambda entry: entry, lambda: self._look_for(key, update_id), seconds
+        )
+        return _stands(status, completed, seconds)
+
+    async def _look_for(self, key: int, update_id: str) -> Recorded | None:
+        found = await find_update(self._engine, self._access, key, update_id)
+        return None if found is None else found.completed
+
+    # -- queries
+
+    async def query(self, request: tell.QueryWorkflow) -> tell.QueryResult:
+        key = await self._access.key(request.namespace, request.workflow_id)
+        return await self._inquiries.query(key, request, self._listed)
+
+    # -- the operator's commands
+
+    async def cancel(self, request: tell.CancelWorkflow) -> Commanded:
+        return await self._command(request, "cancel", cancel.Cancel, reason=request.reason)
+
+    async def terminate(self, request: tell.TerminateWorkflow) -> Commanded:
+        return await self._command(request, "terminate", cancel.Terminate, reason=request.reason)
+
+    async def pause(self, request: tell.PauseWorkflow) -> Commanded:
+        return await self._command(request, "pause", pause.Pause, reason=request.reason)
+
+    async def unpause(self, request: tell.UnpauseWorkflow) -> Commanded:
+        return await self._command(request, "unpause", pause.Unpause, reason=request.reason)
+
+    async def archive(self, request: tell.ArchiveWorkflow) -> Commanded:
+        key = await self._target(request)
+        loaded = await self._engine.store.load(key)
+        earlier = None
+        if loaded is not None and loaded.run is not None and request.run_id not in (None, loaded.run.run_id):
+            earlier = await self._earlier(request.run_id or "")
+        return await self._command(request, "archive", archive.Archive, reason=request.reason, earlier=earlier)
+
+    async def repair(self, request: tell.RepairWorkflow) -> Repaired:
+        key = await self._target(request)
+        flow = await self._access.committed(key)
+        now = self._engine.world.now()
+        message = Repair(
+            work=Reconcile(
+                incarnation=await self._living(key),
+                fingerprints=self._recovery.fingerprints,
+                force=True,
+                unoffered=self._unoffered(flow),
+            ),
+            liveness_state=None if flow.run is None else liveness(self._engine.machine, flow, now),
+            wait_kind=None if flow.run is None else wait_of(flow).kind,
+            **await self._addressed(key, request, "repair"),
+        )
+        return await self._access.submit(key, message)
+
+    def _unoffered(self, flow: Workflow) -> frozenset[str]:
+        if flow.run is None or not pause.allows(flow.run):
+            return frozenset()  # what is paused is withheld, not lost
+        return frozenset(task.id for task in flow.tasks.values() if self._recovery.unoffered(task))
+
+    async def _earlier(self, run_id: str) -> archive.Earlier:
+        row = await self._engine.store.run(run_id)
+        if row is None:
+            raise Refused("run_not_found", f"there is no run {run_id!r}", run_id=run_id)
+        history = await self._engine.store.history(row.key)
+        return archive.Earlier(key=row.key, run_id=row.run_id, number=row.number, history=history)
+
+    async def _living(self, key: int) -> str:
+        """Whose in-process leases count. Beside another engine, its own: it ended those of its predecessors."""
+        if not self._engine.holder:
+            flow = await self._access.committed(key)
+            for task in (*flow.tasks.values(), *self._engine.machine.expect(flow).tasks.values()):
+                if task.owner is not None and task.until is None:
+                    return task.owner.partition("/")[0]
+        return self._engine.incarnation
+
+    # -- inside
+
+    async def _command(
+        self, request: tell.ToInstance[Any], command_type: str, message: Callable[..., Message], **more: Any
+    ) -> Any:
+        key = await self._target(request)
+        return await self._access.submit(key, message(**await self._addressed(key, request, command_type), **more))
+
+    async def _target(self, request: tell.ToInstance[Any]) -> int:
+        key = await self._access.key(request.namespace, request.workflow_id)
+        if request.run_id is not None:
+            located = await self._engine.store.locate(request.run_id)
+            if located is None or located[0] != key:
+                raise Refused(
+                    "run_not_found",
+                    f"workflow {request.workflow_id!r} has no run {request.run_id!r}",
+                    run_id=request.run_id,
+                )
+        return key
+
+    async def _addressed(self, key: int, request: tell.ToInstance[Any], command_type: str) -> dict[str, Any]:
+        return {
+            "run_id": request.run_id,
+            "request_id": request.request_id,
+            "source": request.source,
+            "context": request.context,
+            "retained": await self._access.retained(key, command_type, None if request.fresh else request.request_id),
+        }
+
+    async def _arguments(self, key: int, request: Any, name: str, contracts: str) -> Arguments:
+        if request.named is None:
+            return Arguments(request.arguments, self._values(request.arguments), {})
+        flow = await self._access.committed(key)
+        started = None if flow.run is None else flow.run.part(Identity).started
+        return self._arranged(started, contracts, name, request.named)
+
+    def _listed(self, started: WorkflowStarted, name: str, request: tell.QueryWorkflow) -> Arguments:
+        if request.named is not None:
+            return self._arranged(started, "declared_query_contracts", name, request.named)
+        return Arguments(request.arguments, self._values(request.arguments), {})
+
+    def _arranged(self, started: WorkflowStarted | None, contracts: str, name: str, named: dict[str, Any]) -> Arguments:
+        """Arguments given by name, in the order of the recorded contract."""
+        found = None if started is None else contract.find(getattr(started, contracts), name)
+        if found is None:
+            return Arguments(
+                None, [], {contract.SURPLUS: [f"{name!r} has no contract to put named arguments in order"]}
+            )
+        values, errors = contract.arrange(found, named)
+        return Arguments(None if errors else self._payloads.encode(values), values, errors)
+
+    def _values(self, blob: bytes | None) -> list[Any]:
+        if blob is None:
+            return []
+        decoded = self._payloads.decode(blob)
+        return decoded if isinstance(decoded, list) else [decoded]  # pyright: ignore[reportUnknownVariableType]
+
+
+def _stands(status: tell.UpdateStatus, completed: Recorded | None, seconds: float | None) -> tell.UpdateStatus:
+    if completed is not None:
+        return _ended(status, completed)
+    return replace(status, wait_timed_out=True, wait_timeout_seconds=seconds)
+
+
+def _ended(status: tell.UpdateStatus, completed: Recorded) -> tell.UpdateStatus:
+    event: Any = completed.event
+    failed = event.outcome != "update_completed"
+    return replace(status, update_status="failed" if failed else "completed", event=completed)

@@ -1,0 +1,464 @@
+"""The engine: messages in, decisions out, one group commit after another. Nobody is answered before their own commit.
+
+`submit` is a plain function on the one thread that owns all state: decide, fold, add to the open batch. All messages of an
+instance until the next commit share one turn, and so become one decision. `flush` runs the workflow code that is due in this
+process, seals the turns and hands the batch to the store; what it caused is delivered when the store says so. While a batch is on its way, later messages are decided on top of it (speculation). If a decision does not
+commit as itself, the state and code that grew on it are thrown away and its messages are decided again, in order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+from typing import Any
+from weakref import WeakSet
+
+from backstay.engine.batch import Item
+from backstay.engine.cache import Cache, Entry, Reply
+from backstay.engine.inline import InlineCode
+from backstay.engine.leases import Leases, Queue
+from backstay.engine.loading import Loading
+from backstay.engine.losses import Losses
+from backstay.engine.matching import Matching
+from backstay.engine.naming import Naming
+from backstay.engine.sending import Sending
+from backstay.engine.serving import Serving
+from backstay.engine.stations import Station
+from backstay.engine.waking import Waking
+from backstay.engine.watching import ENDED, Watching
+from backstay.engine.world import World
+from backstay.kernel.decision import CommandRecord, Decision
+from backstay.kernel.event import Recorded
+from backstay.kernel.features.deadline import Due
+from backstay.kernel.features.start import Definition
+from backstay.kernel.machine import Machine
+from backstay.kernel.message import Message, Refused
+from backstay.kernel.state import Run, Workflow
+from backstay.kernel.task import Lease, Task
+from backstay.kernel.turn import Turn
+from backstay.kernel.values import Routing
+from backstay.store import Applied, ForkedEngine, Store, Unavailable
+
+log = logging.getLogger("backstay.engine")
+
+# Asking for the process id on every message would be a system call each; the fork tells us instead.
+_engines: WeakSet[Engine] = WeakSet()
+
+
+def _after_fork() -> None:
+    for engine in _engines:
+        engine.forked()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+BATCH = 1024  # decisions in one commit
+
+
+class Engine:
+    def __init__(self, world: World, store: Store, machine: Machine, *, cache_bytes: int = 48 << 20) -> None:
+        self.world = world
+        self.store = store
+        self.machine = machine
+        self.matching = Matching(world.now)
+        self.leases = Leases()
+        self.cache = Cache(cache_bytes, self.forget_code)
+        self.waking = Waking(world, store, self._wake)
+        self.incarnation = world.ids.ulid()
+        self.holder = False
+        self.down: Unavailable | None = None
+        self.on_down: Callable[[], None] = lambda: None
+        # What is known here of a workflow type that nobody who knows its code starts.
+        self.define: Callable[[Routing, str], tuple[Routing, Definition | None]] = lambda routing, _: (routing, None)
+        self.watching = Watching()
+        self.naming = Naming(self)
+        self.loading = Loading(self)
+        self.sending = Sending(self)
+        self.serving = Serving(self)
+        self.inline = InlineCode(self)
+        self.losses = Losses(self)
+        # Every turn takes these along, so they are bound once.
+        self._turn: Callable[[Workflow], Turn] = partial(
+            machine.open, ids=world.ids, offer=self._offer, here=self._here
+        )
+        self._forked = False
+        _engines.add(self)
+        self._writing = False
+        self._flushing = False
+        self.open: list[Item] = []
+        self.batch: list[Item] = []  # on its way to disk
+        self._draining: list[asyncio.Future[None]] = []  # told when a batch has ended, one way or the other
+
+    def forked(self) -> None:
+        """This is a child process now: the engine belongs to its parent."""
+        self._forked = True
+
+    # -- messages
+
+    def submit(self, key: int, message: Message, reply: Reply | None = None, *, again: bool = True) -> None:
+        """Decide a message for an instance. `again`: if its decision does not commit, decide it anew."""
+        if self._forked:
+            raise ForkedEngine
+        if self.down is not None:
+            self.losses.refuse_down(key, message, reply, again)
+            return
+        entry = self.cache.get(key)
+        if entry is None:
+            self.loading.load(key, message, reply, again)
+        else:
+            self.decide(entry, message, reply, again)
+
+    def address(self, namespace: str, workflow_id: str, message: Message, reply: Reply) -> None:
+        """Decide a message for an instance by name; an instance that does not exist yet is created by the decision."""
+        if self._forked:
+            raise ForkedEngine
+        key = self.cache.named(namespace, workflow_id)
+        if key is not None:
+            self.submit(key, message, reply)
+        else:
+            self.naming.add(namespace, workflow_id, message, reply)
+
+    def create(self, namespace: str, workflow_id: str, message: Message, reply: Reply) -> None:
+        """Decide the first message for an instance that does not exist yet."""
+        if self.down is not None:
+            reply(None, self.down)
+        else:
+            flow = Workflow(self.world.ids.key(), namespace, workflow_id)
+            self.decide(Entry(flow, []), message, reply, True)
+
+    def decide(
+        self,
+        entry: Entry,
+        message: Message,
+        reply: Reply | None,
+        again: bool,
+        refused: Callable[[Entry, Any, Reply | None, Any, BaseException | None], None] | None = None,
+    ) -> None:
+        """`refused`: who is told instead of `reply` when the message is, with the answer that `reply` would have had."""
+        item = entry.open
+        turn = self._turn(entry.flow) if item is None else item.turn
+        try:
+            value = self.machine.take(turn, message, self.world.now())
+        except Refused as refusal:
+            answer = reply if refused is None else partial(refused, entry, message, reply)
+            self._answer(entry, message, answer, None, refusal)
+            return
+        except Exception as error:
+            # A bug: the state may be half folded. It is thrown away; nothing of it was written.
+            log.exception("deciding %s for workflow %s failed", type(message).__name__, entry.flow.workflow_id)
+            self.matching.stations.decided(())
+            self.discard(entry)
+            if reply is not None:
+                reply(None, error)
+            return
+        if self.matching.stations.promised:
+            self.matching.stations.decided(turn.granted)
+        if item is None:
+            if not turn.events and self.machine.idle(turn):
+                self._line_up(entry, turn)
+                self._answer(entry, message, reply, value, None)
+                return
+            item = self._begin(entry, turn)
+        item.asked.append((message, reply, value, again))
+        self._follow(item)
+        if turn.closed or (self.losses.careful and entry.flow.name in self.losses.careful):
+            self._seal(item)  # an end is told once; and who failed in company is tried alone
+
+    # A process may become the engine, or stop being it, in the middle of a turn.
+
+    def _offer(self, task: Task) -> Lease | None:
+        return self.matching.offer(task) if self.holder else None
+
+    def _here(self, run: Run) -> Any:
+        return self.matching.here(run) if self.holder else None
+
+    def _begin(self, entry: Entry, turn: Turn) -> Item:
+        if turn.after == 0:
+            self.cache.add(entry)
+        item = entry.open = Item(entry, turn)
+        entry.inflight += 1
+        self.open.append(item)
+        if not self._flushing:
+            self._schedule_flush()
+        return item
+
+    def _follow(self, item: Item) -> None:
+        """What the turn came to since the last look: events for live code, leases to deliver, tasks, code that is due."""
+        entry = item.entry
+        turn = item.turn
+        events = turn.events
+        shown, decided = item.shown, len(events)
+        if shown < decided:
+            if entry.fresh is not None:
+                entry.fresh += events[shown:] if shown else events
+            item.shown = decided
+        if turn.granted:
+            for task in turn.granted[len(item.assignments) :]:
+                item.assignments.append(self.machine.assign(entry.flow, task))
+        if turn.born:
+            self._line_up(entry, turn)
+        due = turn.due
+        if due is not None and due.id != item.queued:
+            item.queued = due.id
+            self.inline.due.append((entry, due.id, turn.runner))
+
+    def _line_up(self, entry: Entry, turn: Turn) -> None:
+        born, turn.born = turn.born, ()
+        for task in born:
+            self._ready(entry, task)
+
+    def _seal(self, item: Item) -> None:
+        """No more messages for this turn: it becomes a decision."""
+        entry = item.entry
+        turn = item.turn
+        entry.open = None
+        unborn = turn.due is not None
+        decision = item.decision = self.machine.seal(turn)
+        if self.matching.stations.by_queue:
+            self.matching.stations.sealed(turn.granted, entry.flow.tasks)
+        if unborn:
+            self._follow(item)
+        if decision.wake_moved and self.holder:
+            self.waking.set(entry.flow.key, entry.flow.next_wake)
+
+    def _answer(
+        self, entry: Entry, message: Message, reply: Reply | None, value: Any, error: BaseException | None
+    ) -> None:
+        """Answer without a write of its own, but never ahead of the commits the answer is based on."""
+        if reply is None:
+            return
+        if entry.inflight == 0:
+            reply(value, error)
+        else:
+            entry.answers.append((message, reply, value, error))
+
+    def _ready(self, entry: Entry, task: Task) -> None:
+        """A task that nobody took at birth: run here if this process can, otherwise it waits in its lane."""
+        if not self.holder:
+            return
+        executor = self.matching.took_inline(task)
+        if executor is not None:
+            self.inline.due.append((entry, task.id, executor))
+            self._schedule_flush()
+        else:
+            self.matching.enqueue(task)
+
+    # -- the batch
+
+    def _schedule_flush(self) -> None:
+        if not self._flushing and not self._writing:
+            self._flushing = True
+            self.world.soon(self._flush)
+
+    def keep_flushing(self) -> None:
+        """More code is due than one commit should wait for: come back for it, even if there is nothing to write now."""
+        if not self.open:
+            self._schedule_flush()
+
+    async def key_of(self, namespace: str, workflow_id: str) -> int | None:
+        key = self.cache.named(namespace, workflow_id)
+        if key is not None and (entry := self.cache.get(key)) is not None and entry.on_disk:
+            return key
+        # What is only being created here another process may have created already, under another key.
+        return await self.store.find(namespace, workflow_id) or self.cache.named(namespace, workflow_id)
+
+    async def retained(self, key: int, command_type: str, request_id: str) -> CommandRecord | None:
+        """The record of an earlier command with this request id: on disk, or on its way there."""
+        found = self._coming_command(key, command_type, request_id)
+        if found is None:
+            found = await self.store.command(key, command_type, request_id)
+        # Another try may have been decided while we asked.
+        return found or self._coming_command(key, command_type, request_id)
+
+    def _coming_command(self, key: int, command_type: str, request_id: str) -> CommandRecord | None:
+        entry = self.cache.get(key)
+        if entry is not None and entry.inflight:
+            for item in (*self.batch, *self.open):
+                for command in item.turn.commands if item.entry is entry else ():
+                    if command.request_id == request_id and command.command_type == command_type:
+                        return command
+        return None
+
+    def coming(self, entry: Entry) -> list[Recorded]:
+        """Events of this instance that are decided and not yet known to be on disk."""
+        return [e for item in (*self.batch, *self.open) if item.entry is entry for e in item.turn.events]
+
+    def _flush(self) -> None:
+        self._flushing = False
+        if self._writing:
+            return
+        self.inline.run()
+        if not self.open:
+            self._batch_ended()
+            return
+        batch = self.batch = self.open[:BATCH]
+        self.open = self.open[BATCH:]
+        self._writing = True
+        decisions: list[Decision] = []
+        for item in batch:
+            if item.decision is None:
+                self._seal(item)
+            decisions.append(item.decision)  # type: ignore[arg-type]
+        self.store.apply(decisions, lambda applied: self._written(batch, applied))
+
+    def _written(self, batch: list[Item], applied: Applied) -> None:
+        self._writing = False
+        self.batch = []
+        self.losses.restless.clear()
+        self._batch_ended()
+        if applied.down is not None:
+            self.losses.go_down(batch, applied.down)
+            return
+        if applied.stale or applied.failed:
+            batch = self.losses.take_apart(batch, applied)
+        for item in batch:
+            try:
+                self._finish(item)
+            except Exception:
+                _say_unheard(item.entry)
+        self.cache.trim()
+        if self.open or self.inline.due:
+            self._schedule_flush()
+
+    def _finish(self, item: Item) -> None:
+        entry = item.entry
+        decision = item.decision
+        assert decision is not None, "what is on disk was sealed"
+        entry.inflight -= 1
+        entry.on_disk = True
+        freed: Sequence[Queue] = ()
+        roomier: Collection[Station] = ()
+        if decision.tasks:
+            freed = self.leases.committed(decision.tasks)
+            if self.matching.known:
+                self.matching.closed(decision.tasks, entry.flow.tasks)
+            stations = self.matching.stations
+            if stations.by_queue:
+                roomier = stations.committed(decision.tasks, bool(decision.closed))
+        for assignment in item.assignments:
+            self.serving.deliver(entry, assignment)
+        if freed or roomier:
+            self.serving.roomier(freed, roomier)
+        for _, reply, value, _ in item.asked:
+            if reply is not None:
+                try:
+                    reply(value, None)
+                except Exception:
+                    _say_unheard(entry)
+        for send in decision.sends:
+            self.sending.dispatch(send)
+        for topic, news in decision.told:
+            self.watching.tell(entry.flow.key, topic, news)
+        if decision.closed:
+            self._closed(entry, decision)
+        if entry.inflight == 0:
+            if self.losses.careful:
+                self.losses.careful.discard(entry.flow.name)
+            if entry.answers:
+                self._answer_waiting(entry)
+            else:
+                self.settle(entry)
+
+    def _answer_waiting(self, entry: Entry) -> None:
+        """The commits are on disk that these answers are based on."""
+        answers, entry.answers = entry.answers, []
+        if self.holder:
+            for _, reply, value, error in answers:
+                try:
+                    reply(value, error)
+                except Exception:
+                    _say_unheard(entry)
+        self.settle(entry)
+        if not self.holder:
+            # The engine may have moved the instance on while the commit was on its way: what needs no write is asked anew.
+            for message, reply, _, _ in answers:
+                self.submit(entry.flow.key, message, reply)
+
+    def settle(self, entry: Entry) -> None:
+        """Nothing of this entry is on its way: keep it while it is useful."""
+        if entry.dead or entry.held:
+            return
+        run = entry.flow.run
+        if not self.holder or (run is not None and run.closed_reason is not None):
+            self.discard_cached(entry)
+            return
+        code = 0
+        if run is not None:
+            for executor in self.matching.executors:
+                code += executor.weight(run.key)
+        self.cache.used(entry, code)
+
+    def _closed(self, entry: Entry, decision: Decision) -> None:
+        for executor in self.matching.executors:
+            for run_id in decision.closed:
+                executor.closed(run_id)
+        if decision.ended is not None:
+            self.watching.tell(entry.flow.key, ENDED, decision.ended)
+
+    # -- when a decision does not become fact
+
+    def discard(self, entry: Entry) -> None:
+        """Forget an entry and everything decided on top of it that is not yet on disk."""
+        self.losses.discard(entry)
+
+    def discard_cached(self, entry: Entry) -> None:
+        """Of no more use, or another process has changed this instance: fold it again when it is next needed."""
+        self.cache.drop(entry)
+        self.forget_code(entry)
+
+    def retry(self, key: int, message: Message) -> None:
+        """Submit a message again after a while. Hook of recovery."""
+
+    def look_at(self, key: int) -> None:
+        """Load an instance and bring its tasks before the workers again. Hook of recovery; a no-op for guests."""
+
+    def lost(self, error: Unavailable) -> None:
+        """The database is out of reach, as somebody noticed who was not writing."""
+        if self.down is None and not self._writing:
+            self.losses.go_down([], error)
+
+    def step_down(self) -> None:
+        """Another process is the engine now: forget what is for the engine alone to know."""
+        self.holder = False
+        self.waking.forget()
+        self.matching.forget_tasks()
+        self.leases.forget()
+        for entry in self.cache:
+            self.discard_cached(entry)
+
+    def up(self) -> None:
+        """The database works again: reports that waited are decided now."""
+        self.down = None
+        self.losses.decide_deferred()
+
+    async def drain(self) -> None:
+        """Let every decision that was made reach the disk."""
+        while (self.open or self._writing) and self.down is None:
+            ended: asyncio.Future[None] = self.world.future()
+            self._draining.append(ended)
+            await ended
+
+    def _batch_ended(self) -> None:
+        draining, self._draining = self._draining, []
+        for waiting in draining:
+            if not waiting.done():
+                waiting.set_result(None)
+
+    # -- small things
+
+    def _wake(self, key: int) -> None:
+        self.submit(key, Due())
+
+    def forget_code(self, entry: Entry) -> None:
+        run = entry.flow.run
+        if run is not None:
+            for executor in self.matching.executors:
+                executor.forget(run.key)
+
+
+def _say_unheard(entry: Entry) -> None:
+    """It is on disk whatever its caller makes of the answer; the others have nothing to do with it."""
+    log.exception("answering for workflow %s failed", entry.flow.workflow_id)

@@ -1,0 +1,294 @@
+"""Workflow code in this process: run on the engine's own thread, right before a batch is sealed.
+
+So its commands share the commit of what woke it. Code is fed from memory while it is live (`fresh`), and otherwise from its
+whole history: what is on disk and what is on its way there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Iterable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from backstay.engine.cache import Entry, Reply
+from backstay.engine.stations import Ahead
+from backstay.engine.workers import COLD, Executor, Held
+from backstay.kernel.event import HistoryDamaged, Recorded
+from backstay.kernel.features.lease import Claim, Offer
+from backstay.kernel.features.workflow_task import (
+    CompleteWorkflowTask,
+    FailWorkflowTask,
+    WorkflowAssignment,
+    shown_to,
+)
+from backstay.kernel.message import Message, Refused
+from backstay.kernel.state import Run
+from backstay.kernel.task import Block, Lease
+from backstay.store import Now, Unavailable
+
+if TYPE_CHECKING:
+    from backstay.engine.engine import Engine
+
+log = logging.getLogger("backstay.engine")
+
+TASK_REPORTS = (CompleteWorkflowTask, FailWorkflowTask)
+BURST = 512  # activations of workflow code between two commits
+
+
+class InlineCode:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.due: deque[tuple[Entry, str, Executor | Ahead]] = deque()
+        self._executing: dict[str, asyncio.Future[Any]] = {}  # who asked for a task to be run, by task
+        self._fetching: dict[Entry, dict[str, Executor]] = {}  # cold code whose history is being read, with its tasks
+        self._held: dict[int, asyncio.Future[Any]] = {}  # those whose task is held, by instance
+
+    def run(self) -> None:
+        """Run what is due here before the batch is sealed: its commands share the commit of what woke it."""
+        due = self.due
+        if not due:
+            return
+        with self._engine.matching.burst():
+            for _ in range(BURST):  # code that wakes itself at once must not keep the others from their commit
+                if not due:
+                    return
+                entry, task_id, executor = due.popleft()
+                try:
+                    self._activate(entry, task_id, executor)
+                except HistoryDamaged as damage:
+                    log.error("%s", damage)  # nothing of it may run; the rest of the batch has nothing to do with it
+                except Unavailable as error:
+                    self._cannot_replay(entry, task_id, error)
+        if due:
+            self._engine.keep_flushing()
+
+    def _activate(self, entry: Entry, task_id: str, executor: Executor | Ahead) -> None:
+        flow = entry.flow
+        item = entry.open
+        task = flow.tasks.get(task_id)
+        if item is not None and item.queued == task_id:
+            item.queued = None
+            if task is None:
+                task = item.turn.task(task_id)  # it is not born
+        if entry.dead:
+            # Evicted or thrown away before its turn came: whatever is due there is found from its rows.
+            self._engine.look_at(flow.key)
+            return
+        if entry.held or task is None or task.state != "ready":
+            return
+        # Its type may have moved to a thread of its own meanwhile.
+        if isinstance(executor, Ahead) or not executor.inline(task.kind, task.type):
+            if task_id in flow.tasks:
+                self._engine.submit(flow.key, Offer(task_id=task_id))
+            return
+        run = flow.run
+        assert run is not None, "a task is of a run"
+        assignment = self._engine.machine.assign(flow, task)
+        result: Any = COLD
+        if entry.fresh is not None:
+            result = self._show(entry, entry.fresh, run, assignment, executor)
+        if result is COLD:
+            history = self._engine.store.history(run.key)
+            if not isinstance(history, Now):
+                if task_id not in flow.tasks:
+                    return  # it is born with this commit, and comes again
+                self._fetch(entry, task_id, executor, history)
+                return
+            result = self._replay(entry, run, assignment, history.value, executor)
+        self._activated(entry, task_id, executor, result)
+
+    def _fetch(self, entry: Entry, task_id: str, executor: Executor, history: Awaitable[list[Recorded]]) -> None:
+        """Read the history of cold code, once for all who wait for it."""
+        waiting = self._fetching.get(entry)
+        if waiting is not None:
+            waiting[task_id] = executor
+            return
+        self._fetching[entry] = {task_id: executor}
+        # The answer is as old as the question. What is on its way by now, or decided until it is here, goes behind it.
+        entry.fresh = self._engine.coming(entry)
+        self._engine.world.spawn(self._fetched(entry, history), "backstay-history")
+
+    async def _fetched(self, entry: Entry, history: Awaitable[list[Recorded]]) -> None:
+        """When the history of cold code is here, the code gets its turn like any other."""
+        try:
+            committed = await history
+        except (HistoryDamaged, Unavailable) as error:
+            entry.fresh = None
+            waiting = self._fetching.pop(entry)
+            if isinstance(error, Unavailable):
+                for task_id in waiting:
+                    self._cannot_replay(entry, task_id, error)
+            else:
+                log.error("%s", error)
+            return
+        waiting = self._fetching.pop(entry)
+        if not entry.dead:
+            run = entry.flow.current
+            whole = _joined(run, committed, entry.fresh or ())
+            if len(whole) != run.length or (whole and whole[-1].checksum != run.checksum):
+                entry.fresh = None
+                for task_id in waiting:
+                    self._outdated(entry, task_id)
+                return
+            entry.fresh = whole
+        for task_id, executor in waiting.items():
+            self.due.append((entry, task_id, executor))
+        self._engine.keep_flushing()
+
+    def _cannot_replay(self, entry: Entry, task_id: str, error: Unavailable) -> None:
+        log.error("workflow %s cannot be replayed now: %s", entry.flow.workflow_id, error)
+        self._engine.retry(entry.flow.key, Offer(task_id=task_id))
+
+    def _replay(
+        self,
+        entry: Entry,
+        run: Run,
+        assignment: WorkflowAssignment,
+        committed: list[Recorded],
+        executor: Executor,
+    ) -> Any:
+        """Show cold code its whole history: the one its state was folded from, or nothing."""
+        whole = self._whole(entry, run, committed)
+        if whole and whole[-1].checksum != run.checksum:
+            return COLD
+        entry.fresh = whole
+        return self._show(entry, whole, run, assignment, executor)
+
+    def _show(
+        self, entry: Entry, fresh: list[Recorded], run: Run, assignment: WorkflowAssignment, executor: Executor
+    ) -> Any:
+        """Give live code what it has not met and this task may see; the rest stays fresh for a later one."""
+        # A run that has just continued, or an earlier one that was archived, has left events of its own among them.
+        mine = fresh if run.number == 1 else [e for e in fresh if e.run == run.key]
+        shown = shown_to(assignment, mine)
+        result = executor.activate(assignment, shown, run.length - len(mine))
+        if result is COLD:
+            return COLD
+        if shown is mine:
+            entry.fresh = []
+        else:
+            met = {e.sequence for e in shown}
+            entry.fresh = [e for e in mine if e.sequence not in met]
+        return result
+
+    def _whole(self, entry: Entry, run: Run, committed: list[Recorded]) -> list[Recorded]:
+        """A run's history as it is decided: what is on disk, then what is on its way there."""
+        return committed if entry.inflight == 0 else _joined(run, committed, self._engine.coming(entry))
+
+    def _activated(self, entry: Entry, task_id: str, executor: Executor, result: Any) -> None:
+        if result is COLD:
+            self._outdated(entry, task_id)
+            return
+        future = self._executing.pop(task_id, None) if self._executing else None
+        if isinstance(result, Held):
+            entry.held = True
+            if future is not None:
+                self._held[entry.flow.key] = future
+            start = result.start
+            lease = Lease(owner=executor.owner, call="held")
+            self._engine.decide(entry, Claim(task_id=task_id, lease=lease), lambda _v, e: start(e), False)
+            return
+        reply = None if future is None else partial(_settle, future)
+        self._engine.decide(entry, result, reply, False, self._refused)
+
+    def _outdated(self, entry: Entry, task_id: str) -> None:
+        """Its history on disk is not the one its state was folded from: another process has moved it meanwhile."""
+        self._engine.discard(entry)
+        future = self._executing.pop(task_id, None)
+        if future is not None:
+            future.set_exception(Refused("task_not_claimable", f"workflow {entry.flow.workflow_id!r} has changed"))
+
+    def _refused(
+        self,
+        entry: Entry,
+        message: CompleteWorkflowTask | FailWorkflowTask,
+        reply: Reply | None,
+        value: Any,
+        error: BaseException | None,
+    ) -> None:
+        """Code that ran ahead of history is only kept if its completion was recorded."""
+        if isinstance(error, Refused):
+            log.warning("workflow %s: completion refused: %s", entry.flow.workflow_id, error)
+            self._engine.discard(entry)
+            # The code would ask for the same again: it gets the pause of a failed task, and an operator can see why.
+            block = Block(message=str(error), type="CompletionRefused", reason=error.reason)
+            failure = FailWorkflowTask(
+                task_id=message.task_id,
+                owner=message.owner,
+                attempt=message.attempt,
+                block=block,
+                lease=Lease(owner=message.owner),
+            )
+            self._engine.submit(entry.flow.key, failure, again=False)
+        if reply is not None:
+            reply(value, error)
+
+    async def execute(self, key: int, task_id: str) -> Any:
+        """Run one ready workflow task on this process's executor and answer when its outcome is on disk."""
+        future: asyncio.Future[Any] = self._engine.world.future()
+
+        def offered(value: Any, error: BaseException | None) -> None:
+            if error is not None:
+                future.set_exception(error)
+            elif (entry := self._engine.cache.get(key)) is None or task_id not in entry.flow.tasks:
+                future.set_exception(Refused("task_not_claimable", f"task {task_id} was taken meanwhile"))
+            else:
+                self._execute_now(entry, task_id, future)
+
+        self._engine.submit(key, Offer(task_id=task_id, quiet=True), offered)
+        return await future
+
+    def _execute_now(self, entry: Entry, task_id: str, future: asyncio.Future[Any]) -> None:
+        task = entry.flow.tasks[task_id]
+        executor = self._engine.matching.manual
+        if executor is None or not executor.serves(task):
+            message = f"no worker of this process runs {task.type!r}"
+            reason = "workflow_type_not_registered"
+            routing = task.routing
+            if executor is not None and executor.runs(task.kind, task.type, routing.namespace, routing.queue, None):
+                reason = "compatibility_blocked"
+                message += f" marked {routing.compatibility!r}"
+            future.set_exception(Refused(reason, message))
+            return
+        self._executing[task_id] = future
+        self._activate(entry, task_id, executor)
+
+    def report(self, key: int, message: Message, reply: Reply | None) -> None:
+        """What became of work in this process. Who asked for a held task to be run is answered with its outcome."""
+        future = self._held.pop(key, None) if self._held and isinstance(message, TASK_REPORTS) else None
+        if future is None:
+            self._engine.submit(key, message, reply)
+            return
+
+        def reported(value: Any, error: BaseException | None) -> None:
+            if reply is not None:
+                reply(value, error)
+            _settle(future, value, error)
+
+        self._engine.submit(key, message, reported)
+
+    def given_up(self, key: int) -> None:
+        """The code of a held task will not report: the task is offered again."""
+        _settle(self._held.pop(key, None), None, Refused("task_not_claimable", "the code was given up half-way"))
+        self._engine.look_at(key)
+
+    def release_hold(self, entry_key: int) -> None:
+        """The code of this instance has ended its task and reported."""
+        entry = self._engine.cache.get(entry_key)
+        if entry is not None:
+            entry.held = False
+
+
+def _joined(run: Run, committed: list[Recorded], later: Iterable[Recorded]) -> list[Recorded]:
+    """A run's events from disk, with those of the others that are behind them."""
+    last = committed[-1].sequence if committed else 0
+    behind = {e.sequence: e for e in later if e.run == run.key and e.sequence > last}
+    return [*committed, *behind.values()]
+
+
+def _settle(future: asyncio.Future[Any] | None, value: Any, error: BaseException | None) -> None:
+    if future is not None and not future.done():
+        future.set_result(value) if error is None else future.set_exception(error)

@@ -1,0 +1,144 @@
+"""Questions to workflow code: queries, and whether an update would be taken. They see committed history and write nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+from backstay.engine.access import Access
+from backstay.engine.engine import Engine
+from backstay.engine.workers import Executor, Inquirer
+from backstay.kernel import contract
+from backstay.kernel.decision import RunRow
+from backstay.kernel.event import Recorded
+from backstay.kernel.features.start import WorkflowStarted
+from backstay.kernel.message import Refused
+from backstay.kernel.state import Workflow
+from backstay.protocol import commands as tell
+from backstay.protocol import rejections
+
+Listed = Callable[[WorkflowStarted, str, tell.QueryWorkflow], Any]
+
+
+class Inquiries:
+    def __init__(self, engine: Engine, access: Access) -> None:
+        self._engine = engine
+        self._access = access
+
+    async def query(self, key: int, request: tell.QueryWorkflow, listed: Listed) -> tell.QueryResult:
+        loaded = await self._engine.store.load(key)
+        if loaded is None or loaded.run is None:
+            raise Refused("instance_not_started", f"workflow {request.workflow_id!r} has not been started yet")
+        run, history, cursor = loaded.run, loaded.history, loaded.row.cursor
+        if request.run_id is not None and request.run_id != run.run_id:
+            selected = await self._engine.store.run(request.run_id)
+            if selected is None or selected.workflow != key:
+                raise Refused(
+                    "run_not_found",
+                    f"workflow {request.workflow_id!r} has no run {request.run_id!r}",
+                    run_id=request.run_id,
+                )
+            run, cursor = selected, 0  # what its tasks decided says how far they had seen
+            history = await self._engine.store.history(run.key)
+        started = next(entry.event for entry in history if isinstance(entry.event, WorkflowStarted))
+        given = listed(started, request.query_name, request)
+        self._judge(started, request.query_name, given)
+        executor = self._who_answers(started.workflow_type, run.namespace, run.queue, run.compatibility)
+        result = await executor.inquire(
+            self._inquiry("query", run, cursor, request.query_name, given.blob), history, self._at_rest(key, history)
+        )
+        return tell.QueryResult(
+            workflow_id=request.workflow_id, run_id=run.run_id, query_name=request.query_name, result=result
+        )
+
+    async def would_take(self, key: int, name: str, arguments: bytes | None) -> tuple[bool, str | None]:
+        """(whether the definition is available, what its validator objects) for an update of the current run."""
+        entry = self._engine.cache.get(key)
+        flow = await self._access.committed(key) if entry is None else entry.flow
+        live = flow.run
+        if live is None or not live.open:
+            return True, None  # the command itself is rejected for that
+        routing = live.routing
+        executor = self._engine.matching.answering(
+            live.workflow_type, routing.namespace, routing.queue, routing.compatibility
+        )
+        if executor is None:
+            return not self._engine.matching.served(routing.namespace, routing.queue), None
+        if not executor.validates(live.workflow_type, name):
+            return True, None
+        loaded = await self._engine.store.load(key)
+        if loaded is None or loaded.run is None:
+            return True, None
+        run = loaded.run
+        objection = await executor.inquire(
+            self._inquiry("validate", run, loaded.row.cursor, name, arguments),
+            loaded.history,
+            self._at_rest(key, loaded.history),
+        )
+        return True, objection
+
+    def _inquiry(
+        self, kind: Literal["query", "validate"], run: RunRow, cursor: int, name: str, arguments: bytes | None
+    ) -> tell.Inquiry:
+        return tell.Inquiry(
+            kind=kind,
+            namespace=run.namespace,
+            workflow_id=run.workflow_id,
+            run_id=run.run_id,
+            run_key=run.key,
+            run_number=run.number,
+            workflow_type=run.workflow_type,
+            cursor=cursor,
+            name=name,
+            arguments=arguments,
+            at=self._engine.world.now(),
+        )
+
+    def _who_answers(self, type: str, namespace: str, queue: str, compatibility: str | None) -> Executor | Inquirer:
+        matching = self._engine.matching
+        executor = matching.answering(type, namespace, queue, compatibility)
+        if executor is not None:
+            return executor
+        if matching.served(namespace, queue):
+            raise Refused(
+                "workflow_definition_unavailable",
+                f"no live worker knows workflow type {type!r}; register it and ask again",
+                query_blocked_reason="workflow_definition_unavailable",
+            )
+        raise Refused(
+            "query_worker_unavailable",
+            f"no worker that runs {type!r} is alive on queue {queue!r}; a query needs the workflow's code",
+            query_blocked_reason="query_worker_unavailable",
+        )
+
+    def _judge(self, started: WorkflowStarted, name: str, given: Any) -> None:
+        declared = started.declared_queries
+        if declared is None:
+            return
+        if name not in declared:
+            raise Refused(
+                "query_not_found", f"there is no query {name!r}; {rejections.declared(name, declared)}", query_name=name
+            )
+        found = contract.find(started.declared_query_contracts, name)
+        errors = given.errors or (contract.check(found, given.values) if found is not None else {})
+        if errors:
+            raise Refused(
+                "invalid_query_arguments",
+                f"query {name!r}: {_said(errors)}",
+                field="arguments",
+                validation_errors=errors,
+            )
+
+    def _at_rest(self, key: int, history: list[Recorded]) -> bool:
+        """Whether live code of this instance stands exactly where its committed history ends."""
+        entry = self._engine.cache.get(key)
+        return entry is not None and entry.inflight == 0 and not entry.held and _settled(entry.flow, history)
+
+
+def _settled(flow: Workflow, history: list[Recorded]) -> bool:
+    run = flow.run
+    return run is not None and bool(history) and run.length == history[-1].sequence and run.key == history[-1].run
+
+
+def _said(errors: contract.Errors) -> str:
+    return "; ".join(f"{name} {', '.join(what)}" for name, what in errors.items())

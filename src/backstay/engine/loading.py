@@ -1,0 +1,153 @@
+"""Loading instances from the store: once, however many messages wait for one."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING
+
+from backstay.engine.cache import Entry, Reply
+from backstay.kernel.event import HistoryDamaged
+from backstay.kernel.message import Message, Refused
+from backstay.kernel.state import Moment, Run, Workflow
+from backstay.kernel.turn import watch
+from backstay.kernel.values import Micros
+from backstay.store import Loaded, Now, Unavailable
+
+if TYPE_CHECKING:
+    from backstay.engine.engine import Engine
+
+log = logging.getLogger("backstay.engine")
+
+Asked = tuple[Message, Reply | None, bool]
+
+
+class Loading:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._waiting: dict[int, list[Asked]] = {}  # for what is being read
+        self._later: dict[int, list[Asked]] = {}  # came meanwhile
+        self._outdated: set[int] = set()
+        self._rearmed: dict[tuple[int, Moment], Micros] = {}  # by run; small, since clocks rarely go back
+
+    def load(self, key: int, message: Message, reply: Reply | None, again: bool) -> None:
+        if key in self._waiting:
+            self._later.setdefault(key, []).append((message, reply, again))
+            return
+        self._waiting[key] = [(message, reply, again)]
+        self._begin(key)
+
+    def reads(self, key: int) -> bool:
+        """Whether the instance is being read."""
+        return key in self._waiting
+
+    def outdate(self, key: int | None = None) -> None:
+        """What is being read of this instance, or of any, may be older than what there is now: it is read again."""
+        self._outdated.update(self._waiting if key is None else self._waiting.keys() & {key})
+
+    def _begin(self, key: int) -> None:
+        try:
+            found = self._engine.store.load(key)
+        except Exception as error:
+            self._loaded(key, None, error)
+            return
+        if isinstance(found, Now):
+            self._loaded(key, found.value, None)
+        else:
+            self._engine.world.spawn(self._load_later(key, found), "backstay-load")
+
+    async def _load_later(self, key: int, found: Awaitable[Loaded | None]) -> None:
+        try:
+            loaded = await found
+        except Exception as error:
+            self._loaded(key, None, error)
+        else:
+            self._loaded(key, loaded, None)
+
+    def _loaded(self, key: int, loaded: Loaded | None, error: Exception | None) -> None:
+        if key in self._outdated:
+            self._outdated.discard(key)
+            self._begin(key)
+            return
+        self._take_in(key, self._waiting.pop(key), loaded, error)
+        later = self._later.pop(key, None)
+        if later is None:
+            return
+        # Who came while it was read may know of something that is newer than what was read. Together they read it again.
+        if key in self._waiting:
+            self._waiting[key] += later
+        elif self._engine.down is None and self._engine.cache.get(key) is None:
+            self._waiting[key] = later
+            self._begin(key)
+        else:
+            for message, reply, again in later:
+                self._engine.submit(key, message, reply, again=again)
+
+    def _take_in(self, key: int, waiting: list[Asked], loaded: Loaded | None, error: Exception | None) -> None:
+        if error is None and loaded is None:
+            error = Refused("workflow_not_found", "no such workflow", key=key)
+        entry: Entry | None = None
+        if error is None and loaded is not None:
+            try:
+                entry = self._engine.cache.add(Entry(self.restore(loaded), None))
+            except Exception as damage:
+                error = damage
+        if entry is None:
+            if isinstance(error, HistoryDamaged):
+                log.error("%s", error)
+            for message, reply, again in waiting:
+                if reply is not None:
+                    reply(None, error)
+                elif again and isinstance(error, Unavailable):
+                    self._engine.retry(key, message)  # a report of our own: nobody else would repeat it
+            return
+        if self._engine.holder:
+            # Another process may have moved it.
+            self._engine.waking.set(key, entry.flow.next_wake)
+        for message, reply, again in waiting:
+            self._engine.decide(entry, message, reply, again)
+        if not entry.inflight:
+            self._engine.settle(entry)
+
+    def committed(self, loaded: Loaded) -> Workflow:
+        """What these rows stand for, to look at: the state in memory if it is exactly that, otherwise folded from them."""
+        entry = self._engine.cache.get(loaded.row.key)
+        if entry is not None and not (entry.inflight or entry.dead) and _is(entry.flow, loaded):
+            return entry.flow
+        return self.restore(loaded)
+
+    def restore(self, loaded: Loaded) -> Workflow:
+        """Fold an instance from its rows."""
+        row = loaded.row
+        flow = Workflow(row.key, row.namespace, row.workflow_id)
+        flow.workflow_type = row.workflow_type
+        flow.exists = True
+        flow.last = row.last
+        flow.command_sequence = row.command_sequence
+        flow.cursor = row.cursor
+        flow.next_wake = row.next_wake
+        flow.reserved_at = row.reserved_at
+        if loaded.run is not None:
+            run = flow.run = Run(loaded.run.key, loaded.run.run_id, loaded.run.number)
+            self._engine.machine.fold(flow, run, loaded.history)
+            for task in loaded.tasks:
+                flow.keep(task)
+                watch(run, task)
+            self._engine.machine.agenda.rearm(flow, self._engine.world.now(), self._rearmed)
+            flow.missing = row.expects - len(loaded.tasks)
+            flow.amiss = flow.missing != 0 or (loaded.run.closed_at is None) != run.open
+        flow.held = list(row.held)
+        return flow
+
+
+def _is(flow: Workflow, loaded: Loaded) -> bool:
+    """Whether a state is that of these rows: after the same decision, with the same history and the same tasks."""
+    run, history = flow.run, loaded.history
+    return (
+        flow.last == loaded.row.last
+        and run is not None
+        and bool(history)
+        and (run.length, run.checksum) == (history[-1].sequence, history[-1].checksum)
+        and len(flow.tasks) == len(loaded.tasks)
+        and all(flow.tasks.get(task.id) == task for task in loaded.tasks)
+    )

@@ -1,0 +1,277 @@
+"""The engine's operations: each request of the protocol answered, for clients and for the workers' bridge alike.
+
+Nothing here decides anything about workflows: requests become messages or reads. Reads answer from committed state.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, TypeVar
+
+from msgspec.structs import replace
+
+from backstay.engine.access import Access, resolver, start_message
+from backstay.engine.bridge import Bridge
+from backstay.engine.cache import Reply
+from backstay.engine.commands import Commands, Payloads
+from backstay.engine.engine import Engine
+from backstay.engine.recovery import Recovery
+from backstay.engine.schedules import Schedules
+from backstay.engine.streams import Streams
+from backstay.engine.summary import describe
+from backstay.engine.waiting import Waiting
+from backstay.engine.watching import ENDED, Watcher
+from backstay.kernel.decision import CommandRecord, Ended, RunRow
+from backstay.kernel.event import Recorded
+from backstay.kernel.features.start import Reserve, Reserved, Start, Started, check_id
+from backstay.kernel.message import Refused
+from backstay.kernel.values import Micros
+from backstay.protocol import requests as ask
+from backstay.store import RunFilter
+
+R = TypeVar("R")
+
+Exporter = Callable[[RunRow, list[Recorded], list[CommandRecord], Micros, ask.Description], str]
+"""Makes a file of a run: it reads payloads, which an engine does not."""
+
+
+class Operations:
+    """One method, `call`, for every request."""
+
+    def __init__(self, engine: Engine, recovery: Recovery, payloads: Payloads, written: Exporter) -> None:
+        self._engine = engine
+        self._access = Access(engine)
+        self._waiting = Waiting(engine, lambda: recovery.stopped)
+        self.streams = Streams(engine, self._access)
+        self._written = written
+        recovery.on_foreign.append(self._waiting.look_around)
+        self._table: dict[type[ask.Request[Any]], Callable[[Any], Awaitable[Any]]] = {
+            ask.StartWorkflow: self.start,
+            ask.ReserveWorkflow: self.reserve,
+            ask.RunWorkflow: self.run,
+            ask.AwaitResult: self.result,
+            ask.DescribeWorkflow: self.describe,
+            ask.ListWorkflows: self.list,
+            ask.GetHistory: self.history,
+            ask.ExportHistory: self.export,
+            **Commands(engine, recovery, self._access, self._waiting, payloads).table,
+            **Schedules(engine, self._access).table,
+            **self.streams.table,
+            **Bridge(engine, self._access).table,
+        }
+
+    def call(self, request: ask.Request[R]) -> Awaitable[R]:
+        """Not a coroutine: what needs none of its own is answered without one."""
+        return self._table[type(request)](request)
+
+    # -- clients
+
+    def start(self, request: ask.StartWorkflow) -> asyncio.Future[Started]:
+        future: asyncio.Future[Started] = self._engine.world.future()
+
+        def started(reply: Started | None, error: BaseException | None) -> None:
+            if future.done():
+                return
+            if reply is None:
+                future.set_exception(error or RuntimeError("no answer"))
+            elif not reply.accepted:
+                future.set_exception(_duplicate(reply))
+            else:
+                future.set_result(reply)
+
+        self._start(request, started)
+        return future
+
+    def run(self, request: ask.RunWorkflow) -> Awaitable[ask.Result]:
+        if request.start.request_id is not None and not request.start.fresh:
+            return self._run_once(request.start)
+        future: asyncio.Future[ask.Result] = self._engine.world.future()
+        self._start(request.start, partial(self._started, future, request.start.namespace))
+        return future
+
+    def _started(
+        self, future: asyncio.Future[ask.Result], namespace: str, reply: Started | None, error: BaseException | None
+    ) -> None:
+        """A start whose end is waited for has been decided."""
+        if future.done():
+            return
+        if reply is None:
+            future.set_exception(error or RuntimeError("no answer"))
+            return
+        if not reply.accepted:
+            future.set_exception(_duplicate(reply))
+            return
+        workflow_id = reply.workflow_id
+        key = self._engine.cache.named(namespace, workflow_id) if self._engine.holder else None
+        if key is None:
+            self._engine.world.spawn(self._follow(namespace, workflow_id, future), "backstay-follow")
+        else:
+            # Its own start has just been committed, so whatever ends it comes later than this.
+            look = partial(self._ended, key, workflow_id)
+            self._engine.watching.watch(key, ENDED, Watcher(partial(_result, workflow_id), look, future))
+            future.add_done_callback(partial(self._left, key))
+
+    def _left(self, key: int, future: asyncio.Future[ask.Result]) -> None:
+        """Whoever has the result has been told, and is watching no more; who gave up is still on the list."""
+        if future.cancelled():
+            self._engine.watching.unwatch(key, ENDED, future)
+
+    async def _follow(self, namespace: str, workflow_id: str, future: asyncio.Future[ask.Result]) -> None:
+        """One that another process runs, which may have ended it by now."""
+        resolve = resolver(future)
+        try:
+            resolve(await self.result(ask.AwaitResult(workflow_id=workflow_id, namespace=namespace)), None)
+        except Exception as error:
+            resolve(None, error)
+
+    async def _run_once(self, start: ask.StartWorkflow) -> ask.Result:
+        """One that may have been asked for before, and may have ended since."""
+        started = await self.start(start)
+        return await self.result(ask.AwaitResult(workflow_id=started.workflow_id, namespace=start.namespace))
+
+    def _start(self, request: ask.StartWorkflow, reply: Reply) -> None:
+        message = start_message(request, self._engine)
+        if request.request_id is not None and not request.fresh:
+            self._engine.world.spawn(self._start_once(message, reply), "backstay-start")
+        else:
+            self._engine.address(request.namespace, message.workflow_id, message, reply)
+
+    async def _start_once(self, message: Start, reply: Reply) -> None:
+        """A start that may have been asked for before."""
+        try:
+            message = replace(message, retained=await self._access.retained_start(message))
+        except Exception as error:
+            reply(None, error)
+            return
+        self._engine.address(message.namespace, message.workflow_id, message, reply)
+
+    def reserve(self, request: ask.ReserveWorkflow) -> asyncio.Future[Reserved]:
+        check_id(request.workflow_id)
+        message = Reserve(
+            namespace=request.namespace, workflow_id=request.workflow_id, workflow_type=request.workflow_type
+        )
+        return self._access.address(request.namespace, request.workflow_id, message)
+
+    async def result(self, request: ask.AwaitResult) -> ask.Result:
+        workflow_id = request.workflow_id
+        key = await self._access.key(request.namespace, workflow_id)
+        entry = self._engine.cache.get(key) if self._engine.holder else None
+        ended = await self._waiting.wait(
+            key,
+            ENDED,
+            partial(_result, workflow_id),
+            partial(self._ended, key, workflow_id),
+            request.wait_seconds,
+            to_come=entry is not None and entry.flow.run is not None and entry.flow.run.open,
+        )
+        return ask.Result(workflow_id=workflow_id, run_id="", status=None) if ended is None else ended
+
+    async def describe(self, request: ask.DescribeWorkflow) -> ask.Description:
+        return (await self.look(request))[0]
+
+    async def look(self, request: ask.DescribeWorkflow) -> tuple[ask.Description, list[Recorded]]:
+        """A description, and the history of the current run, which it was made from."""
+        key = await self._access.key(request.namespace, request.workflow_id)
+        loaded = await self._engine.store.load(key)
+        if loaded is None:
+            raise Refused("workflow_not_found", f"there is no workflow {request.workflow_id!r}")
+        engine = self._engine
+        commands = await engine.store.commands(key)
+        flow = engine.loading.committed(loaded)  # nothing is awaited from here on: it is the engine's own
+        run = flow.run
+        deployed = None if run is None else engine.define(run.routing, run.workflow_type)[1]
+        found = describe(
+            engine.machine,
+            flow,
+            loaded.history,
+            commands,
+            engine.world.now(),
+            None if run is None else engine.matching.undefined(run.workflow_type, run.routing),
+            None if deployed is None else deployed.fingerprint,
+        )
+        if loaded.drifted:
+            found = replace(found, current_run_source="run_order_fallback")
+        return found, loaded.history
+
+    async def list(self, request: ask.ListWorkflows) -> list[RunRow]:
+        return await self._engine.store.runs(
+            RunFilter(
+                namespace=request.namespace,
+                workflow_id=request.workflow_id,
+                workflow_type=request.workflow_type,
+                status=request.status,
+                statuses=request.statuses,
+                current=request.current,
+                queue=request.queue,
+                business_key=request.business_key,
+                label=request.label,
+                search=request.search,
+                searches=request.searches,
+                run_id=request.run_id,
+                compatibility=request.compatibility,
+                before=request.before,
+                limit=request.limit,
+            )
+        )
+
+    async def export(self, request: ask.ExportHistory) -> str:
+        found = await self.describe(ask.DescribeWorkflow(workflow_id=request.workflow_id, namespace=request.namespace))
+        store = self._engine.store
+        row = found.run
+        if request.run_id is not None and (row is None or row.run_id != request.run_id):
+            row = await store.run(request.run_id)
+            if row is None or (row.workflow_id, row.namespace) != (request.workflow_id, request.namespace):
+                raise Refused("run_not_found", f"there is no run {request.run_id!r}", run_id=request.run_id)
+        if row is None:
+            raise Refused("instance_not_started", f"workflow {request.workflow_id!r} has no run yet")
+        commands = [command for command in found.commands if command.run == row.key]
+        return self._written(row, await store.history(row.key), commands, self._engine.world.now(), found)
+
+    async def history(self, request: ask.GetHistory) -> list[Recorded]:
+        if request.run_id is not None:
+            found = await self._engine.store.locate(request.run_id)
+            if found is None:
+                raise Refused("run_not_found", f"there is no run {request.run_id!r}", run_id=request.run_id)
+            run = found[1]
+        else:
+            loaded = await self._engine.store.load(await self._access.key(request.namespace, request.workflow_id))
+            if loaded is None or loaded.row.run is None:
+                return []
+            run = loaded.row.run
+        return await self._engine.store.history(run, request.after, request.limit)
+
+    # -- inside
+
+    async def _ended(self, key: int, workflow_id: str) -> ask.Result | None:
+        """The outcome of an instance whose current run has ended. History says so, never the index."""
+        loaded = await self._engine.store.load(key)
+        if loaded is None or loaded.run is None:
+            return None
+        run = self._engine.loading.restore(loaded).current
+        if run.open:
+            return None
+        return ask.Result(
+            workflow_id=workflow_id,
+            run_id=run.run_id,
+            status=run.status,
+            closed_reason=run.closed_reason,
+            event=next(entry for entry in loaded.history if entry.event is run.ended_by),
+        )
+
+
+def _result(workflow_id: str, end: Ended) -> ask.Result:
+    return ask.Result(
+        workflow_id=workflow_id, run_id=end.run_id, status=end.status, closed_reason=end.closed_reason, event=end.event
+    )
+
+
+def _duplicate(reply: Started) -> Refused:
+    return Refused(
+        reply.rejection_reason or "rejected",
+        f"workflow {reply.workflow_id!r} has already been started (run {reply.run_id}); ids are used once."
+        " To get the running one instead, start with options(existing='return_existing_active')",
+        workflow_id=reply.workflow_id,
+        run_id=reply.run_id,
+    )

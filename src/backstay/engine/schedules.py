@@ -1,0 +1,231 @@
+"""Schedules: requests become messages to instances of their own place, or reads of it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from msgspec.structs import replace
+
+from backstay.engine.access import Access
+from backstay.engine.engine import Engine
+from backstay.kernel.decision import RunRow
+from backstay.kernel.features import schedule as kernel
+from backstay.kernel.features.intake import Commanding
+from backstay.kernel.features.schedule import Plan, Schedule, ScheduleReply, of
+from backstay.kernel.features.schedule.action import workflow_id_of
+from backstay.kernel.features.schedule.firing import wanted
+from backstay.kernel.features.schedule.messages import check_id, not_found
+from backstay.kernel.features.schedule.records import Occasion, ScheduleCarriedOn, ScheduleRolledOver
+from backstay.kernel.values import SCHEDULES, SECOND
+from backstay.protocol import schedules as ask
+from backstay.store import RunFilter
+
+EVERY = 1_000_000  # as many as there are
+LOOK = SECOND // 50
+LOOKS = 50
+
+
+class Schedules:
+    def __init__(self, engine: Engine, access: Access) -> None:
+        self._engine = engine
+        self._access = access
+        self.table: dict[type[Any], Callable[[Any], Awaitable[Any]]] = {
+            ask.CreateSchedule: self.create,
+            ask.UpdateSchedule: self.update,
+            ask.PauseSchedule: self.pause,
+            ask.ResumeSchedule: self.resume,
+            ask.TriggerSchedule: self.trigger,
+            ask.BackfillSchedule: self.backfill,
+            ask.DeleteSchedule: self.delete,
+            ask.DescribeSchedule: self.describe,
+            ask.ListSchedules: self.list,
+            ask.GetScheduleHistory: self.history,
+        }
+
+    # -- commands
+
+    async def create(self, request: ask.CreateSchedule) -> ScheduleReply:
+        schedule_id = request.schedule_id if request.schedule_id is not None else self._engine.world.ids.ulid()
+        check_id(schedule_id)
+        place = request.namespace + SCHEDULES
+        key = await self._engine.key_of(place, schedule_id)
+        message = kernel.CreateSchedule(
+            schedule_id=schedule_id,
+            plan=_at_home(request.plan, request.namespace),
+            paused=request.paused,
+            request_id=request.request_id,
+            source=request.source,
+            context=request.context,
+            retained=None
+            if key is None
+            else await self._access.retained(key, kernel.CreateSchedule.command_type, request.request_id),
+        )
+        return await self._access.address(place, schedule_id, message)
+
+    async def update(self, request: ask.UpdateSchedule) -> ScheduleReply:
+        changes = dict(request.changes)
+        if isinstance(changes.get("action"), kernel.Action):
+            routing = replace(changes["action"].routing, namespace=request.namespace)
+            changes["action"] = replace(changes["action"], routing=routing)
+        return await self._command(request, kernel.UpdateSchedule, changes=changes)
+
+    async def pause(self, request: ask.PauseSchedule) -> ScheduleReply:
+        return await self._command(request, kernel.PauseSchedule, note=request.note)
+
+    async def resume(self, request: ask.ResumeSchedule) -> ScheduleReply:
+        return await self._command(request, kernel.ResumeSchedule, note=request.note)
+
+    async def trigger(self, request: ask.TriggerSchedule) -> ScheduleReply:
+        reply = await self._command(request, kernel.TriggerSchedule, overlap_policy=request.overlap_policy)
+        return await self._arrived(request, reply)
+
+    async def backfill(self, request: ask.BackfillSchedule) -> ScheduleReply:
+        schedule = await self._committed(request.namespace, request.schedule_id)
+        known: set[str] = set()
+        for moment in wanted(schedule, request.start, request.end):
+            id = workflow_id_of(schedule.schedule_id, Occasion(occurrence=moment, cause="backfill"), 0)
+            if await self._engine.key_of(request.namespace, id) is not None:
+                known.add(id)
+        reply = await self._command(
+            request,
+            kernel.BackfillSchedule,
+            start=request.start,
+            end=request.end,
+            overlap_policy=request.overlap_policy,
+            known=frozenset(known),
+        )
+        return await self._arrived(request, reply)
+
+    async def _arrived(self, request: ask.ToSchedule[ScheduleReply], reply: ScheduleReply) -> ScheduleReply:
+        """Whoever is told of a workflow that was started may look at it at once."""
+        engine, namespace = self._engine, request.namespace
+        key = await self._key(namespace, request.schedule_id)
+        for fired in reply.fired:
+            if fired.workflow_id is None:
+                continue
+            if engine.holder:
+                await engine.sending.arrival(key, namespace, fired.workflow_id)
+                continue
+            for _ in range(LOOKS):  # another process delivers it
+                if await engine.store.find(namespace, fired.workflow_id) is not None:
+                    break
+                await self._pause()
+        return reply
+
+    async def _pause(self) -> None:
+        world = self._engine.world
+        over = world.future()
+        alarm = world.at(world.now() + LOOK, lambda: over.set_result(None))
+        try:
+            await over
+        finally:
+            alarm.cancel()
+
+    async def delete(self, request: ask.DeleteSchedule) -> ScheduleReply:
+        return await self._command(request, kernel.DeleteSchedule)
+
+    async def _command(
+        self, request: ask.ToSchedule[ScheduleReply], message: type[Commanding], **more: Any
+    ) -> ScheduleReply:
+        key = await self._key(request.namespace, request.schedule_id)
+        asked = message(
+            request_id=request.request_id,
+            source=request.source,
+            context=request.context,
+            retained=await self._access.retained(key, message.command_type, request.request_id),
+            **more,
+        )
+        return await self._access.submit(key, asked)
+
+    # -- reading
+
+    async def describe(self, request: ask.DescribeSchedule) -> Schedule:
+        return await self._committed(request.namespace, request.schedule_id)
+
+    async def list(self, request: ask.ListSchedules) -> ask.SchedulePage:
+        rows = await self._engine.store.runs(
+            RunFilter(
+                namespace=request.namespace + SCHEDULES,
+                workflow_id=request.schedule_id,
+                workflow_type=request.workflow_type,
+                statuses=("active", "paused") if request.status is None else (request.status,),
+                queue=request.queue,
+                search=next(iter(request.search.items()), None),
+                current=True,
+                limit=EVERY,
+            )
+        )
+        # The index is in the order of runs, and a schedule that lives long has had many.
+        rows.sort(key=_place)
+        after = None if request.after is None else (-request.after[0], request.after[1])
+        page: list[Schedule] = []
+        for row in rows:
+            if after is not None and _place(row) <= after:
+                continue
+            if not all(_same(row.search_attributes.get(name), value) for name, value in request.search.items()):
+                continue
+            schedule = await self._of(row.workflow)
+            if request.note is None or schedule.plan.note == request.note:
+                page.append(schedule)
+            if len(page) > request.limit:
+                return ask.SchedulePage(schedules=page[: request.limit], more=True)
+        return ask.SchedulePage(schedules=page)
+
+    async def history(self, request: ask.GetScheduleHistory) -> ask.ScheduleHistory:
+        store = self._engine.store
+        place = request.namespace + SCHEDULES
+        runs = await store.runs(RunFilter(namespace=place, workflow_id=request.schedule_id, limit=EVERY))
+        if not runs:
+            raise not_found(request.schedule_id)
+        found: list[ask.ScheduleEvent] = []
+        base = 0
+        for run in sorted(runs, key=lambda run: run.number):
+            if run.closed_at is None or base + run.length > request.after:
+                for entry in await store.history(run.key, max(0, request.after - base)):
+                    if isinstance(entry.event, ScheduleRolledOver | ScheduleCarriedOn):
+                        continue  # how a life is kept, not what happened in it
+                    found.append(
+                        ask.ScheduleEvent(
+                            id=f"{run.run_id}-e{entry.sequence}", sequence=base + entry.sequence, entry=entry
+                        )
+                    )
+                    if len(found) > request.limit:
+                        return ask.ScheduleHistory(events=found[: request.limit], more=True)
+            base += run.length
+        return ask.ScheduleHistory(events=found)
+
+    async def _key(self, namespace: str, schedule_id: str) -> int:
+        key = await self._engine.key_of(namespace + SCHEDULES, schedule_id)
+        if key is None:
+            raise not_found(schedule_id)
+        return key
+
+    async def _committed(self, namespace: str, schedule_id: str) -> Schedule:
+        schedule = await self._of(await self._key(namespace, schedule_id))
+        if schedule.status == "deleted":
+            raise not_found(schedule_id)
+        return schedule
+
+    async def _of(self, key: int) -> Schedule:
+        flow = await self._access.committed(key)
+        schedule = None if flow.run is None else of(flow.run)
+        if schedule is None:
+            raise LookupError(f"instance {flow.workflow_id!r} is no schedule")
+        return schedule
+
+
+def _place(row: RunRow) -> tuple[int, str]:
+    """Its place in lists."""
+    return -row.started_at, row.workflow_id
+
+
+def _same(have: object, wanted: object) -> bool:
+    """True is not 1."""
+    return have == wanted and isinstance(have, bool) == isinstance(wanted, bool)
+
+
+def _at_home(plan: Plan, namespace: str) -> Plan:
+    """What a schedule starts lives in the namespace of the schedule."""
+    routing = replace(plan.action.routing, namespace=namespace)
+    return replace(plan, action=replace(plan.action, routing=routing))

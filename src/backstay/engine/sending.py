@@ -1,0 +1,145 @@
+"""Sending: what one instance has to tell another is delivered once its own commit is on disk, and until it is taken.
+
+The rows are the truth. What this engine has under way it does not pick up a second time; after a crash the next one finds
+the rows. Delivering twice is harmless.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
+
+from backstay.engine.recalling import recalled
+from backstay.engine.world import Alarm
+from backstay.kernel.features.delivery import Deliver, Returned
+from backstay.kernel.message import Message, Refused
+from backstay.kernel.send import Send, unpack
+from backstay.kernel.values import SECOND
+from backstay.store import StoreError
+
+if TYPE_CHECKING:
+    from backstay.engine.engine import Engine
+
+log = logging.getLogger("backstay.engine")
+
+PAGE = 500
+
+Pair = tuple[int, str, str]
+"""Who sends, and to whom: sender, namespace, workflow id."""
+
+
+class Sending:
+    """What one instance sends to another arrives in order: the next leaves when the one before has been taken."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._under_way: set[int] = set()
+        self._queues: dict[Pair, deque[Send]] = {}
+        self._again: dict[Pair, Alarm] = {}  # what has failed and is tried again
+        self._stopped = False
+        self._expected: dict[Pair, list[asyncio.Future[None]]] = {}
+
+    def dispatch(self, send: Send) -> None:
+        """Bring a send whose commit is on disk to its receiver."""
+        if send.key in self._under_way or self._stopped or not self._engine.holder:
+            return
+        self._under_way.add(send.key)
+        pair = (send.sender, send.namespace, send.workflow_id)
+        queue = self._queues.setdefault(pair, deque())
+        queue.append(send)
+        if len(queue) == 1:
+            self._next(pair)
+
+    def stop(self) -> None:
+        """The engine ends. What was not taken stays on disk for the next one."""
+        self._stopped = True
+        for alarm in self._again.values():
+            alarm.cancel()
+        for pair in list(self._expected):
+            self._arrived(pair)
+
+    async def arrival(self, sender: int, namespace: str, workflow_id: str) -> None:
+        """Until what is on its way from this sender to this receiver has been taken, or has to wait for the database."""
+        pair = (sender, namespace, workflow_id)
+        if pair in self._queues and not self._stopped:
+            arrived: asyncio.Future[None] = self._engine.world.future()
+            self._expected.setdefault(pair, []).append(arrived)
+            await arrived
+
+    def _arrived(self, pair: Pair) -> None:
+        for expected in self._expected.pop(pair, ()):
+            if not expected.done():
+                expected.set_result(None)
+
+    def _next(self, pair: Pair) -> None:
+        if self._stopped:
+            return
+        send = self._queues[pair][0]
+        equipped = send.parcel.equipped(self._engine.define)
+        message = Deliver(send=send if equipped is send.parcel else replace(send, parcel=equipped))
+        if message.repeats() is None:
+            self._deliver(pair, message)
+        else:
+            self._engine.world.spawn(self._recall(pair, message), "backstay-send")
+
+    async def _recall(self, pair: Pair, message: Deliver) -> None:
+        """A parcel that causes a command: its record shows whether it came through before."""
+        try:
+            key = await self._engine.key_of(message.send.namespace, message.send.workflow_id)
+            known = message if key is None else await recalled(self._engine, key, message)
+        except Exception as error:
+            self._failed(pair, error)
+            return
+        if not self._stopped:
+            self._deliver(pair, known)
+
+    def _deliver(self, pair: Pair, message: Message) -> None:
+        queue = self._queues[pair]
+        send = queue[0]
+
+        def taken(value: Any, error: BaseException | None) -> None:
+            if isinstance(error, StoreError):
+                self._failed(pair, error)
+                return
+            if error is not None:
+                log.warning("a send to workflow %s was not taken: %s", send.workflow_id, error)
+                if isinstance(error, Refused) and error.reason == "workflow_not_found":
+                    self._engine.submit(send.sender, Returned(send=send), again=False)
+            self._under_way.discard(send.key)
+            queue.popleft()
+            if queue:
+                self._next(pair)
+            else:
+                del self._queues[pair]
+                self._again.pop(pair, None)
+                self._arrived(pair)
+
+        try:
+            self._engine.address(send.namespace, send.workflow_id, message, taken)
+        except StoreError as error:
+            self._failed(pair, error)
+
+    def _failed(self, pair: Pair, error: BaseException) -> None:
+        """Not now; a send stays until it is taken, and those behind it wait."""
+        self._arrived(pair)
+        if self._stopped:
+            return
+        world = self._engine.world
+        log.warning("a send to workflow %s is tried again: %s", pair[2], error)
+        self._again[pair] = world.at(world.now() + SECOND, lambda: self._next(pair))
+
+    async def pick_up(self) -> None:
+        """Deliver what is on disk and not under way: after a start, or when another process has written it."""
+        after = 0
+        while True:
+            page = await self._engine.store.sends(after, PAGE)
+            for row in page:
+                parcel = unpack(self._engine.machine.parcel_kinds[row.kind], row.body)
+                self.dispatch(Send(row.key, row.sender, row.namespace, row.workflow_id, parcel))
+            if len(page) < PAGE:
+                return
+            after = page[-1].key

@@ -1,0 +1,148 @@
+"""Handing out work: what is leased goes to its worker, and who has room or waits is offered what stands in the lanes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from backstay.engine.cache import Entry
+from backstay.engine.leases import Queue
+from backstay.engine.stations import Station, queue_of
+from backstay.engine.workers import Executor, Lane, Waiter
+from backstay.kernel.features.lease import Offer, Release
+from backstay.kernel.task import Task
+from backstay.store import Unavailable
+
+if TYPE_CHECKING:
+    from backstay.engine.engine import Engine
+
+
+class Serving:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._matching = engine.matching
+        self._reading = 0  # instances, for tasks that executors have room for
+
+    def deliver(self, entry: Entry, assignment: Any) -> None:
+        """Hand out work whose lease is on disk now."""
+        task: Task = assignment.task
+        matching = self._matching
+        executor = matching.executor_of(task.owner or "")
+        if executor is not None:
+            if task.kind == "workflow":
+                entry.held = True
+            executor.deliver(assignment)
+            return
+        station = matching.stations.of(task.id)
+        if station is not None:
+            station.deliver(entry, assignment)
+            return
+        waiter = matching.promised(task.id)
+        if waiter is None:
+            return  # claimed by name: the caller has the task in its reply
+        if waiter.future.done():
+            release = Release(task_id=task.id, owner=task.owner or "", attempt=task.attempt)
+            self._engine.submit(entry.flow.key, release)
+        else:
+            waiter.future.set_result(assignment)
+
+    def poll(self, waiter: Waiter) -> None:
+        """A poll has come: offer it the best task that waits for one like it."""
+        matching = self._matching
+        queue = (waiter.kind, waiter.namespace, waiter.queue)
+        while matching.admits(queue):
+            found = matching.next_for(lambda lane: matching.fits(waiter, lane))
+            # Nobody takes what was claimed by name or closed while it stood in its lane; there may be another.
+            if found is None or not self._offer_to(waiter, *found):
+                return
+
+    def _offer_to(self, waiter: Waiter, task_id: str, key: int) -> bool:
+        """Offer a task while a poll waits; whether it goes on waiting, as far as is known at once. Later it shows later."""
+        answers: list[BaseException | None] = []
+        at_once = True
+
+        def answered(_: Any, error: BaseException | None) -> None:
+            answers.append(error)
+            if not at_once and error is None and self._matching.waits(waiter):
+                self.poll(waiter)
+
+        self._engine.submit(key, Offer(task_id=task_id), answered)
+        at_once = False
+        return answers == [None] and self._matching.waits(waiter)
+
+    def succeed(self, before: Waiter, after: Waiter) -> bool:
+        """A poll is repeated under its id: its first answer goes nowhere. What was promised to that is for the second.
+
+        Whether anything was: it comes with the commit that is under way.
+        """
+        promised = self._matching.succeed(before, after)
+        if not before.future.done():
+            before.future.set_result(None)
+        return promised
+
+    def roomier(self, freed: Iterable[Queue], stations: Iterable[Station]) -> None:
+        """Leases have ended: of these queues, and of these stations."""
+        matching = self._matching
+        if matching.polled and matching.admission is not None:
+            for queue in dict.fromkeys(wide for one in freed for wide in matching.admission.relieved(one)):
+                self.parked(queue)
+        for station in stations:
+            self.station(station)
+
+    def parked(self, queue: Queue) -> None:
+        """A queue may lease again: whoever waits there is served."""
+        for waiter in self._matching.waiting(queue):
+            self.poll(waiter)
+
+    def give_up(self, waiter: Waiter) -> None:
+        """A poll's time is over. If a task was promised to it meanwhile, that commit answers it."""
+        if self._matching.unpark(waiter) and not waiter.future.done():
+            waiter.future.set_result(None)
+
+    def station(self, station: Station) -> None:
+        """A station has room: give it what waits in its lanes."""
+        matching = self._matching
+        for _ in range(sum(station.slots.values())):
+            if not matching.known or not station.open:
+                return
+            found = matching.next_for(lambda lane: station.takes(lane) and matching.admits(queue_of(lane)))
+            if found is None:
+                return
+            self._offer(*found)
+
+    def executor(self, executor: Executor) -> None:
+        """An executor has room: give it what waits in its lanes."""
+        matching = self._matching
+        if not matching.known:
+            return
+
+        def wants(lane: Lane) -> bool:
+            return executor.runs(
+                lane.kind, lane.type, lane.namespace, lane.queue, lane.compatibility
+            ) and executor.has_room(lane.kind, lane.type)
+
+        while (found := matching.next_for(wants)) is not None:
+            if self._offer_there(executor, *found):
+                return  # it has not taken room yet; asking for more now would read the whole lane for one place
+
+    def _offer_there(self, executor: Executor, task_id: str, key: int) -> bool:
+        """Offer a task that an executor may have; whether its instance is being read first. Then that goes on later."""
+        offer = Offer(task_id=task_id)
+        later = False
+
+        def answered(_: Any, error: BaseException | None) -> None:
+            if isinstance(error, Unavailable):
+                self._engine.retry(key, offer)
+            if later:
+                self._reading -= 1
+                # Whoever ends its work asks for one more; what nobody took leaves that place to another.
+                if task_id not in executor.holding or not self._reading:
+                    self.executor(executor)
+
+        self._engine.submit(key, offer, answered)
+        later = self._engine.loading.reads(key)
+        self._reading += later
+        return later
+
+    def _offer(self, task_id: str, key: int) -> None:
+        self._engine.submit(key, Offer(task_id=task_id))

@@ -1,0 +1,90 @@
+"""The description of a workflow: the kernel's views put together."""
+
+from __future__ import annotations
+
+from backstay.kernel.decision import CommandRecord
+from backstay.kernel.event import Recorded
+from backstay.kernel.features import pause
+from backstay.kernel.features.memo import Memo
+from backstay.kernel.features.start import Identity
+from backstay.kernel.machine import Machine
+from backstay.kernel.rows import run_row
+from backstay.kernel.state import Workflow
+from backstay.kernel.values import Micros, kind_at
+from backstay.kernel.views.actions import actions, declared
+from backstay.kernel.views.failures import failures
+from backstay.kernel.views.liveness import NOTHING, liveness, missing, transport_state, wait_of
+from backstay.kernel.views.messages import signals, updates
+from backstay.kernel.views.waits import waits
+from backstay.protocol.requests import Description, TaskView
+
+
+def describe(
+    machine: Machine,
+    flow: Workflow,
+    history: list[Recorded],
+    commands: list[CommandRecord],
+    now: Micros,
+    definition: str | None,
+    deployed: str | None = None,
+) -> Description:
+    """`definition` says why the workflow's code cannot be asked, if it cannot; `deployed` is its fingerprint today."""
+    run = flow.run
+    if run is None:
+        return Description(
+            workflow_id=flow.workflow_id,
+            namespace=flow.namespace,
+            workflow_type=flow.workflow_type,
+            status="reserved",
+            run=None,
+            liveness_state="reserved",
+            commands=commands,
+        )
+    started = run.part(Identity).started
+    scheduled = started is not None and kind_at(started.parent_namespace or "") == "schedule"
+    wait = wait_of(flow) if run.open else NOTHING
+    stranded = definition is not None and run.routing.compatibility is not None
+    own = [command for command in commands if command.run == run.key]
+    failed = failures(history, run.run_id)
+    state = liveness(machine, flow, now, stranded)
+    return Description(
+        workflow_id=flow.workflow_id,
+        namespace=flow.namespace,
+        workflow_type=run.workflow_type,
+        status=run.status,
+        run=run_row(flow, run),
+        memo=run.part(Memo).values,
+        fingerprint=None if started is None else started.workflow_definition_fingerprint,
+        execution_deadline_at=None if started is None else started.execution_deadline_at,
+        run_deadline_at=None if started is None else started.run_deadline_at,
+        parent_workflow_id=None if started is None or scheduled else started.parent_workflow_instance_id,
+        child_call_id=None if started is None or scheduled else started.child_call_id,
+        schedule_id=started.parent_workflow_instance_id if started is not None and scheduled else None,
+        wait_kind=wait.kind,
+        open_wait_id=wait.id,
+        resume_source_kind=wait.source_kind,
+        resume_source_id=wait.source_id,
+        liveness_state=state,
+        next_wake=flow.next_wake,
+        tasks=[
+            TaskView(task=task, transport_state=transport_state(task, now, not pause.allows(run)))
+            for task in flow.tasks.values()
+        ],
+        missing_tasks=missing(machine, flow),
+        commands=commands,
+        waits=waits(history, run),
+        signals=signals(history, own, flow.held),
+        updates=updates(history, flow.held),
+        actions=actions(flow, state, now, definition=definition),
+        declared=declared(flow),
+        failures=failed,
+        exception_count=len(failed),
+        determinism_source=_source(None if started is None else started.workflow_definition_fingerprint, deployed),
+    )
+
+
+def _source(snapped: str | None, deployed: str | None) -> str:
+    """What may be said about the code of a run: only code that is still the one it was started with says anything."""
+    if snapped is None or deployed is None:
+        return "unavailable"
+    return "live_definition" if snapped == deployed else "definition_drift"

@@ -1,0 +1,68 @@
+"""Where an update stands: its acceptance and its end, along the runs that it went on with.
+
+An update's id says behind which event of its run it was accepted. So finding it costs what has happened since then until it
+ended, however long the history before it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import NamedTuple
+
+from backstay.engine.access import Access
+from backstay.engine.engine import Engine
+from backstay.kernel.event import Recorded
+from backstay.kernel.features.continue_as_new import WorkflowContinuedAsNew
+from backstay.kernel.features.update import UpdateAccepted, UpdateCompleted
+from backstay.kernel.values import accepted_behind, run_of
+
+PAGE = 200
+
+
+class Standing(NamedTuple):
+    """`completed` None: it has not ended yet."""
+
+    name: str
+    completed: Recorded | None
+
+
+async def find_update(engine: Engine, access: Access, key: int, update_id: str) -> Standing | None:
+    located = await engine.store.locate(run_of(update_id))
+    if located is None or located.workflow != key:
+        return None
+    name: str | None = None
+    behind = accepted_behind(update_id)
+    while located is not None:
+        went_on: str | None = None
+        async for entry in _events(engine, located.run, behind):
+            match entry.event:
+                case UpdateAccepted(update_id=id, update_name=called) if id == update_id:
+                    name = called
+                case UpdateCompleted(update_id=id, update_name=called) if id == update_id:
+                    return Standing(called, entry)
+                case WorkflowContinuedAsNew(continued_to_run_id=run_id):
+                    went_on = run_id
+                case _:
+                    pass
+        located = None if went_on is None else await engine.store.locate(went_on)
+        behind = 0
+    if name is None:
+        name = await _held(access, key, update_id)
+    return None if name is None else Standing(name, None)
+
+
+async def _events(engine: Engine, run: int, after: int) -> AsyncIterator[Recorded]:
+    while True:
+        page = await engine.store.history(run, after, PAGE)
+        for entry in page:
+            yield entry
+        if len(page) < PAGE:
+            return
+        after = page[-1].sequence
+
+
+async def _held(access: Access, key: int, update_id: str) -> str | None:
+    """Its name, if it was accepted in the middle of a task, whose end makes it history."""
+    flow = await access.committed(key)
+    events = (event for event, _ in flow.held if isinstance(event, UpdateAccepted))
+    return next((event.update_name for event in events if event.update_id == update_id), None)

@@ -1,0 +1,128 @@
+"""Waking: one loop for every deadline of every workflow. It keeps the near future in memory and the rest on disk.
+
+A wake may be early and is never late. Delivering one twice is harmless: the features decide what is due.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from heapq import heapify, heappop, heappush
+
+from backstay.engine.world import Alarm, World
+from backstay.kernel.values import SECOND, Micros
+from backstay.store import Store, StoreError
+
+log = logging.getLogger("backstay.engine")
+
+HORIZON = 3600 * SECOND
+NEAR = HORIZON + 600 * SECOND  # as far as a look ahead reaches that begins before what is decided now is on disk
+PAGE = 500
+SPENT = 1000  # deadlines that are kept though nobody needs them any more
+
+
+class Waking:
+    def __init__(self, world: World, store: Store, deliver: Callable[[int], None]) -> None:
+        self._world = world
+        self._store = store
+        self._deliver = deliver
+        self._heap: list[tuple[Micros, int]] = []
+        self._armed: dict[int, Micros] = {}
+        self._horizon: Micros = 0  # deadlines up to here are in memory
+        self._alarm: Alarm | None = None
+        self._alarm_at: Micros = 0
+        self._stopped = True
+        self._term = 0
+
+    async def start(self) -> None:
+        self._stopped = False
+        await self._look_ahead()
+
+    async def look_again(self) -> None:
+        """Another process may have set a deadline that nobody told us of."""
+        if not self._stopped:
+            await self._look_ahead()
+
+    def stop(self) -> None:
+        self._stopped = True
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+
+    def forget(self) -> None:
+        """Stop, and know nothing: wakes are another process's now, and may have moved when this one starts again."""
+        self.stop()
+        self._term += 1
+        self._heap.clear()
+        self._armed.clear()
+        self._horizon = 0
+
+    def set(self, key: int, at: Micros | None) -> None:
+        """The next wake of an instance is now this."""
+        if at is None:
+            self._armed.pop(key, None)
+        elif (at <= self._horizon or self._stopped or at <= self._world.now() + NEAR) and self._armed.get(key) != at:
+            # Before the start too, and beyond the horizon: what is decided now may reach the disk behind the next look
+            # ahead, or behind one that is being answered, and is in neither.
+            self._armed[key] = at
+            heappush(self._heap, (at, key))
+            if len(self._heap) > 2 * len(self._armed) + SPENT:
+                # What was not needed after all would stay until it is due; and most deadlines are not needed.
+                self._heap = [(due, one) for due, one in self._heap if self._armed.get(one) == due]
+                heapify(self._heap)
+            self._arm()
+
+    def _arm(self) -> None:
+        if self._stopped:
+            return
+        at = min(self._heap[0][0], self._horizon) if self._heap else self._horizon
+        if self._alarm is not None:
+            if self._alarm_at <= at:
+                return
+            self._alarm.cancel()
+        self._alarm_at = at
+        self._alarm = self._world.at(at, self._ring)
+
+    def _ring(self) -> None:
+        self._alarm = None
+        if self._stopped:
+            return
+        now = self._world.now()
+        heap = self._heap
+        rung = 0
+        while heap and heap[0][0] <= now and rung < PAGE:
+            at, key = heappop(heap)
+            if self._armed.get(key) == at:
+                del self._armed[key]
+                rung += 1
+                self._deliver(key)
+        if now >= self._horizon:
+            self._world.spawn(self._look_ahead(), "backstay-waking")
+        else:
+            self._arm()
+
+    async def _look_ahead(self) -> None:
+        """Read the deadlines of the next stretch of time; a long backlog is read page by page."""
+        until = self._world.now() + HORIZON
+        term = self._term
+        try:
+            found = await self._store.due(until, PAGE)
+            if term != self._term:
+                return  # whatever has become of these since is not known here
+        except StoreError as error:
+            if term != self._term:
+                return
+            log.error("the next deadlines cannot be read now: %s", error)
+            self._horizon = min(self._horizon, self._world.now()) + SECOND  # look again, and keep what is known
+            self._arm()
+            return
+        full = len(found) == PAGE
+        self._horizon = found[-1][0] if full else until
+        for at, key in found:
+            if key not in self._armed:  # what is armed was decided since, and may not be on disk yet
+                self._armed[key] = at
+                heappush(self._heap, (at, key))
+        if full and self._horizon <= self._world.now():
+            # Everything on this page is overdue. What was delivered moves its row, so the next page starts behind it.
+            self._horizon = self._world.now()
+        self._arm()

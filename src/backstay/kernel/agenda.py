@@ -1,0 +1,64 @@
+"""Deadlines: a run's agenda is a heap of moments, each of which counts only while its feature still vouches for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, MutableMapping
+from heapq import heapify, heappop
+
+from backstay.kernel.feature import Deadline
+from backstay.kernel.state import Moment, Workflow
+from backstay.kernel.values import Micros
+
+
+class Agenda:
+    def __init__(self, deadlines: Mapping[str, Deadline]) -> None:
+        self.deadlines = deadlines
+
+    def next_wake(self, flow: Workflow) -> Micros | None:
+        """The earliest deadline that still counts; stale agenda entries are dropped on the way."""
+        run = flow.run
+        if run is None or run.closed_reason is not None:
+            return None
+        agenda = run.agenda
+        while agenda:
+            at, kind, id = agenda[0]
+            if self.armed(flow, kind, id) == at:
+                return at
+            heappop(agenda)
+        return None
+
+    def armed(self, flow: Workflow, kind: str, id: int | str) -> Micros | None:
+        """When this deadline is due, if its feature still vouches for it."""
+        at = self.deadlines[kind].armed(flow, id)
+        rearmed = flow.current.rearmed
+        return rearmed.get((at, kind, id), at) if rearmed and at is not None else at
+
+    def rearm(self, flow: Workflow, now: Micros, known: MutableMapping[tuple[int, Moment], Micros]) -> None:
+        """Begin again, from now, every deadline that is farther away than it was when it was set: the clock went back.
+
+        `known` remembers what was begun again, so that folding a run anew does not put it off once more.
+        """
+        run = flow.run
+        if run is None or not run.open:
+            return
+        for moment in run.agenda:
+            at, kind, id = moment
+            rule = self.deadlines[kind]
+            if at > now and rule.length is not None and rule.armed(flow, id) == at:
+                length = rule.length(flow, id)
+                if at - now > length:
+                    instead = now + length if rule.again is None else rule.again(flow, id, now)
+                    run.rearmed[moment] = known.setdefault((run.key, moment), instead)
+        if run.rearmed:
+            run.agenda = [(run.rearmed.get(moment, moment[0]), *moment[1:]) for moment in run.agenda]
+            heapify(run.agenda)
+
+
+def may_stay(before: Micros | None, wake: Micros | None, now: Micros) -> bool:
+    """A wake that only moved later need not be written: it may be early, never late."""
+    return wake == before or (wake is not None and before is not None and now < before < wake)
+
+
+def late(wake: Micros | None, due: Micros | None) -> bool:
+    """Whether nothing will look at an instance when something of it is due: its wake was lost."""
+    return due is not None and (wake is None or wake > due)

@@ -1,0 +1,131 @@
+"""A Decision: all effects of the messages of one turn on one instance, applied entirely or not at all.
+
+The set of effects is closed: append events, put or close tasks, set the next wake, record a command, write index rows,
+send, reply. The store persists exactly these shapes and knows no feature.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from backstay.kernel.event import Context, Event, Recorded
+from backstay.kernel.send import Send
+from backstay.kernel.task import Task
+from backstay.kernel.values import Micros
+
+
+class WorkflowRow(Struct, frozen=True, gc=False):
+    """The instance row after a decision.
+
+    `last` is the guard; `expects` is how many task rows must exist; `outside` says that the run waits for something that
+    only comes from outside; `length` and `checksum` are where the history of its current run ends, so that a lost tail
+    shows; `held` are facts accepted in the middle of a task, which its end makes history.
+    """
+
+    key: int
+    namespace: str
+    workflow_id: str
+    workflow_type: str
+    last: int
+    run: int | None
+    command_sequence: int
+    cursor: int
+    next_wake: Micros | None
+    expects: int
+    length: int
+    checksum: int
+    reserved_at: Micros | None
+    outside: int = 0  # a truth value, as the database keeps it
+    awaited: int = 0  # how many other instances owe this one an answer
+    held: Sequence[tuple[Event, Context]] = ()
+
+
+class RunRow(Struct, frozen=True, gc=False):
+    """The index row of a run: what lists filter and order by."""
+
+    key: int
+    workflow: int
+    run_id: str
+    number: int
+    namespace: str
+    workflow_id: str
+    workflow_type: str
+    status: str
+    closed_reason: str | None
+    queue: str
+    connection: str | None
+    compatibility: str | None
+    business_key: str | None
+    labels: dict[str, str]
+    search_attributes: dict[str, Any]
+    started_at: Micros
+    closed_at: Micros | None
+    length: int
+    archived_at: Micros | None = None
+
+    @property
+    def open(self) -> bool:
+        return self.closed_at is None
+
+
+class CommandRecord(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """The audit trail of one accepted or rejected command."""
+
+    id: str
+    run: int | None
+    sequence: int | None
+    command_type: str
+    status: str  # accepted | rejected
+    outcome: str | None
+    at: Micros
+    source: str
+    target_scope: str = "instance"
+    target_name: str | None = None  # of the signal or update
+    requested_run_id: str | None = None
+    resolved_run_id: str | None = None
+    request_id: str | None = None
+    fingerprint: str | None = None  # of what was asked, so that a request id cannot mean two things
+    rejection_reason: str | None = None
+    validation_errors: dict[str, list[str]] = {}
+    context: dict[str, Any] = {}
+    payload: bytes | None = None
+    behind: int | None = None  # how long the run's history was, if what the command caused is looked for by its id
+
+
+class TaskChange(Struct, frozen=True, gc=False):
+    """`task` None closes it. `stored`: a row existed before this decision."""
+
+    task_id: str
+    task: Task | None
+    stored: bool
+
+
+class Ended(Struct, frozen=True, gc=False):
+    """How the last run of an instance closed. Told with the decision, because the state may have moved on since."""
+
+    run_id: str
+    status: str
+    closed_reason: str
+    event: Recorded
+
+
+class Decision(Struct, gc=False):
+    workflow: WorkflowRow
+    after: int  # the decision this one was made on top of; 0 creates the instance
+    events: Sequence[Recorded] = ()
+    tasks: Sequence[TaskChange] = ()
+    runs: Sequence[tuple[bool, RunRow]] = ()  # (is new, row)
+    commands: Sequence[CommandRecord] = ()
+    reply: Any = None  # to the last message
+    born: Sequence[Task] = ()  # tasks that came out ready and unmatched, for the engine's queues
+    leased: Sequence[Task] = ()  # tasks that came out leased, to be delivered after the commit
+    closed: Sequence[str] = ()  # runs that closed in this decision
+    ended: Ended | None = None  # the chain of runs ended in this decision
+    sends: Sequence[Send] = ()
+    took: Sequence[int] = ()  # sends that were taken with this decision
+    told: Sequence[tuple[str, Any]] = ()  # (topic, value) for whoever waits for that topic of this instance
+    wake_moved: bool = False  # `next_wake` differs from before
+    idle: bool = False  # nothing to write; only the reply counts

@@ -1,0 +1,429 @@
+"""Attempts: claimed, heartbeating, ended. One terminal event per execution however often its work was delivered."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from backstay.kernel.event import NO_CONTEXT, Context
+from backstay.kernel.failure import Failure
+from backstay.kernel.features.activity.records import (
+    Activities,
+    ActivityCancelled,
+    ActivityCompleted,
+    ActivityFailed,
+    ActivityHeartbeatRecorded,
+    ActivityRetryScheduled,
+    ActivityStarted,
+    Execution,
+    Progress,
+)
+from backstay.kernel.features.activity.schedule import CancelActivity, task_of
+from backstay.kernel.features.cancel import requested as cancel_requested
+from backstay.kernel.limits import over_count
+from backstay.kernel.message import Message, Refused
+from backstay.kernel.state import Run, Workflow
+from backstay.kernel.task import Task
+from backstay.kernel.turn import Turn
+from backstay.kernel.values import LEASE, SECOND, Micros, activity_task_id, attempt_id, failure_id
+
+
+class CompleteActivity(Message, frozen=True, kw_only=True):
+    step: int
+    attempt: int
+    owner: str
+    run_id: str
+    result: bytes | None = None
+
+
+class FailActivity(Message, frozen=True, kw_only=True):
+    """`gave_up`: it stopped because it was told that it is not the current attempt. That is no outcome of the activity."""
+
+    step: int
+    attempt: int
+    owner: str
+    run_id: str
+    failure: Failure
+    gave_up: bool = False
+
+
+class HeartbeatActivity(Message, frozen=True, kw_only=True):
+    step: int
+    attempt: int
+    owner: str
+    run_id: str
+    progress: Progress | None = None
+
+
+class AttemptOutcome(Struct, frozen=True, kw_only=True):
+    """The reply to complete and fail."""
+
+    task_id: str
+    activity_attempt_id: str
+    outcome: str
+    recorded: bool = True
+    reason: str | None = None
+
+
+class HeartbeatReply(Struct, frozen=True, kw_only=True):
+    """Whether the attempt may go on, and until when it is ours."""
+
+    activity_attempt_id: str
+    can_continue: bool
+    cancel_requested: bool
+    reason: str | None
+    heartbeat_recorded: bool
+    run_status: str
+    attempt_status: str
+    task_status: str | None = None
+    lease_expires_at: Micros | None = None
+    last_heartbeat_at: Micros | None = None
+    run_closed_reason: str | None = None
+    run_closed_at: Micros | None = None
+
+
+def claimed(turn: Turn, task: Task) -> None:
+    run = turn.run
+    assert task.step is not None, "an activity task names its step"
+    scheduled = run.part(Activities).open[task.step].scheduled
+    turn.record(
+        ActivityStarted(
+            sequence=task.step,
+            activity_execution_id=scheduled.activity_execution_id,
+            activity_type=scheduled.activity_type,
+            activity_attempt_id=attempt_id(run.run_id, task.step, task.attempt),
+            attempt_number=task.attempt,
+            lease_expires_at=task.until,
+        )
+    )
+
+
+def complete(turn: Turn, message: CompleteActivity) -> None:
+    execution = current(turn, message)
+    size, bound = len(message.result or b""), turn.machine.limits.payload_size
+    breach = over_count("payload_size", size, bound) if size > bound else None
+    task_id = spend(turn, execution, message.owner)
+    scheduled = execution.scheduled
+    id = execution.attempt_id
+    if breach is not None:
+        turn.record(
+            ActivityFailed(
+                sequence=message.step,
+                activity_execution_id=scheduled.activity_execution_id,
+                activity_type=scheduled.activity_type,
+                activity_attempt_id=id,
+                attempt_number=message.attempt,
+                failure_id=failure_id(turn.run.run_id, turn.run.length + 1),
+                message=breach.message,
+                failure_category="structural_limit",
+                non_retryable=True,
+                exception_type="StructuralLimitExceeded",
+                structural_limit_kind=breach.kind,
+                structural_limit_value=breach.value,
+                structural_limit_configured=breach.configured,
+            )
+        )
+    else:
+        turn.record(
+            ActivityCompleted(
+                sequence=message.step,
+                activity_execution_id=scheduled.activity_execution_id,
+                activity_type=scheduled.activity_type,
+                activity_attempt_id=id,
+                attempt_number=message.attempt,
+                result=message.result,
+            )
+        )
+    turn.reply = AttemptOutcome(
+        task_id=task_id, activity_attempt_id=id, outcome="completed" if breach is None else "failed"
+    )
+
+
+def fail(turn: Turn, message: FailActivity) -> None:
+    execution = current(turn, message)
+    if message.gave_up:
+        _again(turn, execution)
+        return
+    task_id = spend(turn, execution, message.owner)
+    failure = message.failure
+    id = execution.attempt_id
+    if retryable(execution, failure):
+        retry(turn, execution, failure, reason="activity_failed")
+        outcome = "retry_scheduled"
+    else:
+        turn.record(
+            ActivityFailed(
+                sequence=message.step,
+                activity_execution_id=execution.scheduled.activity_execution_id,
+                activity_type=execution.scheduled.activity_type,
+                activity_attempt_id=id,
+                attempt_number=message.attempt,
+                failure_id=failure_id(turn.run.run_id, turn.run.length + 1),
+                message=failure.message,
+                non_retryable=failure.non_retryable,
+                exception_type=failure.exception_type,
+                exception_class=failure.exception_class,
+                code=failure.code,
+                exception=failure,
+            )
+        )
+        outcome = "failed"
+    turn.reply = AttemptOutcome(task_id=task_id, activity_attempt_id=id, outcome=outcome)
+
+
+def _again(turn: Turn, execution: Execution) -> None:
+    """The current attempt was told otherwise, by another clock, and has stopped: its work is offered to the next one."""
+    task = turn.put(replace(task_of(turn.flow, turn.run, execution), state="ready", owner=None, until=None))
+    turn.reply = AttemptOutcome(
+        task_id=task.id, activity_attempt_id=execution.attempt_id, outcome="released", recorded=False
+    )
+
+
+def retryable(execution: Execution, failure: Failure) -> bool:
+    policy = execution.policy
+    if failure.non_retryable:
+        return False
+    named = policy.non_retryable_error_types
+    if named and (failure.exception_type in named or failure.exception_class in named):
+        return False
+    return in_budget(execution)
+
+
+def in_budget(execution: Execution) -> bool:
+    """Only failures and timeouts spend the budget. A lost lease is delivered again for nothing."""
+    budget = execution.policy.max_attempts
+    return budget is None or execution.retry < budget
+
+
+def retry(turn: Turn, execution: Execution, failure: Failure, *, reason: str, timeout_kind: str | None = None) -> None:
+    """Close this attempt and schedule the next one; the workflow stays parked on the same execution."""
+    run = turn.run
+    step = execution.step
+    attempt = execution.attempt
+    pause = execution.policy.backoff(execution.retry)
+    id = execution.attempt_id or None  # None: it was never claimed
+    scheduled = execution.scheduled
+    turn.drop(execution.task_id)
+    turn.record(
+        ActivityRetryScheduled(
+            sequence=step,
+            activity_execution_id=scheduled.activity_execution_id,
+            activity_type=scheduled.activity_type,
+            activity_attempt_id=id,
+            retry_task_id=activity_task_id(run.run_id, step, execution.retry + 1),
+            retry_of_task_id=execution.task_id,
+            retry_available_at=turn.now + pause,
+            retry_backoff_seconds=pause / SECOND,
+            retry_after_attempt_id=id,
+            retry_after_attempt=attempt,
+            retry_reason=reason,
+            message=failure.message,
+            max_attempts=execution.policy.max_attempts,
+            timeout_kind=timeout_kind,
+            exception_type=failure.exception_type,
+            exception_class=failure.exception_class,
+            code=failure.code,
+            exception=failure,
+        )
+    )
+    turn.put(task_of(turn.flow, run, execution))
+
+
+def heartbeat(turn: Turn, message: HeartbeatActivity) -> None:
+    run = turn.flow.run
+    id = attempt_id(message.run_id, message.step, message.attempt)
+    if run is None or run.run_id != message.run_id or not run.open:
+        turn.reply = _stopped(run, message.run_id, id)
+        return
+    execution = run.part(Activities).open.get(message.step)
+    if execution is None or not _is_current(turn.flow, execution, message.attempt, message.owner, turn.now):
+        turn.reply = _stale(run, id, execution)
+        return
+    recorded = _worth_recording(turn, execution, message.progress)
+    task = turn.flow.tasks.get(execution.task_id)
+    until = None if execution.lease_until is None else turn.now + LEASE
+    if recorded:
+        turn.context = Context(task_id=None if task is None else task.id, attempt=message.attempt, owner=message.owner)
+        turn.record(
+            ActivityHeartbeatRecorded(
+                sequence=message.step,
+                activity_execution_id=execution.scheduled.activity_execution_id,
+                activity_type=execution.scheduled.activity_type,
+                activity_attempt_id=id,
+                attempt_number=message.attempt,
+                heartbeat_at=turn.now,
+                lease_expires_at=until,
+                progress=message.progress,
+            )
+        )
+        turn.context = NO_CONTEXT
+    else:
+        execution.heard_at = turn.now
+        if execution.policy.heartbeat_timeout is not None:
+            turn.run.remind(turn.now + round(execution.policy.heartbeat_timeout * SECOND), "heartbeat", message.step)
+    if task is not None and not _leased_to(task, execution):
+        task = replace(task_of(turn.flow, run, execution), leased_at=turn.now)  # its row was forged, or given back
+        turn.put(replace(task, until=until))
+    elif task is not None and task.until is not None:
+        turn.put(replace(task, until=turn.now + LEASE))
+    turn.reply = HeartbeatReply(
+        activity_attempt_id=id,
+        can_continue=True,
+        cancel_requested=cancel_requested(run),
+        reason=None,
+        heartbeat_recorded=recorded,
+        run_status=run.status,
+        attempt_status="running",
+        task_status="leased",
+        lease_expires_at=until,
+        last_heartbeat_at=turn.now,
+    )
+
+
+def status(flow: Workflow, run_id: str, step: int, attempt: int, owner: str, now: Micros) -> HeartbeatReply:
+    """Liveness and cancellation of an attempt, without touching its lease."""
+    run = flow.run
+    id = attempt_id(run_id, step, attempt)
+    if run is None or run.run_id != run_id or not run.open:
+        return _stopped(run, run_id, id)
+    execution = run.part(Activities).open.get(step)
+    if execution is None or not _is_current(flow, execution, attempt, owner, now):
+        return _stale(run, id, execution)
+    task = flow.tasks.get(execution.task_id)
+    return HeartbeatReply(
+        activity_attempt_id=id,
+        can_continue=True,
+        cancel_requested=cancel_requested(run),
+        reason=None,
+        heartbeat_recorded=False,
+        run_status=run.status,
+        attempt_status="running",
+        task_status="leased",
+        lease_expires_at=execution.lease_until if task is None else task.until,
+        last_heartbeat_at=execution.heard_at,
+    )
+
+
+def _stale(run: Run, id: str, execution: Execution | None) -> HeartbeatReply:
+    return HeartbeatReply(
+        activity_attempt_id=id,
+        can_continue=False,
+        cancel_requested=execution is None,
+        reason="stale_attempt" if execution is not None else "activity_closed",
+        heartbeat_recorded=False,
+        run_status=run.status,
+        attempt_status="expired" if execution is not None else "closed",
+    )
+
+
+def _stopped(run: Run | None, run_id: str, id: str) -> HeartbeatReply:
+    if run is not None and run.run_id != run_id:
+        run = None  # the current run is a later one, and says nothing about how this one ended
+    status = "closed" if run is None else run.status
+    return HeartbeatReply(
+        activity_attempt_id=id,
+        can_continue=False,
+        cancel_requested=True,
+        reason=f"run_{status}",
+        heartbeat_recorded=False,
+        run_status=status,
+        attempt_status="cancelled",
+        run_closed_reason=None if run is None else run.closed_reason,
+        run_closed_at=None if run is None else run.closed_at,
+    )
+
+
+def _worth_recording(turn: Turn, execution: Execution, progress: Progress | None) -> bool:
+    """Changed progress, or half the heartbeat timeout gone (at most 30 s); never more than once a second."""
+    last = execution.heartbeat_at or 0
+    if last > turn.now:
+        return True  # the clock went back: count from now
+    if turn.now - last < SECOND:
+        # The first progress of an attempt is worth having at once.
+        return progress is not None and execution.progress is None
+    changed = progress is not None and progress != execution.progress
+    timeout = execution.policy.heartbeat_timeout
+    interval = 30 * SECOND if timeout is None else min(30 * SECOND, round(timeout * SECOND / 2))
+    return changed or turn.now - last >= interval
+
+
+def current(turn: Turn, message: CompleteActivity | FailActivity) -> Execution:
+    """The execution this attempt may end, or a refusal: only the current attempt of an open run writes history."""
+    run = turn.flow.run
+    if run is None or run.run_id != message.run_id or run.closed_reason is not None:
+        status = "closed" if run is None or run.run_id != message.run_id else run.status
+        raise Refused(
+            f"run_{status}",
+            f"the run of this attempt is {status}; its outcome is ignored",
+            outcome="ignored",
+            can_continue=False,
+            cancel_requested=status in ("cancelled", "terminated"),
+            run_status=status,
+            run_closed_reason=None if run is None else run.closed_reason,
+            run_closed_at=None if run is None else run.closed_at,
+        )
+    execution = run.part(Activities).open.get(message.step)
+    if execution is None:
+        raise Refused("stale_attempt", f"activity {message.step} has already ended", outcome="ignored")
+    if not _is_current(turn.flow, execution, message.attempt, message.owner, turn.now):
+        raise Refused(
+            "stale_attempt",
+            f"attempt {message.attempt} of activity {message.step} is no longer the current one",
+            outcome="ignored",
+            current_attempt=execution.attempt,
+        )
+    return execution
+
+
+def _is_current(flow: Workflow, execution: Execution, attempt: int, owner: str, now: Micros) -> bool:
+    """Whether this attempt may speak: history says so, whatever its row says.
+
+    A row that is leased to it may only add to its time: not every renewal is worth recording.
+    """
+    if not execution.running or execution.attempt != attempt or execution.owner != owner:
+        return False
+    task = flow.tasks.get(execution.task_id)
+    until = execution.lease_until
+    if task is None or until is None:
+        return True
+    if task.until is not None and _leased_to(task, execution):
+        until = max(until, task.until)
+    return until > now
+
+
+def _leased_to(task: Task, execution: Execution) -> bool:
+    return task.state == "leased" and task.owner == execution.owner and task.attempt == execution.attempt
+
+
+def spend(turn: Turn, execution: Execution, owner: str) -> str:
+    """Use up the lease of the current attempt, if its row still exists."""
+    task_id = execution.task_id
+    if task_id in turn.flow.tasks:
+        turn.drop(task_id)
+        turn.context = Context(task_id=task_id, attempt=execution.attempt, owner=owner)
+    return task_id
+
+
+def cancel(turn: Turn, command: CancelActivity) -> None:
+    execution = turn.run.part(Activities).open.get(command.step)
+    if execution is not None:
+        _cancel(turn, execution)
+
+
+def cancel_all(turn: Turn) -> None:
+    for execution in list(turn.run.part(Activities).open.values()):
+        _cancel(turn, execution)
+
+
+def _cancel(turn: Turn, execution: Execution) -> None:
+    turn.drop(execution.task_id)
+    turn.record(
+        ActivityCancelled(
+            sequence=execution.step,
+            activity_execution_id=execution.scheduled.activity_execution_id,
+            activity_type=execution.scheduled.activity_type,
+            cancelled_at=turn.now,
+            activity_attempt_id=execution.attempt_id if execution.running else None,
+            attempt_number=execution.attempt or None,
+        )
+    )

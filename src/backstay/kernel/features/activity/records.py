@@ -1,0 +1,281 @@
+"""Facts and state of activities. Scheduled → Started* → Completed | Failed | TimedOut | Cancelled, with retries between.
+
+Open exactly while in `Activities.open`. Attempt, owner and fence are judged from history, so an outcome counts even when
+the task row is gone. The retry policy is the one snapped at scheduling.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Struct
+
+from backstay.kernel import groups
+from backstay.kernel.event import Recorded, StepEvent, clock
+from backstay.kernel.failure import Failure
+from backstay.kernel.features.failures import Raised, remember
+from backstay.kernel.groups import GroupEntry
+from backstay.kernel.retry import RetryPolicy
+from backstay.kernel.session import WorkerSession
+from backstay.kernel.state import Run
+from backstay.kernel.values import CODEC, Micros, Routing, activity_task_id, seconds
+
+
+class Progress(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What an activity says about itself in a heartbeat."""
+
+    message: str | None = None
+    current: float | None = None
+    total: float | None = None
+    unit: str | None = None
+    details: dict[str, Any] | None = None
+
+
+class ActivitySnapshot(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The activity as it was scheduled."""
+
+    retry_policy: RetryPolicy
+    routing: Routing
+    arguments: bytes | None = None
+    payload_codec: str = CODEC
+    worker_session: WorkerSession | None = None
+
+
+class _ActivityEvent(StepEvent, frozen=True, kw_only=True, omit_defaults=True):
+    activity_execution_id: str
+    activity_type: str
+    activity_class: str | None = None
+    execution_mode: str | None = None
+    local_activity: bool = False
+    parallel_group_path: list[GroupEntry] = []
+
+
+class ActivityScheduled(_ActivityEvent, frozen=True, kw_only=True, omit_defaults=True):
+    activity: ActivitySnapshot
+
+
+class ActivityStarted(_ActivityEvent, frozen=True, kw_only=True, omit_defaults=True):
+    activity_attempt_id: str
+    attempt_number: int
+    lease_expires_at: Micros | None = None
+
+
+class ActivityHeartbeatRecorded(_ActivityEvent, frozen=True, kw_only=True, omit_defaults=True):
+    activity_attempt_id: str
+    attempt_number: int
+    heartbeat_at: Micros
+    lease_expires_at: Micros | None = None
+    progress: Progress | None = None
+
+
+class ActivityRetryScheduled(_ActivityEvent, frozen=True, kw_only=True, omit_defaults=True):
+    activity_attempt_id: str | None = None
+    retry_task_id: str
+    retry_of_task_id: str
+    retry_available_at: Micros
+    retry_backoff_seconds: float
+    retry_after_attempt_id: str | None = None
+    retry_after_attempt: int
+    retry_reason: str
+    message: str
+    max_attempts: int | None = None
+    timeout_kind: str | None = None
+    exception_type: str | None = None
+    exception_class: str | None = None
+    code: int | str | None = None
+    exception: Failure | None = None
+
+
+class ActivityCompleted(_ActivityEvent, frozen=True, kw_only=True, omit_defaults=True):
+    activity_attempt_id: str
+    attempt_number: int
+    result: bytes | None = None
+    payload_codec: str = CODEC
+
+
+class ActivityFailed(_ActivityEvent, frozen=True, kw_only=True, omit_defaults=True):
+    activity_attempt_id: str
+    attempt_number: int
+    failure_id: str
+    message: str
+    failure_category: str = "activity"
+    non_retryable: bool = False
+    exception_type: str | None = None
+    exception_class: str | None = None
+    code: int | str | None = None
+    exception: Failure | None = None
+    structural_limit_kind: str | None = None
+    structural_limit_value: int | None = None
+    structural_limit_configured: int | None = None
+
+
+class ActivityTimedOut(_ActivityEvent, frozen=True, kw_only=True, omit_defaults=True):
+    failure_id: str
+    timeout_kind: str
+    message: str
+    attempt_number: int
+    activity_attempt_id: str | None = None
+    failure_category: str = "timeout"
+    exception_class: str | None = None
+    schedule_deadline_at: Micros | None = None
+    close_deadline_at: Micros | None = None
+    schedule_to_close_deadline_at: Micros | None = None
+    heartbeat_deadline_at: Micros | None = None
+
+
+class ActivityCancelled(_ActivityEvent, frozen=True, kw_only=True, omit_defaults=True):
+    cancelled_at: Micros
+    activity_attempt_id: str | None = None
+    attempt_number: int | None = None
+    workflow_command_id: str | None = None
+
+
+Terminal = ActivityCompleted | ActivityFailed | ActivityTimedOut | ActivityCancelled
+
+
+class Execution:
+    """One open activity. `heard_at` is in memory only: heartbeats are recorded sparsely."""
+
+    __slots__ = (
+        "attempt",
+        "attempt_id",
+        "close_deadline",
+        "heard_at",
+        "heartbeat_at",
+        "lease_until",
+        "owner",
+        "policy",
+        "progress",
+        "retry",
+        "retry_at",
+        "running",
+        "scheduled",
+        "since",
+        "start_deadline",
+        "step",
+        "task_id",
+        "total_deadline",
+    )
+
+    def __init__(self, run: Run, scheduled: ActivityScheduled, at: Micros) -> None:
+        self.scheduled = scheduled
+        self.step = scheduled.sequence
+        self.policy = policy = scheduled.activity.retry_policy
+        self.task_id = activity_task_id(run.run_id, scheduled.sequence, 1)  # of the current task
+        self.since = at  # when that task was made
+        self.retry_at = at
+        self.start_deadline = after(at, policy.schedule_to_start_timeout)
+        self.total_deadline = after(at, policy.schedule_to_close_timeout)
+        self.retry = 1  # which task of this execution is the current one
+        self.attempt = 0  # the latest attempt number
+        self.attempt_id = ""
+        self.running = False
+        self.owner: str | None = None
+        self.lease_until: Micros | None = None
+        self.progress: Progress | None = None
+        self.heartbeat_at: Micros | None = None
+        self.heard_at: Micros | None = None
+        self.close_deadline: Micros | None = None
+
+    def dispatched(self, run: Run, at: Micros) -> None:
+        """A bounded group lets it go: the time it may wait for a worker counts from here."""
+        self.since = self.retry_at = at
+        self.start_deadline = after(at, self.policy.schedule_to_start_timeout)
+        if self.start_deadline is not None:
+            run.remind(self.start_deadline, "schedule_to_start", self.step)
+
+
+class Activities:
+    __slots__ = ("open",)
+
+    def __init__(self) -> None:
+        self.open: dict[int, Execution] = {}
+
+
+def after(at: Micros, timeout: float | None) -> Micros | None:
+    return None if timeout is None else at + seconds(timeout)
+
+
+def scheduled(run: Run, event: ActivityScheduled, entry: Recorded) -> None:
+    execution = run.part(Activities).open[event.sequence] = Execution(run, event, clock(entry))
+    if event.parallel_group_path:
+        groups.join(run, event.sequence, event.parallel_group_path, execution)
+        if groups.held_back(run, event.sequence):
+            execution.start_deadline = None
+    if execution.start_deadline is not None:
+        run.remind(execution.start_deadline, "schedule_to_start", event.sequence)
+    if execution.total_deadline is not None:
+        run.remind(execution.total_deadline, "schedule_to_close", event.sequence)
+
+
+def started(run: Run, event: ActivityStarted, entry: Recorded) -> None:
+    execution = run.part(Activities).open[event.sequence]
+    execution.attempt = event.attempt_number
+    execution.attempt_id = event.activity_attempt_id
+    execution.running = True
+    execution.owner = entry.context.owner
+    execution.lease_until = event.lease_expires_at
+    execution.heartbeat_at = execution.heard_at = at = clock(entry)
+    execution.start_deadline = execution.close_deadline = None
+    policy = execution.policy
+    if policy.start_to_close_timeout is not None:
+        execution.close_deadline = at + seconds(policy.start_to_close_timeout)
+        run.remind(execution.close_deadline, "start_to_close", event.sequence)
+    if policy.heartbeat_timeout is not None:
+        run.remind(at + seconds(policy.heartbeat_timeout), "heartbeat", event.sequence)
+
+
+def heartbeat_recorded(run: Run, event: ActivityHeartbeatRecorded, entry: Recorded) -> None:
+    execution = run.part(Activities).open[event.sequence]
+    execution.progress = event.progress or execution.progress
+    execution.heartbeat_at = execution.heard_at = event.heartbeat_at
+    execution.lease_until = event.lease_expires_at
+    deadline = after(event.heartbeat_at, execution.policy.heartbeat_timeout)
+    if deadline is not None:
+        run.remind(deadline, "heartbeat", event.sequence)
+
+
+def retry_scheduled(run: Run, event: ActivityRetryScheduled, entry: Recorded) -> None:
+    execution = run.part(Activities).open[event.sequence]
+    execution.running = False
+    execution.owner = None
+    execution.lease_until = None
+    execution.close_deadline = None
+    execution.retry += 1
+    execution.task_id = activity_task_id(run.run_id, event.sequence, execution.retry)
+    execution.since = clock(entry)
+    execution.retry_at = event.retry_available_at
+    execution.start_deadline = after(event.retry_available_at, execution.policy.schedule_to_start_timeout)
+    if execution.start_deadline is not None:
+        run.remind(execution.start_deadline, "schedule_to_start", event.sequence)
+    if event.retry_available_at > execution.since and not event.local_activity:
+        run.remind(event.retry_available_at, "retry", event.sequence)
+
+
+def closed(run: Run, event: Terminal, entry: Recorded) -> None:
+    run.part(Activities).open.pop(event.sequence, None)
+    if event.parallel_group_path:
+        groups.leave(
+            run,
+            event.sequence,
+            event.parallel_group_path,
+            isinstance(event, ActivityCompleted),
+            clock(entry),
+            cancelled=isinstance(event, ActivityCancelled),
+        )
+    if isinstance(event, ActivityFailed | ActivityTimedOut):
+        remember(
+            run,
+            Raised(
+                failure_id=event.failure_id,
+                sequence=event.sequence,
+                failure_category=event.failure_category,
+                source_kind="activity_execution",
+                source_id=event.activity_execution_id,
+                propagation_kind="timeout" if isinstance(event, ActivityTimedOut) else "activity",
+                message=event.message,
+                exception_type=event.exception_type if isinstance(event, ActivityFailed) else None,
+                exception_class=event.exception_class,
+                recorded=entry.sequence,
+            ),
+        )

@@ -1,0 +1,227 @@
+"""Scheduling activities, and the tasks that must exist for the open ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from msgspec import Struct
+
+from backstay.kernel import groups, session
+from backstay.kernel.command import Command, StepCommand
+from backstay.kernel.features.activity.records import (
+    Activities,
+    ActivityScheduled,
+    ActivitySnapshot,
+    Execution,
+)
+from backstay.kernel.groups import GroupEntry
+from backstay.kernel.limits import Breach, over_count
+from backstay.kernel.message import Refused
+from backstay.kernel.retry import RetryPolicy
+from backstay.kernel.session import WorkerSession
+from backstay.kernel.state import Run, Workflow
+from backstay.kernel.task import Task
+from backstay.kernel.turn import Turn
+from backstay.kernel.values import Micros, Routing, execution_id, reroute
+
+_ONCE = RetryPolicy(max_attempts=1)
+_TIMEOUTS = ("start_to_close_timeout", "schedule_to_start_timeout", "schedule_to_close_timeout", "heartbeat_timeout")
+_NO_TIMEOUTS = (None, None, None, None)
+
+
+class ScheduleActivity(StepCommand, frozen=True, kw_only=True, omit_defaults=True, tag="schedule_activity"):
+    activity_type: str
+    arguments: bytes | None = None
+    activity_class: str | None = None
+    queue: str | None = None
+    connection: str | None = None
+    retry_policy: RetryPolicy | None = None
+    worker_session: WorkerSession | None = None
+    parallel_group_path: list[GroupEntry] = []
+
+
+class CancelActivity(Command, frozen=True, kw_only=True, omit_defaults=True, tag="cancel_activity"):
+    """The code no longer waits for this activity. Losing the race against its end is not an error."""
+
+    step: int
+
+
+def check(turn: Turn, command: ScheduleActivity) -> None:
+    if command.parallel_group_path:
+        groups.check(command.parallel_group_path)
+    if command.worker_session is not None:
+        session.check(command.worker_session)
+    if not command.activity_type:
+        raise Refused("invalid_commands", "schedule_activity needs an activity_type", field="activity_type")
+    policy = command.retry_policy
+    if policy is not None:
+        check_policy(policy)
+
+
+def check_policy(policy: RetryPolicy) -> None:
+    if policy.max_attempts is not None and policy.max_attempts < 1:
+        raise Refused(
+            "invalid_commands", "retry_policy.max_attempts must be 1 or more", field="retry_policy.max_attempts"
+        )
+    pauses = policy.backoff_seconds
+    if pauses and not (min(pauses) >= 0 and sum(pauses) < 1e10):  # also false for what is not a number
+        raise Refused(
+            "invalid_commands",
+            "retry_policy.backoff_seconds must not be negative, and below 10^10 together",
+            field="retry_policy.backoff_seconds",
+        )
+    timeouts = (
+        policy.start_to_close_timeout,
+        policy.schedule_to_start_timeout,
+        policy.schedule_to_close_timeout,
+        policy.heartbeat_timeout,
+    )
+    if timeouts == _NO_TIMEOUTS:
+        return
+    limits: dict[str, float | None] = dict(zip(_TIMEOUTS, timeouts, strict=True))
+    for name, value in limits.items():
+        # Less than the clock can tell would be past at once, again and again.
+        if value is not None and not 1e-6 <= value < 1e10:
+            raise Refused(
+                "invalid_commands", f"{name} must be a microsecond or more and below 10^10 s, not {value}", field=name
+            )
+    for inner, outer in (
+        ("heartbeat_timeout", "start_to_close_timeout"),
+        ("start_to_close_timeout", "schedule_to_close_timeout"),
+    ):
+        a, b = limits[inner], limits[outer]
+        if a is not None and b is not None and a > b:
+            raise Refused("invalid_commands", f"{inner} ({a} s) must not exceed {outer} ({b} s)", field=inner)
+
+
+def apply(turn: Turn, command: ScheduleActivity) -> None:
+    run = turn.run
+    step = run.step + 1
+    turn.record(
+        ActivityScheduled(
+            sequence=step,
+            activity_execution_id=execution_id(run.run_id, step),
+            activity_type=command.activity_type,
+            activity_class=command.activity_class,
+            activity=ActivitySnapshot(
+                retry_policy=command.retry_policy or _ONCE,
+                routing=_routing(run, command),
+                arguments=command.arguments,
+                worker_session=command.worker_session,
+            ),
+            parallel_group_path=command.parallel_group_path,
+        )
+    )
+    if not (command.parallel_group_path and groups.held_back(run, step)):
+        turn.put(task_of(turn.flow, run, run.part(Activities).open[step]))
+
+
+def _routing(run: Run, command: ScheduleActivity) -> Routing:
+    """Where the activity runs: what it says itself goes before what its session says."""
+    asked = command.worker_session
+    if asked is None:
+        if command.queue is None and command.connection is None:
+            return run.routing
+        return reroute(run.routing, queue=command.queue, connection=command.connection)
+    return reroute(run.routing, queue=command.queue or asked.queue, connection=command.connection or asked.connection)
+
+
+def dispatch(turn: Turn, step: int) -> bool:
+    """A bounded group lets this activity go."""
+    execution = turn.run.part(Activities).open.get(step)
+    if execution is not None:
+        turn.put(task_of(turn.flow, turn.run, execution))
+    return execution is not None
+
+
+def task_of(flow: Workflow, run: Run, execution: Execution) -> Task:
+    """The task that must exist for an open activity: ready when nobody runs it."""
+    scheduled = execution.scheduled
+    return Task(
+        id=execution.task_id,
+        workflow=flow.key,
+        run=run.key,
+        kind="activity",
+        type=scheduled.activity_type,
+        routing=scheduled.activity.routing,
+        available_at=execution.retry_at,
+        created_at=execution.since,
+        step=execution.step,
+        session=scheduled.activity.worker_session,
+        attempt=execution.attempt,
+        state="leased" if execution.running else "ready",
+        owner=execution.owner,
+        until=execution.lease_until,
+    )
+
+
+class ActivityAssignment(Struct, frozen=True, kw_only=True, gc=False):
+    """An activity task as its worker gets it."""
+
+    task: Task
+    namespace: str
+    workflow_id: str
+    run_id: str
+    step: int
+    activity_execution_id: str
+    activity_attempt_id: str
+    attempt_number: int
+    activity_type: str
+    arguments: bytes | None
+    retry_policy: RetryPolicy
+    close_deadline_at: Micros | None = None
+    schedule_to_close_deadline_at: Micros | None = None
+
+
+def assign(flow: Workflow, task: Task) -> ActivityAssignment:
+    run = flow.run
+    assert run is not None, "an instance with a task has a run"
+    assert task.step is not None, "an activity task names its step"
+    execution = run.part(Activities).open[task.step]
+    scheduled = execution.scheduled
+    return ActivityAssignment(
+        task=task,
+        namespace=flow.namespace,
+        workflow_id=flow.workflow_id,
+        run_id=run.run_id,
+        step=task.step,
+        activity_execution_id=scheduled.activity_execution_id,
+        activity_attempt_id=execution.attempt_id,
+        attempt_number=task.attempt,
+        activity_type=scheduled.activity_type,
+        arguments=scheduled.activity.arguments,
+        retry_policy=scheduled.activity.retry_policy,
+        close_deadline_at=execution.close_deadline,
+        schedule_to_close_deadline_at=execution.total_deadline,
+    )
+
+
+def expect(flow: Workflow) -> Iterable[Task]:
+    run = flow.current
+    for step, execution in run.part(Activities).open.items():
+        if not groups.held_back(run, step):
+            yield task_of(flow, run, execution)
+
+
+def serves(flow: Workflow, task: Task) -> bool:
+    """A row of another name is nobody's, whatever step it says it is for."""
+    execution = flow.run.part(Activities).open.get(task.step or 0) if flow.run is not None else None
+    return execution is not None and execution.task_id == task.id
+
+
+def limits(turn: Turn, commands: list[Command]) -> Breach | None:
+    asked = largest = 0
+    for command in commands:
+        if isinstance(command, ScheduleActivity):
+            asked += 1
+            if command.arguments is not None and len(command.arguments) > largest:
+                largest = len(command.arguments)
+    if not asked:
+        return None
+    bounds = turn.machine.limits
+    pending = len(turn.run.part(Activities).open) + asked
+    if pending <= bounds.pending_activity_count and largest <= bounds.payload_size:
+        return None
+    return over_count("pending_activity_count", pending, bounds.pending_activity_count) or over_count(
+        "payload_size", largest, bounds.payload_size
+    )

@@ -1,0 +1,117 @@
+"""Archive: a closed run is marked as dealt with. Its history, commands and exports stay.
+
+Any closed run of an instance can be archived, not only the current one; the shell hands in the history of an earlier one.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from backstay.kernel.event import Event, Recorded
+from backstay.kernel.feature import Feature
+from backstay.kernel.features.intake import (
+    NOT_CURRENT,
+    NOT_STARTED,
+    Reasoned,
+    Rejection,
+    accept,
+    cause,
+    reject,
+    repeated,
+)
+from backstay.kernel.state import Run
+from backstay.kernel.turn import Turn
+from backstay.kernel.values import Micros
+
+NOT_CLOSED = Rejection("run_not_closed", "rejected_run_not_closed")
+
+
+class Earlier(Struct, frozen=True, kw_only=True):
+    key: int
+    run_id: str
+    number: int
+    history: list[Recorded]
+
+
+class Archive(Reasoned, frozen=True, kw_only=True):
+    """`earlier`: the run that is meant, with its history, if it is not the current one."""
+
+    command_type = "archive"
+
+    earlier: Earlier | None = None
+
+
+class ArchiveRequested(Event, frozen=True, kw_only=True, omit_defaults=True):
+    workflow_command_id: str
+    command_type: str = "archive"
+    outcome: str
+    reason: str | None = None
+
+
+class WorkflowArchived(Event, frozen=True, kw_only=True, omit_defaults=True):
+    archive_command_id: str
+    reason: str | None = None
+
+
+class Archived:
+    __slots__ = ("at", "command_id", "reason")
+
+    def __init__(self) -> None:
+        self.at: Micros | None = None
+        self.command_id: str | None = None
+        self.reason: str | None = None
+
+
+def archive(turn: Turn, message: Archive) -> None:
+    if repeated(turn, message):
+        return
+    run = turn.flow.run if message.earlier is None else _folded(turn, message.earlier)
+    why = _unfit(run, message)
+    if run is None or why is not None:
+        reject(turn, message, why or NOT_STARTED)
+        return
+    needed = run.part(Archived).at is None
+    outcome = "archived" if needed else "archive_not_needed"
+    command = accept(turn, message, outcome, resolved=run)
+    current = turn.run
+    turn.run = run
+    turn.now = max(turn.now, run.last_at)
+    turn.context = cause(command)
+    turn.record(ArchiveRequested(workflow_command_id=command.id, outcome=outcome, reason=message.reason))
+    if needed:
+        turn.record(WorkflowArchived(archive_command_id=command.id, reason=message.reason))
+    turn.indexed = (*turn.indexed, (False, turn.machine.index(turn.flow, run)))
+    turn.run = current
+
+
+def _folded(turn: Turn, earlier: Earlier) -> Run:
+    """Folded for this decision alone, since archiving folds on: decided again, it must not find its own first try."""
+    run = Run(earlier.key, earlier.run_id, earlier.number)
+    turn.machine.fold(turn.flow, run, earlier.history)
+    return run
+
+
+def _unfit(run: Run | None, message: Archive) -> Rejection | None:
+    if run is None:
+        return NOT_STARTED
+    if message.run_id not in (None, run.run_id):
+        return NOT_CURRENT  # it was the current run when the shell looked
+    return NOT_CLOSED if run.open else None
+
+
+def _requested(run: Run, event: ArchiveRequested, entry: Recorded) -> None:
+    """The request alone changes nothing."""
+
+
+def _archived(run: Run, event: WorkflowArchived, entry: Recorded) -> None:
+    part = run.part(Archived)
+    part.at = entry.at
+    part.command_id = event.archive_command_id
+    part.reason = event.reason
+
+
+FEATURE = Feature(
+    name="archive",
+    decide={Archive: archive},
+    evolve={ArchiveRequested: _requested, WorkflowArchived: _archived},
+)

@@ -1,0 +1,215 @@
+"""Cancel and terminate. Both close the run with typed history and supersede whatever is open.
+
+A workflow may have declared that it handles cancellation. Then the request is recorded with a deadline and the code gets to
+see it; the run closes when the code does, at the deadline, or at the second request. Terminate never waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from backstay.kernel.command import TerminalCommand
+from backstay.kernel.decision import CommandRecord
+from backstay.kernel.event import Context, Event, Recorded
+from backstay.kernel.feature import CommandRule, Deadline, Feature, nothing_to_check
+from backstay.kernel.features import close
+from backstay.kernel.features.intake import Commanding, accept, admitted, cause
+from backstay.kernel.features.start import Identity
+from backstay.kernel.state import Run, Workflow
+from backstay.kernel.task import Resume
+from backstay.kernel.turn import Turn
+from backstay.kernel.values import Micros, failure_id, seconds
+
+
+class Cancel(Commanding, frozen=True, kw_only=True):
+    command_type = "cancel"
+
+    reason: str | None = None
+
+
+class Terminate(Commanding, frozen=True, kw_only=True):
+    command_type = "terminate"
+
+    reason: str | None = None
+
+
+class CancelWorkflow(TerminalCommand, frozen=True, kw_only=True, omit_defaults=True, tag="cancel_workflow"):
+    """The code has dealt with the request and ends."""
+
+
+class StopRequested(Event, frozen=True, kw_only=True, omit_defaults=True):
+    workflow_command_id: str
+    command_type: str
+    reason: str | None = None
+
+
+class CancelRequested(StopRequested, frozen=True, kw_only=True, omit_defaults=True):
+    cleanup_deadline_at: Micros | None = None
+
+
+class TerminateRequested(StopRequested, frozen=True, kw_only=True, omit_defaults=True):
+    pass
+
+
+class Stopped(Event, frozen=True, kw_only=True, omit_defaults=True):
+    failure_id: str
+    failure_category: str
+    closed_reason: str
+    message: str
+    workflow_command_id: str | None = None
+    exception_class: str | None = None
+    reason: str | None = None
+
+
+class WorkflowCancelled(Stopped, frozen=True, kw_only=True, omit_defaults=True):
+    pass
+
+
+class WorkflowTerminated(Stopped, frozen=True, kw_only=True, omit_defaults=True):
+    pass
+
+
+class Cancellation:
+    """The request the code has been given, if any."""
+
+    __slots__ = ("entry", "requested")
+
+    def __init__(self) -> None:
+        self.requested: CancelRequested | None = None
+        self.entry: Recorded | None = None  # where that was recorded
+
+
+def requested(run: Run) -> bool:
+    part = run.parts.get(Cancellation)
+    return part is not None and part.requested is not None
+
+
+def cancel(turn: Turn, message: Cancel) -> None:
+    if not admitted(turn, message):
+        return
+    started = turn.run.part(Identity).started
+    cleanup = None if started is None else started.declared_cleanup_seconds
+    asked_before = requested(turn.run) or any(isinstance(event, CancelRequested) for event, _ in turn.flow.held)
+    if cleanup is not None and not asked_before:
+        command = accept(turn, message, "cancel_requested")
+        deadline = turn.now + seconds(cleanup)
+        turn.admit(_request(command, message.reason, deadline), cause(command))
+        return
+    command = accept(turn, message, "cancelled")
+    turn.context = cause(command)
+    turn.record(_request(command, message.reason, None))
+    _stop(turn, "cancelled", message.reason, command.id)
+
+
+def terminate(turn: Turn, message: Terminate) -> None:
+    if not admitted(turn, message):
+        return
+    command = accept(turn, message, "terminated")
+    turn.context = cause(command)
+    turn.record(TerminateRequested(workflow_command_id=command.id, command_type="terminate", reason=message.reason))
+    _stop(turn, "terminated", message.reason, command.id)
+
+
+def _request(command: CommandRecord, reason: str | None, deadline: Micros | None) -> CancelRequested:
+    return CancelRequested(
+        workflow_command_id=command.id, command_type="cancel", reason=reason, cleanup_deadline_at=deadline
+    )
+
+
+def _stop(turn: Turn, closed_reason: str, reason: str | None, command_id: str | None) -> None:
+    run = turn.run
+    turn.machine.cancel_open(turn)
+    kind = WorkflowCancelled if closed_reason == "cancelled" else WorkflowTerminated
+    turn.record(
+        kind(
+            failure_id=failure_id(run.run_id, run.length + 1),
+            failure_category=closed_reason,
+            closed_reason=closed_reason,
+            message=f"the run was {closed_reason}" + (f": {reason}" if reason else ""),
+            workflow_command_id=command_id,
+            reason=reason,
+        )
+    )
+    close.closed(turn)
+
+
+def ended(turn: Turn, command: CancelWorkflow) -> None:
+    _give_in(turn)
+
+
+def overdue(turn: Turn, _: object) -> None:
+    _give_in(turn)
+
+
+def _give_in(turn: Turn) -> None:
+    request = turn.run.part(Cancellation).requested
+    _stop(
+        turn,
+        "cancelled",
+        None if request is None else request.reason,
+        None if request is None else request.workflow_command_id,
+    )
+
+
+def _deadline(flow: Workflow, _: object) -> Micros | None:
+    request = flow.current.part(Cancellation).requested
+    return None if request is None else request.cleanup_deadline_at
+
+
+def _length(flow: Workflow, _: object) -> Micros:
+    started = flow.current.part(Identity).started
+    return seconds((None if started is None else started.declared_cleanup_seconds) or 0)
+
+
+def _cancel_requested(run: Run, event: CancelRequested, entry: Recorded) -> None:
+    if event.cleanup_deadline_at is not None:
+        run.part(Cancellation).requested = event
+        run.part(Cancellation).entry = entry
+        run.remind(event.cleanup_deadline_at, "cleanup", 0)
+
+
+def _terminate_requested(run: Run, event: TerminateRequested, entry: Recorded) -> None:
+    """The terminal event follows in the same commit."""
+
+
+def _cancelled(run: Run, event: WorkflowCancelled, entry: Recorded) -> None:
+    close.shut(run, entry, "cancelled", "cancelled")
+
+
+def _terminated(run: Run, event: WorkflowTerminated, entry: Recorded) -> None:
+    close.shut(run, entry, "terminated", "terminated")
+
+
+def _wake(run: Run, event: CancelRequested, entry: Recorded) -> Resume | None:
+    if event.cleanup_deadline_at is None:
+        return None
+    return Resume(
+        resume_source_kind="workflow_command",
+        resume_source_id=event.workflow_command_id,
+        workflow_command_id=event.workflow_command_id,
+        workflow_sequence=entry.sequence,
+        workflow_event_type="CancelRequested",
+    )
+
+
+def _carry(run: Run) -> Iterable[tuple[int, Event, Context]]:
+    """A run that continues as new does not escape the request; its deadline stays."""
+    part = run.parts.get(Cancellation)
+    if part is not None and part.entry is not None:
+        yield part.entry.sequence, part.entry.event, part.entry.context
+
+
+FEATURE = Feature(
+    name="cancel",
+    decide={Cancel: cancel, Terminate: terminate},
+    commands={CancelWorkflow: CommandRule(nothing_to_check, ended)},
+    evolve={
+        CancelRequested: _cancel_requested,
+        TerminateRequested: _terminate_requested,
+        WorkflowCancelled: _cancelled,
+        WorkflowTerminated: _terminated,
+    },
+    resume={CancelRequested: _wake},
+    carry=_carry,
+    deadlines={"cleanup": Deadline(_deadline, overdue, _length)},
+)

@@ -1,0 +1,148 @@
+"""Child workflows: a run calls another. Chapters: `records` (facts and state), `parcels` (what is sent), `parent`, `offspring`.
+
+Both sides are ordinary instances that never share a transaction. The parent mints the child's identity and records it; the
+child reports how it stands; the parent records that, and only its own record wakes its code.
+"""
+
+from __future__ import annotations
+
+from backstay.kernel.event import Recorded
+from backstay.kernel.failure import Failure
+from backstay.kernel.feature import CommandRule, Feature, Outcome, Plain, Shape, Thrown, Value, nothing_to_check
+from backstay.kernel.features.child import offspring, parcels, parent, records
+from backstay.kernel.features.child.records import (
+    CancelChild,
+    CarriedChildClosed,
+    Child,
+    ChildEvent,
+    Children,
+    ChildRunCancelled,
+    ChildRunCompleted,
+    ChildRunFailed,
+    ChildRunStarted,
+    ChildRunTerminated,
+    ChildSignalSent,
+    ChildSignalSentByUpdate,
+    ChildUnsuccessful,
+    ChildWorkflowScheduled,
+    ParentClosePolicyApplied,
+    ParentClosePolicyFailed,
+    SignalChild,
+    SignalChildFromUpdate,
+    StartChildWorkflow,
+)
+from backstay.kernel.groups import wakes
+from backstay.kernel.state import Run
+from backstay.kernel.task import Resume
+
+__all__ = [
+    "FEATURE",
+    "CancelChild",
+    "CarriedChildClosed",
+    "Child",
+    "ChildEvent",
+    "ChildRunCancelled",
+    "ChildRunCompleted",
+    "ChildRunFailed",
+    "ChildRunStarted",
+    "ChildRunTerminated",
+    "ChildSignalSent",
+    "ChildSignalSentByUpdate",
+    "ChildUnsuccessful",
+    "ChildWorkflowScheduled",
+    "Children",
+    "ParentClosePolicyApplied",
+    "ParentClosePolicyFailed",
+    "SignalChild",
+    "SignalChildFromUpdate",
+    "StartChildWorkflow",
+]
+
+
+def _wake(run: Run, event: ChildRunCompleted | ChildUnsuccessful, entry: Recorded) -> Resume | None:
+    if not wakes(run, event.sequence):
+        return None
+    return Resume(
+        workflow_wait_kind="child",
+        open_wait_id=f"child:{event.child_call_id}",
+        resume_source_kind="child_workflow_run",
+        resume_source_id=event.child_workflow_run_id,
+        child_call_id=event.child_call_id,
+        child_workflow_run_id=event.child_workflow_run_id,
+        workflow_sequence=entry.sequence,
+        workflow_event_type=entry.type,
+    )
+
+
+def _shape(event: ChildEvent) -> Shape:
+    return Shape("child workflow", _type)
+
+
+def _type(event: ChildEvent) -> str:
+    return event.child_workflow_type
+
+
+def _signal_shape(event: ChildSignalSent) -> Shape:
+    return Shape("child signal", _signal_name)
+
+
+def _signal_name(event: ChildSignalSent) -> str:
+    return event.signal_name
+
+
+def _value(event: ChildRunCompleted) -> Outcome:
+    return Value(event.output)
+
+
+def _thrown(event: ChildUnsuccessful) -> Outcome:
+    failure = event.exception or Failure(message=event.message, exception_type=event.exception_type)
+    return Thrown(failure, event.failure_id, event.failure_category)
+
+
+def _sent(event: ChildSignalSent) -> Outcome:
+    return Plain(None)
+
+
+_UNSUCCESSFUL = (ChildRunFailed, ChildRunCancelled, ChildRunTerminated)
+
+FEATURE = Feature(
+    name="child",
+    commands={
+        StartChildWorkflow: CommandRule(parent.check, parent.start),
+        CancelChild: CommandRule(nothing_to_check, parent.cancel),
+        SignalChild: CommandRule(parent.check_signal, parent.signal),
+        SignalChildFromUpdate: CommandRule(parent.check_signal, parent.signal_from_update),
+    },
+    evolve={
+        ChildWorkflowScheduled: records.scheduled,
+        ChildRunStarted: records.run_started,
+        ChildRunCompleted: records.closed,
+        **dict.fromkeys(_UNSUCCESSFUL, records.closed),
+        ChildSignalSent: records.signal_sent,
+        ChildSignalSentByUpdate: records.signal_sent,
+        CarriedChildClosed: records.carried_closed,
+        ParentClosePolicyApplied: records.answered,
+        ParentClosePolicyFailed: records.answered,
+    },
+    resume=dict.fromkeys((ChildRunCompleted, *_UNSUCCESSFUL), _wake),
+    parcels={
+        parcels.StartFromParent: offspring.started,
+        parcels.SignalFromParent: offspring.signalled,
+        parcels.StopFromParent: offspring.stopped,
+        parcels.ChildReport: parent.reported,
+        parcels.PolicyAnswer: parent.policy_answered,
+    },
+    awaited=parent.awaited,
+    ask=parent.ask_after,
+    cancel=parent.cancel_open,
+    closed=parent.run_closed,
+    over=offspring.run_closed,
+    dispatch=parent.dispatch,
+    outside=parent.outside,
+    limits=parent.limits,
+    shapes={
+        **dict.fromkeys((ChildWorkflowScheduled, ChildRunStarted, ChildRunCompleted, *_UNSUCCESSFUL), _shape),
+        ChildSignalSent: _signal_shape,
+    },
+    outcomes={ChildRunCompleted: _value, **dict.fromkeys(_UNSUCCESSFUL, _thrown), ChildSignalSent: _sent},
+)

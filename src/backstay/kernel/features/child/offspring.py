@@ -1,0 +1,320 @@
+"""The child's side: being started by a parent, reporting back, being retried, and hearing from the parent.
+
+A child is an ordinary instance. What makes it a child is in its `WorkflowStarted`, and goes along when it continues as new.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from backstay.kernel.features.cancel import Cancel, Stopped, Terminate
+from backstay.kernel.features.cancel import cancel as cancel_run
+from backstay.kernel.features.cancel import terminate as terminate_run
+from backstay.kernel.features.child.parcels import (
+    ChildReport,
+    Close,
+    PolicyAnswer,
+    SignalFromParent,
+    StartFromParent,
+    StopFromParent,
+)
+from backstay.kernel.features.close import WorkflowCompleted, WorkflowFailed
+from backstay.kernel.features.deadline import WorkflowTimedOut
+from backstay.kernel.features.delivery import Deliver
+from backstay.kernel.features.intake import Commanded
+from backstay.kernel.features.memo import Memo
+from backstay.kernel.features.search import SearchAttributes
+from backstay.kernel.features.signal import Signal
+from backstay.kernel.features.signal import signal as signal_run
+from backstay.kernel.features.start import (
+    Identity,
+    Parent,
+    Start,
+    WorkflowStarted,
+    definition_of,
+    open_run,
+    parent_of,
+    start_now,
+)
+from backstay.kernel.features.update import UpdateAccepted, UpdateRejected
+from backstay.kernel.message import Refused
+from backstay.kernel.state import Run
+from backstay.kernel.turn import Turn
+from backstay.kernel.values import SECOND
+
+
+def started(turn: Turn, message: Deliver) -> None:
+    parcel = message.send.parcel
+    assert isinstance(parcel, StartFromParent)
+    take(turn, parcel, start_of(turn, parcel))
+
+
+def take(turn: Turn, parcel: StartFromParent, start: Start) -> bool:
+    """Start, unless that was done before. Whether it was done now."""
+    flow = turn.flow
+    if flow.run is not None:
+        own = _parent(flow.run)
+        if own is not None and own.child_call_id == parcel.parent.child_call_id:
+            _say_how_it_stands(turn, own, parcel.known_run_number)
+        else:
+            _turn_down(turn, parcel, f"workflow {flow.workflow_id} belongs to another call")
+        return False
+    try:
+        start_now(turn, start, parcel.run_id)
+    except Refused as refusal:
+        _turn_down(turn, parcel, refusal.message)
+        return False
+    return True
+
+
+def start_of(turn: Turn, parcel: StartFromParent) -> Start:
+    parent = parcel.parent
+    return Start(
+        namespace=turn.flow.namespace,
+        workflow_id=turn.flow.workflow_id,
+        workflow_type=parcel.workflow_type,
+        arguments=parcel.arguments,
+        routing=parcel.routing,
+        memo=parcel.memo,
+        search_attributes=parcel.search_attributes,
+        execution_timeout_seconds=parcel.execution_timeout_seconds,
+        run_timeout_seconds=parcel.run_timeout_seconds,
+        definition=parcel.definition,
+        source="workflow",
+        context={
+            "workflow": {
+                "parent_instance_id": parent.workflow_instance_id,
+                "parent_run_id": parent.workflow_run_id,
+                "sequence": parent.sequence,
+                "child_call_id": parent.child_call_id,
+            }
+        },
+        parent=parent,
+    )
+
+
+def _turn_down(turn: Turn, parcel: StartFromParent, why: str) -> None:
+    """No run comes of this call, and the parent hears it as the failure of the run that it named."""
+    parent = parcel.parent
+    close = Close(
+        status="failed",
+        closed_reason="failed",
+        closed_at=turn.now,
+        message=f"the child was not started: {why}",
+        started=False,
+        exception_type="ChildNotStarted",
+        non_retryable=True,
+    )
+    turn.send(
+        parent.namespace,
+        parent.workflow_instance_id,
+        ChildReport(
+            child_call_id=parent.child_call_id,
+            parent_run_id=parent.workflow_run_id,
+            run_id=parcel.run_id,
+            run_number=1,
+            close=close,
+        ),
+    )
+
+
+def _say_how_it_stands(turn: Turn, parent: Parent, known: int) -> None:
+    run = turn.run
+    if not run.open:
+        _report(turn, parent, run, close_of(run))
+    elif run.number > known:
+        _report(turn, parent, run, None)
+
+
+def _parent(run: Run) -> Parent | None:
+    found = run.part(Identity).started
+    return None if found is None else parent_of(found)
+
+
+def run_closed(turn: Turn) -> None:
+    """A child's run has closed: try again if its policy says so, otherwise tell the parent."""
+    run = turn.run
+    before = run.part(Identity).started
+    parent = None if before is None else parent_of(before)
+    if before is None or parent is None:
+        return
+    if run.closed_reason == "continued":
+        return  # the next run tells of itself when it opens
+    close = close_of(run)
+    if run.status == "failed" and _again(parent, close):
+        _retry(turn, run, before, parent)
+    else:
+        _report(turn, parent, run, close)
+
+
+def _again(parent: Parent, close: Close) -> bool:
+    policy = parent.retry_policy
+    if policy is None or close.non_retryable:
+        return False  # so is a deadline for all tries together
+    if policy.max_attempts is not None and parent.retry_attempt >= policy.max_attempts:
+        return False
+    return not {close.exception_type, close.exception_class} & set(policy.non_retryable_error_types)
+
+
+def _retry(turn: Turn, old: Run, before: WorkflowStarted, parent: Parent) -> None:
+    """Open the next try in the commit that failed the last one; the parent is told, and sleeps on."""
+    policy = parent.retry_policy
+    assert policy is not None
+    pause = policy.backoff(parent.retry_attempt)
+    # The next run is told what this one was told and did not get to; its updates have failed with it.
+    held = [entry for entry in turn.flow.held if not isinstance(entry[0], UpdateAccepted | UpdateRejected)]
+    turn.flow.held = [*turn.machine.carried(old), *held]
+    for task_id in list(turn.flow.tasks):
+        turn.drop(task_id)
+    next_try = replace(parent, retry_attempt=parent.retry_attempt + 1)
+    new = Run(turn.ids.key(), turn.ids.ulid(), old.number + 1)
+    open_run(
+        turn,
+        new,
+        Start(
+            namespace=turn.flow.namespace,
+            workflow_id=turn.flow.workflow_id,
+            workflow_type=before.workflow_type,
+            arguments=before.arguments,
+            routing=before.routing,
+            memo=old.part(Memo).values,
+            search_attributes=old.part(SearchAttributes).values,
+            execution_timeout_seconds=before.execution_timeout_seconds,
+            run_timeout_seconds=before.run_timeout_seconds,
+            definition=definition_of(before),
+            source="workflow",
+            parent=next_try,
+            delay=pause,
+        ),
+        execution_deadline_at=before.execution_deadline_at,
+        continued_from_run_id=None,
+        retry_of=old.run_id,
+    )
+    _report(turn, next_try, new, None, retry_of=old.run_id, backoff=pause / SECOND)
+
+
+def run_continued(turn: Turn) -> None:
+    """A continued child tells its parent of the run it goes on with."""
+    parent = _parent(turn.run)
+    if parent is not None:
+        _report(turn, parent, turn.run, None)
+
+
+def _report(
+    turn: Turn,
+    parent: Parent,
+    run: Run,
+    close: Close | None,
+    *,
+    retry_of: str | None = None,
+    backoff: float | None = None,
+) -> None:
+    turn.send(
+        parent.namespace,
+        parent.workflow_instance_id,
+        ChildReport(
+            child_call_id=parent.child_call_id,
+            parent_run_id=parent.workflow_run_id,
+            run_id=run.run_id,
+            run_number=run.number,
+            retry_attempt=parent.retry_attempt if retry_of is not None else None,
+            retry_of=retry_of,
+            retry_backoff_seconds=backoff,
+            close=close,
+        ),
+    )
+
+
+# -- from the parent
+
+
+def signalled(turn: Turn, message: Deliver) -> None:
+    parcel = message.send.parcel
+    assert isinstance(parcel, SignalFromParent)
+    if _is_ours(turn, parcel.child_call_id):
+        signal_run(
+            turn,
+            Signal(
+                name=parcel.signal_name,
+                arguments=parcel.arguments,
+                request_id=parcel.request_id,
+                source="workflow",
+                context={"workflow": {"parent_run_id": parcel.parent_run_id, "child_call_id": parcel.child_call_id}},
+                retained=message.retained,
+                values=None,
+            ),
+        )
+
+
+def stopped(turn: Turn, message: Deliver) -> None:
+    parcel = message.send.parcel
+    assert isinstance(parcel, StopFromParent)
+    outcome, error = "already_closed", None
+    if not _is_ours(turn, parcel.child_call_id):
+        outcome, error = "rejected", "the child belongs to another call"
+    elif turn.run.open or message.retained is not None:
+        stop = Cancel if parcel.policy == "request_cancel" else Terminate
+        command = stop(
+            reason=parcel.reason,
+            request_id=parcel.request_id,
+            source="workflow",
+            context={"workflow": {"parent_run_id": parcel.parent_run_id, "child_call_id": parcel.child_call_id}},
+            retained=message.retained,
+        )
+        if isinstance(command, Cancel):
+            cancel_run(turn, command)
+        else:
+            terminate_run(turn, command)
+        reply: Commanded = turn.reply
+        outcome, error = ("taken", None) if reply.accepted else ("rejected", reply.rejection_reason)
+    if parcel.answer:
+        turn.send(
+            parcel.parent_namespace,
+            parcel.parent_instance_id,
+            PolicyAnswer(
+                child_call_id=parcel.child_call_id,
+                child_instance_id=turn.flow.workflow_id,
+                child_run_id=None if turn.flow.run is None else turn.run.run_id,
+                policy=parcel.policy,
+                reason=parcel.reason,
+                outcome=outcome,
+                error=error,
+            ),
+        )
+
+
+def _is_ours(turn: Turn, call: str) -> bool:
+    run = turn.flow.run
+    parent = None if run is None else _parent(run)
+    return parent is not None and parent.child_call_id == call
+
+
+# -- how a run closed, from its terminal event
+
+
+def close_of(run: Run) -> Close:
+    base = Close(status=run.status, closed_reason=run.closed_reason or "", closed_at=run.closed_at or 0)
+    match run.ended_by:
+        case WorkflowCompleted(output=output):
+            return replace(base, output=output)
+        case WorkflowFailed() as failed:
+            return replace(
+                base,
+                message=failed.message,
+                exception_type=failed.exception_type,
+                exception_class=failed.exception_class,
+                exception=failed.exception,
+                non_retryable=failed.non_retryable,
+            )
+        case WorkflowTimedOut(message=message, timeout_kind=kind):
+            return replace(
+                base,
+                failure_category="timeout",
+                message=message,
+                exception_type="WorkflowTimedOut",
+                non_retryable=kind == "execution_timeout",
+            )
+        case Stopped(message=message):
+            return replace(base, failure_category=base.closed_reason, message=message)
+        case _:
+            return base

@@ -1,0 +1,106 @@
+"""What parents and children send each other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Struct
+
+from backstay.kernel.failure import Failure
+from backstay.kernel.features.start import Definition, Parent
+from backstay.kernel.send import Parcel
+from backstay.kernel.turn import Turn
+from backstay.kernel.values import Micros, Routing, home
+
+
+class StartFromParent(Parcel, frozen=True, kw_only=True, omit_defaults=True):
+    """Start, unless that was done before; then say how it stands, if the parent knows of no later run than this one."""
+
+    creates = True
+    workflow_type: str
+    run_id: str
+    parent: Parent
+    arguments: bytes | None = None
+    routing: Routing = Routing()
+    memo: dict[str, bytes] = {}
+    search_attributes: dict[str, Any] = {}
+    execution_timeout_seconds: float | None = None
+    run_timeout_seconds: float | None = None
+    definition: Definition | None = None
+    known_run_number: int = 1
+
+
+class SignalFromParent(Parcel, frozen=True, kw_only=True, omit_defaults=True):
+    child_call_id: str
+    signal_name: str
+    request_id: str
+    parent_run_id: str
+    arguments: bytes | None = None
+
+
+class StopFromParent(Parcel, frozen=True, kw_only=True, omit_defaults=True):
+    child_call_id: str
+    policy: str
+    reason: str
+    request_id: str
+    parent_namespace: str
+    parent_instance_id: str
+    parent_run_id: str
+    answer: bool
+
+
+def stop(turn: Turn, call: str, instance: str, policy: str, reason: str, *, answer: bool) -> None:
+    """Tell a workflow that this one has started to end. A schedule keeps what it starts in another place than itself."""
+    turn.send(
+        home(turn.flow.namespace),
+        instance,
+        StopFromParent(
+            child_call_id=call,
+            policy=policy,
+            reason=reason,
+            request_id=f"parent-stop:{call}:{policy}",
+            parent_namespace=turn.flow.namespace,
+            parent_instance_id=turn.flow.workflow_id,
+            parent_run_id=turn.run.run_id,
+            answer=answer,
+        ),
+    )
+
+
+class PolicyAnswer(Parcel, frozen=True, kw_only=True, omit_defaults=True):
+    child_call_id: str
+    child_instance_id: str
+    policy: str
+    reason: str
+    outcome: str  # taken | rejected | already_closed
+    child_run_id: str | None = None
+    error: str | None = None
+
+
+class Close(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How a child ended. `started` False: there was none, because its start could not be taken."""
+
+    status: str
+    closed_reason: str
+    closed_at: Micros
+    output: bytes | None = None
+    failure_category: str = "child_workflow"
+    message: str = ""
+    exception_type: str | None = None
+    exception_class: str | None = None
+    exception: Failure | None = None
+    non_retryable: bool = False
+    started: bool = True
+
+
+class ChildReport(Parcel, frozen=True, kw_only=True, omit_defaults=True):
+    """The newest run of a child, and if it is over, how it ended."""
+
+    child_call_id: str
+    parent_run_id: str
+    run_id: str
+    run_number: int
+    retry_attempt: int | None = None
+    retry_of: str | None = None
+    retry_backoff_seconds: float | None = None
+    close: Close | None = None

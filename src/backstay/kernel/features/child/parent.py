@@ -1,0 +1,419 @@
+"""The parent's side: starting children, hearing of them, signalling them, and what closing means for them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from backstay.kernel import groups
+from backstay.kernel.command import Command
+from backstay.kernel.features.child.parcels import (
+    ChildReport,
+    Close,
+    PolicyAnswer,
+    SignalFromParent,
+    StartFromParent,
+    stop,
+)
+from backstay.kernel.features.child.records import (
+    POLICIES,
+    CancelChild,
+    CarriedChildClosed,
+    Child,
+    Children,
+    ChildRunCancelled,
+    ChildRunCompleted,
+    ChildRunFailed,
+    ChildRunStarted,
+    ChildRunTerminated,
+    ChildSignalSent,
+    ChildSignalSentByUpdate,
+    ChildWorkflowScheduled,
+    ParentClosePolicyApplied,
+    ParentClosePolicyFailed,
+    SignalChild,
+    SignalChildFromUpdate,
+    StartChildWorkflow,
+    TimeoutPolicy,
+    child_of,
+    identity,
+)
+from backstay.kernel.features.delivery import Deliver
+from backstay.kernel.features.memo import Memo
+from backstay.kernel.features.search import SearchAttributes
+from backstay.kernel.features.start import Definition, Identity, OpenChild, Parent
+from backstay.kernel.limits import Breach, over_count
+from backstay.kernel.message import Refused
+from backstay.kernel.state import Run
+from backstay.kernel.turn import Turn
+from backstay.kernel.values import child_call_id, failure_id, reroute
+
+
+def check(turn: Turn, command: StartChildWorkflow) -> None:
+    if not command.workflow_type:
+        raise Refused("invalid_commands", "a child needs a workflow type", field="workflow_type")
+    if command.parent_close_policy not in POLICIES:
+        raise Refused(
+            "invalid_commands",
+            f"{command.parent_close_policy!r} is no parent-close policy; use one of {', '.join(POLICIES)}",
+            field="parent_close_policy",
+        )
+    for name in ("execution_timeout_seconds", "run_timeout_seconds"):
+        timeout: float | None = getattr(command, name)
+        if timeout is not None and not 0 < timeout < 1e10:
+            raise Refused("invalid_commands", f"{name} must be above 0 and below 10^10, not {timeout}", field=name)
+    groups.check(command.parallel_group_path)
+
+
+def start(turn: Turn, command: StartChildWorkflow) -> None:
+    run = turn.run
+    step = run.step + 1
+    call = child_call_id(run.run_id, step)
+    known = command.definition
+    held_back = groups.full(run, command.parallel_group_path)
+    turn.record(
+        ChildWorkflowScheduled(
+            sequence=step,
+            workflow_link_id=call,
+            child_call_id=call,
+            child_workflow_instance_id=turn.ids.ulid(),
+            child_workflow_run_id=turn.ids.ulid(),
+            child_workflow_type=command.workflow_type,
+            child_workflow_class=None if known is None else known.workflow_class,
+            parallel_group_path=command.parallel_group_path,
+            parent_close_policy=command.parent_close_policy,
+            retry_policy=command.retry_policy,
+            timeout_policy=TimeoutPolicy(
+                execution_timeout_seconds=command.execution_timeout_seconds,
+                run_timeout_seconds=command.run_timeout_seconds,
+            ),
+            arguments=command.arguments,
+            routing=reroute(run.routing, queue=command.queue, connection=command.connection),
+            definition=known if held_back else None,
+        )
+    )
+    child = run.part(Children).open[step]
+    turn.record(ChildRunStarted(**identity(child), child_workflow_run_id=child.run_id))
+    if not held_back:
+        send_start(turn, child, known)
+
+
+def send_start(turn: Turn, child: Child, definition: Definition | None = None) -> None:
+    """Send the start of a child, or ask after it: a child that has started answers with how it stands."""
+    flow, run = turn.flow, turn.run
+    scheduled = child.scheduled
+    turn.send(
+        flow.namespace,
+        scheduled.child_workflow_instance_id,
+        StartFromParent(
+            workflow_type=scheduled.child_workflow_type,
+            run_id=scheduled.child_workflow_run_id,
+            arguments=scheduled.arguments,
+            routing=scheduled.routing,
+            memo=dict(run.part(Memo).values),
+            search_attributes=dict(run.part(SearchAttributes).values),
+            execution_timeout_seconds=scheduled.timeout_policy.execution_timeout_seconds,
+            run_timeout_seconds=scheduled.timeout_policy.run_timeout_seconds,
+            definition=definition,
+            known_run_number=child.run_number,
+            parent=Parent(
+                namespace=flow.namespace,
+                workflow_instance_id=flow.workflow_id,
+                workflow_run_id=run.run_id,
+                sequence=scheduled.sequence,
+                child_call_id=scheduled.child_call_id,
+                retry_policy=scheduled.retry_policy,
+            ),
+        ),
+    )
+
+
+def dispatch(turn: Turn, step: int) -> bool:
+    """An earlier leaf of its group has closed: this child may start."""
+    child = turn.run.part(Children).open.get(step)
+    if child is not None:
+        send_start(turn, child, child.scheduled.definition)
+        for told in child.signals:
+            _send_signal(turn, child, told)
+    return child is not None
+
+
+def ask_after(turn: Turn) -> None:
+    """Ask after every child that owes an answer: the start, or the stop, is sent once more."""
+    run = turn.run
+    if not run.open:
+        for open_child in unanswered(run):
+            _enforce(turn, open_child)
+        return
+    for step, child in run.part(Children).open.items():
+        if not groups.held_back(run, step):
+            send_start(turn, child)
+
+
+def cancel(turn: Turn, command: CancelChild) -> None:
+    child = turn.run.part(Children).open.get(command.step)
+    if child is not None and groups.held_back(turn.run, command.step):
+        _never_started(turn, child)
+    elif child is not None:
+        stop(
+            turn,
+            child.scheduled.child_call_id,
+            child.scheduled.child_workflow_instance_id,
+            "request_cancel",
+            "the parent no longer waits for it",
+            answer=False,
+        )
+
+
+def _never_started(turn: Turn, child: Child) -> None:
+    """A bounded group still holds it back: nobody has to be asked."""
+    turn.record(
+        ChildRunCancelled(
+            **identity(child),
+            child_workflow_run_id=child.run_id,
+            child_run_number=child.run_number,
+            child_status="cancelled",
+            closed_reason="cancelled",
+            closed_at=turn.now,
+            failure_id=failure_id(turn.run.run_id, turn.run.length + 1),
+            failure_category="cancelled",
+            message="the parent no longer waits for it",
+        )
+    )
+
+
+def cancel_open(turn: Turn) -> None:
+    """The run is being stopped: a child that a bounded group still holds back will never start.
+
+    Ahead of everything else, whose end would let it go. What has started is treated by its policy.
+    """
+    run = turn.run
+    if Children not in run.parts:
+        return
+    for child in [child for step, child in run.part(Children).open.items() if groups.held_back(run, step)]:
+        _never_started(turn, child)
+
+
+# -- what comes back
+
+
+def reported(turn: Turn, message: Deliver) -> None:
+    report = message.send.parcel
+    assert isinstance(report, ChildReport)
+    run = turn.flow.run
+    if run is None or not run.open:
+        return  # what its children do is their own business now
+    if run.run_id != report.parent_run_id:
+        _carried(turn, report)
+        return
+    child = child_of(run, report.child_call_id)
+    if child is None:
+        return  # told before
+    if report.run_number > child.run_number:
+        turn.record(
+            ChildRunStarted(
+                **identity(child),
+                child_workflow_run_id=report.run_id,
+                child_run_number=report.run_number,
+                retry_attempt=report.retry_attempt,
+                retry_of_child_workflow_run_id=report.retry_of,
+                retry_backoff_seconds=report.retry_backoff_seconds,
+            )
+        )
+    if report.close is not None:
+        _close(turn, child, report, report.close)
+
+
+def _carried(turn: Turn, report: ChildReport) -> None:
+    """The run that asked has continued. Its outcome is of no use to the next, but nobody need go on carrying the child."""
+    close = report.close
+    if close is None:
+        return
+    for child in _inherited(turn.run):
+        if child.child_call_id == report.child_call_id:
+            turn.record(
+                CarriedChildClosed(
+                    child_call_id=report.child_call_id,
+                    child_workflow_instance_id=child.child_workflow_instance_id,
+                    child_workflow_run_id=report.run_id,
+                    child_status=close.status,
+                    closed_reason=close.closed_reason,
+                )
+            )
+
+
+def _close(turn: Turn, child: Child, report: ChildReport, close: Close) -> None:
+    said: dict[str, Any] = {
+        **identity(child),
+        "child_workflow_run_id": report.run_id,
+        "child_run_number": report.run_number,
+        "child_status": close.status,
+        "closed_reason": close.closed_reason,
+        "closed_at": close.closed_at,
+    }
+    if close.status == "completed":
+        turn.record(ChildRunCompleted(**said, output=close.output))
+        return
+    kind = {"cancelled": ChildRunCancelled, "terminated": ChildRunTerminated}.get(close.status, ChildRunFailed)
+    turn.record(
+        kind(
+            **said,
+            failure_id=failure_id(turn.run.run_id, turn.run.length + 1),
+            failure_category=close.failure_category,
+            message=close.message,
+            exception_type=close.exception_type,
+            exception_class=close.exception_class,
+            exception=close.exception,
+        )
+    )
+
+
+# -- signals to children
+
+
+def check_signal(turn: Turn, command: SignalChild | SignalChildFromUpdate) -> None:
+    if not command.signal_name:
+        raise Refused("invalid_commands", "a signal needs its name", field="signal_name")
+
+
+def signal(turn: Turn, command: SignalChild) -> None:
+    told = ChildSignalSent(
+        sequence=turn.run.step + 1,
+        child_call_id=command.child_call_id,
+        signal_name=command.signal_name,
+        arguments=command.arguments,
+    )
+    _tell(turn, told)
+
+
+def signal_from_update(turn: Turn, command: SignalChildFromUpdate) -> None:
+    told = ChildSignalSentByUpdate(
+        update_id=command.update_id,
+        number=command.number,
+        child_call_id=command.child_call_id,
+        signal_name=command.signal_name,
+        arguments=command.arguments,
+    )
+    _tell(turn, told)
+
+
+def _tell(turn: Turn, told: ChildSignalSent | ChildSignalSentByUpdate) -> None:
+    turn.record(told)
+    child = child_of(turn.run, told.child_call_id)
+    if child is None:
+        return  # it has closed, and would reject the signal
+    if not groups.held_back(turn.run, child.scheduled.sequence):
+        _send_signal(turn, child, told)
+
+
+def _send_signal(turn: Turn, child: Child, told: ChildSignalSent | ChildSignalSentByUpdate) -> None:
+    run_id = turn.run.run_id
+    place = f"{run_id}:{told.sequence}" if isinstance(told, ChildSignalSent) else f"{told.update_id}:{told.number}"
+    turn.send(
+        turn.flow.namespace,
+        child.scheduled.child_workflow_instance_id,
+        SignalFromParent(
+            child_call_id=told.child_call_id,
+            signal_name=told.signal_name,
+            arguments=told.arguments,
+            request_id=f"parent-signal:{place}",
+            parent_run_id=run_id,
+        ),
+    )
+
+
+# -- closing
+
+
+def run_closed(turn: Turn) -> None:
+    """Every open child is treated by its policy, unless the chain goes on."""
+    run = turn.run
+    if run.closed_reason == "continued":
+        return
+    for open_child in still_open(run):
+        _enforce(turn, open_child)
+
+
+def unanswered(run: Run) -> list[OpenChild]:
+    """Of a closed run: the children that have not said yet what they made of its close."""
+    if run.closed_reason is None or run.closed_reason == "continued":
+        return []
+    left = still_open(run)
+    part = run.parts.get(Children)
+    return left if part is None or not left else [child for child in left if child.child_call_id not in part.answered]
+
+
+def _enforce(turn: Turn, child: OpenChild) -> None:
+    policy = child.parent_close_policy
+    reason = f"parent workflow {turn.flow.workflow_id} closed: {turn.run.closed_reason} (policy {policy})"
+    stop(turn, child.child_call_id, child.child_workflow_instance_id, policy, reason, answer=True)
+
+
+def still_open(run: Run) -> list[OpenChild]:
+    """The children with a policy that closing for good would have to enforce, those of earlier runs included."""
+    inherited = _inherited(run)
+    part = run.parts.get(Children)
+    if part is None:
+        return inherited
+    own = [
+        OpenChild(
+            child_call_id=child.scheduled.child_call_id,
+            namespace=child.scheduled.routing.namespace,
+            child_workflow_instance_id=child.scheduled.child_workflow_instance_id,
+            parent_close_policy=child.scheduled.parent_close_policy,
+        )
+        for step, child in part.open.items()
+        if child.scheduled.parent_close_policy != "abandon" and not groups.held_back(run, step)
+    ]
+    return [*inherited, *own]
+
+
+def _inherited(run: Run) -> list[OpenChild]:
+    """What earlier runs of the chain left open and is not over yet."""
+    started = run.part(Identity).started
+    left = [] if started is None else started.open_children
+    part = run.parts.get(Children) if left else None
+    return left if part is None else [child for child in left if child.child_call_id not in part.gone]
+
+
+def policy_answered(turn: Turn, message: Deliver) -> None:
+    answer = message.send.parcel
+    assert isinstance(answer, PolicyAnswer)
+    run = turn.flow.run
+    if run is None or all(child.child_call_id != answer.child_call_id for child in unanswered(run)):
+        return
+    said: dict[str, Any] = {
+        "child_call_id": answer.child_call_id,
+        "child_instance_id": answer.child_instance_id,
+        "child_run_id": answer.child_run_id,
+        "policy": answer.policy,
+        "reason": answer.reason,
+    }
+    if answer.outcome == "taken":
+        turn.record(ParentClosePolicyApplied(**said))
+    elif answer.outcome == "rejected":
+        turn.record(ParentClosePolicyFailed(**said, error=answer.error or "rejected"))
+    else:
+        run.part(Children).answered.add(answer.child_call_id)  # it had closed by itself: no fact of the parent's
+
+
+def awaited(run: Run) -> int:
+    if run.closed_reason is not None:
+        return len(unanswered(run))
+    part = run.parts.get(Children)
+    return 0 if part is None else len(part.open)
+
+
+def outside(run: Run) -> bool:
+    part = run.parts.get(Children)
+    return part is not None and bool(part.open)
+
+
+def limits(turn: Turn, commands: list[Command]) -> Breach | None:
+    asked = [command for command in commands if isinstance(command, StartChildWorkflow)]
+    if not asked:
+        return None
+    bounds = turn.machine.limits
+    pending = len(turn.run.part(Children).open)
+    return over_count("pending_child_count", pending + len(asked), bounds.pending_child_count) or over_count(
+        "payload_size", max(len(c.arguments or b"") for c in asked), bounds.payload_size
+    )

@@ -1,0 +1,307 @@
+"""Condition waits. Opened → Satisfied | TimedOut | Cancelled. Open exactly while in `Conditions.open`.
+
+The predicate is code: a worker evaluates it, and only what it says here decides. A timeout is a timer of the same step; the
+wait times out when a worker, shown that the timer has fired, says so. As a member of a selection it times out by itself,
+because it has to win or lose.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from backstay.kernel import groups
+from backstay.kernel.command import Command, StepCommand
+from backstay.kernel.event import Recorded, StepEvent, clock
+from backstay.kernel.feature import CommandRule, Feature, Outcome, Plain, Shape, nothing_to_check
+from backstay.kernel.features import timer
+from backstay.kernel.groups import GroupEntry
+from backstay.kernel.message import Refused
+from backstay.kernel.state import Run
+from backstay.kernel.task import Resume, Task
+from backstay.kernel.turn import Turn
+from backstay.kernel.values import Micros, condition_wait_id
+
+_KEY = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+
+
+class OpenConditionWait(StepCommand, frozen=True, kw_only=True, omit_defaults=True, tag="open_condition_wait"):
+    condition_key: str | None = None
+    condition_definition_fingerprint: str | None = None
+    timeout_seconds: float | None = None
+    satisfied: bool = False  # the predicate was true when the wait was reached
+    parallel_group_path: list[GroupEntry] = []
+
+    @property
+    def waited(self) -> bool:
+        return self.satisfied
+
+
+class SatisfyConditionWait(Command, frozen=True, kw_only=True, omit_defaults=True, tag="satisfy_condition_wait"):
+    step: int
+
+    @property
+    def waited(self) -> bool:
+        return True
+
+
+class TimeOutConditionWait(Command, frozen=True, kw_only=True, omit_defaults=True, tag="time_out_condition_wait"):
+    step: int
+
+    @property
+    def waited(self) -> bool:
+        return True
+
+
+class CancelConditionWait(Command, frozen=True, kw_only=True, omit_defaults=True, tag="cancel_condition_wait"):
+    """The code no longer waits for this. Losing the race against its end is not an error."""
+
+    step: int
+
+
+class ConditionWait(StepEvent, frozen=True, kw_only=True, omit_defaults=True):
+    condition_wait_id: str
+    condition_key: str | None = None
+    condition_definition_fingerprint: str | None = None
+    timeout_seconds: float | None = None
+    parallel_group_path: list[GroupEntry] = []
+
+
+class ConditionWaitOpened(ConditionWait, frozen=True, kw_only=True, omit_defaults=True):
+    pass
+
+
+class ConditionWaitSatisfied(ConditionWait, frozen=True, kw_only=True, omit_defaults=True):
+    timer_id: str | None = None
+
+
+class ConditionWaitTimedOut(ConditionWait, frozen=True, kw_only=True, omit_defaults=True):
+    timer_id: str | None = None
+
+
+class ConditionWaitCancelled(ConditionWait, frozen=True, kw_only=True, omit_defaults=True):
+    timer_id: str | None = None
+
+
+class Conditions:
+    __slots__ = ("open",)
+
+    def __init__(self) -> None:
+        self.open: dict[int, ConditionWaitOpened] = {}
+
+
+def valid_key(key: str) -> bool:
+    return _KEY.fullmatch(key) is not None
+
+
+def check(turn: Turn, command: OpenConditionWait) -> None:
+    groups.check(command.parallel_group_path)
+    if command.condition_key is not None and not valid_key(command.condition_key):
+        raise Refused(
+            "invalid_commands",
+            f"condition key {command.condition_key!r}: use 1 to 128 of A-Z a-z 0-9 . _ : -",
+            field="condition_key",
+        )
+    check_timeout(command.timeout_seconds)
+
+
+def check_timeout(timeout: float | None) -> None:
+    if timeout is not None and not 0 <= timeout < 1e10:
+        raise Refused(
+            "invalid_commands", f"timeout_seconds must be between 0 and 10^10, not {timeout}", field="timeout_seconds"
+        )
+
+
+def open_wait(turn: Turn, command: OpenConditionWait) -> None:
+    step = turn.run.step + 1
+    id = condition_wait_id(turn.run.run_id, step)
+    turn.record(
+        ConditionWaitOpened(
+            sequence=step,
+            condition_wait_id=id,
+            condition_key=command.condition_key,
+            condition_definition_fingerprint=command.condition_definition_fingerprint,
+            timeout_seconds=command.timeout_seconds,
+            parallel_group_path=command.parallel_group_path,
+        )
+    )
+    if command.satisfied:
+        _satisfy(turn, step)
+    elif command.timeout_seconds is not None:
+        timer.arm(
+            turn,
+            step,
+            command.timeout_seconds,
+            timer_kind="condition_timeout",
+            condition_wait_id=id,
+            condition_key=command.condition_key,
+            condition_definition_fingerprint=command.condition_definition_fingerprint,
+        )
+
+
+def check_open(turn: Turn, command: SatisfyConditionWait | TimeOutConditionWait) -> None:
+    if isinstance(command, TimeOutConditionWait):
+        if command.step not in turn.run.part(timer.Timers).fired:
+            raise Refused("invalid_commands", f"the timeout of step {command.step} has not fired", field="step")
+    elif command.step > turn.run.step and not isinstance(turn.asks(command.step), OpenConditionWait):
+        raise Refused("invalid_commands", f"step {command.step} waits for no condition", field="step")
+
+
+def satisfy(turn: Turn, command: SatisfyConditionWait) -> None:
+    if command.step in turn.run.part(Conditions).open:  # otherwise said before, by a completion whose reply was lost
+        _satisfy(turn, command.step)
+
+
+def time_out(turn: Turn, command: TimeOutConditionWait) -> None:
+    opened = turn.run.part(Conditions).open.get(command.step)
+    if opened is not None:
+        turn.record(ConditionWaitTimedOut(timer_id=timer.timer_id(turn.run.run_id, command.step), **_same(opened)))
+
+
+def _timed_out_in_selection(turn: Turn, step: int) -> None:
+    opened = turn.run.part(Conditions).open.get(step)
+    if opened is not None and opened.parallel_group_path:
+        time_out(turn, TimeOutConditionWait(step=step))
+
+
+def _news(turn: Turn, task: Task) -> None:
+    """A worker of another make cannot say that a predicate in a selection holds: what it was told satisfies the wait."""
+    told = any(
+        resume.resume_source_kind in ("workflow_signal", "workflow_update")
+        for sequence, resume in turn.run.waking
+        if task.seen is not None and sequence <= task.seen
+    )
+    for wait in list(turn.run.part(Conditions).open.values()) if told else ():
+        if wait.parallel_group_path:
+            _satisfy(turn, wait.sequence)
+
+
+def give_up(turn: Turn, command: CancelConditionWait) -> None:
+    opened = turn.run.part(Conditions).open.get(command.step)
+    if opened is not None:
+        turn.record(ConditionWaitCancelled(timer_id=timer.disarm(turn, command.step), **_same(opened)))
+
+
+def _satisfy(turn: Turn, step: int) -> None:
+    opened = turn.run.part(Conditions).open[step]
+    turn.record(ConditionWaitSatisfied(timer_id=timer.disarm(turn, step), **_same(opened)))
+
+
+def _same(opened: ConditionWaitOpened) -> dict[str, Any]:
+    return {field: getattr(opened, field) for field in ConditionWait.__struct_fields__}
+
+
+def infer(turn: Turn, task: Task, commands: list[Command]) -> list[Command]:
+    """A worker that does not say so has left a wait behind when it goes on to something else.
+
+    The same wait sent again is the open one: nothing is recorded, its timeout goes on. A timeout counts once it was shown.
+    """
+    open = [wait for wait in turn.run.part(Conditions).open.values() if not wait.parallel_group_path]
+    if not open:
+        return commands
+    fired = {
+        step for step, at in turn.run.part(timer.Timers).fired.items() if task.seen is not None and at <= task.seen
+    }
+    left: list[Command] = []
+    for wait in open:
+        again = next((command for command in commands if _is(wait, command)), None)
+        if wait.sequence in fired:
+            left.append(TimeOutConditionWait(step=wait.sequence))
+        elif again is not None:
+            commands = [command for command in commands if command is not again]
+        else:
+            left.append(SatisfyConditionWait(step=wait.sequence))
+    return [*left, *commands]
+
+
+def _is(wait: ConditionWaitOpened, command: Command) -> bool:
+    return (
+        isinstance(command, OpenConditionWait)
+        and command.condition_key == wait.condition_key
+        and command.condition_definition_fingerprint == wait.condition_definition_fingerprint
+    )
+
+
+def _opened(run: Run, event: ConditionWaitOpened, entry: Recorded) -> None:
+    run.part(Conditions).open[event.sequence] = event
+    groups.join(run, event.sequence, event.parallel_group_path, _WAIT)
+
+
+def _resolved(
+    run: Run, event: ConditionWaitSatisfied | ConditionWaitTimedOut | ConditionWaitCancelled, entry: Recorded
+) -> None:
+    run.part(Conditions).open.pop(event.sequence, None)
+    given_up = isinstance(event, ConditionWaitCancelled)
+    groups.leave(run, event.sequence, event.parallel_group_path, not given_up, clock(entry), cancelled=given_up)
+
+
+class _Wait:
+    """A wait in a group: it is open from the start."""
+
+    def dispatched(self, run: Run, at: Micros) -> None:
+        """Nothing had held it back."""
+
+
+_WAIT = _Wait()
+
+
+def _outside(run: Run) -> bool:
+    return bool(run.part(Conditions).open)
+
+
+def _wake(run: Run, event: ConditionWaitSatisfied, entry: Recorded) -> Resume | None:
+    """Code that has satisfied a wait itself goes on by itself; in a selection it learns here whether that has won."""
+    if not event.parallel_group_path or not groups.wakes(run, event.sequence):
+        return None
+    return Resume(
+        workflow_wait_kind="condition",
+        open_wait_id=event.condition_wait_id,
+        resume_source_kind="condition_wait",
+        resume_source_id=event.condition_wait_id,
+        condition_wait_id=event.condition_wait_id,
+        condition_key=event.condition_key,
+        condition_definition_fingerprint=event.condition_definition_fingerprint,
+        workflow_sequence=entry.sequence,
+        workflow_event_type="ConditionWaitSatisfied",
+    )
+
+
+def _shape(event: ConditionWait) -> Shape:
+    return Shape("condition wait")
+
+
+def _satisfied(event: ConditionWaitSatisfied) -> Outcome:
+    return Plain(True)
+
+
+def _timed_out(event: ConditionWaitTimedOut) -> Outcome:
+    return Plain(False)
+
+
+FEATURE = Feature(
+    name="condition",
+    commands={
+        OpenConditionWait: CommandRule(check, open_wait),
+        SatisfyConditionWait: CommandRule(check_open, satisfy),
+        CancelConditionWait: CommandRule(nothing_to_check, give_up),
+        TimeOutConditionWait: CommandRule(check_open, time_out),
+    },
+    evolve={
+        ConditionWaitOpened: _opened,
+        ConditionWaitSatisfied: _resolved,
+        ConditionWaitTimedOut: _resolved,
+        ConditionWaitCancelled: _resolved,
+    },
+    resume={ConditionWaitSatisfied: _wake},
+    infer=infer,
+    acknowledged=_news,
+    timed_out=_timed_out_in_selection,
+    outside=_outside,
+    shapes={
+        ConditionWaitOpened: _shape,
+        ConditionWaitSatisfied: _shape,
+        ConditionWaitTimedOut: _shape,
+        ConditionWaitCancelled: _shape,
+    },
+    outcomes={ConditionWaitSatisfied: _satisfied, ConditionWaitTimedOut: _timed_out},
+)

@@ -1,0 +1,106 @@
+"""Continue as new: this run closes as `continued` and the next one opens in the same decision.
+
+The instance id stays; identity, labels, memo, search attributes, routing, compatibility and the execution deadline go along.
+"""
+
+from __future__ import annotations
+
+from backstay.kernel.command import Command, TerminalCommand
+from backstay.kernel.event import NO_CONTEXT, Recorded, StepEvent
+from backstay.kernel.feature import CommandRule, Feature, Shape, nothing_to_check
+from backstay.kernel.features import close, memo, search
+from backstay.kernel.features.child.offspring import run_continued
+from backstay.kernel.features.child.parent import still_open
+from backstay.kernel.features.start import Definition, Identity, Start, definition_of, open_run, parent_of
+from backstay.kernel.limits import Breach, over_count
+from backstay.kernel.state import Run
+from backstay.kernel.turn import Turn
+from backstay.kernel.values import reroute
+
+
+class ContinueAsNew(TerminalCommand, frozen=True, kw_only=True, omit_defaults=True, tag="continue_as_new"):
+    arguments: bytes | None = None
+    workflow_type: str | None = None
+    queue: str | None = None
+    definition: Definition | None = None
+
+
+class WorkflowContinuedAsNew(StepEvent, frozen=True, kw_only=True, omit_defaults=True):
+    continued_to_run_id: str
+    continued_to_run_number: int
+    workflow_link_id: str
+    closed_reason: str = "continued"
+
+
+def apply(turn: Turn, command: ContinueAsNew) -> None:
+    old = turn.run
+    identity = old.part(Identity)
+    before = identity.started
+    assert before is not None, "a run that continues has started"
+    new = Run(turn.ids.key(), turn.ids.ulid(), old.number + 1)
+    turn.record(
+        WorkflowContinuedAsNew(
+            sequence=old.step + 1,
+            continued_to_run_id=new.run_id,
+            continued_to_run_number=new.number,
+            workflow_link_id=f"{old.run_id}-n{new.number}",
+        )
+    )
+    carried = turn.machine.carried(old)
+    left_open = still_open(old)
+    close.closed(turn)
+    for task_id in list(turn.flow.tasks):
+        turn.drop(task_id)
+    # What this run was told and did not get to, the next one is told again, ahead of what came during its last task.
+    turn.flow.held = [*carried, *turn.flow.held]
+    turn.context = NO_CONTEXT
+    turn.flow.workflow_type = command.workflow_type or before.workflow_type
+    open_run(
+        turn,
+        new,
+        Start(
+            namespace=turn.flow.namespace,
+            workflow_id=turn.flow.workflow_id,
+            workflow_type=turn.flow.workflow_type,
+            arguments=before.arguments if command.arguments is None else command.arguments,
+            routing=reroute(old.routing, queue=command.queue),
+            business_key=identity.business_key,
+            visibility_labels=identity.visibility_labels,
+            memo=old.part(memo.Memo).values,
+            search_attributes=old.part(search.SearchAttributes).values,
+            execution_timeout_seconds=before.execution_timeout_seconds,
+            run_timeout_seconds=before.run_timeout_seconds,
+            definition=command.definition or definition_of(before),
+            source="workflow",
+            context={"workflow": {"parent_run_id": old.run_id, "sequence": old.step}},
+            parent=parent_of(before),
+        ),
+        execution_deadline_at=before.execution_deadline_at,
+        continued_from_run_id=old.run_id,
+        open_children=left_open,
+    )
+    run_continued(turn)
+
+
+def _limits(turn: Turn, commands: list[Command]) -> Breach | None:
+    last = commands[-1] if commands else None
+    if not isinstance(last, ContinueAsNew) or last.arguments is None:
+        return None
+    return over_count("payload_size", len(last.arguments), turn.machine.limits.payload_size)
+
+
+def _continued(run: Run, event: WorkflowContinuedAsNew, entry: Recorded) -> None:
+    close.shut(run, entry, "completed", "continued")
+
+
+def _shape(event: WorkflowContinuedAsNew) -> Shape:
+    return Shape("continue as new")
+
+
+FEATURE = Feature(
+    name="continue_as_new",
+    commands={ContinueAsNew: CommandRule(nothing_to_check, apply)},
+    evolve={WorkflowContinuedAsNew: _continued},
+    limits=_limits,
+    shapes={WorkflowContinuedAsNew: _shape},
+)

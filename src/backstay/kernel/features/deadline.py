@@ -1,0 +1,119 @@
+"""Deadlines: one wake per workflow, delivered as `Due`. Also the run's own two: execution timeout and run timeout.
+
+A wake may be early and is never late; whoever is due decides what it means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from heapq import heappop
+
+from backstay.kernel.event import Event, Recorded
+from backstay.kernel.feature import Deadline, Feature
+from backstay.kernel.features import close
+from backstay.kernel.features.start import Identity, WorkflowStarted
+from backstay.kernel.message import Message
+from backstay.kernel.state import Run, Workflow
+from backstay.kernel.turn import Turn
+from backstay.kernel.values import Micros, failure_id, seconds
+
+
+class Due(Message, frozen=True, kw_only=True):
+    """The clock has reached the workflow's next wake."""
+
+
+class WorkflowTimedOut(Event, frozen=True, kw_only=True, omit_defaults=True):
+    failure_id: str
+    timeout_kind: str
+    message: str
+    failure_category: str = "timeout"
+    exception_class: str | None = None
+    execution_deadline_at: Micros | None = None
+    run_deadline_at: Micros | None = None
+
+
+def due(turn: Turn, message: Due) -> None:
+    flow = turn.flow
+    run = flow.run
+    if run is None:
+        return
+    while run.open and run.agenda and run.agenda[0][0] <= turn.now:
+        at, kind, id = heappop(run.agenda)
+        if turn.machine.agenda.armed(flow, kind, id) == at:
+            turn.machine.agenda.deadlines[kind].due(turn, id)
+
+
+def _execution_deadline(flow: Workflow, _: object) -> Micros | None:
+    started = flow.current.part(Identity).started
+    return None if started is None else started.execution_deadline_at
+
+
+def _run_deadline(flow: Workflow, _: object) -> Micros | None:
+    started = flow.current.part(Identity).started
+    return None if started is None else started.run_deadline_at
+
+
+def _length(read: Callable[[WorkflowStarted], float | None]) -> Callable[[Workflow, object], Micros]:
+    def length(flow: Workflow, _: object) -> Micros:
+        started = flow.current.part(Identity).started
+        return seconds((read(started) if started is not None else None) or 0)
+
+    return length
+
+
+def overrun(turn: Turn) -> bool:
+    """Time the run out if its deadline has passed, though its wake has not been delivered yet."""
+    started = turn.run.part(Identity).started
+    if started is None:
+        return False
+    at = started.execution_deadline_at
+    if at is not None and at <= turn.now:
+        _execution_due(turn, 0)
+        return True
+    at = started.run_deadline_at
+    if at is not None and at <= turn.now:
+        _run_due(turn, 0)
+        return True
+    return False
+
+
+def _time_out(turn: Turn, kind: str) -> None:
+    run = turn.run
+    turn.machine.cancel_open(turn)
+    turn.record(
+        WorkflowTimedOut(
+            failure_id=failure_id(run.run_id, run.length + 1),
+            timeout_kind=kind,
+            message=f"the run passed its {kind.replace('_', ' ')}",
+            execution_deadline_at=_execution_deadline(turn.flow, 0),
+            run_deadline_at=_run_deadline(turn.flow, 0),
+        )
+    )
+    close.closed(turn)
+
+
+def _execution_due(turn: Turn, _: object) -> None:
+    _time_out(turn, "execution_timeout")
+
+
+def _run_due(turn: Turn, _: object) -> None:
+    execution = _execution_deadline(turn.flow, 0)
+    late = execution is not None and execution <= turn.now
+    _time_out(turn, "execution_timeout" if late else "run_timeout")
+
+
+def _timed_out(run: Run, event: WorkflowTimedOut, entry: Recorded) -> None:
+    close.shut(run, entry, "failed", "timed_out")
+
+
+FEATURE = Feature(
+    name="deadline",
+    decide={Due: due},
+    evolve={WorkflowTimedOut: _timed_out},
+    deadlines={
+        "execution_timeout": Deadline(
+            _execution_deadline, _execution_due, _length(lambda started: started.execution_timeout_seconds)
+        ),
+        "run_timeout": Deadline(_run_deadline, _run_due, _length(lambda started: started.run_timeout_seconds)),
+    },
+)

@@ -1,0 +1,82 @@
+"""Failures that code caught: once a step's failure was delivered and the code went on, `FailureHandled` says so."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from backstay.kernel.event import Event, Recorded
+from backstay.kernel.feature import Feature
+from backstay.kernel.state import Run
+from backstay.kernel.turn import Turn
+
+
+class FailureHandled(Event, frozen=True, kw_only=True, omit_defaults=True):
+    failure_id: str
+    sequence: int
+    failure_category: str
+    source_kind: str
+    source_id: str
+    propagation_kind: str
+    message: str
+    exception_type: str | None = None
+    exception_class: str | None = None
+    handled: bool = True
+
+
+class Raised(Struct, frozen=True, kw_only=True):
+    """A step failure that is on its way to the code, with what a later `FailureHandled` repeats of it."""
+
+    failure_id: str
+    sequence: int
+    failure_category: str
+    source_kind: str
+    source_id: str
+    propagation_kind: str
+    message: str
+    exception_type: str | None
+    exception_class: str | None
+    recorded: int  # its place in history
+
+
+class Failures:
+    """Step failures nobody has handled yet."""
+
+    __slots__ = ("raised",)
+
+    def __init__(self) -> None:
+        self.raised: dict[str, Raised] = {}
+
+
+def remember(run: Run, raised: Raised) -> None:
+    run.part(Failures).raised[raised.failure_id] = raised
+
+
+def shown(run: Run, seen: int) -> list[str]:
+    """Those that stand in history up to here."""
+    return [raised.failure_id for raised in run.part(Failures).raised.values() if raised.recorded <= seen]
+
+
+def handled(turn: Turn, failure_id: str) -> None:
+    raised = turn.run.part(Failures).raised.get(failure_id)
+    if raised is None:
+        return  # recorded before, by a completion whose reply was lost
+    turn.record(
+        FailureHandled(
+            failure_id=failure_id,
+            sequence=raised.sequence,
+            failure_category=raised.failure_category,
+            source_kind=raised.source_kind,
+            source_id=raised.source_id,
+            propagation_kind=raised.propagation_kind,
+            message=raised.message,
+            exception_type=raised.exception_type,
+            exception_class=raised.exception_class,
+        )
+    )
+
+
+def _handled(run: Run, event: FailureHandled, entry: Recorded) -> None:
+    run.part(Failures).raised.pop(event.failure_id, None)
+
+
+FEATURE = Feature(name="failures", evolve={FailureHandled: _handled})

@@ -1,0 +1,265 @@
+"""What every command to an instance has in common: its target, its record, and its request id.
+
+An accepted or rejected command is a durable record with its place in the run's order. A `request_id` makes a retry return
+the first outcome, unless that was to try again; the shell looks the earlier record up and hands it in as `retained`, because
+it may be of an earlier run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import sha256
+from typing import Any, ClassVar, NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from backstay.kernel import contract
+from backstay.kernel.contract import Errors
+from backstay.kernel.decision import CommandRecord
+from backstay.kernel.event import Context
+from backstay.kernel.limits import Breach
+from backstay.kernel.message import Message, Refused
+from backstay.kernel.state import Run
+from backstay.kernel.turn import Turn
+from backstay.kernel.values import signal_id, update_id
+
+
+class Commanding(Message, frozen=True, kw_only=True):
+    """A command to an instance, or with `run_id` to exactly that run of it."""
+
+    run_id: str | None = None
+    request_id: str | None = None
+    source: str = "python"
+    context: dict[str, Any] = {}
+    retained: CommandRecord | None = None
+
+    command_type: ClassVar[str]
+
+    def intent(self) -> bytes:
+        """What is asked for, beside the kind of command and its target."""
+        return b""
+
+    def repeats(self) -> tuple[tuple[str, ...], str] | None:
+        return None if self.request_id is None else ((self.command_type,), self.request_id)
+
+    def recalling(self, record: CommandRecord | None) -> Message:
+        return replace(self, retained=record)
+
+
+class Reasoned(Commanding, frozen=True, kw_only=True):
+    """A command that a person may explain."""
+
+    reason: str | None = None
+
+    def intent(self) -> bytes:
+        return (self.reason or "").encode()
+
+
+class Telling(Commanding, frozen=True, kw_only=True):
+    """A command to something that the workflow declares by name.
+
+    `arguments` is the encoded list of `values` (None: nobody has looked); `errors` is what was wrong with them before they
+    could be listed.
+    """
+
+    name: str
+    arguments: bytes | None = None
+    values: list[Any] | None = []
+    errors: Errors = {}
+
+    def intent(self) -> bytes:
+        return self.name.encode() + b"\0" + (self.arguments or b"")
+
+
+class Commanded(Struct, frozen=True, kw_only=True):
+    """The reply to a command, accepted or rejected."""
+
+    workflow_id: str
+    run_id: str | None
+    command_id: str
+    command_type: str
+    command_sequence: int | None
+    outcome: str | None
+    accepted: bool = True
+    rejection_reason: str | None = None
+    validation_errors: dict[str, list[str]] = {}
+    target_name: str | None = None
+    requested_run_id: str | None = None
+    signal_id: str | None = None
+    update_id: str | None = None
+    declared: list[str] = []  # what could have been meant, if the target was not known
+    repeated: bool = False  # answered from the record of an earlier request with the same id
+
+
+class Rejection(NamedTuple):
+    """`passing`: to be asked again, when what is in the way has gone. So it is not the answer for a request id."""
+
+    reason: str
+    outcome: str | None
+    errors: Errors = {}
+    declared: Sequence[str] = ()
+    passing: bool = False
+
+
+NOT_STARTED = Rejection("instance_not_started", "rejected_not_started")
+NOT_CURRENT = Rejection("selected_run_not_current", "rejected_not_current")
+NOT_ACTIVE = Rejection("run_not_active", "rejected_not_active")
+
+
+def misdirected(turn: Turn, message: Commanding) -> Rejection | None:
+    """Why a command cannot reach the current, open run it needs."""
+    run = turn.flow.run
+    if run is None:
+        return NOT_STARTED
+    if message.run_id is not None and message.run_id != run.run_id:
+        return NOT_CURRENT
+    if not run.open:
+        return NOT_ACTIVE
+    return None
+
+
+def judge(
+    message: Telling, declared: Sequence[str] | None, contracts: Sequence[contract.Contract] | None
+) -> Rejection | None:
+    """Whether the definition the run was started with takes this. One that is not known takes anything."""
+    if declared is None:
+        return None
+    kind = message.command_type
+    if message.name not in declared:
+        return Rejection(f"unknown_{kind}", f"rejected_unknown_{kind}", declared=declared)
+    errors = message.errors
+    found = contract.find(contracts, message.name)
+    if not errors and found is not None and message.values is not None:
+        errors = contract.check(found, message.values)
+    return Rejection(f"invalid_{kind}_arguments", "rejected_invalid_arguments", errors) if errors else None
+
+
+def beyond(breach: Breach | None) -> Rejection | None:
+    """What would pass a limit is not accepted."""
+    return None if breach is None else Rejection("structural_limit_exceeded", None, {breach.kind: [breach.message]})
+
+
+def admitted(turn: Turn, message: Commanding) -> bool:
+    """Whether a command may be accepted. If not, it is answered: from the record of its first try, or rejected."""
+    if repeated(turn, message):
+        return False
+    why = misdirected(turn, message)
+    if why is not None:
+        reject(turn, message, why)
+    return why is None
+
+
+def repeated(turn: Turn, message: Commanding) -> bool:
+    """Answer a retry from the record of its first try."""
+    before = message.retained
+    if before is None:
+        return False
+    refuse_another(before, message.request_id, _fingerprint(message))
+    turn.reply = _reply(turn, before, repeated=True)
+    return True
+
+
+def refuse_another(before: CommandRecord, request_id: str | None, asked: str | None) -> None:
+    """One request id cannot mean two things."""
+    if before.fingerprint != asked:
+        raise Refused(
+            "request_id_conflict",
+            f"request id {request_id!r} was used for another {before.command_type} of this workflow",
+            field="request_id",
+            retained_command_type=before.command_type,
+            retained_command_id=before.id,
+        )
+
+
+def fingerprint(request_id: str | None, *asked: bytes) -> str | None:
+    """What was asked under a request id; nobody compares what has none."""
+    if request_id is None:
+        return None
+    together = b"\0".join(asked)
+    return f"sha256:{sha256(together).hexdigest()}"
+
+
+def _fingerprint(message: Commanding) -> str | None:
+    if message.request_id is None:
+        return None
+    run_id = (message.run_id or "").encode()
+    return fingerprint(message.request_id, message.command_type.encode(), run_id, message.intent())
+
+
+def reject(turn: Turn, message: Commanding, why: Rejection, **more: Any) -> CommandRecord:
+    """Record a rejected command; the run it was meant for does not move."""
+    command = _record(turn, message, outcome=why.outcome, status="rejected", why=why, **more)
+    if why.declared:
+        turn.reply = replace(turn.reply, declared=list(why.declared))
+    return command
+
+
+def accept(turn: Turn, message: Commanding, outcome: str | None, **more: Any) -> CommandRecord:
+    return _record(turn, message, outcome=outcome, status="accepted", why=None, **more)
+
+
+def cause(command: CommandRecord) -> Context:
+    """What events that a command causes remember of it."""
+    return Context(command_id=command.id, command_sequence=command.sequence, source=command.source)
+
+
+def update_of(command: CommandRecord) -> str:
+    """The id of the update that a command asked for."""
+    return update_id(command.resolved_run_id or "", command.sequence or 0, command.behind)
+
+
+def _record(
+    turn: Turn,
+    message: Commanding,
+    *,
+    outcome: str | None,
+    status: str,
+    why: Rejection | None,
+    resolved: Run | None = None,
+    behind: int | None = None,
+) -> CommandRecord:
+    run = resolved or turn.flow.run
+    told = message if isinstance(message, Telling) else None
+    again = why is not None and why.passing
+    command = turn.command(
+        message.command_type,
+        outcome=outcome,
+        source=message.source,
+        status=status,
+        target_scope="instance" if message.run_id is None else "run",
+        target_name=told.name if told is not None else None,
+        requested_run_id=message.run_id,
+        resolved_run_id=None if run is None else run.run_id,
+        request_id=None if again else message.request_id,
+        fingerprint=None if again else _fingerprint(message),
+        rejection_reason=None if why is None else why.reason,
+        validation_errors={} if why is None else why.errors,
+        context=message.context,
+        payload=None if told is None else told.arguments,
+        behind=behind,
+    )
+    turn.reply = _reply(turn, command)
+    return command
+
+
+def _reply(turn: Turn, command: CommandRecord, *, repeated: bool = False) -> Commanded:
+    run_id = command.resolved_run_id
+    numbered = command.sequence is not None and run_id is not None
+    kind = command.command_type
+    return Commanded(
+        workflow_id=turn.flow.workflow_id,
+        run_id=run_id,
+        command_id=command.id,
+        command_type=command.command_type,
+        command_sequence=command.sequence,
+        outcome=command.outcome,
+        accepted=command.status == "accepted",
+        rejection_reason=command.rejection_reason,
+        validation_errors=command.validation_errors,
+        target_name=command.target_name,
+        requested_run_id=command.requested_run_id,
+        signal_id=signal_id(run_id or "", command.sequence or 0) if numbered and kind == "signal" else None,
+        update_id=update_of(command) if numbered and kind == "update" else None,
+        repeated=repeated,
+    )

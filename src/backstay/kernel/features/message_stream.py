@@ -1,0 +1,284 @@
+"""Message streams: ordered input of an instance under a name. Received → consumed, when the cursor has gone past it.
+
+A message has a position that counts from 1 for the life of the instance, and an id that counts once: its command is kept under
+it, like a request id. Code says how far it has got with the completion of a task. A run that continues as new hands on the
+cursors, and what is behind them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from backstay.kernel.command import Command
+from backstay.kernel.event import NO_CONTEXT, Context, Event, Recorded
+from backstay.kernel.feature import CommandRule, Feature
+from backstay.kernel.features import standalone
+from backstay.kernel.features.condition import Conditions
+from backstay.kernel.features.intake import Commanded, Telling, accept, cause, misdirected, repeated
+from backstay.kernel.limits import over_count
+from backstay.kernel.message import Refused
+from backstay.kernel.state import Run, Workflow
+from backstay.kernel.task import Resume
+from backstay.kernel.turn import Turn
+from backstay.kernel.values import CODEC, signal_id
+
+SIGNAL = "__durable_workflow_message_stream"
+"""The name under which workers see messages, as signals."""
+
+_NAME = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+ID_MAX = 255
+
+
+class AppendMessage(Telling, frozen=True, kw_only=True):
+    """`name` is that of the stream."""
+
+    command_type = "message"
+
+    message_id: str
+
+
+class AdvanceMessageCursor(Command, frozen=True, kw_only=True, omit_defaults=True, tag="advance_message_cursor"):
+    """Code is done with the messages up to this position."""
+
+    stream_name: str
+    through_position: int
+
+
+class MessageReceived(Event, frozen=True, kw_only=True, omit_defaults=True):
+    workflow_command_id: str
+    signal_id: str
+    stream_name: str
+    message_id: str
+    position: int
+    payload: bytes | None = None
+    payload_codec: str = CODEC
+
+
+class MessageCursorAdvanced(Event, frozen=True, kw_only=True, omit_defaults=True):
+    stream_key: str
+    previous_position: int
+    new_position: int
+
+
+class MessageCursorCarried(Event, frozen=True, kw_only=True, omit_defaults=True):
+    """How far the run before had got."""
+
+    stream_name: str
+    through_position: int
+
+
+class Delivered(Struct, frozen=True, kw_only=True):
+    """The reply to a message. `command.repeated`: one with its id was there before, and this is its position."""
+
+    command: Commanded
+    stream_name: str
+    message_id: str
+    position: int
+
+
+class Inbox:
+    """One stream. `unread` by position, oldest first."""
+
+    __slots__ = ("cursor", "last", "unread")
+
+    def __init__(self) -> None:
+        self.cursor = 0
+        self.last = 0
+        self.unread: dict[int, tuple[int, MessageReceived, Context]] = {}
+
+
+class Inboxes:
+    __slots__ = ("streams",)
+
+    def __init__(self) -> None:
+        self.streams: dict[str, Inbox] = {}
+
+    def named(self, name: str) -> Inbox:
+        return self.streams.setdefault(name, Inbox())
+
+
+def request_id(stream_name: str, message_id: str) -> str:
+    """Under which the command of a message is kept; no stream name has a slash."""
+    return f"{stream_name}/{message_id}"
+
+
+def check_name(name: str, field: str = "stream_name") -> None:
+    if _NAME.fullmatch(name) is None:
+        raise Refused(
+            "invalid_stream_name",
+            f"a stream name is 1 to 128 characters out of A-Z a-z 0-9 . _ : -, not {name[:200]!r}",
+            field=field,
+        )
+
+
+def append(turn: Turn, message: AppendMessage) -> None:
+    """Only what is accepted is kept under its id: what was refused may be sent again as it is."""
+    check_name(message.name)
+    if not 1 <= len(message.message_id) <= ID_MAX:
+        raise Refused(
+            "invalid_message_id", f"a message id is 1 to {ID_MAX} characters that no other has", field="message_id"
+        )
+    if repeated(turn, message):
+        assert message.retained is not None
+        position: int = message.retained.context["message_stream"]["position"]
+    else:
+        position = _receive(turn, message)
+    turn.reply = Delivered(
+        command=turn.reply, stream_name=message.name, message_id=message.message_id, position=position
+    )
+
+
+def _receive(turn: Turn, message: AppendMessage) -> int:
+    why = misdirected(turn, message)
+    if why is not None:
+        raise Refused(why.reason, f"workflow {turn.flow.workflow_id!r} has no running run that could take a message")
+    if standalone.applies(turn.run):
+        raise Refused("run_not_active", f"{turn.flow.workflow_id!r} is an activity, which takes no messages")
+    _refuse_too_much(turn, message)
+    position = _last(turn.flow, message.name) + 1
+    noted = {"stream_name": message.name, "message_id": message.message_id, "position": position}
+    command = accept(turn, replace(message, context={**message.context, "message_stream": noted}), "message_received")
+    turn.admit(
+        MessageReceived(
+            workflow_command_id=command.id,
+            signal_id=signal_id(turn.run.run_id, command.sequence or 0),
+            stream_name=message.name,
+            message_id=message.message_id,
+            position=position,
+            payload=message.arguments,
+        ),
+        cause(command),
+    )
+    return position
+
+
+def _held(flow: Workflow) -> list[MessageReceived]:
+    """Accepted in the middle of a task."""
+    return [event for event, _ in flow.held if isinstance(event, MessageReceived)]
+
+
+def _last(flow: Workflow, name: str) -> int:
+    found = flow.current.part(Inboxes).streams.get(name)
+    return max(
+        (event.position for event in _held(flow) if event.stream_name == name),
+        default=0 if found is None else found.last,
+    )
+
+
+def _refuse_too_much(turn: Turn, message: AppendMessage) -> None:
+    limits = turn.machine.limits
+    waiting = sum(len(inbox.unread) for inbox in turn.run.part(Inboxes).streams.values()) + len(_held(turn.flow))
+    breach = over_count("payload_size", len(message.arguments or b""), limits.payload_size) or over_count(
+        "pending_signal_count", waiting + 1, limits.pending_signal_count
+    )
+    if breach is not None:
+        raise Refused(
+            "structural_limit_exceeded",
+            breach.message,
+            limit_kind=breach.kind,
+            current_value=breach.value,
+            configured_limit=breach.configured,
+            retryable=breach.kind == "pending_signal_count",
+        )
+
+
+# -- what workflow code says
+
+
+def check(turn: Turn, command: AdvanceMessageCursor) -> None:
+    check_name(command.stream_name)
+    known = turn.run.part(Inboxes).streams.get(command.stream_name)
+    last = 0 if known is None else known.last
+    if not 0 <= command.through_position <= last:
+        raise Refused(
+            "invalid_commands",
+            f"stream {command.stream_name!r} has delivered up to position {last}; its cursor cannot be at"
+            f" {command.through_position}",
+            field="through_position",
+        )
+
+
+def advance(turn: Turn, command: AdvanceMessageCursor) -> None:
+    """A cursor that is said again, or was further already, is no news."""
+    inbox = turn.run.part(Inboxes).streams.get(command.stream_name)
+    if inbox is not None and command.through_position > inbox.cursor:
+        turn.record(
+            MessageCursorAdvanced(
+                stream_key=command.stream_name,
+                previous_position=inbox.cursor,
+                new_position=command.through_position,
+            )
+        )
+
+
+# -- folds
+
+
+def _received(run: Run, event: MessageReceived, entry: Recorded) -> None:
+    inbox = run.part(Inboxes).named(event.stream_name)
+    inbox.last = max(inbox.last, event.position)
+    if event.position > inbox.cursor:
+        inbox.unread[event.position] = (entry.sequence, event, entry.context)
+
+
+def _go_past(inbox: Inbox, position: int) -> None:
+    inbox.cursor = max(inbox.cursor, position)
+    inbox.last = max(inbox.last, position)
+    for read in [known for known in inbox.unread if known <= position]:
+        del inbox.unread[read]
+
+
+def _advanced(run: Run, event: MessageCursorAdvanced, entry: Recorded) -> None:
+    _go_past(run.part(Inboxes).named(event.stream_key), event.new_position)
+
+
+def _carried(run: Run, event: MessageCursorCarried, entry: Recorded) -> None:
+    _go_past(run.part(Inboxes).named(event.stream_name), event.through_position)
+
+
+def _wake(run: Run, event: MessageReceived, entry: Recorded) -> Resume | None:
+    """Code that waits for messages waits on a condition. Any other is shown them with what it waits for.
+
+    The published worker has no way to end a task in which it was shown a message and has nothing to ask for.
+    """
+    if not run.part(Conditions).open:
+        return None
+    return Resume(
+        workflow_wait_kind="signal",
+        open_wait_id=f"signal-application:{event.signal_id}",
+        resume_source_kind="workflow_signal",
+        resume_source_id=event.signal_id,
+        workflow_signal_id=event.signal_id,
+        signal_name=SIGNAL,
+        workflow_command_id=event.workflow_command_id,
+        workflow_sequence=entry.sequence,
+        workflow_event_type="SignalReceived",
+    )
+
+
+def _carry(run: Run) -> Iterable[tuple[int, Event, Context]]:
+    """Cursors first: whoever is told of a message knows by then whether it is new."""
+    if Inboxes not in run.parts:
+        return
+    for name, inbox in run.part(Inboxes).streams.items():
+        if inbox.cursor:
+            yield 0, MessageCursorCarried(stream_name=name, through_position=inbox.cursor), NO_CONTEXT
+        yield from inbox.unread.values()
+
+
+FEATURE = Feature(
+    name="message_stream",
+    decide={AppendMessage: append},
+    commands={AdvanceMessageCursor: CommandRule(check, advance)},
+    evolve={
+        MessageReceived: _received,
+        MessageCursorAdvanced: _advanced,
+        MessageCursorCarried: _carried,
+    },
+    resume={MessageReceived: _wake},
+    carry=_carry,
+)

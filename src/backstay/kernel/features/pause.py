@@ -1,0 +1,84 @@
+"""Pause and resume. While a run is paused its tasks are withheld; facts are recorded and deadlines go on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from backstay.kernel.event import Context, Event, Recorded
+from backstay.kernel.feature import Feature
+from backstay.kernel.features.intake import Reasoned, accept, admitted, cause
+from backstay.kernel.state import Run
+from backstay.kernel.turn import Turn
+
+
+class Pause(Reasoned, frozen=True, kw_only=True):
+    command_type = "pause"
+
+
+class Unpause(Reasoned, frozen=True, kw_only=True):
+    command_type = "unpause"
+
+
+class WorkflowPaused(Event, frozen=True, kw_only=True, omit_defaults=True):
+    workflow_command_id: str
+    reason: str | None = None
+
+
+class WorkflowUnpaused(Event, frozen=True, kw_only=True, omit_defaults=True):
+    workflow_command_id: str
+    reason: str | None = None
+
+
+class Paused:
+    __slots__ = ("entry",)
+
+    def __init__(self) -> None:
+        self.entry: Recorded | None = None  # of its `WorkflowPaused`
+
+
+def allows(run: Run) -> bool:
+    """Whether tasks of this run may be handed out."""
+    part = run.parts.get(Paused)
+    return part is None or part.entry is None
+
+
+def pause(turn: Turn, message: Pause) -> None:
+    if not admitted(turn, message):
+        return
+    paused = not allows(turn.run)
+    command = accept(turn, message, "pause_not_needed" if paused else "paused")
+    if not paused:
+        turn.record_as(WorkflowPaused(workflow_command_id=command.id, reason=message.reason), cause(command))
+
+
+def unpause(turn: Turn, message: Unpause) -> None:
+    if not admitted(turn, message):
+        return
+    paused = not allows(turn.run)
+    command = accept(turn, message, "unpaused" if paused else "unpause_not_needed")
+    if paused:
+        turn.record_as(WorkflowUnpaused(workflow_command_id=command.id, reason=message.reason), cause(command))
+        for task_id in turn.flow.tasks:
+            turn.stirred.append(task_id)
+
+
+def _paused(run: Run, event: WorkflowPaused, entry: Recorded) -> None:
+    run.part(Paused).entry = entry
+
+
+def _unpaused(run: Run, event: WorkflowUnpaused, entry: Recorded) -> None:
+    run.part(Paused).entry = None
+
+
+def _carry(run: Run) -> Iterable[tuple[int, Event, Context]]:
+    part = run.parts.get(Paused)
+    if part is not None and part.entry is not None:
+        yield part.entry.sequence, part.entry.event, part.entry.context
+
+
+FEATURE = Feature(
+    name="pause",
+    decide={Pause: pause, Unpause: unpause},
+    evolve={WorkflowPaused: _paused, WorkflowUnpaused: _unpaused},
+    carry=_carry,
+)

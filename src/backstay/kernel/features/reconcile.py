@@ -1,0 +1,124 @@
+"""Reconcile: expected minus actual, and actual minus expected. The mechanism behind recovery, the sweep and repair.
+
+It restores whatever transport is missing from typed history, and only that. Work that may still be running is left alone:
+a running activity whose row is gone counts as live until its recorded lease is over.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from backstay.kernel.agenda import late
+from backstay.kernel.feature import Feature
+from backstay.kernel.features import workflow_task
+from backstay.kernel.message import Message
+from backstay.kernel.task import Task
+from backstay.kernel.turn import Turn
+from backstay.kernel.values import LEASE, SECOND, Micros
+
+GRACE = 30 * SECOND
+
+
+class Reconcile(Message, frozen=True, kw_only=True):
+    """Bring the task rows back to what history expects.
+
+    `incarnation` is the engine's own: in-process leases of any other are over, and so are its own that nobody in the
+    process is `holding`. `fingerprints` maps workflow types to the
+    definitions now deployed, so that runs blocked by another definition are tried again; `force` tries every failed task.
+    `ask` asks after other instances that owe this one an answer.
+    """
+
+    incarnation: str
+    holding: frozenset[str] | None = None
+    asked_at: Micros | None = None  # when `holding` was true: it says nothing about leases given since
+    fingerprints: dict[str, str | None] = {}
+    force: bool = False
+    ask: bool = False
+    unoffered: frozenset[str] = frozenset()  # tasks that have been ready for a while, and that nobody was told of
+
+
+class Reconciled(Struct, frozen=True, kw_only=True):
+    restored: list[str]
+    released: list[str]
+    dropped: list[str]
+    revived: list[str]
+    woken: bool = False  # its wake was lost
+
+    @property
+    def changed(self) -> bool:
+        return bool(self.restored or self.released or self.dropped or self.revived or self.woken)
+
+
+def reconcile(turn: Turn, message: Reconcile) -> None:
+    flow = turn.flow
+    # What this turn has decided before is not in the row yet, and no loss.
+    fresh = not (turn.events or turn.touched or turn.commands)
+    woken = fresh and late(flow.next_wake, turn.machine.agenda.next_wake(flow))
+    turn.machine.bear(turn)
+    expected = turn.machine.expect(flow).tasks
+    result = Reconciled(restored=[], released=[], dropped=[], revived=[], woken=woken)
+    for id, task in list(flow.tasks.items()):
+        if id not in expected:
+            turn.drop(id)
+            result.dropped.append(id)
+        elif task.state == "leased" and (
+            _over(task.owner, task.until, turn.now, message.incarnation) or _let_go(task, message)
+        ):
+            turn.release(task)
+            result.released.append(id)
+        elif task.state == "failed" and _fit_again(task, message):
+            workflow_task.revive(turn, task)
+            result.revived.append(id)
+        elif task.state == "ready" and task.created_at > turn.now:
+            turn.put(task)  # the clock went back: it waits from now
+        elif task.state == "ready" and task.due(turn.now):
+            turn.stirred.append(id)
+            if id in message.unoffered:
+                result.revived.append(id)
+    left = 0  # rows that are lost, of work that may still be going on
+    for id, task in expected.items():
+        if id in flow.tasks:
+            continue
+        if task.state == "leased":
+            until = None if task.until is None else task.until + GRACE
+            foreign = until is not None and until > turn.now + LEASE + GRACE  # of a clock since set back
+            if not foreign and not _over(task.owner, until, turn.now, message.incarnation):
+                left += 1
+                continue
+            task = replace(task, state="ready", owner=None, until=None)
+        turn.put(replace(task, repair_count=1))
+        result.restored.append(id)
+    if flow.run is not None and (flow.missing != left or (flow.amiss and not left)):
+        # What the rows say of it is written again: or the sweep would come back for ever, or never if one that is lost
+        # was made up for in number by one too many.
+        flow.amiss, flow.missing = left > 0, left
+        turn.index()
+    if (message.ask or message.force) and flow.run is not None:
+        turn.machine.ask(turn)
+    turn.reply = result
+
+
+def _over(owner: str | None, until: Micros | None, now: Micros, incarnation: str) -> bool:
+    """A lease without an end lives as long as the engine that gave it."""
+    if until is not None:
+        return until <= now
+    return owner is None or owner.partition("/")[0] != incarnation
+
+
+def _let_go(task: Task, message: Reconcile) -> bool:
+    if task.until is not None or message.holding is None or task.id in message.holding:
+        return False
+    return message.asked_at is None or task.leased_at is None or task.leased_at < message.asked_at
+
+
+def _fit_again(task: Task, message: Reconcile) -> bool:
+    if message.force:
+        return True
+    if task.block is None or not task.block.replay_blocked:
+        return False  # its backoff is on the agenda
+    current = message.fingerprints.get(task.type)
+    return current is not None and current != task.block.fingerprint
+
+
+FEATURE = Feature(name="reconcile", decide={Reconcile: reconcile})

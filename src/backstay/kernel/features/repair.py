@@ -1,0 +1,80 @@
+"""Repair: an operator asks for what reconcile does, and gets it on record."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from backstay.kernel.event import Event, Recorded
+from backstay.kernel.feature import Feature
+from backstay.kernel.features.intake import Commanded, Commanding, accept, admitted, cause
+from backstay.kernel.features.reconcile import Reconcile, Reconciled, reconcile
+from backstay.kernel.features.timer import Timers
+from backstay.kernel.state import Run
+from backstay.kernel.turn import Turn
+
+
+class Repair(Commanding, frozen=True, kw_only=True):
+    """`liveness_state` and `wait_kind` are how the run looked to whoever asked."""
+
+    command_type = "repair"
+
+    work: Reconcile
+    liveness_state: str | None = None
+    wait_kind: str | None = None
+
+
+class Repaired(Struct, frozen=True, kw_only=True):
+    """The reply: the command's record, and what was done."""
+
+    command: Commanded
+    work: Reconciled | None = None
+
+
+class RepairRequested(Event, frozen=True, kw_only=True, omit_defaults=True):
+    workflow_command_id: str
+    command_type: str = "repair"
+    outcome: str
+    liveness_state: str | None = None
+    wait_kind: str | None = None
+    task_id: str | None = None
+    task_type: str | None = None
+
+
+def repair(turn: Turn, message: Repair) -> None:
+    if not admitted(turn, message):
+        turn.reply = Repaired(command=turn.reply)
+        return
+    reconcile(turn, message.work)
+    done: Reconciled = turn.reply
+    outcome = "repair_dispatched" if done.changed else "repair_not_needed"
+    command = accept(turn, message, outcome)
+    turn.reply = Repaired(command=turn.reply, work=done)
+    task_id, task_type = _repaired(turn, done)
+    turn.record_as(
+        RepairRequested(
+            workflow_command_id=command.id,
+            outcome=outcome,
+            liveness_state=message.liveness_state,
+            wait_kind=message.wait_kind,
+            task_id=task_id,
+            task_type=task_type,
+        ),
+        cause(command),
+    )
+
+
+def _repaired(turn: Turn, done: Reconciled) -> tuple[str | None, str | None]:
+    """The task that moves the run again; a timer is none, and is shown as one."""
+    for id in (*done.restored, *done.revived, *done.released):
+        if id in turn.flow.tasks:
+            return id, turn.flow.tasks[id].kind
+    pending = turn.run.part(Timers).pending.values() if done.woken else ()
+    first = min(pending, key=lambda timer: timer.fire_at, default=None)
+    return (None, None) if first is None else (first.timer_id, "timer")
+
+
+def _requested(run: Run, event: RepairRequested, entry: Recorded) -> None:
+    """What it restored is transport, and no fact of the run."""
+
+
+FEATURE = Feature(name="repair", decide={Repair: repair}, evolve={RepairRequested: _requested})

@@ -1,0 +1,91 @@
+"""Schedules: instances of their own kind that start workflows when their moment comes.
+
+Chapters: `cron` and `spec` (when), `records` (facts and state), `messages` (what can be asked), `lifecycle`, `firing`, and
+`action` (the workflow that is started). Between a schedule and its workflows travels what travels between parents and children.
+"""
+
+from __future__ import annotations
+
+from backstay.kernel.feature import Deadline, Feature
+from backstay.kernel.features.child.parcels import ChildReport
+from backstay.kernel.features.schedule import action, firing, lifecycle, records
+from backstay.kernel.features.schedule.messages import (
+    BackfillSchedule,
+    CreateSchedule,
+    DeleteSchedule,
+    Fired,
+    PauseSchedule,
+    ResumeSchedule,
+    ScheduleReply,
+    TriggerSchedule,
+    UpdateSchedule,
+)
+from backstay.kernel.features.schedule.records import (
+    OVERLAPS,
+    Action,
+    Overlap,
+    Plan,
+    Schedule,
+    ScheduleTriggered,
+    of,
+)
+from backstay.kernel.features.schedule.spec import Fire, Interval, Spec
+
+__all__ = [
+    "ACTION",
+    "FEATURE",
+    "OVERLAPS",
+    "Action",
+    "BackfillSchedule",
+    "CreateSchedule",
+    "DeleteSchedule",
+    "Fire",
+    "Fired",
+    "Interval",
+    "Overlap",
+    "PauseSchedule",
+    "Plan",
+    "ResumeSchedule",
+    "Schedule",
+    "ScheduleReply",
+    "ScheduleTriggered",
+    "Spec",
+    "TriggerSchedule",
+    "UpdateSchedule",
+    "of",
+]
+
+FEATURE = Feature(
+    name="schedule",
+    kind="schedule",
+    decide={
+        CreateSchedule: lifecycle.create,
+        UpdateSchedule: lifecycle.update,
+        PauseSchedule: lifecycle.pause,
+        ResumeSchedule: lifecycle.resume,
+        DeleteSchedule: lifecycle.delete,
+        TriggerSchedule: firing.trigger,
+        BackfillSchedule: firing.backfill,
+    },
+    evolve={
+        records.ScheduleCreated: records.created,
+        records.ScheduleUpdated: records.updated,
+        records.SchedulePaused: records.paused,
+        records.ScheduleResumed: records.resumed,
+        records.ScheduleTriggered: records.triggered,
+        records.ScheduleTriggerSkipped: records.skipped,
+        records.ScheduleActionBuffered: records.buffered,
+        records.ScheduleActionClosed: records.action_closed,
+        records.ScheduleActionContinued: records.action_continued,
+        records.ScheduleDeleted: records.deleted,
+        records.ScheduleRolledOver: records.rolled_over,
+        records.ScheduleCarriedOn: records.carried_on,
+    },
+    deadlines={"schedule": Deadline(firing.armed, firing.due, firing.length, firing.again)},
+    parcels={ChildReport: firing.reported},
+    awaited=firing.awaited,
+    ask=firing.ask,
+    outside=firing.outside,
+)
+
+ACTION = Feature(name="scheduled workflow", parcels={action.StartFromSchedule: action.started})

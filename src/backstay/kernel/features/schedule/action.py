@@ -1,0 +1,71 @@
+"""The side of the workflow that a schedule starts: an ordinary instance that reports its close, and notes what it is for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from msgspec.structs import replace
+
+from backstay.kernel.features.child.offspring import start_of, take
+from backstay.kernel.features.child.parcels import StartFromParent
+from backstay.kernel.features.delivery import Deliver
+from backstay.kernel.features.schedule.records import Cause, Occasion, Overlap, ScheduleTriggered
+from backstay.kernel.send import Parcel
+from backstay.kernel.turn import Turn
+from backstay.kernel.values import Micros
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class StartFromSchedule(StartFromParent, frozen=True, kw_only=True, omit_defaults=True):
+    cause: Cause = "schedule"
+    effective_overlap_policy: Overlap = "skip"
+    visibility_labels: dict[str, str] = {}
+
+    def equipped(self, define: Callable[[Any, str], Any]) -> Parcel:
+        """Nobody who starts it knows its code: what is known where it arrives goes with it."""
+        if self.definition is not None:
+            return self
+        routing, definition = define(self.routing, self.workflow_type)
+        return replace(self, routing=routing, definition=definition)
+
+
+def workflow_id_of(schedule_id: str, occasion: Occasion, number: int) -> str:
+    """What is started for an occurrence is named after it, so that it cannot be started twice."""
+    match occasion.cause:
+        case "schedule":
+            return f"schedule:{schedule_id}:{_spelled(occasion.occurrence)}"
+        case "backfill":
+            return f"schedule:{schedule_id}:backfill:{_spelled(occasion.occurrence)}"
+        case "manual":
+            return f"schedule:{schedule_id}:trigger:{number}"
+
+
+def _spelled(at: Micros) -> str:
+    return (_EPOCH + timedelta(microseconds=at)).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def started(turn: Turn, message: Deliver) -> None:
+    parcel = message.send.parcel
+    assert isinstance(parcel, StartFromSchedule)
+    parent = parcel.parent
+    start = replace(
+        start_of(turn, parcel),
+        source="schedule",
+        visibility_labels=parcel.visibility_labels,
+        context={"schedule": {"schedule_id": parent.workflow_instance_id, "trigger_number": parent.sequence}},
+    )
+    if take(turn, parcel, start):
+        turn.record(
+            ScheduleTriggered(
+                schedule_id=parent.workflow_instance_id,
+                trigger_number=parent.sequence,
+                occurrence_time=parent.occurrence_time or turn.now,
+                workflow_instance_id=turn.flow.workflow_id,
+                workflow_run_id=turn.run.run_id,
+                cause=parcel.cause,
+                effective_overlap_policy=parcel.effective_overlap_policy,
+            )
+        )

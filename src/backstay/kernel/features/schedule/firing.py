@@ -1,0 +1,405 @@
+"""Firing: a moment has come, somebody asks for it, or a workflow that others waited for has closed.
+
+A workflow is started by a send, like a child, and named after what it is for: starting it twice is starting it once. The
+schedule hears of its close like a parent, and only its own record of that lets the next one go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from msgspec.structs import replace
+
+from backstay.kernel.features import close
+from backstay.kernel.features.child.parcels import ChildReport, stop
+from backstay.kernel.features.delivery import Deliver
+from backstay.kernel.features.schedule import messages
+from backstay.kernel.features.schedule.action import StartFromSchedule, workflow_id_of
+from backstay.kernel.features.schedule.messages import BackfillSchedule, Fired, TriggerSchedule
+from backstay.kernel.features.schedule.records import (
+    BUFFER,
+    Occasion,
+    Overlap,
+    Part,
+    Schedule,
+    ScheduleActionBuffered,
+    ScheduleActionClosed,
+    ScheduleActionContinued,
+    ScheduleCarriedOn,
+    ScheduleDeleted,
+    ScheduleRolledOver,
+    ScheduleTriggered,
+    ScheduleTriggerSkipped,
+    Started,
+    of,
+)
+from backstay.kernel.features.schedule.spec import Fire, fires, missed, window
+from backstay.kernel.features.start import Parent
+from backstay.kernel.message import Refused
+from backstay.kernel.state import Run, Workflow
+from backstay.kernel.turn import Turn
+from backstay.kernel.values import SECOND, Micros, home
+
+ROLL_OVER = 500  # events, after which a schedule goes on in a new history
+BACKFILL = 1000  # occurrences of one backfill
+
+MISSED = "missed_occurrences"
+EXHAUSTED = "remaining_actions_exhausted"
+
+
+def next_fire(flow: Workflow, schedule: Schedule, after: Micros) -> Fire | None:
+    """What fires next behind this moment. Nothing does while a schedule is paused."""
+    if schedule.status != "active":
+        return None
+    plan = schedule.plan
+    return next(fires(plan.spec, _name(flow, schedule), plan.jitter_seconds, after), None)
+
+
+def _name(flow: Workflow, schedule: Schedule) -> str:
+    return f"{flow.namespace}/{schedule.schedule_id}"
+
+
+# -- a moment has come
+
+
+def armed(flow: Workflow, occurrence: Micros) -> Micros | None:
+    schedule = of(flow.current)
+    fire = None if schedule is None else schedule.next_fire
+    return fire.at if fire is not None and fire.occurrence == occurrence else None
+
+
+def length(flow: Workflow, occurrence: Micros) -> Micros:
+    schedule = of(flow.current)
+    assert schedule is not None
+    return (armed(flow, occurrence) or 0) - schedule.planned_at
+
+
+def again(flow: Workflow, occurrence: Micros, now: Micros) -> Micros:
+    """The clock went back: the next moment by the clock of now."""
+    schedule = of(flow.current)
+    fire = None if schedule is None else next_fire(flow, schedule, now)
+    return now if fire is None else fire.at
+
+
+def due(turn: Turn, occurrence: Micros) -> None:
+    """Fire once for everything that was missed, and count the rest."""
+    schedule = _schedule(turn)
+    first = schedule.next_fire
+    at = turn.machine.agenda.armed(turn.flow, "schedule", occurrence)
+    if first is None or at is None:
+        return
+    plan, name = schedule.plan, _name(turn.flow, schedule)
+    if at != first.at:
+        # By a clock since set back: it stands for the moment that this clock has come to.
+        later = fires(plan.spec, name, plan.jitter_seconds, at - plan.jitter_seconds * SECOND - 1)
+        first = next((fire for fire in later if fire.at >= at), first)
+    last, before = missed(plan.spec, name, plan.jitter_seconds, first, turn.now)
+    following = next(fires(plan.spec, name, plan.jitter_seconds, last.occurrence), None)
+    if before:
+        turn.record(
+            ScheduleTriggerSkipped(
+                reason=MISSED, occurrence_time=first.occurrence, skipped=before, next_fire=schedule.next_fire
+            )
+        )
+    _attempt(turn, Occasion(occurrence=last.occurrence), plan.overlap_policy, following)
+    roll_over(turn)
+
+
+# -- somebody asks for it
+
+
+def trigger(turn: Turn, message: TriggerSchedule) -> None:
+    if messages.repeated(turn, message):
+        return
+    schedule = messages.existing(turn)
+    messages.check_overlap(message.overlap_policy)
+    command = messages.accept(turn, message)
+    occasion = Occasion(occurrence=turn.now, cause="manual")
+    policy = message.overlap_policy or schedule.plan.overlap_policy
+    if schedule.status != "active":
+        fired = _skip(turn, occasion, "status_not_triggerable", policy, schedule.next_fire)
+    else:
+        fired = _attempt(turn, occasion, policy, schedule.next_fire)
+    messages.answer(turn, command, fired.outcome, [fired])
+    roll_over(turn)
+
+
+def wanted(schedule: Schedule, start: Micros, end: Micros) -> list[Micros]:
+    """The occurrences of a backfill, or why it cannot be done."""
+    if not 0 <= start < end or end > 4_102_444_800 * SECOND:
+        raise Refused(
+            "invalid_time_range",
+            "a backfill needs start_time before end_time, between the years 1970 and 2100",
+            field="end_time",
+        )
+    found = window(schedule.plan.spec, start, end, BACKFILL)
+    if len(found) > BACKFILL:
+        raise Refused(
+            "invalid_time_range",
+            f"more than {BACKFILL} occurrences; ask for a shorter time, one after the other",
+            field="end_time",
+        )
+    return found
+
+
+def backfill(turn: Turn, message: BackfillSchedule) -> None:
+    if messages.repeated(turn, message):
+        return
+    schedule = messages.existing(turn)
+    messages.check_overlap(message.overlap_policy)
+    moments = wanted(schedule, message.start, message.end)
+    command = messages.accept(turn, message)
+    policy = message.overlap_policy or schedule.plan.overlap_policy
+    if policy in ("buffer_one", "buffer_all"):
+        policy = "allow_all"  # what is asked for now is not put off
+    fired: list[Fired] = []
+    for moment in moments:
+        occasion = Occasion(occurrence=moment, cause="backfill")
+        id = workflow_id_of(schedule.schedule_id, occasion, 0)
+        if id in message.known or id in schedule.running:
+            reason = "already_started"
+        else:
+            reason = _reason_to_skip(schedule, policy)
+        if reason is not None:
+            fired.append(Fired(outcome="skipped", occurrence=moment, reason=reason))
+        else:
+            fired.append(_start(turn, occasion, policy, schedule.next_fire))
+    _record_skips(turn, fired, policy)
+    messages.answer(turn, command, "backfill_started", fired)
+    _exhausted(turn)
+    roll_over(turn)
+
+
+def _record_skips(turn: Turn, fired: Iterable[Fired], policy: Overlap) -> None:
+    """One record for all that were skipped for the same reason."""
+    reasons: dict[str, list[Fired]] = {}
+    for one in fired:
+        if one.outcome == "skipped":
+            reasons.setdefault(one.reason or "", []).append(one)
+    for reason, those in reasons.items():
+        turn.record(
+            ScheduleTriggerSkipped(
+                reason=reason,
+                occurrence_time=those[0].occurrence,
+                skipped=len(those),
+                cause="backfill",
+                effective_overlap_policy=policy,
+                next_fire=_schedule(turn).next_fire,
+            )
+        )
+
+
+# -- one occurrence, and what runs already
+
+
+def _attempt(turn: Turn, occasion: Occasion, policy: Overlap, following: Fire | None) -> Fired:
+    schedule = _schedule(turn)
+    reason = _reason_to_skip(schedule, policy)
+    if reason is None and _known(schedule, workflow_id_of(schedule.schedule_id, occasion, 0)):
+        reason = "already_started"
+    if reason is not None:
+        fired = _skip(turn, occasion, reason, policy, following)
+    elif policy in ("buffer_one", "buffer_all") and (schedule.running or schedule.buffer):
+        turn.record(
+            ScheduleActionBuffered(
+                occurrence_time=occasion.occurrence,
+                cause=occasion.cause,
+                effective_overlap_policy=policy,
+                next_fire=following,
+            )
+        )
+        fired = Fired(outcome="buffered", occurrence=occasion.occurrence, buffer_depth=len(schedule.buffer))
+    else:
+        fired = _start(turn, occasion, policy, following)
+    _exhausted(turn)
+    return fired
+
+
+def _known(schedule: Schedule, workflow_id: str) -> bool:
+    """Whether a clock since set back has come to this before."""
+    return workflow_id in schedule.running or any(started.workflow_id == workflow_id for started in schedule.recent)
+
+
+def _reason_to_skip(schedule: Schedule, policy: Overlap) -> str | None:
+    left = schedule.remaining_actions
+    if left is not None and left <= len(schedule.buffer):
+        return EXHAUSTED
+    if policy == "skip" and (schedule.running or schedule.buffer):
+        return "overlap_policy_skip"
+    room = {"buffer_one": 1, "buffer_all": BUFFER}.get(policy)
+    return "buffer_full" if room is not None and len(schedule.buffer) >= room else None
+
+
+def _skip(turn: Turn, occasion: Occasion, reason: str, policy: Overlap, following: Fire | None) -> Fired:
+    turn.record(
+        ScheduleTriggerSkipped(
+            reason=reason,
+            occurrence_time=occasion.occurrence,
+            cause=occasion.cause,
+            effective_overlap_policy=policy,
+            next_fire=following,
+        )
+    )
+    outcome = "buffer_full" if reason == "buffer_full" else "skipped"
+    return Fired(outcome=outcome, occurrence=occasion.occurrence, reason=reason)
+
+
+def _start(turn: Turn, occasion: Occasion, policy: Overlap, following: Fire | None, *, drained: bool = False) -> Fired:
+    schedule = _schedule(turn)
+    if policy in ("cancel_other", "terminate_other"):
+        _stop_others(turn, schedule, "request_cancel" if policy == "cancel_other" else "terminate")
+    number = schedule.trigger_number + 1
+    event = ScheduleTriggered(
+        schedule_id=schedule.schedule_id,
+        trigger_number=number,
+        occurrence_time=occasion.occurrence,
+        workflow_instance_id=workflow_id_of(schedule.schedule_id, occasion, number),
+        workflow_run_id=turn.ids.ulid(),
+        cause=occasion.cause,
+        effective_overlap_policy=policy,
+        drained=drained,
+        next_fire=following,
+    )
+    turn.record(event)
+    _send_start(turn, schedule, schedule.running[event.workflow_instance_id])
+    return Fired(
+        outcome="triggered",
+        occurrence=occasion.occurrence,
+        workflow_id=event.workflow_instance_id,
+        run_id=event.workflow_run_id,
+    )
+
+
+def _send_start(turn: Turn, schedule: Schedule, started: Started) -> None:
+    """Start a workflow, or ask after it: one that was started answers with how it stands."""
+    flow = turn.flow
+    plan = schedule.plan
+    turn.send(
+        home(flow.namespace),
+        started.workflow_id,
+        StartFromSchedule(
+            workflow_type=plan.action.workflow_type,
+            run_id=started.run_id,
+            arguments=plan.action.arguments,
+            routing=plan.action.routing,
+            memo=plan.memo,
+            search_attributes=plan.search_attributes,
+            visibility_labels=plan.visibility_labels,
+            execution_timeout_seconds=plan.action.execution_timeout_seconds,
+            run_timeout_seconds=plan.action.run_timeout_seconds,
+            known_run_number=started.run_number,
+            parent=Parent(
+                namespace=flow.namespace,
+                workflow_instance_id=flow.workflow_id,
+                workflow_run_id=turn.run.run_id,
+                sequence=started.trigger_number,
+                child_call_id=started.workflow_id,
+                occurrence_time=started.occurrence,
+            ),
+            cause=started.cause,
+            effective_overlap_policy=started.overlap_policy,
+        ),
+    )
+
+
+def _stop_others(turn: Turn, schedule: Schedule, policy: str) -> None:
+    for started in schedule.running.values():
+        reason = f"schedule {schedule.schedule_id} starts the next one"
+        stop(turn, started.workflow_id, started.workflow_id, policy, reason, answer=False)
+
+
+# -- what comes back
+
+
+def reported(turn: Turn, message: Deliver) -> None:
+    report = message.send.parcel
+    assert isinstance(report, ChildReport)
+    run = turn.flow.run
+    schedule = None if run is None or not run.open else of(run)
+    started = None if schedule is None else schedule.running.get(report.child_call_id)
+    if schedule is None or started is None:
+        return  # told before, or nobody waits for it any more
+    if report.run_number > started.run_number:
+        turn.record(
+            ScheduleActionContinued(
+                trigger_number=started.trigger_number,
+                workflow_instance_id=started.workflow_id,
+                workflow_run_id=report.run_id,
+                run_number=report.run_number,
+            )
+        )
+    if report.close is not None:
+        turn.record(
+            ScheduleActionClosed(
+                trigger_number=started.trigger_number,
+                workflow_instance_id=started.workflow_id,
+                workflow_run_id=report.run_id,
+                status=report.close.status,
+                closed_reason=report.close.closed_reason,
+                closed_at=report.close.closed_at,
+                started=report.close.started,
+                message=report.close.message or None,
+            )
+        )
+        drain(turn)
+    roll_over(turn)
+
+
+def drain(turn: Turn) -> None:
+    """Let the next of those that waited go, if nothing is in its way."""
+    schedule = _schedule(turn)
+    if schedule.buffer and not schedule.running and schedule.status == "active":
+        _start(turn, schedule.buffer[0], schedule.plan.overlap_policy, schedule.next_fire, drained=True)
+        _exhausted(turn)
+
+
+def ask(turn: Turn) -> None:
+    schedule = of(turn.run)
+    if schedule is not None and turn.run.open:
+        for started in schedule.running.values():
+            _send_start(turn, schedule, started)
+
+
+def awaited(run: Run) -> int:
+    part = run.parts.get(Part)
+    return 0 if part is None or part.schedule is None else len(part.schedule.running)
+
+
+def outside(run: Run) -> bool:
+    """A paused schedule waits for somebody to resume it."""
+    return of(run) is not None
+
+
+# -- ends
+
+
+def _exhausted(turn: Turn) -> None:
+    schedule = _schedule(turn)
+    if schedule.remaining_actions == 0 and turn.run.open:
+        end(turn, "max_runs_reached")
+
+
+def end(turn: Turn, reason: str) -> None:
+    turn.record(ScheduleDeleted(reason=reason))
+    close.closed(turn)
+
+
+def roll_over(turn: Turn, *, now: bool = False) -> None:
+    """Go on in a new history once this one is long: what a schedule costs does not grow with its age."""
+    old = turn.run
+    if not old.open or (old.length < ROLL_OVER and not now):
+        return
+    schedule = _schedule(turn)
+    new = Run(turn.ids.key(), turn.ids.ulid(), old.number + 1)
+    turn.record(ScheduleRolledOver(continued_to_run_id=new.run_id))
+    close.closed(turn)
+    state = replace(schedule, sequence_base=schedule.sequence_base + old.length)
+    turn.flow.workflow_type = schedule.plan.action.workflow_type
+    turn.begin(new)
+    turn.record(ScheduleCarriedOn(state=state))
+
+
+def _schedule(turn: Turn) -> Schedule:
+    schedule = of(turn.run)
+    assert schedule is not None
+    return schedule

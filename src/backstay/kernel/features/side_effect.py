@@ -1,0 +1,49 @@
+"""Side effects: a closure runs once, its value is recorded, replay reuses the value."""
+
+from __future__ import annotations
+
+from backstay.kernel.command import Command, StepCommand
+from backstay.kernel.event import Recorded, StepEvent
+from backstay.kernel.feature import CommandRule, Feature, Outcome, Shape, Value, nothing_to_check
+from backstay.kernel.limits import Breach, over_count
+from backstay.kernel.state import Run
+from backstay.kernel.turn import Turn
+
+
+class RecordSideEffect(StepCommand, frozen=True, kw_only=True, omit_defaults=True, tag="record_side_effect"):
+    result: bytes
+
+
+class SideEffectRecorded(StepEvent, frozen=True, kw_only=True, omit_defaults=True):
+    result: bytes
+
+
+def apply(turn: Turn, command: RecordSideEffect) -> None:
+    turn.record(SideEffectRecorded(sequence=turn.run.step + 1, result=command.result))
+
+
+def _limits(turn: Turn, commands: list[Command]) -> Breach | None:
+    sizes = [len(command.result) for command in commands if isinstance(command, RecordSideEffect)]
+    return over_count("payload_size", max(sizes), turn.machine.limits.payload_size) if sizes else None
+
+
+def _recorded(run: Run, event: SideEffectRecorded, entry: Recorded) -> None:
+    """The value lives in history alone."""
+
+
+def _shape(event: SideEffectRecorded) -> Shape:
+    return Shape("side effect")
+
+
+def _outcome(event: SideEffectRecorded) -> Outcome:
+    return Value(event.result)
+
+
+FEATURE = Feature(
+    name="side_effect",
+    commands={RecordSideEffect: CommandRule(nothing_to_check, apply)},
+    evolve={SideEffectRecorded: _recorded},
+    limits=_limits,
+    shapes={SideEffectRecorded: _shape},
+    outcomes={SideEffectRecorded: _outcome},
+)

@@ -1,0 +1,375 @@
+"""Signals. Received → Applied. Unapplied exactly while in `Signals.received`.
+
+A signal with a handler is applied when an ordinary workflow task that has seen it closes. One without goes to a wait of its
+name: the worker pairs them in the order of history and says so. What nobody waits for yet stays received.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from msgspec import Struct
+
+from backstay.kernel import contract
+from backstay.kernel.command import Command, StepCommand
+from backstay.kernel.event import Context, Event, Recorded, StepEvent
+from backstay.kernel.feature import CommandRule, Feature, Shape, nothing_to_check
+from backstay.kernel.features import timer
+from backstay.kernel.features.condition import check_timeout
+from backstay.kernel.features.intake import (
+    Rejection,
+    Telling,
+    accept,
+    beyond,
+    cause,
+    judge,
+    misdirected,
+    reject,
+    repeated,
+)
+from backstay.kernel.features.start import Identity
+from backstay.kernel.limits import Breach, over_count
+from backstay.kernel.message import Refused
+from backstay.kernel.state import Run, Workflow
+from backstay.kernel.task import Resume, Task
+from backstay.kernel.turn import Turn
+from backstay.kernel.values import CODEC, signal_id, signal_wait_id
+
+
+class Signal(Telling, frozen=True, kw_only=True):
+    command_type = "signal"
+
+
+class OpenSignalWait(StepCommand, frozen=True, kw_only=True, omit_defaults=True, tag="open_signal_wait"):
+    signal_name: str
+    timeout_seconds: float | None = None
+
+
+class ApplySignal(Command, frozen=True, kw_only=True, omit_defaults=True, tag="apply_signal"):
+    """This wait got this signal."""
+
+    step: int
+    signal_id: str
+    value: bytes | None = None
+
+    @property
+    def waited(self) -> bool:
+        return True
+
+
+class CancelSignalWait(Command, frozen=True, kw_only=True, omit_defaults=True, tag="cancel_signal_wait"):
+    """The code no longer waits for this signal."""
+
+    step: int
+
+
+class SignalReceived(Event, frozen=True, kw_only=True, omit_defaults=True):
+    workflow_command_id: str
+    signal_id: str
+    signal_name: str
+    signal_wait_id: str
+    arguments: bytes | None = None
+    payload_codec: str = CODEC
+
+
+class SignalWaitOpened(StepEvent, frozen=True, kw_only=True, omit_defaults=True):
+    signal_name: str
+    signal_wait_id: str
+    timeout_seconds: float | None = None
+
+
+class SignalWaitCancelled(StepEvent, frozen=True, kw_only=True, omit_defaults=True):
+    signal_name: str
+    signal_wait_id: str
+
+
+class SignalApplied(Event, frozen=True, kw_only=True, omit_defaults=True):
+    """`sequence` is the step of the wait that got it; a handler has none."""
+
+    workflow_command_id: str
+    signal_id: str
+    signal_name: str
+    signal_wait_id: str
+    sequence: int | None = None
+    value: bytes | None = None
+
+
+class Received(Struct, frozen=True):
+    event: SignalReceived
+    sequence: int
+    context: Context
+    handler: bool
+
+
+class Signals:
+    __slots__ = ("received", "waits")
+
+    def __init__(self) -> None:
+        self.received: dict[str, Received] = {}  # not applied yet, oldest first
+        self.waits: dict[int, SignalWaitOpened] = {}  # those whose timeout has fired leave with the next to open
+
+
+def open_waits(run: Run) -> list[SignalWaitOpened]:
+    """The waits that a signal could still end, in the order of their steps."""
+    waits = run.part(Signals).waits
+    if not waits:
+        return []
+    fired = run.part(timer.Timers).fired
+    return [wait for step, wait in waits.items() if step not in fired]
+
+
+def unapplied(flow: Workflow) -> Iterator[SignalReceived]:
+    """Every accepted signal that no code has had yet, in the order of their commands."""
+    for entry in flow.current.part(Signals).received.values():
+        yield entry.event
+    yield from _held(flow)
+
+
+def _held(flow: Workflow) -> list[SignalReceived]:
+    return [event for event, _ in flow.held if isinstance(event, SignalReceived)]
+
+
+def signal(turn: Turn, message: Signal) -> None:
+    if repeated(turn, message):
+        return
+    why = misdirected(turn, message) or invalid(turn, message)
+    if why is not None:
+        reject(turn, message, why)
+        return
+    receive(turn, message)
+
+
+def invalid(turn: Turn, message: Signal) -> Rejection | None:
+    started = turn.run.part(Identity).started
+    declared = None if started is None else started.declared_signals
+    contracts = None if started is None else started.declared_signal_contracts
+    return judge(message, declared, contracts) or _too_many(turn) or too_large(turn, message)
+
+
+def receive(turn: Turn, message: Signal) -> None:
+    """Record an accepted signal."""
+    command = accept(turn, message, "signal_received")
+    turn.admit(
+        SignalReceived(
+            workflow_command_id=command.id,
+            signal_id=signal_id(turn.run.run_id, command.sequence or 0),
+            signal_name=message.name,
+            signal_wait_id=_wait_for(turn, message.name) or f"signal-command:{command.id}",
+            arguments=message.arguments,
+        ),
+        cause(command),
+    )
+
+
+def _wait_for(turn: Turn, name: str) -> str | None:
+    """The wait a new signal goes to: one that is open for its name, if no earlier signal is on its way there."""
+    wait = next((wait for wait in open_waits(turn.run) if wait.signal_name == name), None)
+    if wait is None:
+        return None
+    return None if any(event.signal_name == name for event in unapplied(turn.flow)) else wait.signal_wait_id
+
+
+def _too_many(turn: Turn) -> Rejection | None:
+    waiting = len(turn.run.part(Signals).received) + len(_held(turn.flow))
+    return beyond(over_count("pending_signal_count", waiting + 1, turn.machine.limits.pending_signal_count))
+
+
+def too_large(turn: Turn, message: Signal) -> Rejection | None:
+    return beyond(over_count("payload_size", len(message.arguments or b""), turn.machine.limits.payload_size))
+
+
+def pending(flow: Workflow) -> bool:
+    """Whether a signal is still to be dealt with: seen by no closed task yet, or wanted by an open wait."""
+    if _held(flow):
+        return True
+    signals = flow.current.part(Signals)
+    if not signals.received:
+        return False
+    if next(reversed(signals.received.values())).sequence > flow.cursor:
+        return True
+    wanted = {wait.signal_name for wait in open_waits(flow.current)}
+    return bool(wanted) and any(entry.event.signal_name in wanted for entry in signals.received.values())
+
+
+# -- what workflow code says
+
+
+def check(turn: Turn, command: OpenSignalWait) -> None:
+    if not command.signal_name:
+        raise Refused("invalid_commands", "a signal wait needs the name of its signal", field="signal_name")
+    check_timeout(command.timeout_seconds)
+
+
+def open_wait(turn: Turn, command: OpenSignalWait) -> None:
+    run = turn.run
+    step = run.step + 1
+    wait_id = signal_wait_id(run.run_id, step)
+    taken = {wait.signal_wait_id for wait in open_waits(run)}
+    for event in unapplied(turn.flow):
+        # A wait that opens after its signal was accepted goes by the id that signal has had all along.
+        if event.signal_name == command.signal_name and event.signal_wait_id not in taken:
+            wait_id = event.signal_wait_id
+            break
+    turn.record(
+        SignalWaitOpened(
+            sequence=step,
+            signal_name=command.signal_name,
+            signal_wait_id=wait_id,
+            timeout_seconds=command.timeout_seconds,
+        )
+    )
+    if command.timeout_seconds is not None:
+        timer.arm(
+            turn,
+            step,
+            command.timeout_seconds,
+            timer_kind="signal_timeout",
+            signal_wait_id=wait_id,
+            signal_name=command.signal_name,
+        )
+
+
+def check_apply(turn: Turn, command: ApplySignal) -> None:
+    entry = turn.run.part(Signals).received.get(command.signal_id)
+    if entry is None:
+        return  # said before, by a completion whose reply was lost
+    wait = turn.run.part(Signals).waits.get(command.step) or turn.asks(command.step)
+    if not isinstance(wait, SignalWaitOpened | OpenSignalWait):
+        raise Refused("invalid_commands", f"step {command.step} waits for no signal", field="step")
+    if wait.signal_name != entry.event.signal_name:
+        raise Refused(
+            "invalid_commands",
+            f"step {command.step} waits for {wait.signal_name!r}, not for {entry.event.signal_name!r}",
+            field="signal_id",
+        )
+
+
+def apply(turn: Turn, command: ApplySignal) -> None:
+    entry = turn.run.part(Signals).received.get(command.signal_id)
+    if entry is None:
+        return
+    timer.disarm(turn, command.step)
+    _apply(turn, entry, command.step, command.value)
+
+
+def give_up(turn: Turn, command: CancelSignalWait) -> None:
+    wait = turn.run.part(Signals).waits.get(command.step)
+    if wait is not None:
+        timer.disarm(turn, command.step)
+        turn.record(
+            SignalWaitCancelled(sequence=command.step, signal_name=wait.signal_name, signal_wait_id=wait.signal_wait_id)
+        )
+
+
+def seen(turn: Turn, task: Task) -> None:
+    """An ordinary task closes: the handlers of the signals it had seen have run."""
+    signals = turn.run.parts.get(Signals)
+    if signals is None or task.seen is None:
+        return
+    for entry in list(signals.received.values()):
+        if entry.handler and entry.sequence <= task.seen:
+            _apply(turn, entry, None, None)
+
+
+def _apply(turn: Turn, entry: Received, step: int | None, value: bytes | None) -> None:
+    event = entry.event
+    turn.record(
+        SignalApplied(
+            workflow_command_id=event.workflow_command_id,
+            signal_id=event.signal_id,
+            signal_name=event.signal_name,
+            signal_wait_id=event.signal_wait_id,
+            sequence=step,
+            value=value,
+        )
+    )
+
+
+# -- folds
+
+
+def _received(run: Run, event: SignalReceived, entry: Recorded) -> None:
+    started = run.part(Identity).started
+    handler = True
+    if started is not None and started.declared_signals is not None:
+        found = contract.find(started.declared_signal_contracts, event.signal_name)
+        handler = found is None or found.get("mode", "handler") == "handler"
+    run.part(Signals).received[event.signal_id] = Received(event, entry.sequence, entry.context, handler)
+
+
+def _opened(run: Run, event: SignalWaitOpened, entry: Recorded) -> None:
+    signals = run.part(Signals)
+    if signals.waits:
+        signals.waits = {wait.sequence: wait for wait in open_waits(run)}
+    signals.waits[event.sequence] = event
+
+
+def _cancelled(run: Run, event: SignalWaitCancelled, entry: Recorded) -> None:
+    run.part(Signals).waits.pop(event.sequence, None)
+
+
+def _applied(run: Run, event: SignalApplied, entry: Recorded) -> None:
+    signals = run.part(Signals)
+    signals.received.pop(event.signal_id, None)
+    if event.sequence is not None:
+        signals.waits.pop(event.sequence, None)
+
+
+def _wake(run: Run, event: SignalReceived, entry: Recorded) -> Resume:
+    return Resume(
+        workflow_wait_kind="signal",
+        open_wait_id=f"signal-application:{event.signal_id}",
+        resume_source_kind="workflow_signal",
+        resume_source_id=event.signal_id,
+        workflow_signal_id=event.signal_id,
+        signal_name=event.signal_name,
+        signal_wait_id=event.signal_wait_id,
+        workflow_command_id=event.workflow_command_id,
+        workflow_sequence=entry.sequence,
+        workflow_event_type="SignalReceived",
+    )
+
+
+def _carry(run: Run) -> Iterable[tuple[int, Event, Context]]:
+    for entry in run.part(Signals).received.values():
+        yield entry.sequence, entry.event, entry.context
+
+
+def _outside(run: Run) -> bool:
+    return bool(open_waits(run))
+
+
+def _limits(turn: Turn, commands: list[Command]) -> Breach | None:
+    sizes = [len(c.value or b"") for c in commands if isinstance(c, ApplySignal)]
+    return over_count("payload_size", max(sizes), turn.machine.limits.payload_size) if sizes else None
+
+
+def _shape(event: SignalWaitOpened | SignalWaitCancelled) -> Shape:
+    return Shape("signal wait", _name)
+
+
+def _name(event: SignalWaitOpened | SignalWaitCancelled) -> object:
+    return event.signal_name
+
+
+FEATURE = Feature(
+    name="signal",
+    decide={Signal: signal},
+    commands={
+        OpenSignalWait: CommandRule(check, open_wait),
+        ApplySignal: CommandRule(check_apply, apply),
+        CancelSignalWait: CommandRule(nothing_to_check, give_up),
+    },
+    evolve={
+        SignalReceived: _received,
+        SignalWaitOpened: _opened,
+        SignalApplied: _applied,
+        SignalWaitCancelled: _cancelled,
+    },
+    resume={SignalReceived: _wake},
+    before=seen,
+    carry=_carry,
+    outside=_outside,
+    limits=_limits,
+    shapes={SignalWaitOpened: _shape, SignalWaitCancelled: _shape},
+)

@@ -1,0 +1,81 @@
+"""Signal with start: one intake, two commands. The signal is history before the first task can run any code.
+
+An active run is signalled; otherwise a run is started and signalled in one decision. The signal is judged first: if it is
+not valid, nothing is started.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from backstay.kernel.decision import CommandRecord
+from backstay.kernel.feature import Feature
+from backstay.kernel.features import signal as signals
+from backstay.kernel.features.intake import Commanded, Rejection, judge, reject, repeated
+from backstay.kernel.features.signal import Signal
+from backstay.kernel.features.start import Start, Started, check_start, start, start_now
+from backstay.kernel.message import Message, Refused
+from backstay.kernel.turn import Turn
+
+
+class SignalWithStart(Message, frozen=True, kw_only=True):
+    start: Start
+    signal: Signal
+
+    def repeats(self) -> tuple[tuple[str, ...], str] | None:
+        return self.signal.repeats()
+
+    def recalling(self, record: CommandRecord | None) -> Message:
+        return replace(self, signal=replace(self.signal, retained=record))
+
+
+class StartedAndSignalled(Struct, frozen=True, kw_only=True):
+    """`started` None: the signal was rejected, and so nothing was started; or both had been done before."""
+
+    started: Started | None
+    signalled: Commanded
+
+
+def signal_with_start(turn: Turn, message: SignalWithStart) -> None:
+    run = turn.flow.run
+    if repeated(turn, message.signal):
+        turn.reply = StartedAndSignalled(started=None, signalled=turn.reply)
+        return
+    intake = {"intake": {"mode": "signal_with_start", "group_id": turn.ids.ulid()}}
+    start_it = replace(
+        message.start, duplicate_policy="return_existing_active", context={**message.start.context, **intake}
+    )
+    signal = replace(message.signal, context={**message.signal.context, **intake})
+    check_start(turn, start_it)
+    active = run is not None and run.open
+    known = start_it.definition
+    why = (
+        signals.invalid(turn, signal)
+        if active
+        else judge(signal, known and known.signals, known and known.signal_contracts) or signals.too_large(turn, signal)
+    )
+    if why is not None:
+        _turn_down(turn, signal, why)
+        return
+    if active:
+        start(turn, start_it)
+    else:
+        start_now(turn, start_it)
+    started: Started = turn.reply
+    signals.receive(turn, signal)
+    turn.reply = StartedAndSignalled(started=started, signalled=turn.reply)
+
+
+def _turn_down(turn: Turn, signal: Signal, why: Rejection) -> None:
+    if not turn.flow.exists:  # there is no instance whose audit trail could keep it
+        raise Refused(why.reason, f"signal {signal.name!r} is not valid, so nothing was started", **_said(why))
+    reject(turn, signal, why)
+    turn.reply = StartedAndSignalled(started=None, signalled=turn.reply)
+
+
+def _said(why: Rejection) -> dict[str, object]:
+    return {"validation_errors": why.errors, "outcome": why.outcome}
+
+
+FEATURE = Feature(name="signal_with_start", decide={SignalWithStart: signal_with_start})

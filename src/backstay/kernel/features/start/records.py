@@ -1,0 +1,182 @@
+"""What a run was started with: fixed when it began, carried along when it continues, read by everybody."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Struct
+
+from backstay.kernel.event import Event
+from backstay.kernel.retry import RetryPolicy
+from backstay.kernel.values import CODEC, Micros, Routing
+
+STANDALONE = "backstay.activity"
+"""The type of the runs that are an activity and nothing else."""
+
+
+class Definition(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the starter knew of the workflow's code. Absent parts stay unknown for the life of the run."""
+
+    workflow_class: str | None = None
+    fingerprint: str | None = None
+    change_ids: list[str] | None = None  # literal version ids in the source
+    queries: list[str] = []
+    query_contracts: list[dict[str, Any]] = []
+    signals: list[str] = []
+    signal_contracts: list[dict[str, Any]] = []
+    updates: list[str] = []
+    update_contracts: list[dict[str, Any]] = []
+    entry_method: str = "handle"
+    entry_mode: str = "canonical"
+    entry_declaring_class: str | None = None
+    cleanup_seconds: float | None = None  # it handles cancellation, and may take this long
+
+
+class Parent(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Which call of which run a child belongs to."""
+
+    namespace: str
+    workflow_instance_id: str
+    workflow_run_id: str
+    sequence: int
+    child_call_id: str
+    retry_policy: RetryPolicy | None = None
+    retry_attempt: int = 1
+    occurrence_time: Micros | None = None  # of a schedule, which starts workflows like a parent
+
+
+class OpenChild(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A child that an earlier run of this chain started and did not wait for, as far as its policy needs it."""
+
+    child_call_id: str
+    namespace: str
+    child_workflow_instance_id: str
+    parent_close_policy: str
+
+
+class StartAccepted(Event, frozen=True, kw_only=True, omit_defaults=True):
+    workflow_command_id: str
+    workflow_instance_id: str
+    workflow_run_id: str
+    workflow_type: str
+    workflow_class: str | None = None
+    business_key: str | None = None
+    visibility_labels: dict[str, str] = {}
+    outcome: str | None = None
+
+
+class StartRejected(Event, frozen=True, kw_only=True, omit_defaults=True):
+    workflow_command_id: str
+    workflow_instance_id: str
+    workflow_run_id: str
+    workflow_type: str
+    outcome: str
+    rejection_reason: str
+
+
+class WorkflowStarted(Event, frozen=True, kw_only=True, omit_defaults=True):
+    workflow_instance_id: str
+    workflow_run_id: str
+    workflow_type: str
+    workflow_class: str | None = None
+    workflow_command_id: str | None = None
+    business_key: str | None = None
+    visibility_labels: dict[str, str] = {}
+    memo: dict[str, bytes] = {}
+    search_attributes: dict[str, Any] = {}
+    arguments: bytes | None = None
+    payload_codec: str = CODEC
+    execution_timeout_seconds: float | None = None
+    run_timeout_seconds: float | None = None
+    execution_deadline_at: Micros | None = None
+    run_deadline_at: Micros | None = None
+    workflow_definition_fingerprint: str | None = None
+    declared_change_ids: list[str] | None = None
+    declared_queries: list[str] | None = None
+    declared_query_contracts: list[dict[str, Any]] | None = None
+    declared_signals: list[str] | None = None
+    declared_signal_contracts: list[dict[str, Any]] | None = None
+    declared_updates: list[str] | None = None
+    declared_update_contracts: list[dict[str, Any]] | None = None
+    declared_entry_method: str | None = None
+    declared_entry_mode: str | None = None
+    declared_entry_declaring_class: str | None = None
+    declared_cleanup_seconds: float | None = None
+    standalone: bool = False
+    """The run is an activity and nothing else, and the kernel is its code."""
+    continued_from_run_id: str | None = None
+    parent_workflow_instance_id: str | None = None
+    parent_workflow_run_id: str | None = None
+    parent_namespace: str | None = None
+    parent_sequence: int | None = None
+    workflow_link_id: str | None = None
+    child_call_id: str | None = None
+    retry_policy: RetryPolicy | None = None
+    retry_attempt: int | None = None
+    retry_of_child_workflow_run_id: str | None = None
+    occurrence_time: Micros | None = None
+    first_task_at: Micros | None = None
+    open_children: list[OpenChild] = []
+    routing: Routing = Routing()
+
+
+class Identity:
+    """What is fixed at start: who the run is, its arguments, its definition's snapshot."""
+
+    __slots__ = ("business_key", "started", "visibility_labels")
+
+    def __init__(self) -> None:
+        self.business_key: str | None = None
+        self.visibility_labels: dict[str, str] = {}
+        self.started: WorkflowStarted | None = None
+
+
+def lineage(parent: Parent) -> dict[str, Any]:
+    return {
+        "parent_workflow_instance_id": parent.workflow_instance_id,
+        "parent_workflow_run_id": parent.workflow_run_id,
+        "parent_namespace": parent.namespace,
+        "parent_sequence": parent.sequence,
+        "workflow_link_id": parent.child_call_id,
+        "child_call_id": parent.child_call_id,
+        "retry_policy": parent.retry_policy,
+        "retry_attempt": parent.retry_attempt if parent.retry_attempt > 1 else None,
+        "occurrence_time": parent.occurrence_time,
+    }
+
+
+def parent_of(started: WorkflowStarted) -> Parent | None:
+    """The call that a run belongs to, as its own history has it."""
+    if started.child_call_id is None:
+        return None
+    return Parent(
+        namespace=started.parent_namespace or "default",
+        workflow_instance_id=started.parent_workflow_instance_id or "",
+        workflow_run_id=started.parent_workflow_run_id or "",
+        sequence=started.parent_sequence or 0,
+        child_call_id=started.child_call_id,
+        retry_policy=started.retry_policy,
+        retry_attempt=started.retry_attempt or 1,
+        occurrence_time=started.occurrence_time,
+    )
+
+
+def definition_of(before: WorkflowStarted) -> Definition | None:
+    """What a run was started with, for the next one when there is no news of its code."""
+    if before.declared_queries is None:
+        return None
+    return Definition(
+        workflow_class=before.workflow_class,
+        fingerprint=before.workflow_definition_fingerprint,
+        change_ids=before.declared_change_ids,
+        queries=before.declared_queries,
+        query_contracts=before.declared_query_contracts or [],
+        signals=before.declared_signals or [],
+        signal_contracts=before.declared_signal_contracts or [],
+        updates=before.declared_updates or [],
+        update_contracts=before.declared_update_contracts or [],
+        entry_method=before.declared_entry_method or "handle",
+        entry_mode=before.declared_entry_mode or "canonical",
+        entry_declaring_class=before.declared_entry_declaring_class,
+        cleanup_seconds=before.declared_cleanup_seconds,
+    )

@@ -1,0 +1,63 @@
+"""Output streams: named logs of a run that others read while it goes on. Open → Closed | Errored.
+
+A stream is an instance of its own kind, and its items are its history, so neither the history nor the state of the run it
+belongs to grows with them. Chapters: `records` (facts and state), `intake` (what is appended, and when there is no room),
+`output` (what the run's own code writes, which travels as a send of the commit that decided it).
+"""
+
+from __future__ import annotations
+
+from backstay.kernel.feature import CommandRule, Feature
+from backstay.kernel.features.stream import intake, output, records
+from backstay.kernel.features.stream.intake import Appended, AppendItems, FinishStream, Items, check_name
+from backstay.kernel.features.stream.output import WriteStream, WriteToStream
+from backstay.kernel.features.stream.records import (
+    SEGMENT,
+    Item,
+    Stream,
+    StreamClosed,
+    StreamItemAppended,
+    StreamKey,
+    StreamOpened,
+    StreamRolledOver,
+    of,
+)
+
+__all__ = [
+    "FEATURE",
+    "OUTPUT",
+    "SEGMENT",
+    "AppendItems",
+    "Appended",
+    "FinishStream",
+    "Item",
+    "Items",
+    "Stream",
+    "StreamClosed",
+    "StreamItemAppended",
+    "StreamKey",
+    "StreamOpened",
+    "StreamRolledOver",
+    "WriteStream",
+    "WriteToStream",
+    "check_name",
+    "of",
+]
+
+FEATURE = Feature(
+    name="stream",
+    kind="stream",
+    decide={AppendItems: intake.append, FinishStream: intake.finish},
+    evolve={
+        StreamOpened: records.opened,
+        StreamItemAppended: records.appended,
+        StreamRolledOver: records.rolled_over,
+        StreamClosed: records.closed,
+    },
+    parcels={WriteToStream: intake.written},
+    outside=records.outside,
+)
+
+OUTPUT = Feature(
+    name="stream output", commands={WriteStream: CommandRule(output.check, output.apply)}, limits=output.limits
+)

@@ -1,0 +1,226 @@
+"""What reaches a stream: items and its end, from callers and from the code of its run. Whatever is refused appends nothing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import asdict, replace
+
+from backstay.kernel.features import close
+from backstay.kernel.features.delivery import Deliver
+from backstay.kernel.features.stream.records import (
+    NAME_MAX,
+    SEGMENT,
+    TYPE,
+    Item,
+    Stream,
+    StreamClosed,
+    StreamItemAppended,
+    StreamKey,
+    StreamOpened,
+    StreamRolledOver,
+    existing,
+    of,
+)
+from backstay.kernel.limits import over_count
+from backstay.kernel.message import Message, Refused
+from backstay.kernel.state import Run
+from backstay.kernel.turn import Turn
+
+if TYPE_CHECKING:
+    from backstay.kernel.features.stream.output import WriteToStream
+
+NEWS = "items"
+"""The topic under which it is told that there is more to read, or will be no more."""
+
+BATCH = 500
+"""Items at a time."""
+
+_NAME = re.compile(rf"[A-Za-z0-9._:-]{{1,{NAME_MAX}}}")
+
+
+class Items(Struct, frozen=True, kw_only=True):
+    """Items to append. `read` of them in all, as far as is known, somebody has dealt with."""
+
+    items: list[Item]
+    max_pending_items: int | None = None
+    read: int = 0
+
+
+class AppendItems(Message, frozen=True, kw_only=True):
+    to: StreamKey
+    what: Items
+
+
+class FinishStream(Message, frozen=True, kw_only=True):
+    """`error_reason` set: it ends badly."""
+
+    to: StreamKey
+    error_reason: str | None = None
+    retention_seconds: int | None = None
+
+
+class Appended(Struct, frozen=True, kw_only=True):
+    """`offsets` has one for each item, in order; `accepted_offsets` only those of items that were not there before."""
+
+    stream: Stream
+    offsets: list[int]
+    accepted_offsets: list[int]
+    deduped: int
+
+
+def check_name(name: str) -> None:
+    if _NAME.fullmatch(name) is None:
+        raise Refused(
+            "invalid_stream_name",
+            f"a stream name is 1 to {NAME_MAX} characters out of A-Z a-z 0-9 . _ : -, not {name[:200]!r}",
+            field="stream_name",
+        )
+
+
+def check_items(items: Sequence[Item]) -> None:
+    if not 1 <= len(items) <= BATCH:
+        raise Refused("invalid_stream_items", f"append 1 to {BATCH} items at a time, not {len(items)}", field="items")
+    for position, item in enumerate(items):
+        if item.payload is None and item.payload_reference is None:
+            field = f"items[{position}].payload"
+            raise Refused("invalid_stream_items", f"{field}: an item is a payload or a payload_reference", field=field)
+
+
+def append(turn: Turn, message: AppendItems) -> None:
+    check_name(message.to.stream_name)
+    check_items(message.what.items)
+    limit = turn.machine.limits.payload_size
+    for position, item in enumerate(message.what.items):
+        breach = over_count("payload_size", len(item.payload or b""), limit)
+        if breach is not None:
+            raise Refused(
+                "structural_limit_exceeded",
+                breach.message,
+                field=f"items[{position}].payload",
+                limit_kind=breach.kind,
+                current_value=breach.value,
+                configured_limit=breach.configured,
+            )
+    stream = None if turn.flow.run is None else of(turn.flow.run)
+    if stream is not None:
+        refuse_closed(stream)
+    refuse_full(stream, message.to.stream_name, message.what)
+    turn.reply = _append(turn, message.to, message.what.items, "api", None)
+
+
+def finish(turn: Turn, message: FinishStream) -> None:
+    """Closing what is closed in the same way already changes nothing."""
+    check_name(message.to.stream_name)
+    stream = None if turn.flow.run is None else of(turn.flow.run)
+    if stream is not None and stream.status != "open":
+        if stream.error_reason != message.error_reason:
+            refuse_closed(stream)
+    else:
+        _finish(turn, message.to, message.error_reason, message.retention_seconds)
+    turn.reply = _shown(existing(turn.run))
+
+
+def written(turn: Turn, delivery: Deliver) -> None:
+    """What the run's own code wrote. It was let in when it was decided, so only what came too late is dropped."""
+    parcel: WriteToStream = delivery.send.parcel  # type: ignore[assignment]
+    run = turn.flow.run
+    if run is not None and not run.open:
+        return
+    if parcel.items:
+        _append(turn, parcel.to, parcel.items, "workflow", parcel.command_identity)
+    if parcel.finish:
+        _finish(turn, parcel.to, parcel.error_reason, parcel.retention_seconds)
+
+
+def refuse_closed(stream: Stream) -> None:
+    if stream.status != "open":
+        raise Refused(
+            "stream_closed",
+            f"stream {stream.stream_name!r} is {stream.status}; nothing can be appended to it any more",
+            stream_name=stream.stream_name,
+            stream_status=stream.status,
+        )
+
+
+def refuse_full(stream: Stream | None, name: str, what: Items) -> None:
+    """Items that would be appended, on top of those nobody has dealt with, must not be more than the caller allows."""
+    if what.max_pending_items is None:
+        return
+    known = {} if stream is None else stream.keys
+    total = 0 if stream is None else stream.total_items
+    new = len([item for item in what.items if item.idempotency_key not in known])
+    pending = total - min(what.read, total)
+    if new and pending + new > what.max_pending_items:
+        raise Refused(
+            "stream_full",
+            f"stream {name!r} has {pending} items that no reader has gone past; {new} more would be over"
+            f" max_pending_items ({what.max_pending_items}). Try again when they have been read",
+            stream_name=name,
+            pending_items=pending,
+            max_pending_items=what.max_pending_items,
+            retryable=True,
+        )
+
+
+def _append(turn: Turn, to: StreamKey, items: Sequence[Item], origin: str, reference: str | None) -> Appended:
+    stream = _opened(turn, to)
+    offsets: list[int] = []
+    accepted: list[int] = []
+    for item in items:
+        before = None if item.idempotency_key is None else stream.keys.get(item.idempotency_key)
+        if before is None:
+            stream = _with_room(turn, stream)
+            before = stream.total_items
+            accepted.append(before)
+            turn.record(StreamItemAppended(**asdict(item), origin=origin, origin_reference=reference))
+        offsets.append(before)
+    if accepted:
+        turn.tell(NEWS, True)
+    return Appended(
+        stream=_shown(stream), offsets=offsets, accepted_offsets=accepted, deduped=len(items) - len(accepted)
+    )
+
+
+def _finish(turn: Turn, to: StreamKey, error_reason: str | None, retention_seconds: int | None) -> None:
+    _opened(turn, to)
+    status = "closed" if error_reason is None else "errored"
+    turn.record(StreamClosed(status=status, error_reason=error_reason, retention_seconds=retention_seconds))
+    turn.tell(NEWS, True)
+    close.closed(turn)
+
+
+def _opened(turn: Turn, to: StreamKey) -> Stream:
+    if turn.flow.run is None:
+        turn.flow.workflow_type = TYPE
+        turn.begin(Run(turn.ids.key(), turn.ids.ulid(), 1))
+        turn.record(StreamOpened(**asdict(to)))
+    return existing(turn.run)
+
+
+def _with_room(turn: Turn, stream: Stream) -> Stream:
+    """A history that is full goes on in the next one: what a stream costs does not grow with its length."""
+    if stream.total_items - stream.first_offset < SEGMENT:
+        return stream
+    new = Run(turn.ids.key(), turn.ids.ulid(), turn.run.number + 1)
+    turn.record(StreamRolledOver(continued_to_run_id=new.run_id))
+    close.closed(turn)
+    turn.begin(new)
+    turn.record(
+        StreamOpened(
+            **asdict(stream.key),
+            first_offset=stream.total_items,
+            opened_at=stream.opened_at,
+            last_appended_at=stream.last_appended_at,
+            keys=stream.keys,
+        )
+    )
+    return existing(turn.run)
+
+
+def _shown(stream: Stream) -> Stream:
+    """As it is at this moment; the state goes on."""
+    return replace(stream, keys={})

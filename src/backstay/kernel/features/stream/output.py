@@ -1,0 +1,79 @@
+"""What workflow code writes to a stream of its run: a step like a side effect, and a send in the same commit.
+
+The step's value is recorded, so a replay writes nothing again. The send reaches the stream right after the commit, and after a
+crash by the next engine; every item has a key, so it is appended once.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from backstay.kernel.command import Command, StepCommand
+from backstay.kernel.features.side_effect import SideEffectRecorded
+from backstay.kernel.features.stream.intake import check_items, check_name
+from backstay.kernel.features.stream.records import Item, StreamKey
+from backstay.kernel.limits import Breach, over_count
+from backstay.kernel.message import Refused
+from backstay.kernel.send import Parcel
+from backstay.kernel.turn import Turn
+from backstay.kernel.values import STREAMS
+
+
+class WriteStream(StepCommand, frozen=True, kw_only=True, omit_defaults=True, tag="write_stream"):
+    """Append `items` (each with an idempotency key), or end the stream."""
+
+    result: bytes
+    stream_name: str
+    items: list[Item] = []
+    max_pending_items: int | None = None
+    finish: bool = False
+    error_reason: str | None = None
+    retention_seconds: int | None = None
+    command_identity: str | None = None
+
+
+class WriteToStream(Parcel, frozen=True, kw_only=True, omit_defaults=True):
+    creates: ClassVar[bool] = True
+
+    to: StreamKey
+    items: list[Item] = []
+    finish: bool = False
+    error_reason: str | None = None
+    retention_seconds: int | None = None
+    command_identity: str | None = None
+
+
+def check(turn: Turn, command: WriteStream) -> None:
+    check_name(command.stream_name)
+    if not command.finish:
+        check_items(command.items)
+        for position, item in enumerate(command.items):
+            if item.idempotency_key is None:
+                field = f"items[{position}].idempotency_key"
+                raise Refused(
+                    "invalid_stream_items", f"{field}: what code writes may arrive twice and needs a key", field=field
+                )
+
+
+def apply(turn: Turn, command: WriteStream) -> None:
+    run = turn.run
+    turn.record(SideEffectRecorded(sequence=run.step + 1, result=command.result))
+    to = StreamKey(
+        stream_name=command.stream_name, workflow_instance_id=turn.flow.workflow_id, workflow_run_id=run.run_id
+    )
+    parcel = WriteToStream(
+        to=to,
+        items=command.items,
+        finish=command.finish,
+        error_reason=command.error_reason,
+        retention_seconds=command.retention_seconds,
+        command_identity=command.command_identity,
+    )
+    turn.send(turn.flow.namespace + STREAMS, to.id, parcel)
+
+
+def limits(turn: Turn, commands: list[Command]) -> Breach | None:
+    sizes = [
+        len(item.payload or b"") for command in commands if isinstance(command, WriteStream) for item in command.items
+    ]
+    return over_count("payload_size", max(sizes), turn.machine.limits.payload_size) if sizes else None

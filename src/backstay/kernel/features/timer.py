@@ -1,0 +1,257 @@
+"""Timers. Scheduled → Fired | Cancelled. Pending exactly while in `Timers.pending`.
+
+Only `TimerFired` resumes the code that sleeps; a timer is due at `fire_at`, exactly as recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from backstay.kernel import groups
+from backstay.kernel.command import Command, StepCommand
+from backstay.kernel.event import Recorded, StepEvent, clock
+from backstay.kernel.feature import CommandRule, Deadline, Feature, Outcome, Plain, Shape, nothing_to_check
+from backstay.kernel.groups import GroupEntry
+from backstay.kernel.limits import Breach, over_count
+from backstay.kernel.message import Refused
+from backstay.kernel.state import Run, Workflow
+from backstay.kernel.task import Resume
+from backstay.kernel.turn import Turn
+from backstay.kernel.values import Micros, seconds, timer_id
+
+
+class StartTimer(StepCommand, frozen=True, kw_only=True, omit_defaults=True, tag="start_timer"):
+    delay_seconds: float
+    parallel_group_path: list[GroupEntry] = []
+
+
+class CancelTimer(Command, frozen=True, kw_only=True, omit_defaults=True, tag="cancel_timer"):
+    """The code no longer waits for this timer. Losing the race against its firing is not an error."""
+
+    step: int
+
+
+class TimerEvent(StepEvent, frozen=True, kw_only=True, omit_defaults=True):
+    """A timer, or with a `timer_kind` the timeout of the wait whose step it shares."""
+
+    timer_id: str
+    delay_seconds: float
+    fire_at: Micros
+    timer_kind: str | None = None  # condition_timeout | signal_timeout
+    condition_wait_id: str | None = None
+    condition_key: str | None = None
+    condition_definition_fingerprint: str | None = None
+    signal_wait_id: str | None = None
+    signal_name: str | None = None
+    parallel_group_path: list[GroupEntry] = []
+
+
+class TimerScheduled(TimerEvent, frozen=True, kw_only=True, omit_defaults=True):
+    pass
+
+
+class TimerFired(TimerEvent, frozen=True, kw_only=True, omit_defaults=True):
+    fired_at: Micros
+
+
+class TimerCancelled(TimerEvent, frozen=True, kw_only=True, omit_defaults=True):
+    cancelled_at: Micros
+
+
+class Timers:
+    __slots__ = ("fired", "pending")
+
+    def __init__(self) -> None:
+        self.pending: dict[int, TimerScheduled] = {}
+        self.fired: dict[int, int] = {}  # steps of waits whose timeout has fired, and the history sequence of that
+
+
+def check(turn: Turn, command: StartTimer) -> None:
+    groups.check(command.parallel_group_path)
+    if not 0 <= command.delay_seconds < 1e10:
+        raise Refused(
+            "invalid_commands",
+            f"delay_seconds must be between 0 and 10^10, not {command.delay_seconds}",
+            field="delay_seconds",
+        )
+
+
+def start(turn: Turn, command: StartTimer) -> None:
+    arm(turn, turn.run.step + 1, command.delay_seconds, path=command.parallel_group_path)
+
+
+def arm(turn: Turn, step: int, delay: float, *, path: Sequence[GroupEntry] = (), **behind: str | None) -> None:
+    """Start the clock of a step; `behind` says which wait it is the timeout of."""
+    scheduled = TimerScheduled(
+        sequence=step,
+        timer_id=timer_id(turn.run.run_id, step),
+        delay_seconds=delay,
+        fire_at=turn.now + seconds(delay),
+        parallel_group_path=list(path),
+        **behind,
+    )
+    turn.record(scheduled)
+    if scheduled.fire_at <= turn.now:
+        _fire(turn, step)
+
+
+def disarm(turn: Turn, step: int) -> str | None:
+    """What a timer stood for has come about otherwise: cancel it if it is pending. Its id, if there was one."""
+    timer = turn.run.part(Timers).pending.get(step)
+    if timer is None:
+        return None
+    _cancel(turn, step)
+    return timer.timer_id
+
+
+def cancel(turn: Turn, command: CancelTimer) -> None:
+    disarm(turn, command.step)
+
+
+def cancel_all(turn: Turn) -> None:
+    for step in list(turn.run.part(Timers).pending):
+        _cancel(turn, step)
+
+
+def _cancel(turn: Turn, step: int) -> None:
+    timer = turn.run.part(Timers).pending[step]
+    turn.record(
+        TimerCancelled(
+            sequence=step,
+            timer_id=timer.timer_id,
+            delay_seconds=timer.delay_seconds,
+            fire_at=timer.fire_at,
+            cancelled_at=turn.now,
+            **_behind(timer),
+        )
+    )
+
+
+def _limits(turn: Turn, commands: list[Command]) -> Breach | None:
+    asked = sum(isinstance(command, StartTimer) for command in commands)
+    if not asked:
+        return None
+    pending = len(turn.run.part(Timers).pending)
+    return over_count("pending_timer_count", pending + asked, turn.machine.limits.pending_timer_count)
+
+
+def _armed(flow: Workflow, step: int) -> Micros | None:
+    timer = flow.current.part(Timers).pending.get(step)
+    return None if timer is None else timer.fire_at
+
+
+def _length(flow: Workflow, step: int) -> Micros:
+    return seconds(flow.current.part(Timers).pending[step].delay_seconds)
+
+
+def _fire(turn: Turn, step: int) -> None:
+    timer = turn.run.part(Timers).pending[step]
+    turn.record(
+        TimerFired(
+            sequence=step,
+            timer_id=timer.timer_id,
+            delay_seconds=timer.delay_seconds,
+            fire_at=timer.fire_at,
+            fired_at=turn.now,
+            **_behind(timer),
+        )
+    )
+    if timer.timer_kind is not None:
+        turn.machine.timed_out(turn, step)
+
+
+def _behind(timer: TimerScheduled) -> dict[str, Any]:
+    if timer.timer_kind is None:
+        return {}
+    return {field: getattr(timer, field) for field in _BEHIND}
+
+
+_BEHIND = (
+    "timer_kind",
+    "condition_wait_id",
+    "condition_key",
+    "condition_definition_fingerprint",
+    "signal_wait_id",
+    "signal_name",
+)
+
+
+class _Clock:
+    """A timer in a group: it runs from the start, whatever the group's bound."""
+
+    def dispatched(self, run: Run, at: Micros) -> None:
+        """Nothing had held it back."""
+
+
+_CLOCK = _Clock()
+
+
+def _scheduled(run: Run, event: TimerScheduled, entry: Recorded) -> None:
+    run.part(Timers).pending[event.sequence] = event
+    if event.timer_kind is None:  # otherwise the wait it stands behind is the leaf
+        groups.join(run, event.sequence, event.parallel_group_path, _CLOCK)
+    run.remind(event.fire_at, "timer", event.sequence)
+
+
+def _cancelled(run: Run, event: TimerCancelled, entry: Recorded) -> None:
+    run.part(Timers).pending.pop(event.sequence, None)
+    if event.timer_kind is None:
+        groups.leave(run, event.sequence, event.parallel_group_path, False, clock(entry), cancelled=True)
+
+
+def _fired(run: Run, event: TimerFired, entry: Recorded) -> None:
+    timers = run.part(Timers)
+    timers.pending.pop(event.sequence, None)
+    if event.timer_kind is None:
+        groups.leave(run, event.sequence, event.parallel_group_path, True, clock(entry))
+    else:
+        timers.fired[event.sequence] = entry.sequence
+
+
+def _wake(run: Run, event: TimerFired, entry: Recorded) -> Resume | None:
+    if event.parallel_group_path and not groups.wakes(run, event.sequence):
+        return None
+    return Resume(
+        workflow_wait_kind=_WAIT[event.timer_kind],
+        open_wait_id=event.condition_wait_id or event.signal_wait_id or f"timer:{event.timer_id}",
+        resume_source_kind="timer",
+        resume_source_id=event.timer_id,
+        timer_id=event.timer_id,
+        condition_wait_id=event.condition_wait_id,
+        condition_key=event.condition_key,
+        condition_definition_fingerprint=event.condition_definition_fingerprint,
+        signal_name=event.signal_name,
+        signal_wait_id=event.signal_wait_id,
+        workflow_sequence=entry.sequence,
+        workflow_event_type="TimerFired",
+    )
+
+
+_WAIT = {None: "timer", "condition_timeout": "condition", "signal_timeout": "signal"}
+_SHAPES = {
+    None: Shape("timer"),
+    "condition_timeout": Shape("condition wait"),
+    "signal_timeout": Shape("signal wait"),
+}
+
+
+def _shape(event: TimerEvent) -> Shape:
+    return _SHAPES[event.timer_kind]
+
+
+def _outcome(event: TimerFired) -> Outcome | None:
+    return Plain(True) if event.timer_kind is None else None  # what a timeout means, its wait says
+
+
+FEATURE = Feature(
+    name="timer",
+    commands={StartTimer: CommandRule(check, start), CancelTimer: CommandRule(nothing_to_check, cancel)},
+    evolve={TimerScheduled: _scheduled, TimerFired: _fired, TimerCancelled: _cancelled},
+    resume={TimerFired: _wake},
+    deadlines={"timer": Deadline(_armed, _fire, _length)},
+    cancel=cancel_all,
+    limits=_limits,
+    shapes={TimerScheduled: _shape, TimerFired: _shape, TimerCancelled: _shape},
+    outcomes={TimerFired: _outcome},
+)

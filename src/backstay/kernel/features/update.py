@@ -1,0 +1,330 @@
+"""Updates. Accepted → (Applied →) Completed, or Rejected. Pending exactly while in `Updates.pending`.
+
+Accepting is durable and quick; the handler runs on a workflow task of its own, which looks no further than the acceptance, so
+that updates and signals take effect in the order in which they were accepted. A handler that raises fails its update alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from msgspec import Struct
+
+from backstay.kernel.command import Command
+from backstay.kernel.event import Context, Event, Recorded
+from backstay.kernel.failure import Failure
+from backstay.kernel.feature import CommandRule, Feature
+from backstay.kernel.features import signal
+from backstay.kernel.features.intake import (
+    Rejection,
+    Telling,
+    accept,
+    beyond,
+    cause,
+    judge,
+    misdirected,
+    reject,
+    repeated,
+    update_of,
+)
+from backstay.kernel.features.start import Identity
+from backstay.kernel.limits import Breach, over_count
+from backstay.kernel.message import Refused
+from backstay.kernel.state import Run
+from backstay.kernel.task import Resume
+from backstay.kernel.turn import Turn
+from backstay.kernel.values import CODEC, failure_id
+
+
+class Update(Telling, frozen=True, kw_only=True):
+    """`available`: some live worker knows the definition. `objection`: why its validator turned it down."""
+
+    command_type = "update"
+
+    available: bool = True
+    objection: str | None = None
+
+
+class CompleteUpdate(Command, frozen=True, kw_only=True, omit_defaults=True, tag="complete_update"):
+    apart = True
+    update_id: str
+    result: bytes | None = None
+
+
+class FailUpdate(Command, frozen=True, kw_only=True, omit_defaults=True, tag="fail_update"):
+    apart = True
+    update_id: str
+    message: str
+    exception_type: str | None = None
+    exception_class: str | None = None
+    exception: Failure | None = None
+    non_retryable: bool = False
+
+
+class UpdateEvent(Event, frozen=True, kw_only=True, omit_defaults=True):
+    workflow_command_id: str | None = None
+    update_id: str
+    update_name: str
+
+
+class UpdateAccepted(UpdateEvent, frozen=True, kw_only=True, omit_defaults=True):
+    arguments: bytes | None = None
+    payload_codec: str = CODEC
+    target_scope: str = "instance"
+
+
+class UpdateRejected(UpdateEvent, frozen=True, kw_only=True, omit_defaults=True):
+    rejection_reason: str
+    outcome: str | None = None
+    arguments: bytes | None = None
+    payload_codec: str = CODEC
+    validation_errors: dict[str, list[str]] = {}
+
+
+class UpdateApplied(UpdateEvent, frozen=True, kw_only=True, omit_defaults=True):
+    arguments: bytes | None = None
+    payload_codec: str = CODEC
+    sequence: int | None = None  # the step the run stood at
+
+
+class UpdateCompleted(UpdateEvent, frozen=True, kw_only=True, omit_defaults=True):
+    sequence: int | None = None
+    result: bytes | None = None
+    payload_codec: str = CODEC
+    outcome: str = "update_completed"
+    failure_id: str | None = None
+    failure_category: str | None = None
+    non_retryable: bool = False
+    message: str | None = None
+    exception_type: str | None = None
+    exception_class: str | None = None
+    exception: Failure | None = None
+    terminal_reason: str | None = None
+
+
+class Accepted(Struct, frozen=True):
+    event: UpdateAccepted
+    sequence: int
+    context: Context
+
+
+class Updates:
+    __slots__ = ("pending",)
+
+    def __init__(self) -> None:
+        self.pending: dict[str, Accepted] = {}
+
+
+_UNAVAILABLE = Rejection("workflow_definition_unavailable", "rejected_workflow_definition_unavailable", passing=True)
+_BEHIND_A_SIGNAL = Rejection("earlier_signal_pending", "rejected_pending_signal", passing=True)
+
+
+def topic(id: str) -> str:
+    """Under this the end of an update is told."""
+    return f"update:{id}"
+
+
+def update(turn: Turn, message: Update) -> None:
+    if repeated(turn, message):
+        return
+    why = misdirected(turn, message) or _invalid(turn, message)
+    if why is not None:
+        command = reject(turn, message, why)
+        if turn.flow.run is not None and turn.run.open:
+            turn.admit(
+                UpdateRejected(
+                    workflow_command_id=command.id,
+                    update_id=update_of(command),
+                    update_name=message.name,
+                    rejection_reason=why.reason,
+                    outcome=why.outcome,
+                    arguments=message.arguments,
+                    validation_errors=why.errors,
+                ),
+                cause(command),
+            )
+        return
+    command = accept(turn, message, None, behind=turn.run.length)
+    turn.admit(
+        UpdateAccepted(
+            workflow_command_id=command.id,
+            update_id=update_of(command),
+            update_name=message.name,
+            arguments=message.arguments,
+            target_scope=command.target_scope,
+        ),
+        cause(command),
+    )
+
+
+def _invalid(turn: Turn, message: Update) -> Rejection | None:
+    started = turn.run.part(Identity).started
+    why = None if started is None else judge(message, started.declared_updates, started.declared_update_contracts)
+    if why is not None:
+        return why
+    if not message.available:
+        return _UNAVAILABLE
+    if signal.pending(turn.flow):
+        return _BEHIND_A_SIGNAL
+    if message.objection is not None:
+        return Rejection("update_validator_rejected", "rejected_by_validator", {"validator": [message.objection]})
+    limits = turn.machine.limits
+    waiting = len(turn.run.part(Updates).pending) + len(_held(turn))
+    return beyond(
+        over_count("pending_update_count", waiting + 1, limits.pending_update_count)
+        or over_count("payload_size", len(message.arguments or b""), limits.payload_size)
+    )
+
+
+# -- what the worker says of it
+
+
+def check(turn: Turn, command: CompleteUpdate | FailUpdate) -> None:
+    pending = turn.run.part(Updates).pending
+    first = next(iter(pending), None)
+    if command.update_id != first:
+        known = "is not the next one" if command.update_id in pending else "is not pending"
+        raise Refused("invalid_commands", f"update {command.update_id} {known}", field="update_id")
+
+
+def complete(turn: Turn, command: CompleteUpdate) -> None:
+    update = turn.run.part(Updates).pending[command.update_id].event
+    step = turn.run.step
+    turn.record(UpdateApplied(**_named(update), arguments=update.arguments, sequence=step))
+    _end(turn, UpdateCompleted(**_named(update), sequence=step, result=command.result))
+
+
+def fail(turn: Turn, command: FailUpdate) -> None:
+    run = turn.run
+    update = run.part(Updates).pending[command.update_id].event
+    _end(
+        turn,
+        UpdateCompleted(
+            **_named(update),
+            sequence=run.step,
+            outcome="update_failed",
+            failure_id=failure_id(run.run_id, run.length + 1),
+            failure_category="application",
+            non_retryable=command.non_retryable,
+            message=command.message,
+            exception_type=command.exception_type,
+            exception_class=command.exception_class,
+            exception=command.exception,
+        ),
+    )
+
+
+def run_closed(turn: Turn) -> None:
+    """Updates that the run did not get to fail with it; those to the instance go on with a chain that goes on."""
+    run = turn.run
+    part = run.parts.get(Updates)
+    if part is None and not turn.flow.held:
+        return
+    accepted = [] if part is None else [entry.event for entry in part.pending.values()]
+    accepted += _held(turn)
+    for update in accepted:
+        if run.closed_reason == "continued" and update.target_scope == "instance":
+            continue
+        _end(
+            turn,
+            UpdateCompleted(
+                **_named(update),
+                outcome="update_failed",
+                failure_id=failure_id(run.run_id, run.length + 1),
+                failure_category="application",
+                non_retryable=True,
+                message=f"the run closed ({run.closed_reason}) before the update was applied",
+                terminal_reason=run.closed_reason,
+            ),
+        )
+    turn.flow.held = [entry for entry in turn.flow.held if not _of_this_run(entry[0])]
+
+
+def _of_this_run(event: Event) -> bool:
+    """Whether the next run of the chain has nothing to do with it."""
+    return isinstance(event, UpdateRejected) or (isinstance(event, UpdateAccepted) and event.target_scope == "run")
+
+
+def _held(turn: Turn) -> list[UpdateAccepted]:
+    """Accepted in the middle of a task, whose end makes them history."""
+    return [event for event, _ in turn.flow.held if isinstance(event, UpdateAccepted)]
+
+
+def _end(turn: Turn, event: UpdateCompleted) -> None:
+    turn.tell(topic(event.update_id), turn.record(event))
+
+
+def _named(update: UpdateAccepted) -> dict[str, Any]:
+    return {
+        "workflow_command_id": update.workflow_command_id,
+        "update_id": update.update_id,
+        "update_name": update.update_name,
+    }
+
+
+def _limits(turn: Turn, commands: list[Command]) -> Breach | None:
+    sizes = [len(c.result or b"") for c in commands if isinstance(c, CompleteUpdate)]
+    return over_count("payload_size", max(sizes), turn.machine.limits.payload_size) if sizes else None
+
+
+# -- folds
+
+
+def _accepted(run: Run, event: UpdateAccepted, entry: Recorded) -> None:
+    run.part(Updates).pending[event.update_id] = Accepted(event, entry.sequence, entry.context)
+
+
+def _completed(run: Run, event: UpdateCompleted, entry: Recorded) -> None:
+    accepted = run.part(Updates).pending.pop(event.update_id, None)
+    if accepted is not None and run.apart and run.apart[0][0] == accepted.sequence:
+        run.apart.pop(0)
+
+
+def _unchanged(run: Run, event: UpdateRejected | UpdateApplied, entry: Recorded) -> None:
+    """A rejection changes nothing; an application shows in the state of the code."""
+
+
+def _own_task(run: Run, event: UpdateAccepted, entry: Recorded) -> Resume:
+    return _resume(event, entry)
+
+
+def _wake(run: Run, event: UpdateApplied, entry: Recorded) -> Resume:
+    return _resume(event, entry)
+
+
+def _resume(event: UpdateEvent, entry: Recorded) -> Resume:
+    return Resume(
+        workflow_wait_kind="update",
+        open_wait_id=f"update:{event.update_id}",
+        resume_source_kind="workflow_update",
+        resume_source_id=event.update_id,
+        workflow_update_id=event.update_id if isinstance(event, UpdateAccepted) else None,
+        workflow_command_id=event.workflow_command_id,
+        workflow_sequence=entry.sequence,
+        workflow_event_type=entry.type,
+    )
+
+
+def _carry(run: Run) -> Iterable[tuple[int, Event, Context]]:
+    for accepted in run.part(Updates).pending.values():
+        if accepted.event.target_scope == "instance":
+            yield accepted.sequence, accepted.event, accepted.context
+
+
+FEATURE = Feature(
+    name="update",
+    decide={Update: update},
+    commands={CompleteUpdate: CommandRule(check, complete), FailUpdate: CommandRule(check, fail)},
+    evolve={
+        UpdateAccepted: _accepted,
+        UpdateRejected: _unchanged,
+        UpdateApplied: _unchanged,
+        UpdateCompleted: _completed,
+    },
+    resume={UpdateApplied: _wake},
+    apart={UpdateAccepted: _own_task},
+    closed=run_closed,
+    carry=_carry,
+    limits=_limits,
+)

@@ -1,0 +1,58 @@
+"""Workflow tasks: due exactly while a waking event stands behind the cursor; at most one per run.
+
+The task's id derives from the first such event, so losing the row costs nothing. Completing it applies its commands in
+order, all or none, and moves the cursor to what the code had seen. A failed task never fails the run: it stays, `failed`,
+until its backoff ends or, when replay is blocked, until another definition is deployed or an operator repairs it.
+
+Four chapters: `messages`, `due` (which task must exist, and what it may see), `outcomes` (complete, fail, heartbeat), `failed`.
+"""
+
+from __future__ import annotations
+
+from backstay.kernel.feature import Feature
+from backstay.kernel.features.workflow_task.due import (
+    WorkflowAssignment,
+    assign,
+    ensure,
+    expect,
+    place_of,
+    sees,
+    serves,
+    shown_to,
+)
+from backstay.kernel.features.workflow_task.failed import BACKOFF, LONGEST, REPAIR, revive
+from backstay.kernel.features.workflow_task.messages import (
+    WAITING_FOR_HISTORY,
+    CompleteWorkflowTask,
+    FailWorkflowTask,
+    HeartbeatWorkflowTask,
+    TaskOutcome,
+)
+from backstay.kernel.features.workflow_task.outcomes import complete, fail, heartbeat, limits
+
+__all__ = [
+    "BACKOFF",
+    "FEATURE",
+    "LONGEST",
+    "WAITING_FOR_HISTORY",
+    "CompleteWorkflowTask",
+    "FailWorkflowTask",
+    "HeartbeatWorkflowTask",
+    "TaskOutcome",
+    "WorkflowAssignment",
+    "ensure",
+    "limits",
+    "place_of",
+    "revive",
+    "sees",
+    "shown_to",
+]
+
+FEATURE = Feature(
+    name="workflow_task",
+    decide={CompleteWorkflowTask: complete, FailWorkflowTask: fail, HeartbeatWorkflowTask: heartbeat},
+    deadlines={"repair": REPAIR},
+    assign={"workflow": assign},
+    serves={"workflow": serves},
+    expect=expect,
+)

@@ -1,0 +1,39 @@
+"""A failed task waits, longer each time, and is offered again; one whose replay is blocked waits for somebody."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from backstay.kernel.feature import Deadline
+from backstay.kernel.state import Workflow
+from backstay.kernel.task import Task
+from backstay.kernel.turn import Turn
+from backstay.kernel.values import SECOND, Micros
+
+BACKOFF = 3 * SECOND  # doubled with every failure
+LONGEST = 600 * SECOND  # that anybody may set as its end
+
+
+def pause_after(failures: int) -> Micros:
+    return min(BACKOFF << min(failures, 10), LONGEST)
+
+
+def _repair_armed(flow: Workflow, task_id: str) -> Micros | None:
+    task = flow.tasks.get(task_id)
+    return None if task is None else task.repair_available_at
+
+
+def _repair_length(flow: Workflow, task_id: str) -> Micros:
+    return pause_after(flow.tasks[task_id].repair_count - 1)
+
+
+def _revive(turn: Turn, task_id: str) -> None:
+    revive(turn, turn.flow.tasks[task_id])
+
+
+def revive(turn: Turn, task: Task) -> None:
+    """Offer a failed task again."""
+    turn.put(replace(task, state="ready", block=None, repair_available_at=None, available_at=turn.now))
+
+
+REPAIR = Deadline(_repair_armed, _revive, _repair_length)

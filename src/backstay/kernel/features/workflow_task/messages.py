@@ -1,0 +1,62 @@
+"""What workers say of their workflow tasks, and what they are answered."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from backstay.kernel.command import Command
+from backstay.kernel.message import Message
+from backstay.kernel.task import Block, Lease
+from backstay.kernel.values import Micros
+
+WAITING_FOR_HISTORY = "WorkflowTaskWaitingForHistory"
+
+
+class CompleteWorkflowTask(Message, frozen=True, kw_only=True):
+    """The outcome of running workflow code. `lease` set: claim the ready task and complete it in one decision.
+
+    `numbered`: the worker says in full which step and wait it means; otherwise that is inferred.
+    """
+
+    task_id: str
+    owner: str
+    attempt: int
+    commands: list[Command]
+    handled_failures: list[str] = []
+    lease: Lease | None = None
+    numbered: bool = True
+    met: int | None = None  # code that has ended got no further in what its task had seen
+    seen: int | None = None  # with `lease`: what the code had seen when it ran ahead; refused if that is not all
+
+
+class FailWorkflowTask(Message, frozen=True, kw_only=True):
+    """The code could not be run, or diverged from history. Never the end of the run."""
+
+    task_id: str
+    owner: str
+    attempt: int
+    block: Block
+    lease: Lease | None = None
+
+
+class HeartbeatWorkflowTask(Message, frozen=True, kw_only=True):
+    """Renew the lease, or only ask whether it still holds."""
+
+    task_id: str
+    owner: str
+    attempt: int
+    renew: bool = True
+
+
+class TaskOutcome(Struct, frozen=True, kw_only=True):
+    """The reply to complete, fail and heartbeat."""
+
+    task_id: str
+    workflow_task_attempt: int
+    outcome: str
+    run_id: str
+    run_status: str
+    recorded: bool = True
+    reason: str | None = None
+    lease_expires_at: Micros | None = None
+    seen: int | None = None

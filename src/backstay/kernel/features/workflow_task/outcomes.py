@@ -1,0 +1,272 @@
+"""What becomes of a workflow task: completed with its commands, all or none; failed, and kept; renewed."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from backstay.kernel.command import Command, StepCommand, TerminalCommand
+from backstay.kernel.features import close, deadline, failures, lease
+from backstay.kernel.features.workflow_task.due import sees, serves
+from backstay.kernel.features.workflow_task.failed import pause_after
+from backstay.kernel.features.workflow_task.messages import (
+    WAITING_FOR_HISTORY,
+    CompleteWorkflowTask,
+    FailWorkflowTask,
+    HeartbeatWorkflowTask,
+    TaskOutcome,
+)
+from backstay.kernel.limits import Breach, over_count
+from backstay.kernel.message import Refused
+from backstay.kernel.state import Run
+from backstay.kernel.task import Task
+from backstay.kernel.turn import Turn
+from backstay.kernel.values import LEASE
+
+
+def _handled(turn: Turn, task: Task, message: CompleteWorkflowTask) -> list[str]:
+    """Failures that the code has handled. Who does not say so has handled what its task was shown, if it goes on."""
+    commands = message.commands
+    if task.upto is not None or not commands or isinstance(commands[-1], close.FailWorkflow):
+        return message.handled_failures
+    return failures.shown(turn.run, task.seen or 0)
+
+
+def complete(turn: Turn, message: CompleteWorkflowTask) -> None:
+    task = _held(turn, message)
+    commands = message.commands
+    if not message.numbered and task.upto is None:
+        commands = turn.machine.infer(turn, task, commands)
+    # Code may have ended ahead of the update its task is for; then that is what there is to say.
+    apart = task.upto is not None and not _ends(commands)
+    check(turn, commands, apart=apart)
+    run = turn.run
+    status = run.status
+    if run.agenda and deadline.overrun(turn):  # its deadlines are on it, if it has any
+        turn.reply = TaskOutcome(
+            task_id=task.id,
+            workflow_task_attempt=task.attempt,
+            outcome="rejected",
+            run_id=run.run_id,
+            run_status=run.status,
+            recorded=False,
+            reason="run_timed_out",
+        )
+        return
+    turn.context = lease.context(task)
+    if not apart:
+        met = task if message.met is None else replace(task, seen=min(message.met, task.seen or 0))
+        turn.machine.before_commands(turn, met)
+    for failure_id in message.handled_failures if message.numbered else _handled(turn, task, message):
+        failures.handled(turn, failure_id)
+    breach = turn.machine.breach(turn, commands)
+    if breach is not None:
+        close.fail_by_limit(turn, breach)
+    else:
+        _apply(turn, commands)
+    if turn.flow.run is run:  # otherwise continued: the new run starts with a cursor of its own
+        _close(turn, task)
+        if run.status != status:
+            turn.index()
+    turn.reply = TaskOutcome(
+        task_id=task.id,
+        workflow_task_attempt=task.attempt,
+        outcome="completed",
+        run_id=run.run_id,
+        run_status=run.status,
+    )
+
+
+def fail(turn: Turn, message: FailWorkflowTask) -> None:
+    task = _held(turn, message)
+    block = message.block
+    if block.type == WAITING_FOR_HISTORY and task.upto is None:  # a task apart has all the history it is for
+        turn.context = lease.context(task)
+        turn.machine.before_commands(turn, task)
+        turn.machine.acknowledged(turn, task)
+        _close(turn, task)
+    else:
+        backoff = min(pause_after(task.repair_count), turn.machine.failure_backoff)
+        turn.due = None
+        turn.put(
+            replace(
+                task,
+                state="failed",
+                owner=None,
+                leased_at=None,
+                until=None,
+                call=None,
+                seen=None,
+                block=block,
+                repair_count=task.repair_count + 1,
+                repair_available_at=None if block.replay_blocked else turn.now + backoff,
+            )
+        )
+    run = turn.run
+    turn.reply = TaskOutcome(
+        task_id=task.id,
+        workflow_task_attempt=task.attempt,
+        outcome="failed",
+        run_id=run.run_id,
+        run_status=run.status,
+        reason=block.reason,
+    )
+
+
+def heartbeat(turn: Turn, message: HeartbeatWorkflowTask) -> None:
+    run = turn.flow.run
+    if run is None or run.closed_reason is not None:
+        raise _closed(run, message.task_id)
+    task = turn.hold(message.task_id, message.owner, message.attempt)
+    _refuse_other(task)
+    if task.until is not None and message.renew:
+        task = turn.put(replace(task, until=turn.now + LEASE))
+    turn.reply = TaskOutcome(
+        task_id=task.id,
+        workflow_task_attempt=task.attempt,
+        outcome="renewed",
+        run_id=turn.run.run_id,
+        run_status=turn.run.status,
+        lease_expires_at=task.until,
+        seen=task.seen,
+    )
+
+
+def check(turn: Turn, commands: list[Command], *, apart: bool) -> None:
+    """Refuse the whole completion for any wrong command of it, before one of them is applied."""
+    rules = turn.machine.commands
+    if apart and sum(command.apart and command.answers for command in commands) != 1:
+        raise Refused("invalid_commands", "this task is for one update: complete it or fail it", field="commands")
+    turn.asked = commands
+    step = turn.run.step
+    for position, command in enumerate(commands):
+        rule = rules.get(type(command))
+        if rule is None:
+            raise Refused(
+                "invalid_commands", f"unknown command {type(command).__name__}", field=f"commands[{position}]"
+            )
+        if command.apart != apart:
+            what = "belongs to a task of its own" if command.apart else "has no place in the task of an update"
+            raise Refused("invalid_commands", f"command {position} {what}", field=f"commands[{position}]")
+        if isinstance(command, StepCommand):
+            if command.sequence is not None and command.sequence > step + 1:
+                raise Refused(
+                    "invalid_commands",
+                    f"command {position} is step {command.sequence}, but the next step of this run is {step + 1}",
+                    field=f"commands[{position}].sequence",
+                )
+            if command.sequence is None or command.sequence > step:
+                step += 1
+        elif isinstance(command, TerminalCommand) and position != len(commands) - 1:
+            raise Refused(
+                "invalid_commands",
+                "a terminal command must be the only one and the last",
+                field=f"commands[{position}]",
+            )
+        try:
+            rule.check(turn, command)
+        except Refused as refusal:
+            refusal.fields["command"] = position
+            raise
+
+
+def _ends(commands: list[Command]) -> bool:
+    return (
+        bool(commands) and isinstance(commands[-1], TerminalCommand) and not any(command.apart for command in commands)
+    )
+
+
+def _apply(turn: Turn, commands: list[Command]) -> None:
+    run = turn.run
+    rules = turn.machine.commands
+    for command in commands:
+        if isinstance(command, StepCommand) and command.sequence is not None and command.sequence <= run.step:
+            continue  # recorded by an earlier completion whose reply was lost
+        rules[type(command)].apply(turn, command)
+
+
+def _held(turn: Turn, message: CompleteWorkflowTask | FailWorkflowTask) -> Task:
+    run = turn.flow.run
+    if run is None or run.closed_reason is not None:
+        raise _closed(run, message.task_id)
+    if message.lease is not None:
+        # Claimed and spent in one decision: the lease is never a row, only the context of what it causes.
+        task = turn.due
+        if task is None or task.id != message.task_id:
+            task = _claimable(turn, message.task_id)
+        seen = sees(run, task)
+        if isinstance(message, CompleteWorkflowTask) and message.seen is not None and message.seen != seen:
+            raise Refused("eager_refused", f"something else reached the run of task {message.task_id} first")
+        return replace(
+            task,
+            state="leased",
+            attempt=task.attempt + 1,
+            owner=message.lease.owner,
+            leased_at=turn.now,
+            seen=seen,
+        )
+    task = turn.hold(message.task_id, message.owner, message.attempt)
+    _refuse_other(task)
+    return task
+
+
+def _claimable(turn: Turn, task_id: str) -> Task:
+    """A task that was born before its code runs."""
+    task = turn.flow.tasks.get(task_id)
+    if task is None:
+        raise Refused("task_not_found", f"task {task_id} does not exist or is already closed")
+    if task.state != "ready":
+        raise Refused("task_not_claimable", f"task {task_id} is {task.state}", task_status=task.state)
+    _refuse_other(task)
+    if not serves(turn.flow, task):
+        raise Refused("task_not_found", f"nothing waits for task {task_id}", task_id=task_id)
+    return task
+
+
+def _refuse_other(task: Task) -> None:
+    if task.kind != "workflow":
+        raise Refused("task_not_workflow", f"task {task.id} is not a workflow task", task_id=task.id)
+
+
+def _closed(run: Run | None, task_id: str) -> Refused:
+    status = "not started" if run is None else run.status
+    return Refused(
+        "run_closed",
+        f"the run of task {task_id} is {status}",
+        can_continue=False,
+        cancel_requested=status in ("cancelled", "terminated"),
+        stop_reason=f"run_{status}",
+        run_status=status,
+        run_closed_reason=None if run is None else run.closed_reason,
+        run_closed_at=None if run is None else run.closed_at,
+    )
+
+
+def _close(turn: Turn, task: Task) -> None:
+    """A task is done. If it was an ordinary one, everything it had seen is behind the cursor now."""
+    turn.due = None
+    turn.drop(task.id)
+    assert task.seen is not None, "a leased workflow task knows what it has seen"
+    if task.upto is None:
+        turn.flow.cursor = task.seen
+
+
+def limits(turn: Turn, commands: list[Command]) -> Breach | None:
+    bounds = turn.machine.limits
+    count = len(commands)
+    if count <= bounds.command_batch_size and turn.run.length + count <= bounds.history_length:
+        return None
+    return over_count("command_batch_size", _in_one_go(commands), bounds.command_batch_size) or over_count(
+        "history_length", turn.run.length + count, bounds.history_length
+    )
+
+
+def _in_one_go(commands: list[Command]) -> int:
+    """The most steps that code took without waiting. How often a wait ends at once is up to others: signals pile up."""
+    most = steps = 0
+    for command in commands:
+        if command.waited:
+            steps = 0
+        elif isinstance(command, StepCommand):
+            steps += 1
+            most = max(most, steps)
+    return most

@@ -1,0 +1,442 @@
+"""The machine: every feature's tables merged into decide, evolve and expect.
+
+`decide(flow, message, now, ids, offer)` is a function of its arguments: it reads no clock, opens no file, and decides the
+same for the same input. `evolve` is the only writer of a run. `expect` says which tasks and wake must exist, and serves
+repair, the operator and the tests alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from backstay.kernel.agenda import Agenda, may_stay
+from backstay.kernel.command import Command
+from backstay.kernel.decision import Decision, Ended, TaskChange, WorkflowRow
+from backstay.kernel.event import NO_CONTEXT, Context, Event, Recorded, StepEvent
+from backstay.kernel.feature import CommandRule, Feature, Outcome, Shape
+from backstay.kernel.features import (
+    activity,
+    archive,
+    cancel,
+    child,
+    close,
+    condition,
+    continue_as_new,
+    deadline,
+    delivery,
+    failures,
+    lease,
+    local_activity,
+    memo,
+    message_stream,
+    pause,
+    reconcile,
+    repair,
+    schedule,
+    search,
+    select,
+    side_effect,
+    signal,
+    signal_with_start,
+    standalone,
+    start,
+    stream,
+    timer,
+    update,
+    version,
+    workflow_task,
+)
+from backstay.kernel.groups import Groups
+from backstay.kernel.limits import Breach, Limits
+from backstay.kernel.message import Message, Refused
+from backstay.kernel.rows import instance_row, run_row
+from backstay.kernel.send import Parcel
+from backstay.kernel.state import Run, Workflow
+from backstay.kernel.task import Lease, Task
+from backstay.kernel.turn import Turn, grown
+from backstay.kernel.values import SECOND, Ids, Micros
+
+FEATURES: tuple[Feature, ...] = (
+    start.FEATURE,
+    close.FEATURE,
+    continue_as_new.FEATURE,
+    deadline.FEATURE,
+    lease.FEATURE,
+    failures.FEATURE,
+    workflow_task.FEATURE,
+    child.FEATURE,  # before all that may be in a group with it: see its `cancel`
+    activity.FEATURE,
+    standalone.FEATURE,
+    local_activity.FEATURE,
+    timer.FEATURE,
+    delivery.FEATURE,
+    side_effect.FEATURE,
+    version.FEATURE,
+    memo.FEATURE,
+    search.FEATURE,
+    signal.FEATURE,
+    signal_with_start.FEATURE,
+    message_stream.FEATURE,
+    condition.FEATURE,
+    select.FEATURE,
+    update.FEATURE,
+    cancel.FEATURE,
+    pause.FEATURE,
+    archive.FEATURE,
+    reconcile.FEATURE,
+    repair.FEATURE,
+    schedule.FEATURE,
+    schedule.ACTION,
+    stream.FEATURE,
+    stream.OUTPUT,
+)
+
+
+class Expected(NamedTuple):
+    """What must exist for a workflow to move: the tasks by id, and the earliest deadline."""
+
+    tasks: dict[str, Task]
+    next_wake: Micros | None
+
+
+def nobody(what: Task | Run) -> None:
+    """An offer that finds no waiting worker."""
+    return
+
+
+class Machine:
+    def __init__(
+        self,
+        features: Iterable[Feature] = FEATURES,
+        limits: Limits | None = None,
+        failure_backoff: Micros = 60 * SECOND,
+    ) -> None:
+        """`failure_backoff`: the longest pause before a failed workflow task is tried again."""
+        # At most thirty attributes: only those does Python find at a fixed place, and they are read many times a step.
+        features = tuple(features)
+        self.limits = limits or Limits()
+        self.failure_backoff = failure_backoff
+        self._decide = _merge(features, lambda f: f.decide)
+        self.commands: dict[type[Any], CommandRule] = _merge(features, lambda f: f.commands)
+        evolve = _merge(features, lambda f: f.evolve)
+        resume = _merge(features, lambda f: f.resume)
+        self.agenda = Agenda(_merge(features, lambda f: f.deadlines))
+        self.claims = _merge(features, lambda f: f.claim)
+        self._serves = _merge(features, lambda f: f.serves)
+        self._assign = _merge(features, lambda f: f.assign)
+        self._shapes = _merge(features, lambda f: f.shapes)
+        self.outcomes = _merge(features, lambda f: f.outcomes)
+        self._expect = [f.expect for f in features if f.expect is not None]
+        self._cancel = [f.cancel for f in features if f.cancel is not None]
+        self._limits = {kind: f.limits for f in features if f.limits is not None for kind in f.commands}
+        self._closed = [f.closed for f in features if f.closed is not None]
+        self._over = [f.over for f in features if f.over is not None]
+        self._before = [f.before for f in features if f.before is not None]
+        self._infer = [f.infer for f in features if f.infer is not None]
+        self._outside = [f.outside for f in features if f.outside is not None]
+        self._dispatch = [f.dispatch for f in features if f.dispatch is not None]
+        self._timed_out = [f.timed_out for f in features if f.timed_out is not None]
+        self._acknowledged = [f.acknowledged for f in features if f.acknowledged is not None]
+        self._awaited = [f.awaited for f in features if f.awaited is not None]
+        self._ask = [f.ask for f in features if f.ask is not None]
+        self._parcels = _merge(features, lambda f: {(f.kind, kind): take for kind, take in f.parcels.items()})
+        self._carry = [f.carry for f in features if f.carry is not None]
+        self.step_kinds = {kind for kind in evolve if issubclass(kind, StepEvent)}
+        # One look-up per event instead of four: its fold, whether it is a step, whom it wakes, its own task.
+        apart = _merge(features, lambda f: f.apart)
+        self._plans = {
+            kind: (fold, kind in self.step_kinds, resume.get(kind), apart.get(kind)) for kind, fold in evolve.items()
+        }
+        self.kinds: dict[str, type[Event]] = {kind.__name__: kind for kind in evolve}
+        self.grouped_kinds = {kind for kind in evolve if "parallel_group_path" in kind.__struct_fields__}
+        self.parcel_kinds: dict[str, type[Parcel]] = {kind.__name__: kind for _, kind in self._parcels}
+
+    def decide(
+        self,
+        flow: Workflow,
+        message: Message,
+        now: Micros,
+        ids: Ids,
+        offer: Callable[[Task], Lease | None] = nobody,
+    ) -> Decision:
+        """What one message changes. The state is folded forward as far as the decision goes."""
+        turn = self.open(flow, ids, offer)
+        reply = self.take(turn, message, now)
+        if self.idle(turn):
+            return Decision(self._row(flow), turn.after, reply=reply, born=turn.born, idle=True)
+        return self.seal(turn)
+
+    def open(
+        self,
+        flow: Workflow,
+        ids: Ids,
+        offer: Callable[[Task], Lease | None] = nobody,
+        here: Callable[[Run], Any] = nobody,
+    ) -> Turn:
+        return Turn(self, flow, ids, offer, here)
+
+    def take(self, turn: Turn, message: Message, now: Micros) -> Any:
+        """Decide one more message, and return the reply. One that is refused leaves the turn as it was."""
+        flow = turn.flow
+        turn.run = flow.run  # type: ignore[assignment]
+        turn.now = now
+        turn.reply = None
+        turn.context = NO_CONTEXT
+        self._decide[type(message)](turn, message)
+        turn.context = NO_CONTEXT
+        self._follow(turn)
+        flow.exists = True
+        return turn.reply
+
+    def idle(self, turn: Turn) -> bool:
+        """Whether a turn has nothing to write so far."""
+        return not (
+            turn.events
+            or turn.touched
+            or turn.commands
+            or turn.reindex
+            or turn.indexed
+            or turn.sends
+            or turn.took
+            or turn.after == 0
+        ) and may_stay(turn.flow.next_wake, self.agenda.next_wake(turn.flow), turn.now)
+
+    def seal(self, turn: Turn) -> Decision:
+        """All effects of the messages that the turn has taken, as one decision."""
+        flow = turn.flow
+        if turn.due is not None:
+            self.bear(turn)  # the code has not run: its task is born after all
+            self._follow(turn)
+        if turn.reindex:
+            turn.index_now()
+        before = flow.next_wake
+        run = flow.run
+        flow.next_wake = self.agenda.next_wake(flow) if run is not None and run.agenda else None
+        flow.last = turn.ids.serial()
+        tasks = flow.tasks
+        return Decision(
+            self._row(flow),
+            turn.after,
+            turn.events,
+            [TaskChange(id, tasks.get(id), stored) for id, stored in turn.touched.items()] if turn.touched else (),
+            turn.indexed,
+            turn.commands,
+            turn.reply,
+            turn.born,
+            turn.granted,
+            turn.closed,
+            _ended(turn) if turn.closed else None,
+            turn.sends,
+            turn.took,
+            turn.told,
+            flow.next_wake != before,
+        )
+
+    def evolve(self, flow: Workflow, run: Run, entry: Recorded) -> None:
+        """Fold one recorded event into the run."""
+        event = entry.event
+        fold, is_step, resume, apart = self._plans[type(event)]
+        run.length = sequence = entry.sequence
+        run.bytes += len(entry.body)
+        run.checksum = entry.checksum
+        run.last_at = entry.at
+        if is_step and event.sequence > run.step:  # type: ignore[attr-defined]
+            run.step = event.sequence  # type: ignore[attr-defined]
+            if run.status == "pending":
+                run.status = "waiting"
+        fold(run, event, entry)
+        if apart is not None:
+            run.apart.append((sequence, apart(run, event, entry)))
+        if resume is not None and sequence > flow.cursor and run.closed_reason is None:
+            told = resume(run, event, entry)
+            if told is not None:
+                run.waking.append((sequence, told))
+
+    def fold(self, flow: Workflow, run: Run, history: Iterable[Recorded]) -> None:
+        for entry in history:
+            self.evolve(flow, run, entry)
+        if run.grouped:
+            run.part(Groups).settled()
+
+    def expect(self, flow: Workflow) -> Expected:
+        if flow.run is None or not flow.run.open:
+            return Expected({}, None)
+        tasks = {task.id: task for source in self._expect for task in source(flow)}
+        return Expected(tasks, self.agenda.next_wake(flow))
+
+    def expects(self, flow: Workflow, task: Task) -> bool:
+        """Whether something is open that this task serves."""
+        rule = self._serves.get(task.kind)
+        return rule is None or rule(flow, task)
+
+    def assign(self, flow: Workflow, task: Task) -> Any:
+        """What the worker that leased this task needs to know, as of now."""
+        return self._assign[task.kind](flow, task)
+
+    def receiver(self, flow: Workflow, parcel: Parcel) -> Callable[[Turn, Any], None]:
+        """What a send means to the instance it has reached."""
+        rule = self._parcels.get((flow.kind, type(parcel)))
+        if rule is None:
+            raise Refused("not_for_this_kind", f"{flow.workflow_id!r} is a {flow.kind} and cannot take this send")
+        return rule
+
+    def ask(self, turn: Turn) -> None:
+        """Ask after every instance that owes this one an answer."""
+        for ask in self._ask:
+            ask(turn)
+
+    def cancel_open(self, turn: Turn) -> None:
+        """Close everything the run still waits for, with typed history, because the run is being stopped."""
+        for supersede in self._cancel:
+            supersede(turn)
+
+    def run_closed(self, turn: Turn) -> None:
+        """Right behind a terminal event: what it means for what was still open."""
+        for closed in self._closed:
+            closed(turn)
+        for over in self._over:
+            over(turn)
+
+    def before_commands(self, turn: Turn, task: Task) -> None:
+        """A workflow task ends: what it had seen counts as seen, ahead of what it decided."""
+        for before in self._before:
+            before(turn, task)
+
+    def infer(self, turn: Turn, task: Task, commands: list[Command]) -> list[Command]:
+        """Say in full what a worker means that does not number its steps."""
+        for infer in self._infer:
+            commands = infer(turn, task, commands)
+        return commands
+
+    def carried(self, run: Run) -> list[tuple[Event, Context]]:
+        """What the next run of the chain is told again, in the order in which this one was."""
+        found = [entry for carry in self._carry for entry in carry(run)]
+        return [(event, context) for _, event, context in sorted(found, key=lambda entry: entry[0])]
+
+    def breach(self, turn: Turn, commands: list[Command]) -> Breach | None:
+        """The first structural limit these commands would pass."""
+        for kind in map(type, commands) if len(commands) == 1 else dict.fromkeys(map(type, commands)):
+            limit = self._limits.get(kind)
+            found = None if limit is None else limit(turn, commands)
+            if found is not None:
+                return found
+        return workflow_task.limits(turn, commands)
+
+    def shape(self, event: Event) -> Shape | None:
+        """The step shape an event belongs to, or None if it is not a step event."""
+        rule = self._shapes.get(type(event))
+        return None if rule is None else rule(event)
+
+    def outcome(self, event: Event) -> Outcome | None:
+        """How the step of this event ended, if the event ends it."""
+        rule = self.outcomes.get(type(event))
+        return None if rule is None else rule(event)
+
+    index = staticmethod(run_row)  # for features, which the rows are made of
+
+    def bear(self, turn: Turn) -> None:
+        """Put the workflow task whose code was to run within this turn: somebody asks for it, or it did not run."""
+        if turn.due is not None:
+            task, turn.due = turn.due, None
+            turn.put(task)
+
+    def _follow(self, turn: Turn) -> None:
+        """What follows from what was recorded: tasks, and who takes them."""
+        flow = turn.flow
+        run = flow.run
+        if run is not None:
+            if run.closed_reason is not None:
+                turn.due = None
+                for task_id in list(flow.tasks):
+                    turn.drop(task_id)
+            if flow.held and flow.busy is None:
+                self._let_in(turn)
+            if run.waking or run.apart:
+                workflow_task.ensure(turn)
+        while turn.stirred:
+            self._match(turn)
+
+    def _row(self, flow: Workflow) -> WorkflowRow:
+        run = flow.run
+        if run is None:
+            return instance_row(flow, 0, False)
+        awaited = 0
+        for count in self._awaited:
+            awaited += count(run)
+        idle = not flow.tasks and flow.next_wake is None
+        return instance_row(flow, awaited, idle and self.waits_outside(run))
+
+    def waits_outside(self, run: Run) -> bool:
+        """Whether nothing has to move this run until somebody else does."""
+        return run.open and any(rule(run) for rule in self._outside)
+
+    def resolve(self, turn: Turn, entry: Recorded) -> None:
+        """The event just recorded has decided a selection."""
+        select.resolve(turn, entry)
+
+    def timed_out(self, turn: Turn, step: int) -> None:
+        """The timer behind a wait has fired."""
+        for timed_out in self._timed_out:
+            timed_out(turn, step)
+
+    def acknowledged(self, turn: Turn, task: Task) -> None:
+        """A worker that does not number its steps has looked and has nothing to say."""
+        for acknowledged in self._acknowledged:
+            acknowledged(turn, task)
+
+    def hand_out(self, turn: Turn, groups: Groups) -> None:
+        """Leaves of bounded groups that the event just folded has let go."""
+        freed, groups.freed = groups.freed, []
+        for step in freed:
+            any(dispatch(turn, step) for dispatch in self._dispatch)
+
+    def _let_in(self, turn: Turn) -> None:
+        """The task is over in whose middle these were accepted."""
+        held, turn.flow.held = turn.flow.held, []
+        if turn.run.open:  # otherwise nobody is left to be told; what was accepted is in the audit trail
+            for event, context in held:
+                turn.record_as(event, context)
+
+    def _match(self, turn: Turn) -> None:
+        """Offer what is ready to whoever waits: such a task is born leased and never enters a queue.
+
+        A row that serves nothing is closed instead. What was made in this very turn was made because it serves something.
+        """
+        stirred, turn.stirred = turn.stirred, []
+        if not pause.allows(turn.run):
+            return
+        flow = turn.flow
+        tasks = flow.tasks
+        for id in stirred:
+            task = tasks.get(id)
+            if task is None or task.state != "ready" or not task.due(turn.now):
+                continue
+            if turn.touched.get(id, True) and not self.expects(flow, task):
+                turn.drop(id)
+                continue
+            offered = turn.offer(task)
+            if offered is None:
+                turn.born = grown(turn.born, task)
+            else:
+                lease.grant(turn, task, offered)
+
+
+def _ended(turn: Turn) -> Ended | None:
+    run = turn.flow.current
+    if run.closed_reason is None:
+        return None  # continued: the chain goes on
+    last = turn.events[-1]
+    if last.event is not run.ended_by:
+        last = next(entry for entry in reversed(turn.events) if entry.event is run.ended_by)
+    return Ended(run.run_id, run.status, run.closed_reason, last)
+
+
+def _merge(features: Iterable[Feature], table: Callable[[Feature], Mapping[Any, Any]]) -> dict[Any, Any]:
+    merged: dict[Any, Any] = {}
+    for feature in features:
+        for key, entry in table(feature).items():
+            if key in merged:
+                raise TypeError(f"{key!r} is claimed by two features, one of them {feature.name!r}")
+            merged[key] = entry
+    return merged

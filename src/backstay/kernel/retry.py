@@ -1,0 +1,24 @@
+"""Retry policies, as they were snapped when the work was scheduled."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from backstay.kernel.values import Micros, seconds
+
+
+class RetryPolicy(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """`max_attempts` None is unlimited. The backoff after the n-th failure is the n-th entry, then always the last."""
+
+    max_attempts: int | None
+    backoff_seconds: list[float] = []
+    non_retryable_error_types: list[str] = []
+    start_to_close_timeout: float | None = None
+    schedule_to_start_timeout: float | None = None
+    schedule_to_close_timeout: float | None = None
+    heartbeat_timeout: float | None = None
+    snapshot_version: int = 1
+
+    def backoff(self, failures: int) -> Micros:
+        steps = self.backoff_seconds
+        return seconds(steps[min(failures - 1, len(steps) - 1)]) if steps else 0

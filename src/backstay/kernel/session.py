@@ -1,0 +1,41 @@
+"""Worker sessions, as activities ask for them: a series of activities that one worker runs, because it keeps something.
+
+The kernel only carries the wish. Who holds a session, and until when, is a matter of the fleet.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from backstay.kernel.message import Refused
+
+
+class WorkerSession(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What an activity says of the session it belongs to, in the words of the contract."""
+
+    session_id: str
+    queue: str | None = None
+    connection: str | None = None
+    requirements: tuple[str, ...] = ()
+    lease_seconds: int = 120
+    ttl_seconds: int = 1800
+    max_concurrent_activities: int = 1
+    create_if_missing: bool = True
+    allow_reacquire_after_failure: bool = True
+
+
+def check(session: WorkerSession | None) -> None:
+    if session is None:
+        return
+    if not 1 <= len(session.session_id) <= 255:
+        raise _invalid("session_id", "session_id must have 1 to 255 characters")
+    for name in ("lease_seconds", "ttl_seconds", "max_concurrent_activities"):
+        if not 1 <= getattr(session, name) <= 10**9:
+            raise _invalid(name, f"{name} must be between 1 and 10^9")
+    wanted = session.requirements
+    if len(set(wanted)) != len(wanted) or not all(0 < len(name) <= 255 for name in wanted):
+        raise _invalid("requirements", "requirements must be different from each other, each of 1 to 255 characters")
+
+
+def _invalid(name: str, message: str) -> Refused:
+    return Refused("invalid_worker_session", message, field=f"worker_session.{name}")

@@ -1,0 +1,101 @@
+"""Tasks: work for a worker under a lease. `ready` -claim-> `leased` -> closed; `failed` waits for repair.
+
+The row is transport, not truth: history says what must happen, and `expect` can say which rows must exist.
+A lease is the fencing token (task, owner, attempt). A lease without `until` belongs to a worker inside the engine's
+own process: it ends with that process, which the next engine knows by its *incarnation*.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Struct
+
+from backstay.kernel.session import WorkerSession
+from backstay.kernel.values import Micros, Routing
+
+Kind = Literal["workflow", "activity"]
+
+
+class Resume(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """Why a workflow task exists: the first event behind the cursor that wakes the run."""
+
+    workflow_wait_kind: str | None = None
+    open_wait_id: str | None = None
+    resume_source_kind: str | None = None
+    resume_source_id: str | None = None
+    workflow_update_id: str | None = None
+    workflow_signal_id: str | None = None
+    signal_name: str | None = None
+    signal_wait_id: str | None = None
+    workflow_command_id: str | None = None
+    activity_execution_id: str | None = None
+    activity_attempt_id: str | None = None
+    activity_type: str | None = None
+    child_call_id: str | None = None
+    child_workflow_run_id: str | None = None
+    timer_id: str | None = None
+    condition_wait_id: str | None = None
+    condition_key: str | None = None
+    condition_definition_fingerprint: str | None = None
+    workflow_sequence: int | None = None
+    workflow_event_type: str | None = None
+
+
+START = Resume()
+
+
+class Block(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """Why a workflow task failed without failing its run, in the words of the contract."""
+
+    message: str
+    type: str | None = None
+    stack_trace: str | None = None
+    replay_blocked: bool = False
+    reason: str | None = None
+    workflow_sequence: int | None = None
+    expected_history_shape: str | None = None
+    recorded_event_types: list[str] = []
+    exception_class: str | None = None
+    exception_type: str | None = None
+    resolution_source: str | None = None
+    resolution_error: str | None = None
+    difference: list[tuple[str, str]] = []
+    fingerprint: str | None = None  # of the definition that was blocked
+
+
+class Lease(Struct, frozen=True, kw_only=True, gc=False):
+    """An offer to run a task. `until` None: for as long as this engine lives. `call` names the poll that got it."""
+
+    owner: str
+    until: Micros | None = None
+    call: str | None = None
+
+
+class Task(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    id: str
+    workflow: int
+    run: int
+    kind: Kind
+    type: str  # workflow or activity type
+    routing: Routing
+    available_at: Micros
+    created_at: Micros
+    state: Literal["ready", "leased", "failed"] = "ready"
+    attempt: int = 0
+    owner: str | None = None
+    leased_at: Micros | None = None
+    until: Micros | None = None
+    call: str | None = None
+    seen: int | None = None  # history sequence the leased workflow task works from
+    upto: int | None = None  # a workflow task apart looks no further than the event it is for
+    resume: Resume = START
+    step: int | None = None  # the activity's step
+    session: WorkerSession | None = None  # whose worker runs it
+    block: Block | None = None
+    repair_count: int = 0
+    repair_available_at: Micros | None = None
+
+    def due(self, now: Micros) -> bool:
+        """Whether it may be handed out: one that was made without a pause may, even by a clock since set back."""
+        return self.available_at <= now or self.available_at <= self.created_at

@@ -1,0 +1,305 @@
+"""Messages of one instance being decided. A turn folds each event as it is recorded, so that the next command sees it.
+
+It takes one message after another, until it is sealed into a decision. Folding while deciding keeps features simple (record a fact and read the state that follows from it). The price is the
+rule of the shell: a turn that is not committed takes the state down with it, and the state is folded again.
+Features therefore check everything they can refuse before they record anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from msgspec.structs import replace
+
+from backstay.kernel.command import Command, StepCommand
+from backstay.kernel.decision import CommandRecord, RunRow
+from backstay.kernel.event import NO_CONTEXT, Context, Event, Recorded, encode, encode_context, record
+from backstay.kernel.groups import Groups
+from backstay.kernel.message import Refused
+from backstay.kernel.send import Parcel, Send
+from backstay.kernel.task import Lease, Task
+from backstay.kernel.values import Ids, Micros, command_id
+
+if TYPE_CHECKING:
+    from backstay.kernel.machine import Machine
+    from backstay.kernel.state import Run, Workflow
+
+T = TypeVar("T")
+
+
+def watch(run: Run, task: Task) -> None:
+    """Put the deadlines of a task row on the agenda; unlike a run's own they are not in its history."""
+    if task.until is not None:
+        run.remind(task.until, "lease", task.id)
+    if task.repair_available_at is not None:
+        run.remind(task.repair_available_at, "repair", task.id)
+
+
+def grown(entries: Sequence[T], entry: T) -> list[T]:
+    """With one more entry: the same list, or the first one."""
+    if isinstance(entries, list):
+        entries.append(entry)
+        return entries
+    return [entry]
+
+
+_Steps = tuple[Sequence[Command], dict[int, Command]]
+_NO_STEPS: Final[_Steps] = ((), {})
+
+
+class Turn:
+    # Slots, not fields of a struct: they are written many times a step, and only to slots does Python write directly.
+    __slots__ = (
+        "after",
+        "asked",
+        "born",
+        "closed",
+        "commands",
+        "context",
+        "due",
+        "encoded",
+        "encoding",
+        "events",
+        "flow",
+        "granted",
+        "here",
+        "ids",
+        "indexed",
+        "machine",
+        "now",
+        "offer",
+        "reindex",
+        "reply",
+        "run",
+        "runner",
+        "runs_started",
+        "sends",
+        "steps",
+        "stirred",
+        "told",
+        "took",
+        "touched",
+    )
+
+    def __init__(
+        self,
+        machine: Machine,
+        flow: Workflow,
+        ids: Ids,
+        offer: Callable[[Task], Lease | None],
+        here: Callable[[Run], Any],
+    ) -> None:
+        """`here`: who runs the code of a run before the turn is sealed, if anybody does."""
+        self.machine = machine
+        self.flow = flow
+        # The current one; before an instance's first run there is none, and nobody asks.
+        self.run: Run = flow.run  # type: ignore[assignment]
+        self.now: Micros = 0
+        self.ids = ids
+        self.offer = offer
+        self.here = here
+        self.after = flow.last  # the decision this turn is made on top of
+        self.context = NO_CONTEXT  # what the events from here on are caused by
+        self.encoded = NO_CONTEXT  # the last one that an event needed, and its bytes
+        self.encoding = b""
+        self.events: list[Recorded] = []
+        self.touched: dict[str, bool] = {}  # task id -> a row existed before this turn
+        self.stirred: list[str] = []  # tasks to be put before the workers
+        self.due: Task | None = None  # the workflow task that is not born: its code runs before the turn is sealed
+        self.runner: Any = None  # by whom
+        self.reply: Any = None
+        self.reindex = False
+        self.granted: list[Task] = []  # leased in this turn
+        # Most turns have none of these, and an empty tuple that all share costs nothing; the first entry makes a list.
+        self.born: Sequence[Task] = ()  # ready, and nobody took them
+        self.commands: Sequence[CommandRecord] = ()
+        self.told: Sequence[tuple[str, Any]] = ()
+        self.sends: Sequence[Send] = ()
+        self.took: Sequence[int] = ()
+        self.asked: Sequence[Command] = ()  # by the completion that is being checked
+        self.steps: _Steps = _NO_STEPS  # those of `asked`, once somebody has looked one up
+        self.indexed: Sequence[tuple[bool, RunRow]] = ()
+        self.runs_started: Sequence[int] = ()
+        self.closed: Sequence[str] = ()
+
+    def record(self, event: Event) -> Recorded:
+        """Append a fact to the current run and fold it."""
+        run = self.run
+        if run.grouped and type(event) in self.machine.grouped_kinds:
+            path = run.part(Groups).paths.get(event.sequence)  # type: ignore[attr-defined]
+            if path:
+                event = replace(event, parallel_group_path=path)  # every event of a leaf says where it belongs
+        context = self.context
+        if context is NO_CONTEXT:
+            body = b""
+        elif context is self.encoded:
+            body = self.encoding
+        else:
+            self.encoded = context
+            body = self.encoding = encode(context)
+        at = self.now
+        if at < run.last_at:
+            # History never runs backwards, whatever the clock does; deadlines go by the clock.
+            context = replace(context, ahead=run.last_at - at)
+            body = encode_context(context)
+            at = run.last_at
+        entry = record(run.key, run.length + 1, at, event, context, body, run.checksum)
+        self.machine.evolve(self.flow, run, entry)
+        self.events.append(entry)
+        if run.grouped:
+            groups = run.part(Groups)
+            if groups.won is not None:
+                self.machine.resolve(self, entry)
+            if groups.freed:
+                self.machine.hand_out(self, groups)
+        return entry
+
+    def asks(self, step: int) -> Command | None:
+        """The command of the completion being checked that takes this step, which the run has not reached yet."""
+        asked, steps = self.steps
+        if asked is not self.asked:  # a table, since every one of thousands may be looked up
+            steps = {}
+            self.steps = self.asked, steps
+            reached = self.run.step
+            for command in self.asked:
+                if isinstance(command, StepCommand) and (command.sequence is None or command.sequence > reached):
+                    reached += 1
+                    steps[reached] = command
+        return steps.get(step)
+
+    def task(self, id: str) -> Task | None:
+        """A task of this instance, born or not."""
+        found = self.flow.tasks.get(id)
+        return self.due if found is None and self.due is not None and self.due.id == id else found
+
+    def put(self, task: Task) -> Task:
+        flow = self.flow
+        self.touched.setdefault(task.id, task.id in flow.tasks)
+        if task.created_at > self.now:  # by a clock since set back
+            pause = task.available_at - task.created_at
+            task = replace(task, created_at=self.now, available_at=self.now + pause)
+        flow.keep(task)
+        if task.state == "ready":
+            self.stirred.append(task.id)
+        if task.until is not None or task.repair_available_at is not None:
+            watch(self.run, task)
+        return task
+
+    def drop(self, task_id: str) -> None:
+        flow = self.flow
+        if task_id in flow.tasks:
+            self.touched.setdefault(task_id, True)
+            del flow.tasks[task_id]
+            if flow.busy == task_id:
+                flow.busy = next(
+                    (t.id for t in flow.tasks.values() if t.kind == "workflow" and t.state == "leased"), None
+                )
+
+    def hold(self, task_id: str, owner: str, attempt: int) -> Task:
+        """The leased task that this call speaks for, or a refusal."""
+        task = self.flow.tasks.get(task_id)
+        if task is None:
+            raise Refused("task_not_found", f"task {task_id} does not exist or is already closed", task_id=task_id)
+        if task.state != "leased":
+            raise Refused("task_not_leased", f"task {task_id} is not leased", task_id=task_id, task_status=task.state)
+        if task.owner != owner:
+            raise Refused("lease_owner_mismatch", f"task {task_id} is leased to another worker", lease_owner=task.owner)
+        if task.attempt != attempt:
+            raise Refused(
+                "workflow_task_attempt_mismatch" if task.kind == "workflow" else "stale_attempt",
+                f"task {task_id} is on attempt {task.attempt}, not {attempt}",
+                current_attempt=task.attempt,
+            )
+        if task.until is not None and task.until <= self.now:
+            raise Refused(
+                "lease_expired",
+                f"the lease of task {task_id} has expired; it is delivered again",
+                lease_owner=task.owner,
+                lease_expires_at=task.until,
+                task_status="lease_expired",
+            )
+        return task
+
+    def release(self, task: Task) -> Task:
+        """Give a lease back: the same task is offered again, with its next attempt."""
+        return self.put(
+            replace(task, state="ready", owner=None, leased_at=None, until=None, call=None, seen=None, block=None)
+        )
+
+    def command(
+        self, command_type: str, *, outcome: str | None, source: str, status: str = "accepted", **more: Any
+    ) -> CommandRecord:
+        """Record a command in the audit trail, with the next command sequence of the current run.
+
+        Without a run there is nothing to number it in; then it belongs to the instance alone.
+        """
+        flow = self.flow
+        run = flow.run
+        if run is None:
+            key, id, sequence = None, self.ids.ulid(), None
+        else:
+            flow.command_sequence += 1
+            sequence = flow.command_sequence
+            key, id = run.key, command_id(run.run_id, sequence)
+        entry = CommandRecord(
+            id=id,
+            run=key,
+            sequence=sequence,
+            command_type=command_type,
+            status=status,
+            outcome=outcome,
+            at=self.now,
+            source=source,
+            **more,
+        )
+        self.commands = grown(self.commands, entry)
+        return entry
+
+    def admit(self, event: Event, context: Context) -> None:
+        """Record a fact from outside, unless code is in the middle of a task: then right behind what that task decides.
+
+        So whatever code decided without having seen it also stands before it, for every reader of history.
+        """
+        if self.flow.held or self.flow.busy is not None:
+            self.flow.held.append((event, context))
+        else:
+            self.record_as(event, context)
+
+    def record_as(self, event: Event, context: Context) -> Recorded:
+        """Record one event with a cause of its own."""
+        before, self.context = self.context, context
+        entry = self.record(event)
+        self.context = before
+        return entry
+
+    def send(self, namespace: str, workflow_id: str, parcel: Parcel) -> None:
+        """Tell another instance something, once this is on disk."""
+        send = Send(self.ids.key(), self.flow.key, namespace, workflow_id, parcel)
+        self.sends = grown(self.sends, send)
+
+    def tell(self, topic: str, value: Any) -> None:
+        """Once this is on disk, tell whoever waits for this topic."""
+        self.told = grown(self.told, (topic, value))
+
+    def begin(self, run: Run) -> None:
+        """A new run of this instance starts in this turn."""
+        if self.reindex:
+            self.index_now()
+        if self.flow.run is not None:
+            run.last_at = self.run.last_at
+        self.flow.run = self.run = run
+        self.due = None
+        self.flow.command_sequence = 0
+        self.flow.cursor = 0
+        self.runs_started = (*self.runs_started, run.key)
+        self.reindex = True
+
+    def index(self) -> None:
+        """Rewrite the index row of the current run in this commit, as it is at its end."""
+        self.reindex = True
+
+    def index_now(self) -> None:
+        self.reindex = False
+        row = self.machine.index(self.flow, self.run)
+        self.indexed = (*self.indexed, (row.key in self.runs_started, row))

@@ -1,0 +1,174 @@
+"""The activities of a run with every attempt at them, from typed events alone: task rows and leases have no say in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from msgspec import Struct
+
+from backstay.kernel.event import Recorded
+from backstay.kernel.features.activity import (
+    ActivityCancelled,
+    ActivityCompleted,
+    ActivityFailed,
+    ActivityHeartbeatRecorded,
+    ActivityRetryScheduled,
+    ActivityScheduled,
+    ActivityStarted,
+    ActivityTimedOut,
+    Progress,
+)
+from backstay.kernel.groups import GroupEntry
+from backstay.kernel.retry import RetryPolicy
+from backstay.kernel.values import Micros
+
+
+class AttemptView(Struct, kw_only=True):
+    """One try. `expired`: another one was begun without a word from this one."""
+
+    id: str
+    attempt_number: int
+    task_id: str | None
+    status: str = "running"  # running | completed | failed | timed_out | cancelled | expired
+    lease_owner: str | None = None
+    started_at: Micros
+    leased_at: Micros | None = None
+    lease_expires_at: Micros | None = None
+    last_heartbeat_at: Micros | None = None
+    last_heartbeat_progress: Progress | None = None
+    closed_at: Micros | None = None
+    message: str | None = None
+
+
+class ActivityView(Struct, kw_only=True):
+    id: str  # of the execution, and what its effects are to be known by elsewhere
+    idempotency_key: str
+    activity_type: str
+    activity_class: str | None
+    sequence: int  # its step
+    status: str = "pending"  # pending | running | completed | failed | cancelled
+    local_activity: bool
+    queue: str
+    connection: str | None
+    arguments: bytes | None
+    result: bytes | None = None
+    retry_policy: RetryPolicy
+    attempt_count: int = 0
+    current_attempt_id: str | None = None
+    available_at: Micros | None = None  # of the next try, while one is waited for
+    last_heartbeat_at: Micros | None = None
+    last_heartbeat_progress: Progress | None = None
+    created_at: Micros
+    started_at: Micros | None = None
+    closed_at: Micros | None = None
+    failure_id: str | None = None
+    message: str | None = None
+    parallel_group_path: list[GroupEntry] = []
+    attempts: list[AttemptView] = []
+
+    @property
+    def latest(self) -> AttemptView | None:
+        return self.attempts[-1] if self.attempts else None
+
+    def end_attempt(self, status: str, at: Micros, message: str | None = None) -> None:
+        latest = self.latest
+        if latest is not None and latest.closed_at is None:
+            latest.status, latest.closed_at, latest.message = status, at, message
+
+    def end(self, status: str, at: Micros) -> None:
+        self.status, self.closed_at, self.available_at = status, at, None
+
+
+def activities(history: Iterable[Recorded]) -> list[ActivityView]:
+    """In the order they were scheduled."""
+    found: dict[int, ActivityView] = {}
+    for entry in history:
+        event: Any = entry.event
+        if isinstance(event, ActivityScheduled):
+            found[event.sequence] = _scheduled(event, entry.at)
+            continue
+        rule = _RULES.get(type(entry.event))
+        if rule is not None and event.sequence in found:
+            rule(found[event.sequence], event, entry)
+    return list(found.values())
+
+
+def _scheduled(event: ActivityScheduled, at: Micros) -> ActivityView:
+    snapshot = event.activity
+    return ActivityView(
+        id=event.activity_execution_id,
+        idempotency_key=event.activity_execution_id,
+        activity_type=event.activity_type,
+        activity_class=event.activity_class,
+        sequence=event.sequence,
+        local_activity=event.local_activity,
+        queue=snapshot.routing.queue,
+        connection=snapshot.routing.connection,
+        arguments=snapshot.arguments,
+        retry_policy=snapshot.retry_policy,
+        created_at=at,
+        parallel_group_path=event.parallel_group_path,
+        attempts=[],
+    )
+
+
+def _started(view: ActivityView, event: ActivityStarted, entry: Recorded) -> None:
+    view.end_attempt("expired", entry.at)
+    context = entry.context
+    view.status, view.available_at = "running", None
+    view.started_at = view.started_at or entry.at
+    view.attempt_count, view.current_attempt_id = event.attempt_number, event.activity_attempt_id
+    view.attempts.append(
+        AttemptView(
+            id=event.activity_attempt_id,
+            attempt_number=event.attempt_number,
+            task_id=context.task_id,
+            lease_owner=context.owner,
+            started_at=entry.at,
+            leased_at=context.leased_at,
+            lease_expires_at=event.lease_expires_at or context.lease_expires_at,
+        )
+    )
+
+
+def _heartbeat(view: ActivityView, event: ActivityHeartbeatRecorded, entry: Recorded) -> None:
+    latest = view.latest
+    for heard in (view, latest) if latest is not None else (view,):
+        heard.last_heartbeat_at = event.heartbeat_at
+        heard.last_heartbeat_progress = event.progress or heard.last_heartbeat_progress
+    if latest is not None:
+        latest.lease_expires_at = event.lease_expires_at or latest.lease_expires_at
+
+
+def _retried(view: ActivityView, event: ActivityRetryScheduled, entry: Recorded) -> None:
+    view.end_attempt("timed_out" if event.timeout_kind is not None else "failed", entry.at, event.message)
+    view.status, view.available_at, view.message = "pending", event.retry_available_at, event.message
+
+
+def _completed(view: ActivityView, event: ActivityCompleted, entry: Recorded) -> None:
+    view.end_attempt("completed", entry.at)
+    view.end("completed", entry.at)
+    view.result, view.message = event.result, None
+
+
+def _failed(view: ActivityView, event: ActivityFailed | ActivityTimedOut, entry: Recorded) -> None:
+    view.end_attempt("timed_out" if isinstance(event, ActivityTimedOut) else "failed", entry.at, event.message)
+    view.end("failed", entry.at)
+    view.failure_id, view.message = event.failure_id, event.message
+
+
+def _cancelled(view: ActivityView, event: ActivityCancelled, entry: Recorded) -> None:
+    view.end_attempt("cancelled", event.cancelled_at)
+    view.end("cancelled", event.cancelled_at)
+
+
+_RULES: dict[type[Any], Callable[[ActivityView, Any, Recorded], None]] = {
+    ActivityStarted: _started,
+    ActivityHeartbeatRecorded: _heartbeat,
+    ActivityRetryScheduled: _retried,
+    ActivityCompleted: _completed,
+    ActivityFailed: _failed,
+    ActivityTimedOut: _failed,
+    ActivityCancelled: _cancelled,
+}

@@ -1,0 +1,142 @@
+"""Where a run comes from and what came of it: its parent and its children, the run before it and the one behind it.
+
+All of it stands in the run's own history. A child is one entry under its `child_call_id`, however many runs it had.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from msgspec import Struct
+
+from backstay.kernel.event import Recorded
+from backstay.kernel.features.child import CarriedChildClosed, ChildRunStarted, ChildWorkflowScheduled
+from backstay.kernel.features.child.records import ChildClosed
+from backstay.kernel.features.continue_as_new import WorkflowContinuedAsNew
+from backstay.kernel.features.start import WorkflowStarted
+from backstay.kernel.values import Micros, kind_at
+
+CHILD = "child_workflow"
+CONTINUED = "continue_as_new"
+
+
+class Link(Struct, kw_only=True):
+    """The other end of a link, as far as this run's history knows it."""
+
+    id: str
+    link_type: str  # child_workflow | continue_as_new
+    child_call_id: str | None = None
+    sequence: int | None = None  # the step of the call
+    workflow_instance_id: str
+    workflow_run_id: str | None = None
+    run_number: int | None = None
+    workflow_type: str | None = None
+    workflow_class: str | None = None
+    status: str | None = None
+    closed_reason: str | None = None
+    parent_close_policy: str | None = None
+    is_primary_parent: bool = False
+    linked_at: Micros
+
+
+class Lineage(Struct, kw_only=True):
+    parents: list[Link]
+    children: list[Link]
+
+
+def lineage(history: Iterable[Recorded]) -> Lineage:
+    parents: list[Link] = []
+    children: dict[str, Link] = {}
+    instance = ""
+    for entry in history:
+        match entry.event:
+            case WorkflowStarted() as event:
+                instance = event.workflow_instance_id
+                parents = _parents(event, entry.at)
+                children = {link.id: link for link in _carried(event, entry.at)}
+            case ChildWorkflowScheduled() as event:
+                children[event.child_call_id] = _child(event, entry.at)
+            case ChildRunStarted() as event if event.child_call_id in children:
+                link = children[event.child_call_id]
+                link.workflow_run_id, link.run_number = event.child_workflow_run_id, event.child_run_number
+            case ChildClosed() | CarriedChildClosed() as event if event.child_call_id in children:
+                link = children[event.child_call_id]
+                link.workflow_run_id, link.status = event.child_workflow_run_id, event.child_status
+                if isinstance(event, ChildClosed):
+                    link.run_number, link.closed_reason = event.child_run_number, event.closed_reason
+            case WorkflowContinuedAsNew() as event:
+                children[event.workflow_link_id] = Link(
+                    id=event.workflow_link_id,
+                    link_type=CONTINUED,
+                    sequence=event.sequence,
+                    workflow_instance_id=instance,
+                    workflow_run_id=event.continued_to_run_id,
+                    run_number=event.continued_to_run_number,
+                    linked_at=entry.at,
+                )
+            case _:
+                pass
+    return Lineage(parents=parents, children=list(children.values()))
+
+
+def _parents(event: WorkflowStarted, at: Micros) -> list[Link]:
+    found: list[Link] = []
+    scheduled = kind_at(event.parent_namespace or "") == "schedule"  # a schedule starts workflows and is none
+    if event.child_call_id is not None and event.parent_workflow_instance_id is not None and not scheduled:
+        found.append(
+            Link(
+                id=event.child_call_id,
+                link_type=CHILD,
+                child_call_id=event.child_call_id,
+                sequence=event.parent_sequence,
+                workflow_instance_id=event.parent_workflow_instance_id,
+                workflow_run_id=event.parent_workflow_run_id,
+                is_primary_parent=True,
+                linked_at=at,
+            )
+        )
+    if event.continued_from_run_id is not None:
+        found.append(
+            Link(
+                id=event.continued_from_run_id,
+                link_type=CONTINUED,
+                workflow_instance_id=event.workflow_instance_id,
+                workflow_run_id=event.continued_from_run_id,
+                workflow_type=event.workflow_type,
+                status="completed",
+                closed_reason="continued",
+                linked_at=at,
+            )
+        )
+    return found
+
+
+def _carried(event: WorkflowStarted, at: Micros) -> Iterable[Link]:
+    """Children that an earlier run of the chain left open: the end of the chain is theirs, too."""
+    for child in event.open_children:
+        yield Link(
+            id=child.child_call_id,
+            link_type=CHILD,
+            child_call_id=child.child_call_id,
+            workflow_instance_id=child.child_workflow_instance_id,
+            status="waiting",
+            parent_close_policy=child.parent_close_policy,
+            linked_at=at,
+        )
+
+
+def _child(event: ChildWorkflowScheduled, at: Micros) -> Link:
+    return Link(
+        id=event.child_call_id,
+        link_type=CHILD,
+        child_call_id=event.child_call_id,
+        sequence=event.sequence,
+        workflow_instance_id=event.child_workflow_instance_id,
+        workflow_run_id=event.child_workflow_run_id,
+        run_number=1,
+        workflow_type=event.child_workflow_type,
+        workflow_class=event.child_workflow_class,
+        status="waiting",
+        parent_close_policy=event.parent_close_policy,
+        linked_at=at,
+    )

@@ -1,0 +1,128 @@
+"""What a run is doing and why it is (not) moving, in the contract's words."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from backstay.kernel.agenda import late
+from backstay.kernel.event import Event
+from backstay.kernel.features import pause
+from backstay.kernel.features.activity import Activities
+from backstay.kernel.features.child import Children
+from backstay.kernel.features.condition import Conditions
+from backstay.kernel.features.signal import SignalReceived, Signals, open_waits
+from backstay.kernel.features.timer import Timers
+from backstay.kernel.features.update import UpdateAccepted, Updates
+from backstay.kernel.machine import Machine
+from backstay.kernel.state import Run, Workflow
+from backstay.kernel.task import Task
+from backstay.kernel.values import Micros, timer_id
+
+
+class Wait(NamedTuple):
+    """What a run waits for, and what will resume it."""
+
+    kind: str | None
+    id: str | None
+    source_kind: str | None
+    source_id: str | None
+
+
+NOTHING = Wait(None, None, None, None)
+
+
+def wait_of(flow: Workflow) -> Wait:
+    """The one wait that tells most about an open run: work first, then what was asked of it, then what it waits for."""
+    run = flow.current
+    for execution in run.part(Activities).open.values():
+        id = execution.scheduled.activity_execution_id
+        return Wait("activity", f"activity:{id}", "activity_execution", id)
+    for update in (*run.part(Updates).pending, *_held(flow, UpdateAccepted, "update_id")):
+        return Wait("update", f"update:{update}", "workflow_update", update)
+    received = [entry.event.signal_id for entry in run.part(Signals).received.values() if entry.sequence > flow.cursor]
+    if not flow.tasks:
+        for signal in (*received, *_held(flow, SignalReceived, "signal_id")):
+            return Wait("signal", f"signal-application:{signal}", "workflow_signal", signal)
+    timers = run.part(Timers).pending
+    for timer in timers.values():
+        if timer.timer_kind is None:
+            return Wait("timer", f"timer:{timer.timer_id}", "timer", timer.timer_id)
+    for condition in reversed(run.part(Conditions).open.values()):
+        return _backed("condition", condition.condition_wait_id, "external_input", run, condition.sequence)
+    for wait in open_waits(run):
+        return _backed("signal", wait.signal_wait_id, "signal", run, wait.sequence)
+    for task in flow.tasks.values():
+        if task.kind == "workflow":
+            return Wait("workflow-task", f"workflow-task:{task.id}", "workflow_task", task.id)
+    for child in run.part(Children).open.values():
+        call = child.scheduled.child_call_id
+        return Wait("child", f"child:{call}", "child_workflow_run", child.run_id)
+    return NOTHING
+
+
+def _backed(kind: str, id: str, source: str, run: Run, step: int) -> Wait:
+    """A wait with a timeout is resumed by its timer as well."""
+    timers = run.part(Timers)
+    timed = step in timers.pending or step in timers.fired
+    return Wait(kind, id, "timer", timer_id(run.run_id, step)) if timed else Wait(kind, id, source, None)
+
+
+def _held(flow: Workflow, kind: type[Event], field: str) -> list[str]:
+    return [getattr(event, field) for event, _ in flow.held if isinstance(event, kind)]
+
+
+def liveness(machine: Machine, flow: Workflow, now: Micros, stranded: bool = False) -> str:
+    """`stranded`: no worker is alive that runs the build this run is pinned to."""
+    run = flow.current
+    if not run.open:
+        return "closed"
+    if not pause.allows(run):
+        return "paused"
+    for task in flow.tasks.values():
+        if task.block is not None and task.block.replay_blocked:
+            return "workflow_replay_blocked"
+    expected = machine.expect(flow)
+    for id, wanted in expected.tasks.items():
+        if id not in flow.tasks:
+            return "activity_running_without_task" if wanted.state == "leased" else "repair_needed"
+    if late(flow.next_wake, expected.next_wake):
+        return "repair_needed"
+    tasks = sorted(flow.tasks.values(), key=lambda t: (t.state != "leased", t.available_at))
+    if stranded and any(task.state == "ready" and task.due(now) for task in tasks):
+        return f"{tasks[0].kind}_task_waiting_for_compatible_worker"
+    if any(task.until is not None and task.until <= now for task in tasks):
+        return "repair_needed"
+    activities = [task for task in tasks if task.kind == "activity"]
+    if not activities:
+        wait = wait_of(flow).kind
+        if wait in ("condition", "signal", "child") and not (run.apart or run.waking):
+            return f"waiting_for_{wait}"
+        if wait == "condition" and tasks:
+            return "waiting_for_condition"
+    for task in activities or tasks:
+        return f"{task.kind}_task_{'leased' if task.state == 'leased' else 'ready'}"
+    return "timer_scheduled" if run.part(Timers).pending else "repair_needed"
+
+
+def missing(machine: Machine, flow: Workflow) -> list[Task]:
+    """The tasks that history expects and that no row stands for, as a repair would bring them back.
+
+    A running activity is none of them: its worker is at it, with or without a row.
+    """
+    run = flow.run
+    if run is None or not run.open:
+        return []
+    expected = machine.expect(flow).tasks
+    return [task for id, task in expected.items() if id not in flow.tasks and task.state != "leased"]
+
+
+def transport_state(task: Task, now: Micros, paused: bool = False) -> str:
+    if paused and task.state == "ready":
+        return "paused"
+    if task.state == "failed":
+        if task.block is not None and task.block.replay_blocked:
+            return "replay_blocked"
+        return "repair_backoff"
+    if task.state == "leased":
+        return "lease_expired" if task.until is not None and task.until <= now else "leased"
+    return "ready" if task.due(now) else "scheduled"

@@ -1,0 +1,278 @@
+"""Every wait a run has ever opened, open ones first: what it waits for, since when, until when, and how it ended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+from msgspec import Struct
+
+from backstay.kernel.event import Recorded
+from backstay.kernel.features.activity import (
+    ActivityCancelled,
+    ActivityCompleted,
+    ActivityFailed,
+    ActivityScheduled,
+    ActivityTimedOut,
+)
+from backstay.kernel.features.child import (
+    ChildRunCompleted,
+    ChildRunStarted,
+    ChildUnsuccessful,
+    ChildWorkflowScheduled,
+)
+from backstay.kernel.features.condition import (
+    ConditionWaitCancelled,
+    ConditionWaitOpened,
+    ConditionWaitSatisfied,
+    ConditionWaitTimedOut,
+)
+from backstay.kernel.features.signal import SignalApplied, SignalWaitCancelled, SignalWaitOpened
+from backstay.kernel.features.timer import TimerCancelled, TimerFired, TimerScheduled
+from backstay.kernel.features.update import UpdateAccepted, UpdateCompleted
+from backstay.kernel.groups import GroupEntry
+from backstay.kernel.values import Micros
+
+
+class WaitView(Struct, kw_only=True, omit_defaults=True):
+    wait_id: str
+    kind: str  # activity | timer | condition | signal | update | child
+    status: str = "open"  # open | resolved | cancelled
+    source_status: str = "waiting"
+    sequence: int | None = None
+    opened_at: Micros
+    deadline_at: Micros | None = None
+    resolved_at: Micros | None = None
+    target_name: str | None = None
+    target_type: str | None = None
+    resume_source_kind: str | None = None
+    resume_source_id: str | None = None
+    external_only: bool = False
+    timeout_seconds: float | None = None
+    condition_key: str | None = None
+    signal_id: str | None = None
+    child_call_id: str | None = None
+    command_id: str | None = None
+    parallel_group_path: list[GroupEntry] = []
+
+
+class Waits:
+    """Waits as they come up in history, by step or by the id of what they are for."""
+
+    def __init__(self) -> None:
+        self.found: dict[int | str, WaitView] = {}
+
+    def open(self, key: int | str, view: WaitView) -> None:
+        self.found[key] = view
+
+    def close(self, key: int | str | None, at: Micros, source_status: str, status: str = "resolved") -> None:
+        view = self.found.get(key) if key is not None else None
+        if view is not None and view.status == "open":
+            view.status, view.source_status, view.resolved_at = status, source_status, at
+
+
+class Ending(Protocol):
+    """Whether and how a run has closed."""
+
+    @property
+    def open(self) -> bool: ...
+    @property
+    def closed_at(self) -> Micros | None: ...
+    @property
+    def closed_reason(self) -> str | None: ...
+
+
+def waits(history: Iterable[Recorded], run: Ending) -> list[WaitView]:
+    """From typed history alone. A run that closed has cancelled what was still open."""
+    kept = Waits()
+    for entry in history:
+        rule = _RULES.get(type(entry.event))
+        if rule is not None:
+            rule(kept, entry.event, entry.at)
+    if not run.open:
+        for key in list(kept.found):
+            kept.close(key, run.closed_at or 0, run.closed_reason or "closed", "cancelled")
+    order = {"open": 0, "resolved": 1, "cancelled": 2}
+    return sorted(kept.found.values(), key=lambda view: (order[view.status], view.opened_at, view.wait_id))
+
+
+def _activity(kept: Waits, event: ActivityScheduled, at: Micros) -> None:
+    if event.local_activity:
+        return  # it ran inside a task: nobody ever waited
+    id = event.activity_execution_id
+    kept.open(
+        event.sequence,
+        WaitView(
+            wait_id=f"activity:{id}",
+            kind="activity",
+            source_status="pending",
+            sequence=event.sequence,
+            opened_at=at,
+            target_name=event.activity_type,
+            target_type="activity",
+            resume_source_kind="activity_execution",
+            resume_source_id=id,
+            parallel_group_path=event.parallel_group_path,
+        ),
+    )
+
+
+def _timer(kept: Waits, event: TimerScheduled, at: Micros) -> None:
+    if event.timer_kind is not None:
+        backed = kept.found.get(event.sequence)
+        if backed is not None:  # only the transport of the wait's timeout
+            backed.deadline_at = event.fire_at
+            backed.resume_source_kind, backed.resume_source_id = "timer", event.timer_id
+        return
+    kept.open(
+        event.sequence,
+        WaitView(
+            wait_id=f"timer:{event.timer_id}",
+            kind="timer",
+            source_status="pending",
+            sequence=event.sequence,
+            opened_at=at,
+            deadline_at=event.fire_at,
+            resume_source_kind="timer",
+            resume_source_id=event.timer_id,
+            parallel_group_path=event.parallel_group_path,
+        ),
+    )
+
+
+def _fired(kept: Waits, event: TimerFired, at: Micros) -> None:
+    match event.timer_kind:
+        case None:
+            kept.close(event.sequence, at, "fired")
+        case "signal_timeout":
+            kept.close(event.sequence, at, "timed_out")
+        case _:
+            backed = kept.found.get(event.sequence)
+            if backed is not None:
+                backed.source_status = "timeout_fired"  # a worker has to say what that means
+
+
+def _timer_cancelled(kept: Waits, event: TimerCancelled, at: Micros) -> None:
+    if event.timer_kind is None:
+        kept.close(event.sequence, at, "cancelled", "cancelled")
+
+
+def _condition(kept: Waits, event: ConditionWaitOpened, at: Micros) -> None:
+    kept.open(
+        event.sequence,
+        WaitView(
+            wait_id=event.condition_wait_id,
+            kind="condition",
+            sequence=event.sequence,
+            opened_at=at,
+            resume_source_kind="external_input",
+            external_only=event.timeout_seconds is None,
+            timeout_seconds=event.timeout_seconds,
+            condition_key=event.condition_key,
+        ),
+    )
+
+
+def _signal(kept: Waits, event: SignalWaitOpened, at: Micros) -> None:
+    kept.open(
+        event.sequence,
+        WaitView(
+            wait_id=event.signal_wait_id,
+            kind="signal",
+            sequence=event.sequence,
+            opened_at=at,
+            target_name=event.signal_name,
+            target_type="signal",
+            resume_source_kind="signal",
+            external_only=event.timeout_seconds is None,
+            timeout_seconds=event.timeout_seconds,
+        ),
+    )
+
+
+def _applied(kept: Waits, event: SignalApplied, at: Micros) -> None:
+    view = None if event.sequence is None else kept.found.get(event.sequence)
+    if view is not None:
+        view.signal_id, view.command_id = event.signal_id, event.workflow_command_id
+        kept.close(event.sequence, at, "applied")
+
+
+def _update(kept: Waits, event: UpdateAccepted, at: Micros) -> None:
+    kept.open(
+        event.update_id,
+        WaitView(
+            wait_id=f"update:{event.update_id}",
+            kind="update",
+            source_status="accepted",
+            opened_at=at,
+            target_name=event.update_name,
+            target_type="update",
+            resume_source_kind="workflow_update",
+            resume_source_id=event.update_id,
+            command_id=event.workflow_command_id,
+        ),
+    )
+
+
+def _updated(kept: Waits, event: UpdateCompleted, at: Micros) -> None:
+    kept.close(event.update_id, at, "failed" if event.failure_id is not None else "completed")
+
+
+def _child(kept: Waits, event: ChildWorkflowScheduled, at: Micros) -> None:
+    kept.open(
+        event.sequence,
+        WaitView(
+            wait_id=f"child:{event.child_call_id}",
+            kind="child",
+            sequence=event.sequence,
+            opened_at=at,
+            target_name=event.child_workflow_instance_id,
+            target_type=event.child_workflow_type,
+            resume_source_kind="child_workflow_run",
+            resume_source_id=event.child_workflow_run_id,
+            child_call_id=event.child_call_id,
+            parallel_group_path=event.parallel_group_path,
+        ),
+    )
+
+
+def _child_run(kept: Waits, event: ChildRunStarted, at: Micros) -> None:
+    view = kept.found.get(event.sequence)
+    if view is not None:
+        view.resume_source_id = event.child_workflow_run_id
+
+
+def _child_closed(kept: Waits, event: ChildRunCompleted | ChildUnsuccessful, at: Micros) -> None:
+    kept.close(event.sequence, at, event.child_status)
+
+
+def _ends(source_status: str, status: str = "resolved") -> Callable[[Waits, Any, Micros], None]:
+    def rule(kept: Waits, event: Any, at: Micros) -> None:
+        kept.close(event.sequence, at, source_status, status)
+
+    return rule
+
+
+_RULES: dict[type[Any], Callable[[Waits, Any, Micros], None]] = {
+    ActivityScheduled: _activity,
+    ActivityCompleted: _ends("completed"),
+    ActivityFailed: _ends("failed"),
+    ActivityTimedOut: _ends("failed"),
+    ActivityCancelled: _ends("cancelled", "cancelled"),
+    TimerScheduled: _timer,
+    TimerFired: _fired,
+    TimerCancelled: _timer_cancelled,
+    ConditionWaitOpened: _condition,
+    ConditionWaitSatisfied: _ends("satisfied"),
+    ConditionWaitTimedOut: _ends("timed_out"),
+    ConditionWaitCancelled: _ends("cancelled", "cancelled"),
+    SignalWaitOpened: _signal,
+    SignalWaitCancelled: _ends("cancelled", "cancelled"),
+    SignalApplied: _applied,
+    UpdateAccepted: _update,
+    UpdateCompleted: _updated,
+    ChildWorkflowScheduled: _child,
+    ChildRunStarted: _child_run,
+    ChildRunCompleted: _child_closed,
+    **dict.fromkeys(ChildUnsuccessful.__subclasses__(), _child_closed),
+}

@@ -1,0 +1,149 @@
+"""Requests to running workflows: signals, updates, queries, and the operator's commands.
+
+Arguments are the encoded list of positional arguments, or `named` plain values that the contract puts in order. A command
+that was rejected is answered with its durable record, not with an error: the client decides what to raise.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypeVar
+
+from msgspec import Struct
+
+from backstay.kernel.event import Recorded
+from backstay.kernel.features.intake import Commanded
+from backstay.kernel.features.message_stream import Delivered
+from backstay.kernel.features.repair import Repaired
+from backstay.kernel.features.signal_with_start import StartedAndSignalled
+from backstay.kernel.values import Micros
+from backstay.protocol.requests import Request, StartWorkflow
+
+R = TypeVar("R")
+
+WaitFor = Literal["accepted", "completed"]
+UPDATE_WAIT = 10.0
+"""Seconds a caller waits for an update unless it says otherwise."""
+
+
+class ToInstance(Request[R], frozen=True, kw_only=True):
+    """A command to the current run of an instance; with `run_id` it must be that one."""
+
+    workflow_id: str
+    namespace: str = "default"
+    run_id: str | None = None
+    request_id: str | None = None
+    fresh: bool = False  # nobody has used this request id before: there is no earlier try to look for
+    source: str = "python"
+    context: dict[str, Any] = {}
+
+
+class AppendMessage(ToInstance[Delivered], frozen=True, kw_only=True):
+    """A message of this id is taken once; `request_id` is made from it."""
+
+    stream_name: str
+    message_id: str
+    arguments: bytes | None = None
+
+
+class SignalWorkflow(ToInstance[Commanded], frozen=True, kw_only=True):
+    signal_name: str
+    arguments: bytes | None = None
+    named: dict[str, Any] | None = None
+
+
+class SignalWithStart(Request[StartedAndSignalled], frozen=True, kw_only=True):
+    start: StartWorkflow
+    signal_name: str
+    arguments: bytes | None = None
+    request_id: str | None = None
+    fresh: bool = False
+
+
+class UpdateStatus(Struct, frozen=True, kw_only=True):
+    """Where an update stands. `event` is its `UpdateCompleted`."""
+
+    workflow_id: str
+    run_id: str | None
+    update_id: str | None
+    update_name: str
+    update_status: str  # accepted | completed | failed | rejected
+    command: Commanded | None = None
+    event: Recorded | None = None
+    wait_for: str = "status"
+    wait_timed_out: bool = False
+    wait_timeout_seconds: float | None = None
+
+
+class UpdateWorkflow(ToInstance[UpdateStatus], frozen=True, kw_only=True):
+    update_name: str
+    arguments: bytes | None = None
+    named: dict[str, Any] | None = None
+    wait_for: WaitFor = "completed"
+    wait_seconds: float | None = UPDATE_WAIT
+
+
+class GetUpdate(Request[UpdateStatus], frozen=True, kw_only=True):
+    """Look an update up, and wait for its end for as long as `wait_seconds` says (None: for ever)."""
+
+    workflow_id: str
+    update_id: str
+    namespace: str = "default"
+    wait_seconds: float | None = 0
+
+
+class QueryResult(Struct, frozen=True, kw_only=True):
+    workflow_id: str
+    run_id: str
+    query_name: str
+    result: bytes
+
+
+class QueryWorkflow(Request[QueryResult], frozen=True, kw_only=True):
+    workflow_id: str
+    query_name: str
+    namespace: str = "default"
+    run_id: str | None = None
+    arguments: bytes | None = None
+    named: dict[str, Any] | None = None
+
+
+class CancelWorkflow(ToInstance[Commanded], frozen=True, kw_only=True):
+    reason: str | None = None
+
+
+class TerminateWorkflow(ToInstance[Commanded], frozen=True, kw_only=True):
+    reason: str | None = None
+
+
+class PauseWorkflow(ToInstance[Commanded], frozen=True, kw_only=True):
+    reason: str | None = None
+
+
+class UnpauseWorkflow(ToInstance[Commanded], frozen=True, kw_only=True):
+    reason: str | None = None
+
+
+class ArchiveWorkflow(ToInstance[Commanded], frozen=True, kw_only=True):
+    """Any closed run of the instance may be named."""
+
+    reason: str | None = None
+
+
+class RepairWorkflow(ToInstance[Repaired], frozen=True, kw_only=True):
+    """Restore whatever transport is missing from typed history, and try failed tasks again."""
+
+
+class Inquiry(Struct, frozen=True, kw_only=True):
+    """A question to workflow code about a run as far as `cursor`: a query, or whether an update would be taken."""
+
+    kind: Literal["query", "validate"]
+    namespace: str
+    workflow_id: str
+    run_id: str
+    run_key: int
+    run_number: int
+    workflow_type: str
+    cursor: int
+    name: str
+    arguments: bytes | None
+    at: Micros

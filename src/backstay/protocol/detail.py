@@ -1,0 +1,292 @@
+"""A selected run with everything that happened in it, as operators read it: the views of the kernel, in plain JSON.
+
+All of it is derived from typed history; only `tasks` are rows, and what they are called comes from history as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, get_args, get_type_hints
+
+from msgspec import Struct
+
+from backstay.kernel.agenda import late
+from backstay.kernel.event import Recorded
+from backstay.kernel.task import Task
+from backstay.kernel.values import SECOND, Micros, activity_task_id
+from backstay.kernel.views.activities import ActivityView
+from backstay.kernel.views.lineage import Link
+from backstay.kernel.views.timers import TimerView
+from backstay.kernel.views.waits import WaitView
+from backstay.protocol.history import iso, to_wire
+from backstay.protocol.payloads import envelope
+from backstay.protocol.requests import TaskView
+
+# What is shown was recorded as typed events. Nothing else can be shown, and the contract wants it said.
+AUTHORITY: dict[str, Any] = {
+    "history_authority": "typed_history",
+    "history_unsupported_reason": None,
+    "diagnostic_only": False,
+}
+
+# Statuses of runs, as lists put them together.
+BUCKETS: dict[str, tuple[str, ...]] = {
+    "running": ("pending", "running", "waiting"),
+    "completed": ("completed",),
+    "failed": ("failed", "cancelled", "terminated"),
+}
+BUCKET_OF = {status: bucket for bucket, statuses in BUCKETS.items() for status in statuses}
+
+# What an event is about, by how its type begins -> (kind, what it stands for, which field names that)
+_KINDS: tuple[tuple[str, tuple[str, str, str]], ...] = (
+    ("Activity", ("activity", "activity_execution", "activity_execution_id")),
+    ("Child", ("child", "child_workflow_run", "child_workflow_run_id")),
+    ("CarriedChild", ("child", "child_workflow_run", "child_workflow_run_id")),
+    ("ParentClosePolicy", ("child", "child_workflow_run", "child_workflow_run_id")),
+    ("ConditionWait", ("condition", "condition_wait", "condition_wait_id")),
+    ("SignalWait", ("signal", "signal_wait", "signal_wait_id")),
+    ("Signal", ("signal", "workflow_signal", "signal_id")),
+    ("Update", ("update", "workflow_update", "update_id")),
+    ("Timer", ("timer", "timer", "timer_id")),
+    ("FailureHandled", ("failure", "workflow_failure", "failure_id")),
+    ("SideEffect", ("side_effect", "workflow_step", "sequence")),
+    ("VersionMarker", ("version", "version_marker", "change_id")),
+)
+_COMMANDS = frozenset(
+    {"StartAccepted", "StartRejected", "CancelRequested", "TerminateRequested", "RepairRequested", "ArchiveRequested"}
+)
+_ABOUT_RUN = ("workflow", "workflow_run", "")
+_ABOUT_COMMAND = ("command", "workflow_command", "workflow_command_id")
+
+_times: dict[type[Struct], frozenset[str]] = {}
+
+
+def plain(view: Struct) -> dict[str, Any]:
+    """A view as JSON: times in ISO, payloads in envelopes, everything that is not known as null."""
+    times = _time_fields(type(view))
+    return {name: _plain(getattr(view, name), name in times) for name in view.__struct_fields__}
+
+
+def _plain(value: Any, is_time: bool) -> Any:
+    match value:
+        case None:
+            return None
+        case int() if is_time:
+            return iso(value)
+        case bytes():
+            return envelope(value)
+        case Struct():
+            return plain(value)
+        case list() | tuple():
+            return [_plain(item, False) for item in value]  # pyright: ignore[reportUnknownVariableType]
+        case _:
+            return value
+
+
+def timeline(history: Iterable[Recorded], run_id: str) -> list[dict[str, Any]]:
+    """One point for each event, with what it is about and every fact that it recorded."""
+    return [_point(entry, run_id) for entry in history]
+
+
+def _point(entry: Recorded, run_id: str) -> dict[str, Any]:
+    wire = to_wire(entry, run_id)
+    payload: dict[str, Any] = wire["payload"]
+    kind, source, identity = _about(entry.type)
+    step = payload.pop("sequence", None)
+    command: dict[str, Any] = payload.get("command") or {}
+    id = run_id if not identity else step if identity == "sequence" else payload.get(identity)
+    return payload | {
+        "id": wire["id"],
+        "sequence": entry.sequence,
+        "type": entry.type,
+        "kind": kind,
+        "entry_kind": "point",
+        "source_kind": source,
+        "source_id": id,
+        "summary": _summary(entry.type, payload),
+        "recorded_at": wire["recorded_at"],
+        "workflow_sequence": step,
+        "command_id": wire["workflow_command_id"],
+        "command_sequence": command.get("sequence"),
+        "task_id": wire["workflow_task_id"],
+    }
+
+
+def _about(type_name: str) -> tuple[str, str, str]:
+    if type_name in _COMMANDS:
+        return _ABOUT_COMMAND
+    return next((about for prefix, about in _KINDS if type_name.startswith(prefix)), _ABOUT_RUN)
+
+
+def _summary(type_name: str, payload: dict[str, Any]) -> str:
+    """The event in words: its own name, spelled, and the name of what it is about."""
+    words = "".join(f" {letter.lower()}" if letter.isupper() else letter for letter in type_name).strip()
+    for named in ("activity_type", "child_workflow_type", "signal_name", "update_name", "condition_key", "change_id"):
+        if payload.get(named):
+            return f"{words}: {payload[named]}"
+    return words
+
+
+def shown_activity(view: ActivityView) -> dict[str, Any]:
+    shown = plain(view)
+    if view.parallel_group_path:  # the innermost group is also said flat
+        shown |= plain(view.parallel_group_path[-1])
+    return shown | AUTHORITY
+
+
+def log(view: ActivityView) -> dict[str, Any]:
+    """An activity as a line of the log: what it was asked, how it ended."""
+    return {
+        "id": view.id,
+        "index": view.sequence,
+        "now": iso(view.created_at),
+        "class": view.activity_class or view.activity_type,
+        "activity_type": view.activity_type,
+        "status": view.status,
+        "attempt_count": view.attempt_count,
+        "result": envelope(view.result),
+        "message": view.message,
+        "created_at": iso(view.created_at),
+        "closed_at": None if view.closed_at is None else iso(view.closed_at),
+        **AUTHORITY,
+    }
+
+
+def chart(
+    run_type: str, started_at: Micros, closed_at: Micros | None, views: Iterable[ActivityView]
+) -> list[dict[str, Any]]:
+    """Bars over time: the run, and each of its activities from its schedule to its end. What is open has no end."""
+    bars = [_bar("Workflow", run_type, started_at, closed_at, "completed" if closed_at is not None else "open")]
+    bars += [_bar("Activity", view.activity_type, view.created_at, view.closed_at, view.status, view) for view in views]
+    return bars
+
+
+def _bar(
+    kind: str, name: str, start: Micros, end: Micros | None, status: str, view: ActivityView | None = None
+) -> dict[str, Any]:
+    return {
+        "x": name,
+        "type": kind,
+        "y": [start * 1000 // SECOND, None if end is None else end * 1000 // SECOND],
+        "status": status,
+        "source_id": None if view is None else view.id,
+        **AUTHORITY,
+    }
+
+
+def shown_timer(view: TimerView) -> dict[str, Any]:
+    shown = plain(view)
+    if view.parallel_group_path:
+        shown |= plain(view.parallel_group_path[-1])
+    return shown | {"timer_id": view.id} | AUTHORITY
+
+
+def shown_link(link: Link) -> dict[str, Any]:
+    return plain(link) | {"status_bucket": None if link.status is None else BUCKET_OF[link.status]} | AUTHORITY
+
+
+def shown_task(view: TaskView, run_id: str, views: Iterable[ActivityView]) -> dict[str, Any]:
+    task = view.task
+    activity = _activity_of(task, run_id, views)
+    return {
+        "id": task.id,
+        "type": task.kind,
+        "status": task.state,
+        "transport_state": view.transport_state,
+        "task_missing": False,
+        "label": _label(task, activity),
+        **plain(task.resume),
+        **({} if activity is None else _serving(activity)),
+        "attempt_count": task.attempt,
+        "lease_owner": task.owner,
+        "leased_at": None if task.leased_at is None else iso(task.leased_at),
+        "lease_expires_at": None if task.until is None else iso(task.until),
+        "available_at": iso(task.available_at),
+        "repair_count": task.repair_count,
+        "repair_available_at": None if task.repair_available_at is None else iso(task.repair_available_at),
+        "last_error": None if task.block is None else task.block.message,
+        "created_at": iso(task.created_at),
+    }
+
+
+def missing_task(task: Task, run_id: str, views: Iterable[ActivityView]) -> dict[str, Any]:
+    """A task that history expects and no row stands for, by what history says it is for."""
+    view = TaskView(task=task, transport_state="missing")
+    shown = shown_task(view, run_id, views)
+    if task.kind == "activity":
+        about = f"activity:{shown['activity_execution_id']}"
+    else:
+        about = f"workflow:{task.resume.open_wait_id or run_id}"
+    return shown | _lost(about, task.id)
+
+
+def _lost(about: str, expected_task_id: str | None) -> dict[str, Any]:
+    return {
+        "id": f"missing:{about}",
+        "status": "missing",
+        "transport_state": "missing",
+        "task_missing": True,
+        "synthetic": True,
+        "expected_task_id": expected_task_id,
+    }
+
+
+def _serving(activity: ActivityView) -> dict[str, Any]:
+    return {
+        "activity_execution_id": activity.id,
+        "activity_attempt_id": activity.current_attempt_id,
+        "activity_type": activity.activity_type,
+        "workflow_sequence": activity.sequence,
+        "retry_after_attempt": activity.attempt_count if activity.available_at is not None else None,
+        "retry_available_at": None if activity.available_at is None else iso(activity.available_at),
+    }
+
+
+def timer_tasks(waiting: Iterable[WaitView], wake: Micros | None) -> list[dict[str, Any]]:
+    """Waits that a timer will end. Without the wake that is to bring it about, the timer is missing."""
+    return [
+        timer_task(wait) | (_lost(f"timer:{wait.resume_source_id}", wait.resume_source_id) if late(wake, at) else {})
+        for wait in waiting
+        if wait.status == "open" and wait.source_status != "timeout_fired" and (at := wait.deadline_at) is not None
+    ]
+
+
+def timer_task(wait: WaitView) -> dict[str, Any]:
+    """A wait that its timer will end, as the task that its timer is: no row stands for it, its deadline does."""
+    assert wait.deadline_at is not None
+    return {
+        "id": wait.resume_source_id,
+        "type": "timer",
+        "status": "ready",
+        "transport_state": "scheduled",
+        "task_missing": False,
+        "label": f"timer, for {wait.kind}",
+        "timer_id": wait.resume_source_id,
+        "condition_wait_id": wait.wait_id if wait.kind == "condition" else None,
+        "condition_key": wait.condition_key,
+        "signal_wait_id": wait.wait_id if wait.kind == "signal" else None,
+        "open_wait_id": wait.wait_id,
+        "available_at": iso(wait.deadline_at),
+        "created_at": iso(wait.opened_at),
+    }
+
+
+def _activity_of(task: Task, run_id: str, views: Iterable[ActivityView]) -> ActivityView | None:
+    for view in views:
+        if task.id.startswith(activity_task_id(run_id, view.sequence, 1).rpartition(".")[0] + "."):
+            return view
+    return None
+
+
+def _label(task: Task, activity: ActivityView | None) -> str:
+    if activity is not None:
+        return f"activity {activity.activity_type}, attempt {max(activity.attempt_count, 1)}"
+    return f"{task.kind} task, for {task.resume.workflow_wait_kind or 'the run itself'}"
+
+
+def _time_fields(kind: type[Struct]) -> frozenset[str]:
+    found = _times.get(kind)
+    if found is None:
+        hints = get_type_hints(kind, include_extras=True)
+        found = _times[kind] = frozenset(name for name, hint in hints.items() if Micros in (hint, *get_args(hint)))
+    return found

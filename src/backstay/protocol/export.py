@@ -1,0 +1,215 @@
+"""A run's history as one file: everything that is known of it, with a checksum that anybody can verify.
+
+What is beside the events is derived from them, as the detail of a run shows it, so a bundle cannot contradict itself
+or that. The checksum covers the canonical JSON of the bundle: keys sorted, compact, not escaped.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+from collections.abc import Callable, Mapping
+from hashlib import sha256
+from typing import Any
+
+from msgspec import Struct
+
+from backstay.codec.schema import FINGERPRINT, MAGIC, SCHEMA_JSON
+from backstay.kernel.decision import CommandRecord, RunRow
+from backstay.kernel.event import Recorded
+from backstay.kernel.features.archive import WorkflowArchived
+from backstay.kernel.features.close import WorkflowCompleted
+from backstay.kernel.features.start import WorkflowStarted
+from backstay.kernel.values import CODEC, Micros
+from backstay.protocol.detail import BUCKET_OF
+from backstay.protocol.history import iso, to_wire
+from backstay.protocol.payloads import envelope
+from backstay.protocol.redaction import Redactor, payloads, redact
+from backstay.protocol.requests import Description
+from backstay.protocol.selected import PROJECTION_SOURCES, declared, selected
+
+SCHEMA = "durable-workflow.v2.history-export"
+FRAMING = "single-object-v1"
+
+
+class Exporting(Struct, frozen=True, kw_only=True):
+    """How files leave this house."""
+
+    signing_key: str | None = None
+    key_id: str | None = None
+    redactor: Redactor | None = None
+    policy: str | None = None  # what the redactor is called
+
+
+AS_IT_IS = Exporting()
+
+
+def bundle(
+    row: RunRow,
+    history: list[Recorded],
+    commands: list[CommandRecord],
+    exported_at: Micros,
+    found: Description | None = None,
+    how: Exporting = AS_IT_IS,
+) -> dict[str, Any]:
+    """`found`: the instance of the run, if it is still there to be described."""
+    held = found if found is not None and found.run is not None and found.run.run_id == row.run_id else None
+    parts = selected(row, history, commands, held)
+    content: dict[str, Any] = {
+        "schema": SCHEMA,
+        "schema_version": 1,
+        "exported_at": iso(exported_at),
+        "dedupe_key": f"{row.run_id}:{row.length}",
+        "history_complete": row.closed_at is not None,
+        "workflow": _workflow(row, history, found, held),
+        "payloads": _payloads(history),
+        "selected_run": {
+            **PROJECTION_SOURCES,
+            "current_run_source": None if found is None else found.current_run_source,
+            "status": row.status,
+            **{name: None if held is None else getattr(held, name) for name in _RESUME},
+            **declared(history, held),
+        },
+        "history_events": [_event(entry, row.run_id) for entry in history],
+        **{name: parts[name] for name in ("waits", "timeline", "signals", "updates", "activities", "timers")},
+        "commands": [command | {"recorded_at": command["at"]} for command in parts["commands"]],
+        "tasks": [task | {"task_type": task["type"]} for task in parts["tasks"]],
+        "failures": parts["failures"],
+        "links": {
+            "projection_source": PROJECTION_SOURCES["lineage_projection_source"],
+            "parents": parts["parents"],
+            "children": parts["children"],
+        },
+    }
+    content |= _passed(content, row, how)
+    return content | {"integrity": integrity(content, how)}
+
+
+def exporter(
+    how: Exporting = AS_IT_IS,
+) -> Callable[[RunRow, list[Recorded], list[CommandRecord], Micros, Description], str]:
+    """Writes runs as text."""
+
+    def written(
+        row: RunRow, history: list[Recorded], commands: list[CommandRecord], at: Micros, found: Description
+    ) -> str:
+        return canonical(bundle(row, history, commands, at, found, how)).decode()
+
+    return written
+
+
+_RESUME = ("liveness_state", "wait_kind", "open_wait_id", "resume_source_kind", "resume_source_id")
+
+
+def _workflow(
+    row: RunRow, history: list[Recorded], found: Description | None, held: Description | None
+) -> dict[str, Any]:
+    started = next((e.event for e in history if isinstance(e.event, WorkflowStarted)), None)
+    archived = next((e for e in reversed(history) if isinstance(e.event, WorkflowArchived)), None)
+    why = archived.event if archived is not None and isinstance(archived.event, WorkflowArchived) else None
+    memo = held.memo if held is not None else {} if started is None else started.memo
+    return {
+        "instance_id": row.workflow_id,
+        "run_id": row.run_id,
+        "run_number": row.number,
+        "is_current_run": held is not None,
+        "current_run_id": None if found is None or found.run is None else found.run.run_id,
+        "current_run_source": None if found is None else found.current_run_source,
+        "namespace": row.namespace,
+        "workflow_type": row.workflow_type,
+        "workflow_class": None if started is None else started.workflow_class,
+        "workflow_definition_fingerprint": None if started is None else started.workflow_definition_fingerprint,
+        "status": row.status,
+        "status_bucket": BUCKET_OF[row.status],
+        "closed_reason": row.closed_reason,
+        "archived_at": None if archived is None else iso(archived.at),
+        "archive_command_id": None if why is None else why.archive_command_id,
+        "archive_reason": None if why is None else why.reason,
+        "business_key": row.business_key,
+        "visibility_labels": row.labels,
+        "memo": {name: envelope(blob) for name, blob in memo.items()},
+        "search_attributes": row.search_attributes,
+        "task_queue": row.queue,
+        "connection": row.connection,
+        "compatibility": row.compatibility,
+        "payload_codec": CODEC,
+        "started_at": iso(row.started_at),
+        "closed_at": None if row.closed_at is None else iso(row.closed_at),
+        "last_progress_at": iso(history[-1].at) if history else None,
+        "last_history_sequence": history[-1].sequence if history else 0,
+    }
+
+
+def _payloads(history: list[Recorded]) -> dict[str, Any]:
+    """What went in and what came out, as it is stored."""
+    started = next((e.event for e in history if isinstance(e.event, WorkflowStarted)), None)
+    completed = next((e.event for e in history if isinstance(e.event, WorkflowCompleted)), None)
+    return {
+        "codec": CODEC,
+        "arguments": _payload(None if started is None else started.arguments),
+        "output": _payload(None if completed is None else completed.output),
+    }
+
+
+def _payload(blob: bytes | None) -> dict[str, Any]:
+    packed = envelope(blob)
+    return {"available": packed is not None, "codec": CODEC, "data": None if packed is None else packed["blob"]}
+
+
+def _passed(content: dict[str, Any], row: RunRow, how: Exporting) -> dict[str, Any]:
+    """What became of the payloads on their way out, and how to read the rest."""
+    found = payloads(content)
+    before = {leaf.path: leaf.holder[leaf.key] for leaf in found}
+    about = {"namespace": row.namespace, "workflow_id": row.workflow_id, "run_id": row.run_id}
+    asked = [] if how.redactor is None else redact(content, how.redactor, about)
+    return {
+        "redaction": {"applied": how.redactor is not None, "policy": how.policy, "paths": asked},
+        "codec_schemas": {
+            CODEC: {
+                "framing": FRAMING,
+                "magic": MAGIC.hex(),
+                "writer_schema_fingerprint": FINGERPRINT,
+                "writer_schema": SCHEMA_JSON,
+            }
+        },
+        "payload_manifest": {
+            "version": 1,
+            "entries": [_entry(leaf.path, leaf.holder[leaf.key] != before[leaf.path]) for leaf in found],
+        },
+    }
+
+
+def _entry(path: str, redacted: bool) -> dict[str, Any]:
+    return {
+        "path": path,
+        "codec": CODEC,
+        "encoding": "base64-avro-single-object",
+        "avro_framing": FRAMING,
+        "writer_schema": SCHEMA_JSON,
+        "writer_schema_fingerprint": FINGERPRINT,
+        "available": not redacted,
+        "redacted": redacted,
+        "diagnostic": "payload_redacted" if redacted else None,
+    }
+
+
+def integrity(content: Mapping[str, Any], how: Exporting) -> dict[str, Any]:
+    text = canonical(content)
+    key = how.signing_key
+    return {
+        "canonicalization": "json-recursive-ksort-v1",
+        "checksum_algorithm": "sha256",
+        "checksum": sha256(text).hexdigest(),
+        "signature_algorithm": None if key is None else "hmac-sha256",
+        "signature": None if key is None else hmac.new(key.encode(), text, sha256).hexdigest(),
+        "key_id": None if key is None else how.key_id,
+    }
+
+
+def canonical(content: Mapping[str, Any]) -> bytes:
+    return json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def _event(entry: Recorded, run_id: str) -> dict[str, Any]:
+    wire = to_wire(entry, run_id)
+    return wire | {"type": wire["event_type"]}

@@ -1,0 +1,76 @@
+"""Passing an export through a policy: what people have put into a run may be replaced before the file leaves the house.
+
+A *redactor* is asked about every payload and every text that may quote one (messages, traces, reasons, contexts), one by
+one, with where it stands. What it gives back stands there instead. One that raises ends the export.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, TypeAlias, cast
+
+from backstay.codec import avro
+
+Redactor: TypeAlias = Callable[[Any, dict[str, Any]], Any]
+
+FRAME = avro.to_text(avro.encode(None)[:9])
+"""What every payload begins with; no other text does by accident."""
+
+_QUOTING = frozenset({"message", "reason", "last_error", "stack_trace", "caller_label"})
+_ALL_OF_IT = frozenset(
+    {"exception", "diagnostics", "context", "progress", "last_heartbeat_progress", "validation_errors"}
+)
+
+
+class RedactionFailed(ValueError):
+    """The policy could not say what may leave; so nothing does."""
+
+
+class Leaf(NamedTuple):
+    """A text in a bundle, and where it stands."""
+
+    path: str
+    holder: Any
+    key: Any
+    is_payload: bool
+
+
+def payloads(content: dict[str, Any]) -> list[Leaf]:
+    return [leaf for leaf in _leaves(content, "", False) if leaf.is_payload]
+
+
+def redact(content: dict[str, Any], redactor: Redactor, about: dict[str, Any]) -> list[str]:
+    """Change the content in place; the paths that the policy was asked about."""
+    asked: list[str] = []
+    for leaf in list(_leaves(content, "", False)):
+        context = about | {"path": leaf.path, "category": "payload" if leaf.is_payload else "diagnostic"}
+        try:
+            leaf.holder[leaf.key] = redactor(leaf.holder[leaf.key], context)
+        except Exception as error:
+            raise RedactionFailed(f"the redactor failed at {leaf.path}: {error}") from error
+        asked.append(leaf.path)
+    return asked
+
+
+def _leaves(value: Any, path: str, quoting: bool) -> Iterator[Leaf]:
+    """Payloads, and texts that may quote one, in the order they stand."""
+    items: list[tuple[Any, Any, str, bool]]
+    if isinstance(value, dict):
+        held = cast(dict[str, Any], value)
+        items = [
+            (name, part, f"{path}.{name}" if path else name, quoting or name in _ALL_OF_IT)
+            for name, part in held.items()
+        ]
+    elif isinstance(value, list):
+        listed = cast(list[Any], value)
+        items = [(place, part, f"{path}[{place}]", quoting) for place, part in enumerate(listed)]
+    else:
+        return
+    for key, part, where, inside in items:
+        if isinstance(part, str):
+            if part.startswith(FRAME):
+                yield Leaf(where, value, key, True)
+            elif part and (inside or key in _QUOTING):
+                yield Leaf(where, value, key, False)
+        else:
+            yield from _leaves(part, where, inside)

@@ -1,0 +1,62 @@
+"""A rejected command in words: what happened, and what to do about it. The same for every surface that shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from difflib import get_close_matches
+
+from backstay.kernel.features.intake import Commanded
+
+
+def sentence(command: Commanded) -> str:
+    what = command.command_type if command.target_name is None else f"{command.command_type} {command.target_name!r}"
+    return f"{what} of workflow {command.workflow_id!r} was rejected: {reason(command)}"
+
+
+def reason(command: Commanded) -> str:
+    why = command.rejection_reason or "rejected"
+    words = _WORDS.get(why)
+    return why.replace("_", " ") if words is None else words(command)  # a newer server may have others
+
+
+def declared(name: str, names: Sequence[str]) -> str:
+    """What there is, for somebody who asked for what there is not."""
+    near = get_close_matches(name, names, 1)
+    meant = f"; did you mean {near[0]!r}?" if near else ""
+    return f"declared are: {', '.join(names) or 'none'}{meant}"
+
+
+def _unknown(command: Commanded) -> str:
+    if not command.declared:
+        return f"the workflow declares no {command.command_type} of that name"
+    return f"the workflow does not declare it; {declared(command.target_name or '', command.declared)}"
+
+
+def _errors(command: Commanded) -> str:
+    return "; ".join(f"{name} {', '.join(said)}" for name, said in command.validation_errors.items())
+
+
+def _messages(command: Commanded) -> str:
+    return "; ".join(line for said in command.validation_errors.values() for line in said)
+
+
+_WORDS: dict[str, Callable[[Commanded], str]] = {
+    "instance_not_started": lambda _: "it has not been started yet; start it first",
+    "selected_run_not_current": lambda command: (
+        f"run {command.requested_run_id} is not the current one, which is {command.run_id}; name that, or no run at all"
+    ),
+    "run_not_active": lambda command: f"its run {command.run_id} has ended, and nothing can be said to it any more",
+    "run_not_closed": lambda command: (
+        f"run {command.run_id} is still open; cancel or terminate it first, or wait for its end"
+    ),
+    "unknown_signal": _unknown,
+    "unknown_update": _unknown,
+    "invalid_signal_arguments": _errors,
+    "invalid_update_arguments": _errors,
+    "update_validator_rejected": lambda command: f"its validator objects: {_messages(command)}",
+    "earlier_signal_pending": lambda _: "a signal sent earlier has not been applied yet; try again",
+    "workflow_definition_unavailable": lambda _: (
+        "no live worker knows the workflow's code; register its type with one and try again"
+    ),
+    "structural_limit_exceeded": lambda command: f"{_messages(command)}; let the run work off what is pending first",
+}

@@ -1,0 +1,318 @@
+"""Requests and replies: the client's verbs, and the bridge verbs of workflow and activity workers."""
+
+from __future__ import annotations
+
+from typing import Any, Generic, TypeVar
+
+from msgspec import Struct
+
+from backstay.kernel.command import Command
+from backstay.kernel.decision import CommandRecord, RunRow
+from backstay.kernel.event import Recorded
+from backstay.kernel.failure import Failure
+from backstay.kernel.features.activity import (
+    ActivityAssignment,
+    AttemptOutcome,
+    HeartbeatReply,
+    Progress,
+    ScheduleActivity,
+)
+from backstay.kernel.features.start import Definition, DuplicatePolicy, Reserved, Started
+from backstay.kernel.features.workflow_task import TaskOutcome, WorkflowAssignment
+from backstay.kernel.task import Block, Task
+from backstay.kernel.values import Micros, Routing
+from backstay.kernel.views.actions import Actions, Declared
+from backstay.kernel.views.failures import FailureView
+from backstay.kernel.views.messages import SignalView, UpdateView
+from backstay.kernel.views.waits import WaitView
+
+R = TypeVar("R")
+
+PAGE_DEFAULT = 500
+PAGE_MAX = 1000
+
+
+class Request(Struct, Generic[R], frozen=True, kw_only=True):
+    """Asks for an R."""
+
+
+class WorkerVerb(Request[R], Generic[R], frozen=True, kw_only=True):
+    """Speaks of a task by its id. `namespace` set: a task of another one does not exist for this worker."""
+
+    namespace: str | None = None
+
+
+# -- clients
+
+
+class StartWorkflow(Request[Started], frozen=True, kw_only=True):
+    workflow_type: str
+    workflow_id: str | None = None
+    namespace: str = "default"
+    arguments: bytes | None = None
+    routing: Routing = Routing()
+    business_key: str | None = None
+    visibility_labels: dict[str, str] = {}
+    memo: dict[str, bytes] = {}
+    search_attributes: dict[str, Any] = {}
+    execution_timeout_seconds: float | None = None
+    run_timeout_seconds: float | None = None
+    duplicate_policy: DuplicatePolicy = "reject_duplicate"
+    definition: Definition | None = None
+    request_id: str | None = None
+    fresh: bool = False  # nobody has used this request id before: there is no earlier try to look for
+    source: str = "python"
+    activity: ScheduleActivity | None = None  # the run is this activity and nothing else
+
+
+class ReserveWorkflow(Request[Reserved], frozen=True, kw_only=True):
+    workflow_type: str
+    workflow_id: str
+    namespace: str = "default"
+
+
+class Result(Struct, frozen=True, kw_only=True):
+    """How a run ended; `event` is its terminal event. `status` None: it has not ended within the wait."""
+
+    workflow_id: str
+    run_id: str
+    status: str | None
+    closed_reason: str | None = None
+    event: Recorded | None = None
+
+
+class AwaitResult(Request[Result], frozen=True, kw_only=True):
+    """The end of the chain of runs of an instance: continued runs are followed."""
+
+    workflow_id: str
+    namespace: str = "default"
+    wait_seconds: float | None = None
+
+
+class RunWorkflow(Request[Result], frozen=True, kw_only=True):
+    """Start and wait for the end in one request."""
+
+    start: StartWorkflow
+
+
+class TaskView(Struct, frozen=True, kw_only=True):
+    """An open task as an operator sees it."""
+
+    task: Task
+    transport_state: str
+
+
+class Description(Struct, frozen=True, kw_only=True):
+    """A workflow instance and its current run, from typed history."""
+
+    workflow_id: str
+    namespace: str
+    workflow_type: str
+    status: str
+    run: RunRow | None
+    memo: dict[str, bytes] = {}
+    fingerprint: str | None = None
+    execution_deadline_at: Micros | None = None
+    run_deadline_at: Micros | None = None
+    wait_kind: str | None = None
+    open_wait_id: str | None = None
+    resume_source_kind: str | None = None
+    resume_source_id: str | None = None
+    liveness_state: str = "closed"
+    next_wake: Micros | None = None
+    tasks: list[TaskView] = []
+    missing_tasks: list[Task] = []  # that history expects and that no row stands for
+    commands: list[CommandRecord] = []
+    waits: list[WaitView] = []
+    signals: list[SignalView] = []
+    updates: list[UpdateView] = []
+    failures: list[FailureView] = []
+    actions: Actions | None = None
+    declared: Declared | None = None
+    parent_workflow_id: str | None = None
+    child_call_id: str | None = None
+    schedule_id: str | None = None  # that started it
+    exception_count: int = 0
+    current_run_source: str = "continue_as_new_lineage"  # or run_order_fallback: its row names another run
+    determinism_source: str = "unavailable"  # live_definition | definition_drift | unavailable
+
+    @property
+    def open_wait_count(self) -> int:
+        return sum(wait.status == "open" for wait in self.waits)
+
+
+class DescribeWorkflow(Request[Description], frozen=True, kw_only=True):
+    workflow_id: str
+    namespace: str = "default"
+
+
+class ListWorkflows(Request[list[RunRow]], frozen=True, kw_only=True):
+    namespace: str = "default"
+    workflow_id: str | None = None
+    workflow_type: str | None = None
+    status: str | None = None
+    statuses: tuple[str, ...] | None = None
+    current: bool = False
+    queue: str | None = None
+    business_key: str | None = None
+    label: tuple[str, str] | None = None
+    search: tuple[str, Any] | None = None
+    searches: tuple[tuple[str, Any], ...] = ()
+    run_id: str | None = None
+    compatibility: str | None = None
+    before: int | None = None
+    limit: int = 100
+
+
+class GetHistory(Request[list[Recorded]], frozen=True, kw_only=True):
+    """The events of a run (the current one unless named) behind `after`."""
+
+    workflow_id: str
+    namespace: str = "default"
+    run_id: str | None = None
+    after: int = 0
+    limit: int | None = None
+
+
+class ExportHistory(Request[str], frozen=True, kw_only=True):
+    """A run (the current one unless named) as one verifiable file: its text, byte for byte as it was summed up."""
+
+    workflow_id: str
+    namespace: str = "default"
+    run_id: str | None = None
+
+
+# -- workers: workflow tasks
+
+
+class PollWorkflowTask(Request[WorkflowAssignment | None], frozen=True, kw_only=True):
+    worker_id: str
+    queue: str = "default"
+    namespace: str = "default"
+    connection: str | None = None
+    compatibility: frozenset[str] | None = None
+    workflow_types: frozenset[str] | None = None
+    wait_seconds: float = 0
+    poll_request_id: str | None = None
+
+
+class ClaimWorkflowTask(WorkerVerb[WorkflowAssignment], frozen=True, kw_only=True):
+    """`compatibility` None: the worker says nothing of itself, and may claim only what asks for nothing."""
+
+    task_id: str
+    worker_id: str
+    connection: str | None = None
+    compatibility: frozenset[str] | None = None
+
+
+class ClaimStatus(Struct, frozen=True, kw_only=True):
+    """Whether a task could be claimed right now, and if not, why."""
+
+    task_id: str
+    claimable: bool
+    reason: str | None = None
+
+
+class GetClaimStatus(WorkerVerb[ClaimStatus], frozen=True, kw_only=True):
+    """Asked by a worker like this; the answer may differ for another."""
+
+    task_id: str
+    kind: str = "workflow"
+    connection: str | None = None
+    compatibility: frozenset[str] | None = None
+
+
+class HistoryPage(Struct, frozen=True, kw_only=True):
+    history_events: list[Recorded]
+    has_more: bool
+    next_after_sequence: int | None
+    total_history_events: int
+
+
+class GetTaskHistory(WorkerVerb[HistoryPage], frozen=True, kw_only=True):
+    """History for a claimed task: all of it, or page by page with `page_size`."""
+
+    task_id: str
+    lease_owner: str
+    workflow_task_attempt: int
+    after_sequence: int = 0
+    page_size: int | None = PAGE_DEFAULT
+
+
+class ExecuteWorkflowTask(WorkerVerb[TaskOutcome], frozen=True, kw_only=True):
+    """Claim a task and run it here, with the workflows registered in this process."""
+
+    task_id: str
+
+
+class CompleteTask(WorkerVerb[TaskOutcome], frozen=True, kw_only=True):
+    task_id: str
+    lease_owner: str
+    workflow_task_attempt: int
+    commands: list[Command]
+    handled_failures: list[str] = []
+    numbered: bool = True
+    met: int | None = None  # code that has ended got no further in the history it was shown
+    quiet: bool = False  # it may have nothing to ask for
+
+
+class FailTask(WorkerVerb[TaskOutcome], frozen=True, kw_only=True):
+    task_id: str
+    lease_owner: str
+    workflow_task_attempt: int
+    failure: Block
+
+
+class HeartbeatTask(WorkerVerb[TaskOutcome], frozen=True, kw_only=True):
+    task_id: str
+    lease_owner: str
+    workflow_task_attempt: int
+
+
+# -- workers: activity tasks
+
+
+class PollActivityTask(Request[ActivityAssignment | None], frozen=True, kw_only=True):
+    worker_id: str
+    activity_types: frozenset[str]
+    queue: str = "default"
+    namespace: str = "default"
+    connection: str | None = None
+    compatibility: frozenset[str] | None = None
+    wait_seconds: float = 0
+    poll_request_id: str | None = None
+
+
+class ClaimActivityTask(WorkerVerb[ActivityAssignment], frozen=True, kw_only=True):
+    task_id: str
+    worker_id: str
+    connection: str | None = None
+    compatibility: frozenset[str] | None = None
+
+
+class CompleteActivityTask(WorkerVerb[AttemptOutcome], frozen=True, kw_only=True):
+    """`task_id`, where given, must be the task of the attempt; the same for the other verbs."""
+
+    activity_attempt_id: str
+    lease_owner: str
+    result: bytes | None = None
+
+
+class FailActivityTask(WorkerVerb[AttemptOutcome], frozen=True, kw_only=True):
+    activity_attempt_id: str
+    lease_owner: str
+    failure: Failure
+    gave_up: bool = False
+
+
+class HeartbeatActivityTask(WorkerVerb[HeartbeatReply], frozen=True, kw_only=True):
+    activity_attempt_id: str
+    lease_owner: str
+    progress: Progress | None = None
+
+
+class GetActivityStatus(WorkerVerb[HeartbeatReply], frozen=True, kw_only=True):
+    """Liveness and cancellation of an attempt, without renewing its lease."""
+
+    activity_attempt_id: str
+    lease_owner: str

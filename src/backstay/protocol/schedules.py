@@ -1,0 +1,131 @@
+"""Requests to schedules. What they are asked is answered when it is on disk; what they start is on its way then."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar, get_type_hints
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from backstay.kernel.event import Recorded
+from backstay.kernel.features.schedule import Overlap, Plan, Schedule, ScheduleReply
+from backstay.kernel.values import Micros
+from backstay.protocol.requests import Request
+
+R = TypeVar("R")
+
+PAGE = 50
+PAGE_MAX = 200
+HISTORY_PAGE = 100
+HISTORY_PAGE_MAX = 500
+
+
+class ToSchedule(Request[R], frozen=True, kw_only=True):
+    schedule_id: str
+    namespace: str = "default"
+    request_id: str | None = None
+    source: str = "python"
+    context: dict[str, Any] = {}
+
+
+class CreateSchedule(Request[ScheduleReply], frozen=True, kw_only=True):
+    """Without an id one is made."""
+
+    plan: Plan
+    schedule_id: str | None = None
+    namespace: str = "default"
+    paused: bool = False
+    request_id: str | None = None
+    source: str = "python"
+    context: dict[str, Any] = {}
+
+
+class UpdateSchedule(ToSchedule[ScheduleReply], frozen=True, kw_only=True):
+    """`changes`: fields of the plan by name."""
+
+    changes: dict[str, Any]
+
+    def typed(self) -> UpdateSchedule:
+        """With changes of the types that a plan has, if they come from JSON. Names it does not have are left as they are."""
+        hints = get_type_hints(Plan)
+        changes = {
+            name: msgspec.convert(value, hints[name]) if name in hints else value
+            for name, value in self.changes.items()
+        }
+        return replace(self, changes=changes)
+
+
+class PauseSchedule(ToSchedule[ScheduleReply], frozen=True, kw_only=True):
+    note: str | None = None
+
+
+class ResumeSchedule(ToSchedule[ScheduleReply], frozen=True, kw_only=True):
+    note: str | None = None
+
+
+class TriggerSchedule(ToSchedule[ScheduleReply], frozen=True, kw_only=True):
+    overlap_policy: Overlap | None = None
+
+
+class BackfillSchedule(ToSchedule[ScheduleReply], frozen=True, kw_only=True):
+    """Every occurrence from `start` on and before `end`."""
+
+    start: Micros
+    end: Micros
+    overlap_policy: Overlap | None = None
+
+
+class DeleteSchedule(ToSchedule[ScheduleReply], frozen=True, kw_only=True):
+    pass
+
+
+class DescribeSchedule(Request[Schedule], frozen=True, kw_only=True):
+    """A schedule that was deleted is not found."""
+
+    schedule_id: str
+    namespace: str = "default"
+
+
+class SchedulePage(Struct, frozen=True, kw_only=True):
+    schedules: list[Schedule]
+    more: bool = False
+
+
+class ListSchedules(Request[SchedulePage], frozen=True, kw_only=True):
+    """Newest first, those of the same moment by id. Deleted ones only if asked for by that status.
+
+    `after`: (created at, id) of the last one of the page before.
+    """
+
+    namespace: str = "default"
+    status: str | None = None
+    workflow_type: str | None = None
+    queue: str | None = None
+    schedule_id: str | None = None
+    note: str | None = None
+    search: dict[str, str | float | bool] = {}
+    after: tuple[Micros, str] | None = None
+    limit: int = PAGE
+
+
+class ScheduleEvent(Struct, frozen=True, kw_only=True):
+    """`sequence` counts through the whole life of a schedule; its record has its place in one history of it."""
+
+    id: str
+    sequence: int
+    entry: Recorded
+
+
+class ScheduleHistory(Struct, frozen=True, kw_only=True):
+    events: list[ScheduleEvent]
+    more: bool = False
+
+
+class GetScheduleHistory(Request[ScheduleHistory], frozen=True, kw_only=True):
+    """Of deleted schedules, too."""
+
+    schedule_id: str
+    namespace: str = "default"
+    after: int = 0
+    limit: int = HISTORY_PAGE

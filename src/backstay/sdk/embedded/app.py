@@ -1,0 +1,247 @@
+"""Opening and closing an embedded Backstay: database, engine, worker, client."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Iterable
+from types import TracebackType
+from typing import Any, Self, TypedDict, TypeVar, Unpack
+
+from backstay import collector
+from backstay.codec.payloads import AvroPayloads
+from backstay.engine.engine import Engine
+from backstay.engine.operations import Operations
+from backstay.engine.recovery import Recovery
+from backstay.engine.world import AsyncioWorld, World
+from backstay.kernel.features.start import Definition
+from backstay.kernel.limits import Limits
+from backstay.kernel.machine import Machine
+from backstay.kernel.values import Routing
+from backstay.protocol.export import exporter
+from backstay.protocol.requests import Request
+from backstay.sdk.client import AsyncClient
+from backstay.sdk.embedded.host import EngineHost
+from backstay.sdk.embedded.thread import EngineThread
+from backstay.sdk.executor import EmbeddedExecutor
+from backstay.sdk.guard.shims import install as install_shims
+from backstay.sdk.options import expect, listed, served
+from backstay.sdk.registry import Guard, Registry, Types
+from backstay.sdk.sync import Client
+from backstay.store import Store
+from backstay.store.opening import open_store
+from backstay.store.sqlite.writer import Offload
+
+R = TypeVar("R")
+
+GRACE = 1.0  # seconds that a running activity gets to end when its process closes; what takes longer runs again
+
+
+class BackstayOptions(TypedDict, total=False):
+    """Options of an embedded Backstay, the same in both forms."""
+
+    namespace: str
+    queues: Iterable[str]
+    threads: int
+    async_tasks: int
+    types: Types | None
+    guard: Guard
+    shims: bool
+    compatibility: str | None
+    limits: Limits | None
+    cache_bytes: int
+    grace: float
+    run_tasks: bool
+
+
+class InProcess:
+    """The transport to an engine in this process."""
+
+    def __init__(self) -> None:
+        self.operations: Operations | None = None
+
+    def call(self, request: Request[R]) -> Awaitable[R]:
+        if self.operations is None:
+            raise RuntimeError("this Backstay is not open; enter it with `with` or `async with` first")
+        return self.operations.call(request)
+
+
+class AsyncBackstay(AsyncClient):
+    """An embedded engine with its worker and client, on the running event loop."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str] = "backstay.db",
+        register: Iterable[Any] = (),
+        *,
+        namespace: str = "default",
+        queues: Iterable[str] = ("default",),
+        threads: int = 200,
+        async_tasks: int = 1000,
+        types: Types | None = None,
+        guard: Guard = "warn",
+        shims: bool = False,
+        compatibility: str | None = None,
+        limits: Limits | None = None,
+        cache_bytes: int = 48 << 20,
+        grace: float = GRACE,
+        run_tasks: bool = True,
+        world: Callable[[], World] | None = None,
+    ) -> None:
+        self.registry = Registry(types, guard)
+        if shims:
+            install_shims()
+        self._engine_room = InProcess()
+        super().__init__(self._engine_room, namespace=namespace, exceptions=self.registry.exceptions)
+        self.path = os.fspath(path)
+        expect("threads", threads)
+        expect("async_tasks", async_tasks)
+        expect("compatibility", compatibility)
+        self._queues = frozenset(served(queues) if run_tasks else listed("queues", queues))
+        self._threads = threads
+        self._async_tasks = async_tasks
+        self._compatibility = compatibility
+        self._limits = limits
+        self._cache_bytes = cache_bytes
+        self._grace = grace
+        self._run_tasks = run_tasks
+        self._world = world
+        self.register(*listed("register", register))
+
+    def register(self, *things: Any) -> None:
+        """Workflows, activities, objects with activity methods, exception classes: what this process can run."""
+        self.registry.register(things)
+        if self._engine_room.operations is not None:
+            self._deployed()
+            self.engine.world.spawn(self.recovery.deployed(), "backstay-deployed")
+            self.recovery.offer_waiting()
+
+    async def __aenter__(self) -> Self:
+        world = self._world() if self._world is not None else AsyncioWorld(asyncio.get_running_loop())
+        machine = Machine(limits=self._limits)
+        commits = world.pool(1, "backstay-commit")
+        # A database in memory has no slow disk to wait for.
+        offload = None if self.path == ":memory:" or self._world is not None else commits.submit
+        self._commits = commits
+        self.store = await self._open_store(machine, offload)
+        self.engine = Engine(world, self.store, machine, cache_bytes=self._cache_bytes)
+        self.recovery = Recovery(self.engine)
+        self._host = EngineHost(self.engine, world, self._threads)
+        self.executor = EmbeddedExecutor(
+            self._host,
+            machine,
+            self.registry,
+            f"{self.engine.incarnation}/worker",
+            namespace=self.namespace,
+            queues=self._queues,
+            threads=self._threads,
+            tasks=self._async_tasks,
+            compatibility=self._compatibility,
+        )
+        self._host.executor = self.executor
+        self.engine.matching.manual = self.executor
+        if self._run_tasks:
+            self.engine.matching.executors.append(self.executor)
+        self._deployed()
+        self.engine.define = self._define
+        self._engine_room.operations = Operations(self.engine, self.recovery, AvroPayloads(), exporter())
+        collector.relax()
+        try:
+            await self.recovery.start()
+        except BaseException:
+            await self._shut()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # Whoever has no patience for the grace still leaves a database that the next one can have.
+        try:
+            await self.executor.activities.leave(self._grace)
+        finally:
+            try:
+                await self.engine.drain()
+            finally:
+                await self._shut()
+
+    async def _shut(self) -> None:
+        self.recovery.stop()
+        self.engine.waking.stop()
+        self.executor.stop()
+        self._host.close()
+        self._commits.close()
+        self._engine_room.operations = None
+        collector.restore()
+        await self.store.close()
+
+    def _open_store(self, machine: Machine, offload: Offload | None) -> Awaitable[Store]:
+        """Where a world of another kind brings its own."""
+        return open_store(self.path, machine.kinds, offload)
+
+    def _define(self, routing: Routing, workflow_type: str) -> tuple[Routing, Definition | None]:
+        known = self.registry.workflows.get(workflow_type)
+        return routing, None if known is None else known.snapshot
+
+    def _deployed(self) -> None:
+        self.recovery.fingerprints = {type: d.fingerprint for type, d in self.registry.workflows.items()}
+
+
+class Backstay(Client):
+    """The same for code without `await`: everything runs on a thread of its own."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str] = "backstay.db",
+        register: Iterable[Any] = (),
+        **options: Unpack[BackstayOptions],
+    ) -> None:
+        self._app = AsyncBackstay(path, register, **options)
+        self._engine_thread = EngineThread()
+        super().__init__(self._app, self._engine_thread)
+
+    @property
+    def path(self) -> str:
+        return self._app.path
+
+    @property
+    def is_engine(self) -> bool:
+        """Whether this process runs the engine of the database, or another one does."""
+        return self._engine_thread.mine and self._app.engine.holder
+
+    def register(self, *things: Any) -> None:
+        """Workflows, activities, objects with activity methods, exception classes: what this process can run."""
+        if self._engine_thread.running:
+            self._bridge.run(self._register(things))
+        else:
+            self._app.register(*things)
+
+    async def _register(self, things: tuple[Any, ...]) -> None:
+        self._app.register(*things)
+
+    def open(self) -> Self:
+        if self._engine_thread.running:
+            return self
+        self._engine_thread.start()
+        try:
+            self._bridge.run(self._app.__aenter__())
+        except BaseException:
+            self._engine_thread.stop()
+            raise
+        return self
+
+    def close(self) -> None:
+        """Stop taking work, give activities a moment to end, let what is being written reach the disk, and free the database."""
+        if self._engine_thread.mine:
+            try:
+                self._bridge.run(self._app.__aexit__(None, None, None))
+            finally:
+                self._engine_thread.stop()
+
+    def __enter__(self) -> Self:
+        return self.open()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

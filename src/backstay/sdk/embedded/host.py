@@ -1,0 +1,82 @@
+"""The engine as the embedded worker sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from backstay.engine.engine import Engine
+from backstay.engine.workers import COLD, Held
+from backstay.engine.world import Alarm, World
+from backstay.kernel.event import Recorded
+from backstay.kernel.features.workflow_task import WorkflowAssignment, shown_to
+from backstay.kernel.values import SECOND
+from backstay.sdk.executor import EmbeddedExecutor
+from backstay.store import Now
+
+
+class EngineHost:
+    cold = COLD
+
+    def __init__(self, engine: Engine, world: World, threads: int) -> None:
+        self._engine = engine
+        self._world = world
+        self._pool = world.pool(threads, "backstay-activity")
+        self._workflows = world.pool(1, "backstay-workflow")
+        self._closed = False
+        # Called for every activity, so not by way of functions that would only hand on.
+        self.report = engine.inline.report
+        self.thread = self._pool.submit
+        self.workflow_thread = self._workflows.submit
+        self.spawn = world.spawn
+        self.post = world.post
+        self.done_holding = engine.inline.release_hold
+        self.look_at = engine.inline.given_up
+        self.executor: EmbeddedExecutor | None = None
+
+    def room(self) -> None:
+        assert self.executor is not None
+        self._engine.serving.executor(self.executor)
+
+    def held(self, start: Callable[[BaseException | None], None]) -> object:
+        return Held(start)
+
+    def events(
+        self, after: int, assignment: WorkflowAssignment, then: Callable[[list[Recorded] | Exception], None]
+    ) -> None:
+        try:
+            found = self._engine.store.history(assignment.run_key, after)
+        except Exception as error:  # a database at hand says so at once
+            then(error)
+            return
+        if isinstance(found, Now):
+            then(shown_to(assignment, found.value))
+        else:
+            self._world.spawn(_fetched(found, assignment, then), "backstay-history")
+
+    def later(self, seconds: float, call: Callable[[], None]) -> Alarm:
+        due = self._world.now() + round(seconds * SECOND)
+        return self._world.at(due, lambda: None if self._closed else call())
+
+    def close(self) -> None:
+        """What ends from now on is not reported: its lease has ended with this engine, and it is delivered again."""
+        self._closed = True
+        self.report = self.look_at = self.room = _unheard
+        self._pool.close()
+        self._workflows.close()
+
+
+def _unheard(*_: object, **__: object) -> None:
+    pass
+
+
+async def _fetched(
+    found: Awaitable[list[Recorded]],
+    assignment: WorkflowAssignment,
+    then: Callable[[list[Recorded] | Exception], None],
+) -> None:
+    try:
+        events = await found
+    except Exception as error:
+        then(error)
+    else:
+        then(shown_to(assignment, events))

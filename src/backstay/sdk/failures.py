@@ -1,0 +1,51 @@
+"""How a recorded failure reaches the author's code: as the exception it was, or not at all.
+
+A failure whose class cannot be restored blocks replay. It is never delivered as a generic error, and no `except` of the
+author's code can swallow the block.
+"""
+
+from __future__ import annotations
+
+from typing import NoReturn, TypeVar
+
+from backstay.codec.exceptions import UnresolvedFailure
+from backstay.kernel.feature import Thrown
+from backstay.kernel.task import Block
+from backstay.sdk.errors import ActivityCancelled, ActivityTimedOut
+from backstay.sdk.fiber import Fiber
+
+E = TypeVar("E", bound=BaseException)
+
+
+def throw(fiber: Fiber, outcome: Thrown) -> NoReturn:
+    raise remember(fiber, outcome, _restore(fiber, outcome))
+
+
+def remember(fiber: Fiber, outcome: Thrown, exception: E) -> E:
+    """This exception stands for that failure: if the code goes on, it was handled."""
+    if outcome.failure_id is not None:
+        fiber.given.add(outcome.failure_id, exception)
+    return exception
+
+
+def _restore(fiber: Fiber, outcome: Thrown) -> BaseException:
+    if outcome.timeout_kind is not None:
+        return ActivityTimedOut(outcome.failure.message, outcome.timeout_kind)
+    if outcome.category == "cancelled":
+        return ActivityCancelled(outcome.failure.message)
+    try:
+        return fiber.exceptions.restore(outcome.failure).exception
+    except UnresolvedFailure as unresolved:
+        block = Block(
+            message=f"cannot restore the failure {outcome.failure.message!r}: {unresolved}",
+            type="UnresolvedWorkflowFailureException",
+            replay_blocked=True,
+            reason="failure_resolution",
+            exception_class=unresolved.exception_class,
+            exception_type=unresolved.exception_type,
+            resolution_source=unresolved.resolution_source,
+            resolution_error=unresolved.resolution_error,
+            fingerprint=fiber.fingerprint,
+        )
+    fiber.park(block)
+    raise AssertionError("a parked strand never continues")

@@ -1,0 +1,54 @@
+"""Failures that were given to the code: whatever it is not failing with when its task ends, it has handled."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec.structs import replace
+
+from backstay.kernel.feature import Outcome, Thrown
+from backstay.kernel.features.local_activity import RecordLocalActivity
+
+
+class Given:
+    """By failure id, since the last task of the run was reported.
+
+    The failure of a local activity has no id before it is recorded, so it goes by a provisional one until then.
+    """
+
+    __slots__ = ("_local", "_thrown")
+
+    def __init__(self) -> None:
+        self._thrown: dict[str, BaseException] = {}
+        self._local: dict[str, int | str] = {}  # provisional id -> step, or the true id once recorded
+
+    def add(self, failure_id: str, exception: BaseException) -> None:
+        self._thrown[failure_id] = exception
+
+    def add_local(self, step: int) -> str:
+        """A local activity has failed: the provisional id of its failure."""
+        self._local[f"local:{step}"] = step
+        return f"local:{step}"
+
+    def recorded(self, step: int, outcome: Outcome | None) -> None:
+        """A local failure was recorded before the code got to see it: from now on it has an id of its own."""
+        if not self._local:
+            return
+        provisional = f"local:{step}"
+        if provisional in self._local and isinstance(outcome, Thrown) and outcome.failure_id is not None:
+            self._local[provisional] = outcome.failure_id
+
+    def handled(self, fatal: BaseException | None, commands: list[Any]) -> list[str]:
+        """The ids of what the code has caught; of a local activity among the commands, its own record says so."""
+        if not self._thrown:
+            return []
+        thrown, self._thrown = self._thrown, {}
+        ids = [id for id, exception in thrown.items() if exception is not fatal]
+        if not self._local:
+            return ids
+        found = [self._local.pop(id, id) for id in ids]
+        steps = {step for step in found if isinstance(step, int)}
+        for position, command in enumerate(commands):
+            if isinstance(command, RecordLocalActivity) and command.sequence in steps:
+                commands[position] = replace(command, handled=True)
+        return [id for id in found if isinstance(id, str)]

@@ -1,0 +1,141 @@
+"""What a worker can run: workflows and activities by durable type, exceptions by alias. Conflicts fail at registration."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from msgspec import Struct
+
+from backstay.codec.exceptions import Exceptions
+from backstay.sdk.activity import Definition as ActivityDefinition
+from backstay.sdk.errors import DefinitionError
+from backstay.sdk.guard import Guard, NonDeterminismWarning, guard_of, watch
+from backstay.sdk.options import expect
+from backstay.sdk.workflow import WorkflowDefinition, WorkflowFn, definition_of
+
+__all__ = ["Guard", "NonDeterminismWarning", "Registry", "Types"]
+
+
+class Types(Struct, frozen=True, kw_only=True):
+    """The type map: durable keys for code that was renamed or moved, or that carries no decorator name of its own."""
+
+    workflows: Mapping[str, Any] = {}
+    activities: Mapping[str, Any] = {}
+    exceptions: Mapping[str, type[BaseException] | str] = {}
+    exception_class_aliases: Mapping[str, type[BaseException]] = {}
+
+
+class Registry:
+    def __init__(self, types: Types | None = None, guard: Guard = "warn") -> None:
+        expect("guard", guard)
+        types = types or Types()
+        self.guard: Guard = guard
+        self.workflows: dict[str, WorkflowDefinition] = {}
+        self.activities: dict[str, ActivityDefinition[Any, Any]] = {}
+        self.instances: dict[str, object] = {}
+        self.exceptions = Exceptions(types=types.exceptions, class_aliases=types.exception_class_aliases)
+        self._types = types
+        self._keys: dict[int, str] = {}
+        for key in (*types.workflows, *types.activities):
+            expect("type", key, DefinitionError)
+        for key, target in types.workflows.items():
+            self._workflow(target, key)
+        for key, target in types.activities.items():
+            self._activity(target, key)
+
+    def register(self, things: Iterable[Any]) -> None:
+        if not self.workflows:
+            from backstay.sdk.background import run_in_background
+
+            self._workflow(run_in_background, None)
+        for thing in things:
+            self._one(thing)
+
+    def _one(self, thing: Any) -> None:
+        if isinstance(thing, WorkflowFn) or (isinstance(thing, type) and "__backstay_workflow__" in vars(thing)):
+            self._workflow(thing, None)
+        elif isinstance(thing, ActivityDefinition):
+            self._activity(thing, None)
+        elif isinstance(thing, type) and issubclass(thing, Exception):
+            self.exceptions.register(thing)
+        elif not isinstance(thing, type) and not callable(thing):
+            self._methods(thing)
+        else:
+            raise DefinitionError(
+                f"cannot register {thing!r}: it is neither a workflow, an activity, an exception class,"
+                " nor an object with activity methods"
+            )
+
+    def _methods(self, instance: Any) -> None:
+        """Every activity method of an object; calls run on this instance."""
+        found = False
+        for cls in type(instance).__mro__:
+            for value in vars(cls).values():
+                if isinstance(value, ActivityDefinition) and value.type not in self.instances:
+                    found = True
+                    self._activity(value, None)
+                    self.instances[value.type] = instance
+        if not found:
+            raise DefinitionError(f"{instance!r} has no methods decorated with @activity")
+
+    def _workflow(self, target: Any, key: str | None) -> None:
+        definition = definition_of(target)
+        if key is not None and not definition.named:
+            definition.type = key
+        self._claim("workflow", key, definition.type, definition.target, self.workflows)
+        if definition.type not in self.workflows:
+            self._check(definition)
+        self.workflows[definition.type] = definition
+
+    def _activity(self, target: Any, key: str | None) -> None:
+        if not isinstance(target, ActivityDefinition):
+            raise DefinitionError(f"{target!r} is not an activity; decorate it with @activity")
+        if target.extern:
+            return
+        if key is not None and not target.named:
+            target.type = key
+        self._claim("activity", key, target.type, target.fn, self.activities)
+        self.activities[target.type] = target
+
+    def _claim(self, kind: str, key: str | None, own: str, code: object, table: Mapping[str, Any]) -> None:
+        """One durable key per piece of code and one piece of code per key; a map may not contradict a decorator."""
+        name = getattr(code, "__qualname__", repr(code))
+        if key is not None and key != own:
+            raise DefinitionError(
+                f"the type map names {kind} {name} {key!r}, its decorator says {own!r}; make them agree"
+            )
+        before = self._keys.get(id(code))
+        if before is not None and before != own:
+            raise DefinitionError(f"{kind} {name} is registered as {before!r} and as {own!r}; use one type key")
+        other = table.get(own)
+        holder = None if other is None else getattr(other, "target", getattr(other, "fn", None))
+        if holder is not None and holder is not code:
+            raise DefinitionError(
+                f"{kind} type {own!r} is claimed by {getattr(holder, '__qualname__', holder)} and by {name};"
+                " give one of them another type"
+            )
+        self._keys[id(code)] = own
+
+    def _check(self, definition: WorkflowDefinition) -> None:
+        if guard_of(definition, self.guard) == "off":
+            return
+        watch(definition.target)
+        from backstay.sdk.branch import spawn
+        from backstay.sdk.primitives import side_effect
+        from backstay.sdk.source import check
+        from backstay.sdk.timer import sleep
+        from backstay.sdk.wait import wait
+
+        findings = check(
+            definition.target,
+            name=definition.type,
+            blocking=(sleep, wait),
+            recording=(side_effect,),
+            deferring=(spawn, wait),
+        )
+        for finding in findings:
+            if finding.severity == "error" or self.guard == "error":
+                raise DefinitionError(str(finding))
+            warnings.warn(str(finding), NonDeterminismWarning, stacklevel=6)

@@ -1,0 +1,162 @@
+"""What a worker has done, as reports to its server, and what becomes of their answers."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from msgspec.structs import replace
+
+from backstay.kernel.features.activity import CompleteActivity, FailActivity, HeartbeatActivity
+from backstay.kernel.features.workflow_task import CompleteWorkflowTask, FailWorkflowTask
+from backstay.kernel.message import Message, Refused
+from backstay.kernel.values import attempt_id
+from backstay.protocol import exchange as wire
+from backstay.protocol.calls import Refusal
+from backstay.sdk.remote.ahead import Ahead, RemoteExecutor
+from backstay.sdk.remote.standing import Standings, advance
+from backstay.sdk.remote.tasks import Tasks
+
+log = logging.getLogger("backstay.worker")
+
+Reply = Callable[[Any, BaseException | None], None]
+
+
+class Heard(NamedTuple):
+    """The answer to a heartbeat."""
+
+    can_continue: bool
+
+
+class Pending:
+    """A report on its way. `run`: of the live code it speaks for."""
+
+    __slots__ = ("again", "answered", "report", "run", "task_id")
+
+    def __init__(
+        self, report: wire.Report, task_id: str | None, run: int | None, answered: Callable[[wire.Answered], None]
+    ) -> None:
+        self.report = report
+        self.task_id = task_id
+        self.run = run
+        self.answered = answered
+        self.again = False
+
+
+class Reports:
+    def __init__(
+        self, executor: RemoteExecutor, standings: Standings, tasks: Tasks, send: Callable[[Pending], None]
+    ) -> None:
+        self._executor = executor
+        self._standings = standings
+        self._tasks = tasks
+        self._send = send
+        self._ahead = Ahead(executor, standings)
+        self._attempts: dict[str, str] = {}  # attempt -> its task
+
+    def attempting(self, activity_attempt_id: str, task_id: str) -> None:
+        """An attempt begins; its outcome will spend the lease of this task."""
+        self._attempts[activity_attempt_id] = task_id
+
+    def make(self, key: int, message: Message, reply: Reply | None) -> None:
+        match message:
+            case CompleteWorkflowTask():
+                self._task_done(key, message, reply)
+            case FailWorkflowTask():
+                shown = self._tasks.shown(message.task_id)
+                self._standings.forget(shown.assignment.run_key)
+                failed = wire.TaskFailed(key, message.task_id, message.attempt, message.block)
+                self._queue(Pending(failed, message.task_id, None, lambda answer: _told(answer, reply)))
+            case CompleteActivity():
+                self._activity_done(key, message)
+            case FailActivity():
+                ended = wire.ActivityFailed(
+                    key, message.run_id, message.step, message.attempt, message.failure, message.gave_up
+                )
+                self._queue(Pending(ended, self._task_of(message), None, _ended))
+            case HeartbeatActivity():
+                beat = wire.Beat(key, message.run_id, message.step, message.attempt, message.progress)
+                self._send(Pending(beat, None, None, lambda answer: _heard(answer, reply)))
+            case _:
+                raise TypeError(f"a worker does not report {type(message).__name__}")
+
+    def tell(self, told: wire.Told) -> None:
+        """Answer a question."""
+        self._send(Pending(told, None, None, lambda answer: None))
+
+    def doubt(self, pending: Pending) -> Pending:
+        """A report may have arrived, or not. It is sent again, without what code did ahead, and that code is given up."""
+        pending.again = True
+        if pending.run is not None:
+            self._standings.forget(pending.run)
+        if isinstance(pending.report, wire.ActivityDone) and pending.report.resumed is not None:
+            pending.report = replace(pending.report, resumed=None)
+        return pending
+
+    def _task_of(self, message: CompleteActivity | FailActivity) -> str | None:
+        return self._attempts.pop(attempt_id(message.run_id, message.step, message.attempt), None)
+
+    def _queue(self, pending: Pending) -> None:
+        if pending.run is not None:
+            self._standings.reported(pending.run)
+        self._send(pending)
+
+    def _task_done(self, key: int, message: CompleteWorkflowTask, reply: Reply | None) -> None:
+        shown = self._tasks.shown(message.task_id)
+        assignment = shown.assignment
+        run = assignment.run_key
+        fiber = self._executor.live(run)
+        if fiber is not None:
+            advance(fiber, shown.untold, shown.reaches)
+            if fiber.consumed != fiber.position:
+                self._standings.forget(run)  # something was left out, and nobody keeps it
+        done = wire.TaskDone(
+            key, message.task_id, message.attempt, message.commands, message.handled_failures, message.met
+        )
+
+        def answered(answer: wire.Answered) -> None:
+            self._stands(run, assignment.run_id, answer)
+            _told(answer, reply)
+            if answer.refused is not None:
+                log.warning("workflow %s: completion refused: %s", assignment.workflow_id, answer.refused.message)
+
+        self._queue(Pending(done, message.task_id, run, answered))
+
+    def _activity_done(self, key: int, message: CompleteActivity) -> None:
+        run = self._standings.run_of(message.run_id)
+        resumed = None if run is None else self._ahead.resume(run, message)
+        done = wire.ActivityDone(key, message.run_id, message.step, message.attempt, message.result, resumed)
+        if resumed is None or run is None:
+            self._queue(Pending(done, self._task_of(message), None, _ended))
+            return
+        ahead = run
+
+        def answered(answer: wire.Answered) -> None:
+            self._stands(ahead, message.run_id, answer)
+            _ended(answer)
+
+        self._queue(Pending(done, self._task_of(message), ahead, answered))
+
+    def _stands(self, run: int, run_id: str, answer: wire.Answered) -> None:
+        self._standings.answered(run, run_id, answer.stand)
+        self._tasks.settled(run)
+
+
+def _told(answer: wire.Answered, reply: Reply | None) -> None:
+    if reply is not None:
+        reply(None, None if answer.refused is None else _refused(answer.refused))
+
+
+def _ended(answer: wire.Answered) -> None:
+    if answer.refused is not None:
+        log.info("the outcome of an activity was not taken: %s", answer.refused.message)
+
+
+def _heard(answer: wire.Answered, reply: Reply | None) -> None:
+    if reply is not None:
+        reply(Heard(answer.goes_on and answer.refused is None), None)
+
+
+def _refused(refusal: Refusal) -> Refused:
+    return Refused(refusal.reason, refusal.message, **refusal.fields)

@@ -1,0 +1,234 @@
+"""The transport to a server: every request under its name, tried again while no answer comes, never done twice.
+
+A request that changes something carries an id made here. If its reply is lost, it is sent again with the same id, and the
+server answers what it answered the first time. A call that waits is asked again and again, across restarts of the server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from random import random
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+from msgspec.structs import replace
+
+from backstay.kernel.message import Refused
+from backstay.protocol import calls, schedules
+from backstay.protocol import commands as tell
+from backstay.protocol import requests as ask
+from backstay.sdk import errors
+from backstay.sdk.remote.http import HttpClient, Lost, NotHttp, Reply
+from backstay.sdk.remote.together import Together
+
+R = TypeVar("R")
+
+REPLY_SECONDS = 45.0  # to wait for one reply, when the server itself waits for at most PATIENCE
+PAUSES = (0.02, 1.0)  # between tries: the first one, and the longest
+
+_CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+_PAIRS = [a + b for a in _CROCKFORD for b in _CROCKFORD]
+_AGAIN = f"{calls.AGAIN_HEADER}: 1\r\n"
+
+
+class Access(NamedTuple):
+    """Where a server is, and who is asking."""
+
+    url: str
+    token: str | None
+    namespace: str
+
+    def client(self) -> HttpClient:
+        headers = {"X-Namespace": self.namespace, calls.HEADER: str(calls.VERSION), "Content-Type": "application/json"}
+        if self.token is not None:
+            headers["Authorization"] = f"Bearer {self.token}"
+        return HttpClient(self.url, headers)
+
+
+class HttpTransport:
+    def __init__(self, access: Access, *, patience: float = 15.0) -> None:
+        self.access = access
+        self._http = access.client()
+        self._together = Together(self._http, REPLY_SECONDS)
+        self._patience = patience  # seconds without any answer until a caller is told
+
+    def close(self) -> None:
+        self._http.close()
+
+    async def call(self, request: ask.Request[R]) -> R:
+        return await self._call(request)
+
+    async def _call(self, request: Any) -> Any:
+        match request:
+            case ask.StartWorkflow():
+                return await self._send(_named(request))
+            case ask.RunWorkflow(start=start):
+                return await self._run(_named(start))
+            case ask.AwaitResult():
+                return await self._result(request)
+            case tell.UpdateWorkflow():
+                return await self._update(request)
+            case tell.GetUpdate(wait_seconds=seconds):
+                return await self._wait_for_update(request, seconds)
+            case tell.SignalWithStart(start=start):
+                return await self._send(replace(_numbered(request), start=_named(start)))
+            case schedules.CreateSchedule(schedule_id=schedule_id, request_id=request_id):
+                made = replace(request, schedule_id=schedule_id or fresh_id(), request_id=request_id or fresh_id())
+                return await self._send(made)
+            case schedules.ToSchedule(request_id=None):
+                return await self._send(_under_an_id(request))  # pyright: ignore[reportUnknownArgumentType]
+            case ask.GetHistory(limit=None):
+                return await self._history(request)
+            case _:
+                return await self._send(_numbered(request) if isinstance(request, tell.ToInstance) else request)
+
+    # -- calls that wait
+
+    async def _run(self, start: ask.StartWorkflow) -> ask.Result:
+        ended = await self._send(ask.RunWorkflow(start=start))
+        if ended.status is not None:
+            return ended
+        assert start.workflow_id is not None
+        return await self._result(ask.AwaitResult(workflow_id=start.workflow_id, namespace=start.namespace))
+
+    async def _result(self, request: ask.AwaitResult) -> ask.Result:
+        until = _until(request.wait_seconds)
+        while True:
+            ended = await self._send(replace(request, wait_seconds=_left(until)))
+            if ended.status is not None or (until is not None and time.monotonic() >= until):
+                return ended
+
+    async def _update(self, request: tell.UpdateWorkflow) -> tell.UpdateStatus:
+        until = _until(request.wait_seconds)
+        status = await self._send(_numbered(request))
+        left = _left(until)
+        if not status.wait_timed_out or status.update_id is None or left == 0:
+            return status
+        again = tell.GetUpdate(workflow_id=status.workflow_id, update_id=status.update_id, namespace=request.namespace)
+        return await self._wait_for_update(again, left)
+
+    async def _wait_for_update(self, request: tell.GetUpdate, seconds: float | None) -> tell.UpdateStatus:
+        until = _until(seconds)
+        while True:
+            status = await self._send(replace(request, wait_seconds=_left(until)))
+            if status.event is not None or (until is not None and time.monotonic() >= until):
+                return status
+
+    async def _history(self, request: ask.GetHistory) -> list[Any]:
+        found: list[Any] = []
+        while True:
+            page = await self._send(replace(request, after=found[-1].sequence if found else request.after))
+            found += page
+            if not calls.page(page):
+                return found
+
+    # -- one request, until it is answered
+
+    async def _send(self, request: Any) -> Any:
+        verb = calls.OF.get(request.__class__)
+        if verb is None:
+            raise errors.RequestRefused(
+                "not_over_http", f"{request.__class__.__name__} works with an engine in the same process only"
+            )
+        reply = await self._answered(verb.name, calls.encode(request))
+        return verb.decode_reply(reply.body)
+
+    async def _answered(self, verb: str, body: bytes) -> Reply:
+        """Send until there is an answer. Raises what the server refused, or that there is none."""
+        pause = PAUSES[0]
+        more = ""
+        silent_since: float | None = None
+        while True:
+            try:
+                if more:
+                    reply = await self._http.post(calls.PATH + verb, body, REPLY_SECONDS, more)
+                else:
+                    reply = await self._together.post(verb, body)
+            except Lost as lost:
+                if lost.sent:
+                    more = _AGAIN
+                why = str(lost)
+            except NotHttp as strange:
+                raise errors.ServerUnreachable(self.access.url, str(strange)) from None
+            else:
+                if reply.status == 200:
+                    return reply
+                if reply.status not in (429, 502, 503, 504):
+                    raise refusal(reply, self.access)
+                more = _AGAIN
+                why = _message(reply)
+            now = time.monotonic()
+            silent_since = silent_since or now
+            if now - silent_since > self._patience:
+                raise errors.ServerUnreachable(self.access.url, why)
+            await asyncio.sleep(pause * (0.5 + random() / 2))
+            pause = min(pause * 2, PAUSES[1])
+
+
+def _named(start: ask.StartWorkflow) -> ask.StartWorkflow:
+    """A start that can be tried again: under an id of its own, and with a request id."""
+    if start.workflow_id is None:
+        start = replace(start, workflow_id=fresh_id())
+    return start if start.request_id is not None else replace(start, request_id=fresh_id(), fresh=True)
+
+
+def _numbered(request: Any) -> Any:
+    return request if request.request_id is not None else replace(request, request_id=fresh_id(), fresh=True)
+
+
+def _under_an_id(request: Any) -> Any:
+    return replace(request, request_id=fresh_id())
+
+
+def fresh_id() -> str:
+    """A ULID, like those that engines make."""
+    number = (time.time_ns() // 1_000_000) << 80 | int.from_bytes(os.urandom(10))
+    return "".join([_PAIRS[number >> shift & 1023] for shift in range(120, -1, -10)])
+
+
+def _until(seconds: float | None) -> float | None:
+    return None if seconds is None else time.monotonic() + seconds
+
+
+def _left(until: float | None) -> float | None:
+    return None if until is None else max(until - time.monotonic(), 0)
+
+
+def refusal(reply: Reply, access: Access) -> Exception:
+    """What a server said no with, as the error it stands for."""
+    said = said_by(reply)
+    reason = str(said.get("reason", ""))
+    message = str(said.get("message", ""))
+    fields: Any = said.get("fields")
+    if isinstance(fields, dict):
+        return Refused(reason, message, **{str(name): value for name, value in fields.items()})  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+    if reply.status == 401:
+        return errors.AccessDenied(
+            access.url, "wrong or missing token; give the server's with token=... (DW_TOKEN for dw)"
+        )
+    if reply.status == 403:
+        return errors.AccessDenied(access.url, message)
+    if reason == "namespace_not_found":
+        return errors.RequestRefused(
+            reason, f"there is no namespace {access.namespace!r} on {access.url}; create it there, or name another"
+        )
+    if reason == "unsupported_backstay_protocol" or (
+        reply.status == 404 and reason in ("route_not_found", "unknown_verb")
+    ):
+        return errors.ServerTooOld(access.url, message)
+    if not reason:
+        return errors.ServerUnreachable(access.url, f"what answers there (HTTP {reply.status}) is no Backstay server")
+    return errors.RequestRefused(reason, message)
+
+
+def said_by(reply: Reply) -> dict[str, Any]:
+    try:
+        return msgspec.json.decode(reply.body, type=dict[str, Any])
+    except msgspec.MsgspecError:
+        return {}
+
+
+def _message(reply: Reply) -> str:
+    return str(said_by(reply).get("message") or f"it answered with HTTP {reply.status}")

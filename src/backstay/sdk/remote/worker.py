@@ -1,0 +1,278 @@
+"""A worker of a server: runs the workflows and activities of one queue or several, the same code as embedded.
+
+    with Worker("http://127.0.0.1:8080", [order, charge], token="..."):
+        ...                                     # works in the background until the block ends
+
+    Worker("http://127.0.0.1:8080", [order, charge], token="...").run()      # until SIGTERM or Ctrl-C
+
+Closing drains: what is running is finished and reported, nothing new is taken. A server that restarts, or is killed, is
+waited for; nothing that was done is lost, and nothing is done twice that need not be.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import Any, Self, TypedDict, Unpack
+
+from backstay import collector
+from backstay.kernel.event import Recorded
+from backstay.kernel.machine import Machine
+from backstay.protocol import exchange as wire
+from backstay.sdk.errors import ServerUnreachable
+from backstay.sdk.guard.shims import install as install_shims
+from backstay.sdk.options import expect, served
+from backstay.sdk.registry import Guard, Registry, Types
+from backstay.sdk.remote.host import RemoteHost
+from backstay.sdk.remote.http import Lost
+from backstay.sdk.remote.reports import Pending
+from backstay.sdk.remote.session import Reset, Session
+from backstay.sdk.remote.thread import LoopThread, new_loop
+from backstay.sdk.remote.transport import PAUSES, Access
+from backstay.sdk.rules import RULES
+
+log = logging.getLogger("backstay.worker")
+
+FIRST = 10.0  # seconds that a worker waits for a server when it starts
+
+
+class WorkerOptions(TypedDict, total=False):
+    """Options of a worker, the same in both forms."""
+
+    queue: str
+    queues: Iterable[str]
+    token: str | None
+    namespace: str
+    threads: int
+    async_tasks: int
+    workflow_tasks: int
+    live: int
+    types: Types | None
+    guard: Guard
+    shims: bool
+    compatibility: str | None
+    worker_id: str | None
+    drain: float
+
+
+class AsyncWorker:
+    """A worker on the running event loop."""
+
+    def __init__(
+        self,
+        server: str,
+        register: Iterable[Any],
+        *,
+        queue: str | None = None,
+        queues: Iterable[str] | None = None,
+        token: str | None = None,
+        namespace: str = "default",
+        threads: int = 200,
+        async_tasks: int = 1000,
+        workflow_tasks: int = 1000,
+        live: int = 5000,
+        types: Types | None = None,
+        guard: Guard = "warn",
+        shims: bool = False,
+        compatibility: str | None = None,
+        worker_id: str | None = None,
+        drain: float = 30.0,
+    ) -> None:
+        """`queue`, or `queues` for several: whose tasks it takes. Without either: `default`.
+
+        `live`: runs whose code is kept in memory between tasks. `drain`: seconds that running work gets to end.
+        """
+        self.registry = Registry(types, guard)
+        self.registry.register(register)
+        if shims:
+            install_shims()
+        self.access = Access(server, token, namespace)
+        self.access.client()  # a wrong address is a mistake of whoever wrote it, and is said right here
+        self.queues = _queues(queue, queues)
+        self.worker_id = worker_id or f"{socket.gethostname()[:60]}-{os.getpid()}-{os.urandom(4).hex()}"
+        expect("threads", threads)
+        expect("async_tasks", async_tasks)
+        expect("workflow_tasks", workflow_tasks)
+        expect("compatibility", compatibility)
+        self._threads = threads
+        self._async_tasks = async_tasks
+        self._workflow_tasks = workflow_tasks
+        self._live = live
+        self._compatibility = compatibility
+        self._drain = drain
+        self._life: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        loop = asyncio.get_running_loop()
+        machine = Machine()
+        self.host = RemoteHost(
+            loop,
+            machine,
+            self.registry,
+            self.worker_id,
+            self._send,
+            self._history,
+            namespace=self.access.namespace,
+            queues=frozenset(self.queues),
+            compatibility=self._compatibility,
+            threads=self._threads,
+            tasks=self._async_tasks,
+            live=self._live,
+        )
+        self.executor = self.host.executor
+        known = {*machine.outcomes, *RULES.reactions}
+        self._quiet = sorted(name for name, kind in machine.kinds.items() if kind not in known)
+        self.session = Session(self.access, self.host, self._opening)
+        try:
+            await self._first_open()
+        except BaseException:
+            self.host.close()
+            raise
+        self._life = loop.create_task(self.session.run(), name="backstay-worker")
+        collector.relax()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Finish what is running, report it, take nothing more."""
+        life, self._life = self._life, None
+        if life is None:
+            return
+        await self.session.drain()
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self._drain
+        while (self.host.busy or not self.session.quiet) and loop.time() < until and not life.done():
+            await asyncio.sleep(0.01)
+        life.cancel()
+        with contextlib.suppress(asyncio.CancelledError, Exception):
+            await life
+        await self.session.close()
+        self.executor.stop()
+        self.host.close()
+        collector.restore()
+
+    async def run(self) -> None:
+        """Work until cancelled; then drain."""
+        async with self:
+            assert self._life is not None
+            await asyncio.wait({self._life})
+            self._life.result()
+
+    def _send(self, pending: Pending) -> None:
+        self.session.send(pending)
+
+    async def _history(self, task_id: str, attempt: int, after: int) -> list[Recorded]:
+        return await self.session.history(task_id, attempt, after)
+
+    async def _first_open(self) -> None:
+        """A server may be about to come up. One that refuses us is told at once."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + FIRST
+        while True:
+            try:
+                await self.session.open()
+                return
+            except (Lost, Reset) as why:
+                if loop.time() > until:
+                    raise ServerUnreachable(self.access.url, str(why)) from None
+            await asyncio.sleep(PAUSES[0] * 5)
+
+    def _opening(self, holding: list[wire.Holding]) -> wire.Opening:
+        from backstay import __version__
+
+        workflows = self.registry.workflows
+        return wire.Opening(
+            worker_id=self.worker_id,
+            queues=self.queues,
+            build_id=self._compatibility,
+            sdk_version=__version__,
+            workflows={type: definition.snapshot for type, definition in workflows.items()},
+            validators={
+                type: [name for name, member in definition.handlers.updates.items() if member.check is not None]
+                for type, definition in workflows.items()
+                if definition.handlers.updates
+            },
+            activities=sorted(self.registry.activities),
+            async_activities=sorted(name for name, activity in self.registry.activities.items() if activity.is_async),
+            workflow_slots=self._workflow_tasks,
+            activity_slots=self._threads,
+            async_slots=self._async_tasks,
+            quiet=self._quiet,
+            holding=holding,
+        )
+
+
+def _queues(queue: str | None, queues: Iterable[str] | None) -> list[str]:
+    if queues is None:
+        return ["default" if queue is None else queue]
+    if queue is not None:
+        raise TypeError("give queue= for one queue or queues= for several, not both")
+    return served(queues)
+
+
+class Worker:
+    """A worker on a thread of its own, or, with `run()`, until the process is told to stop."""
+
+    def __init__(self, server: str, register: Iterable[Any], **options: Unpack[WorkerOptions]) -> None:
+        self._worker = AsyncWorker(server, register, **options)
+        self._thread: LoopThread | None = None
+
+    @property
+    def worker_id(self) -> str:
+        return self._worker.worker_id
+
+    def open(self) -> Self:
+        if self._thread is None:
+            thread = LoopThread("backstay-worker")
+            try:
+                thread.run(self._worker.__aenter__())
+            except BaseException:
+                thread.stop()
+                raise
+            self._thread = thread
+        return self
+
+    def close(self) -> None:
+        """Finish what is running, report it, take nothing more."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.run(self._worker.close())
+            thread.stop()
+
+    def __enter__(self) -> Self:
+        return self.open()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def run(self) -> None:
+        """Work until SIGTERM or Ctrl-C, then drain."""
+        work(self._worker, lambda: None)
+
+
+def work(worker: AsyncWorker, ready: Callable[[], None]) -> None:
+    """Work until SIGTERM or Ctrl-C, then drain. `ready`: called when the worker is at its server."""
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(_until_told(worker, ready))
+
+
+async def _until_told(worker: AsyncWorker, ready: Callable[[], None]) -> None:
+    loop = asyncio.get_running_loop()
+    told = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, told.set)
+    async with worker:
+        ready()
+        await told.wait()

@@ -1,0 +1,225 @@
+"""How much may be handed out: leases at once and dispatches per minute, for a queue, its namespace and its budget group.
+
+A full queue throttles and loses nothing. What a queue is allowed is looked up in `task_queue_admission_overrides` under
+`namespace:queue`, `namespace:*`, `queue` and `*`, in this order, and then in the settings for all queues.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from msgspec import Struct
+
+from backstay.engine.engine import Engine
+from backstay.engine.leases import Queue
+from backstay.kernel.values import SECOND, Micros
+from backstay.server.settings import Override, QueueOverride, Settings
+
+MINUTE = 60 * SECOND
+
+Scope = tuple[str, str, str]  # kind, what is counted ("queue", "namespace", "group"), its name
+
+
+class Budget(Struct, frozen=True, kw_only=True):
+    """One limit: on what, how much of it is used, how much is allowed (0: as much as you like), and who said so."""
+
+    limit: str
+    allowed: int
+    used: int
+    source: str
+
+    @property
+    def full(self) -> bool:
+        return bool(self.allowed) and self.used >= self.allowed
+
+    def view(self) -> dict[str, Any]:
+        return {
+            "limit": self.limit,
+            "allowed": self.allowed or None,
+            "used": self.used,
+            "remaining": max(self.allowed - self.used, 0) if self.allowed else None,
+            "source": self.source,
+        }
+
+
+class Admission:
+    def __init__(self, engine: Engine, settings: Settings) -> None:
+        self._engine = engine
+        self._settings = settings
+        self._dispatched: dict[Scope, tuple[int, int]] = {}  # (minute, how many)
+        self._alarmed: set[Queue] = set()
+        self._limited = _limits_anything(settings)
+
+    def admits(self, queue: Queue) -> bool:
+        return not self._limited or self.refusal(queue) is None
+
+    def refusal(self, queue: Queue) -> str | None:
+        """Why nothing is leased from this queue now."""
+        full = next((budget for budget in self.budgets(queue) if budget.full), None)
+        if full is None:
+            return None
+        if "per_minute" in full.limit:
+            self._come_back(queue)
+        return full.limit
+
+    def dispatched(self, queue: Queue) -> None:
+        for scope in self._scopes(queue):
+            self._dispatched[scope] = (self._minute, self._count(scope) + 1)
+
+    def relieved(self, queue: Queue) -> Iterable[Queue]:
+        """A lease has ended. A limit on the namespace was a limit on all of its queues."""
+        kind, namespace, _ = queue
+        if not getattr(self._settings, f"{kind}_task_max_active_leases_per_namespace"):
+            return (queue,)
+        return [place for place in self._engine.matching.parked() if place[:2] == (kind, namespace)] or (queue,)
+
+    def active(self, queue: Queue) -> int:
+        return self._engine.leases.count(queue) + self._engine.matching.promises(queue)
+
+    def budgets(self, queue: Queue) -> list[Budget]:
+        """Every limit that this queue is under, in the order in which they are looked at."""
+        kind, namespace, name = queue
+        settings = self._settings
+        override, said = self._override(queue)
+        group, group_said = self._group(queue)
+        leases, leases_said = _first(
+            (override.max_active_leases, said),
+            (getattr(settings, f"{kind}_task_max_active_leases_per_queue"), "settings"),
+        )
+        dispatches, dispatches_said = _first(
+            (override.max_dispatches_per_minute, said),
+            (getattr(settings, f"{kind}_task_max_dispatches_per_minute"), "settings"),
+        )
+        in_group = settings.task_queue_budget_groups.get(group or "", 0)
+        return [
+            Budget(
+                limit="max_active_leases_per_queue",
+                allowed=leases,
+                used=self.active(queue) if leases else 0,
+                source=leases_said,
+            ),
+            Budget(
+                limit="max_active_leases_per_namespace",
+                allowed=getattr(settings, f"{kind}_task_max_active_leases_per_namespace"),
+                used=self._active_in(kind, namespace),
+                source="settings",
+            ),
+            Budget(
+                limit="max_dispatches_per_minute",
+                allowed=dispatches,
+                used=self._count((kind, "queue", f"{namespace}:{name}")),
+                source=dispatches_said,
+            ),
+            Budget(
+                limit="max_dispatches_per_minute_per_namespace",
+                allowed=getattr(settings, f"{kind}_task_max_dispatches_per_minute_per_namespace"),
+                used=self._count((kind, "namespace", namespace)),
+                source="settings",
+            ),
+            Budget(
+                limit="max_dispatches_per_minute_of_budget_group",
+                allowed=in_group,
+                used=0 if group is None else self._count(("", "group", group)),
+                source=f"{group_said}, budget group {group!r}" if group is not None else "settings",
+            ),
+        ]
+
+    def view(self, queue: Queue, slots: int) -> dict[str, Any]:
+        """For operators: each limit, what is used of it, and whether the queue accepts."""
+        budgets = {budget.limit: budget for budget in self.budgets(queue)}
+        refusal = self.refusal(queue)
+        active = self.active(queue)
+        if refusal is not None:
+            status = "throttled"
+        elif not slots:
+            status = "no_active_workers"
+        else:
+            status = "saturated" if active >= slots else "accepting"
+        leases, dispatches = budgets["max_active_leases_per_queue"], budgets["max_dispatches_per_minute"]
+        return {
+            "status": status,
+            "reason": refusal,
+            "slots": slots,
+            "active_leases": active,
+            "max_active_leases_per_queue": leases.allowed or None,
+            "remaining_active_leases": leases.view()["remaining"],
+            "dispatches_this_minute": dispatches.used,
+            "max_dispatches_per_minute": dispatches.allowed or None,
+            "remaining_dispatches": dispatches.view()["remaining"],
+            "budget_group": self._group(queue)[0],
+            "budget_source": leases.source,
+            "budgets": [budget.view() for budget in budgets.values()],
+        }
+
+    # -- inside
+
+    def _named(self, queue: Queue) -> Iterable[tuple[QueueOverride, str]]:
+        _, namespace, name = queue
+        known = self._settings.task_queue_admission_overrides
+        for key in (f"{namespace}:{name}", f"{namespace}:*", name, "*"):
+            found = known.get(key)
+            if found is not None:
+                yield found, key
+
+    def _override(self, queue: Queue) -> tuple[Override, str]:
+        for found, key in self._named(queue):
+            chosen = found.workflow_tasks if queue[0] == "workflow" else found.activity_tasks
+            return chosen or found, f"override {key!r}"
+        return Override(), "settings"
+
+    def _group(self, queue: Queue) -> tuple[str | None, str]:
+        for found, key in self._named(queue):
+            chosen = found.workflow_tasks if queue[0] == "workflow" else found.activity_tasks
+            group = (chosen or found).budget_group or found.budget_group
+            if group is not None:
+                return group, f"override {key!r}"
+        return None, "settings"
+
+    def _scopes(self, queue: Queue) -> Iterable[Scope]:
+        if not self._limited:
+            return
+        kind, namespace, name = queue
+        yield kind, "queue", f"{namespace}:{name}"
+        yield kind, "namespace", namespace
+        group = self._group(queue)[0]
+        if group is not None:
+            yield "", "group", group  # shared by both kinds of tasks
+
+    def _active_in(self, kind: str, namespace: str) -> int:
+        if not getattr(self._settings, f"{kind}_task_max_active_leases_per_namespace"):
+            return 0
+        engine = self._engine
+        return engine.leases.count_in(kind, namespace) + engine.matching.promised_in(kind, namespace)
+
+    def _count(self, scope: Scope) -> int:
+        minute, count = self._dispatched.get(scope, (0, 0))
+        return count if minute == self._minute else 0
+
+    @property
+    def _minute(self) -> int:
+        return self._engine.world.now() // MINUTE
+
+    def _come_back(self, queue: Queue) -> None:
+        """The next minute brings a new budget: whoever is parked is served then."""
+        if queue in self._alarmed:
+            return
+        self._alarmed.add(queue)
+        begins: Micros = (self._minute + 1) * MINUTE
+
+        def serve() -> None:
+            self._alarmed.discard(queue)
+            self._dispatched = {scope: used for scope, used in self._dispatched.items() if used[0] == self._minute}
+            self._engine.serving.parked(queue)
+
+        self._engine.world.at(begins, serve)
+
+
+def _first(*choices: tuple[int | None, str]) -> tuple[int, str]:
+    """What is said first counts, also when it says that there is no limit."""
+    return next((value, said) for value, said in choices if value is not None)
+
+
+def _limits_anything(settings: Settings) -> bool:
+    names = [name for name in Settings.__struct_fields__ if "_task_max_active" in name or "_task_max_dispatch" in name]
+    return bool(settings.task_queue_admission_overrides) or any(getattr(settings, name) for name in names)

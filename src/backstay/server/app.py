@@ -1,0 +1,192 @@
+"""The ASGI application: every request goes the same way.
+
+Route, credential, role, body, version, namespace, handler, envelope: in this order, so that a caller without the role
+learns nothing about versions, bodies or namespaces, and a caller without a credential costs no body.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from typing import Any
+
+import msgspec
+
+from backstay.protocol.calls import VERSION as OWN_VERSION
+from backstay.protocol.versions import (
+    CONTROL_PLANE,
+    CONTROL_PLANE_HEADER,
+    VERSION,
+    VERSION_HEADER,
+    accepts,
+)
+from backstay.server.auth import admit, within
+from backstay.server.call import Call, Gone, Receive
+from backstay.server.control.contract import control_plane
+from backstay.server.problems import Problem, problem_of
+from backstay.server.routing import Answer, Route, Router
+from backstay.server.server import Server
+from backstay.server.table import ROUTES
+
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Headers = list[tuple[bytes, bytes]]
+
+_encode = msgspec.json.Encoder(decimal_format="number").encode
+_WITH_BODY = ("POST", "PUT", "PATCH", "DELETE")
+_VERSION_HEADER = VERSION_HEADER.lower().encode()
+_CONTROL_HEADER = (CONTROL_PLANE_HEADER.lower().encode(), CONTROL_PLANE.encode())
+
+
+class App:
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self.router = Router(ROUTES)
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            raise RuntimeError(f"this is an HTTP server; it does not speak {scope['type']}")
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        call = Call(scope["method"], scope["path"], headers, scope["query_string"], receive)
+        route: Route | None = None
+        try:
+            route, call.params = self.router.find(call.method, call.path)
+            if route.plane != "open":
+                await self._admit(route, call)
+            answer = await route.handler(self.server, call)
+        except Gone:
+            return
+        except Exception as error:
+            answer = failed(call, error)
+        await self._send(route, call, answer if isinstance(answer, Answer) else Answer(answer), send)
+
+    async def _admit(self, route: Route, call: Call) -> None:
+        server = self.server
+        if not server.gate.signs_bodies:
+            self.know(route, call)
+        if call.method in _WITH_BODY:
+            await call.read(server.settings.max_body_bytes, server.settings.body_seconds)
+        if server.gate.signs_bodies:
+            self.know(route, call)
+        if call.body:
+            check_content_type(call.headers)
+        call.version = check_version(route, call.headers)
+        self.place(route, call)
+
+    def know(self, route: Route, call: Call) -> None:
+        """Who is calling, and whether this route is for them."""
+        call.roles, call.bound = self.server.gate.caller(call.headers, call.body)
+        admit(call.roles, route.roles)
+
+    def place(self, route: Route, call: Call) -> None:
+        """Which namespace a call is about: one that exists, and that the caller may speak of."""
+        server = self.server
+        wanted = call.headers.get("x-namespace") or call.query.get("namespace") or server.settings.default_namespace
+        call.namespace = wanted.lower()
+        if not route.any_namespace or route.plane == "control":
+            within(call.params.get("namespace", call.namespace), call.bound)
+        if not route.any_namespace:
+            server.namespaces.check(call.namespace)
+
+    async def _send(self, route: Route | None, call: Call, answer: Answer, send: Send) -> None:
+        headers, content = self.rendered(route, call, answer)
+        if answer.parts is not None:
+            await _send_parts(answer, headers, send)
+            return
+        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+        await send({"type": "http.response.body", "body": content})
+
+    def rendered(self, route: Route | None, call: Call, answer: Answer) -> tuple[Headers, bytes]:
+        """An answer as it goes over the wire: in the envelope of its plane, with the headers of its status."""
+        headers: Headers = [(b"content-type", answer.content_type.encode())]
+        body: Mapping[str, Any] = answer.body
+        plane = "open" if route is None else route.plane
+        if plane == "worker":
+            version = call.version or VERSION
+            body = {**body, "protocol_version": version, "server_capabilities": self.server.capabilities}
+            headers.append((_VERSION_HEADER, version.encode()))
+        elif plane == "control":
+            headers.append(_CONTROL_HEADER)
+            if route is not None and route.operation is not None:
+                body = {**body, "control_plane": control_plane(route.operation, call, body)}
+        if answer.parts is not None:
+            return headers, b""
+        content = answer.raw if answer.raw is not None else _encode(body)
+        headers.append((b"content-length", str(len(content)).encode()))
+        if answer.status == 401:
+            headers.append((b"www-authenticate", b"Bearer"))
+        if answer.status in (429, 503):
+            headers.append((b"retry-after", str(body.get("retry_after_seconds") or 1).encode()))
+        return headers, content
+
+
+def failed(call: Call, error: Exception) -> Answer:
+    """What a caller is told when there is no other answer."""
+    problem = problem_of(error, f"{call.method} {call.path}")
+    return Answer(problem.body(), problem.status)
+
+
+async def _send_parts(answer: Answer, headers: Headers, send: Send) -> None:
+    assert answer.parts is not None
+    headers.append((b"x-accel-buffering", b"no"))  # a proxy that collects the parts would keep answers from who waits
+    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+    async for part in answer.parts:
+        await send({"type": "http.response.body", "body": part, "more_body": True})
+    await send({"type": "http.response.body", "body": b""})
+
+
+def check_content_type(headers: Mapping[str, str]) -> None:
+    given = headers.get("content-type", "application/json").partition(";")[0].strip().lower()
+    if given != "application/json" and not given.endswith("+json"):
+        raise Problem(415, "unsupported_media_type", f"send application/json, not {given}", field="content-type")
+
+
+def check_version(route: Route, headers: Mapping[str, str]) -> str:
+    """The version of its plane that a caller speaks, as far as an answer depends on it."""
+    if route.plane == "worker":
+        return _worker_version(headers)
+    if route.plane == "control":
+        _check_control_version(headers)
+    elif route.plane == "own":
+        _check_own_version(headers)
+    return ""
+
+
+def _worker_version(headers: Mapping[str, str]) -> str:
+    given = headers.get("x-durable-workflow-protocol-version")
+    if given is not None and accepts(given):
+        return given
+    raise Problem(
+        400,
+        "missing_protocol_version" if given is None else "unsupported_protocol_version",
+        f"worker routes need the header {VERSION_HEADER}: {VERSION} or an older 1.x",
+        supported_version=VERSION,
+        requested_version=given,
+        remediation=f"Send {VERSION_HEADER}: {VERSION}.",
+    )
+
+
+def _check_control_version(headers: Mapping[str, str]) -> None:
+    given = headers.get("x-durable-workflow-control-plane-version")
+    if given == CONTROL_PLANE:
+        return
+    raise Problem(
+        400,
+        "missing_control_plane_version" if given is None else "unsupported_control_plane_version",
+        f"this route needs the header {CONTROL_PLANE_HEADER}: {CONTROL_PLANE}",
+        supported_version=CONTROL_PLANE,
+        requested_version=given,
+        remediation=f"Send {CONTROL_PLANE_HEADER}: {CONTROL_PLANE}.",
+    )
+
+
+def _check_own_version(headers: Mapping[str, str]) -> None:
+    given = headers.get("x-backstay-protocol")
+    if given == str(OWN_VERSION):
+        return
+    raise Problem(
+        400,
+        "unsupported_backstay_protocol",
+        f"this server speaks version {OWN_VERSION} of Backstay's own protocol, the caller {given or 'none'}",
+        supported_version=OWN_VERSION,
+        requested_version=given,
+        remediation="Install the same release of Backstay on both sides.",
+    )

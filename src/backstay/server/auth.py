@@ -1,0 +1,99 @@
+"""Who is calling, and what they may do. Tokens are compared in constant time and never shown.
+
+Roles: a *worker* works, an *operator* reads and commands workflows, an *admin* also changes the house. One shared token has
+every role.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Mapping
+from hashlib import sha256
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from backstay.server.problems import Problem
+from backstay.server.settings import Settings
+
+if TYPE_CHECKING:
+    from backstay.server.tokens import Tokens
+
+Role = Literal["worker", "operator", "admin"]
+
+EVERY: frozenset[Role] = frozenset({"worker", "operator", "admin"})
+WORKER: frozenset[Role] = frozenset({"worker"})
+OPERATOR: frozenset[Role] = frozenset({"operator", "admin"})
+ADMIN: frozenset[Role] = frozenset({"admin"})
+OF_ROLE: Mapping[str, frozenset[Role]] = {"worker": WORKER, "operator": frozenset({"operator"}), "admin": OPERATOR}
+
+
+class Caller(NamedTuple):
+    """Who is calling: its roles, and the only namespace it may speak of, if it is bound to one."""
+
+    roles: frozenset[Role]
+    namespace: str | None = None
+
+
+class Gate:
+    def __init__(self, settings: Settings) -> None:
+        self.tokens: Tokens | None = None  # those made at run time, once the store is open
+        self._mode = settings.auth
+        self._key = (settings.signature_key or "").encode()
+        granted: list[tuple[str | None, frozenset[Role]]] = [
+            (settings.token, EVERY),
+            (settings.worker_token, WORKER),
+            (settings.operator_token, OF_ROLE["operator"]),
+            (settings.admin_token, OF_ROLE["admin"]),
+        ]
+        # Digests of one length: comparing them tells nothing about the tokens, not even how long they are.
+        self._tokens = [(_digest(token.encode()), roles) for token, roles in granted if token]
+
+    def caller(self, headers: Mapping[str, str], body: bytes) -> Caller:
+        """Who is calling, or a refusal that says nothing of what would have been right."""
+        if self._mode == "none":
+            return Caller(EVERY)
+        if self._mode == "signature":
+            wanted = hmac.new(self._key, body, sha256).hexdigest()
+            given = headers.get("x-signature", "").removeprefix("sha256=")
+            if hmac.compare_digest(wanted.encode(), given.encode()):
+                return Caller(EVERY)
+            raise Problem(401, "unauthorized", "the X-Signature header does not sign this body with the server's key")
+        scheme, _, token = headers.get("authorization", "").partition(" ")
+        found: frozenset[Role] = frozenset()
+        bound: str | None = None
+        if scheme.lower() == "bearer":
+            digest = _digest(token.strip().encode())
+            for known, roles in self._tokens:
+                if hmac.compare_digest(known, digest):
+                    found = found | roles
+            made = None if self.tokens is None or found else self.tokens.find(token.strip())
+            if made is not None:
+                found, bound = OF_ROLE[made.role], made.namespace
+        if not found:
+            raise Problem(401, "unauthorized", "send the server's token in the header: Authorization: Bearer TOKEN")
+        return Caller(found, bound)
+
+    @property
+    def signs_bodies(self) -> bool:
+        """Whether a caller is only known once its body is read."""
+        return self._mode == "signature"
+
+
+def within(namespace: str, bound: str | None) -> None:
+    """A token that is bound to a namespace opens no other, and does not tell whether there is one."""
+    if bound is not None and namespace != bound:
+        raise Problem(403, "forbidden", f"this token opens the namespace {bound!r} only", namespace=namespace)
+
+
+def admit(roles: frozenset[Role], allowed: frozenset[Role]) -> None:
+    if not roles & allowed:
+        raise Problem(
+            403,
+            "forbidden",
+            f"this token has the role {', '.join(sorted(roles))}; this route is for {' or '.join(sorted(allowed))}",
+            role=", ".join(sorted(roles)),
+            allowed_roles=sorted(allowed),
+        )
+
+
+def _digest(token: bytes) -> bytes:
+    return sha256(token).digest()

@@ -1,0 +1,256 @@
+"""Lists of schedules: filters, a small query language, pages whose tokens belong to what was asked.
+
+`Field = literal AND Field = literal`, with the fields ScheduleId, Status, WorkflowType, TaskQueue, Note and every search
+attribute that is registered.
+"""
+
+from __future__ import annotations
+
+import re
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from hashlib import sha256
+from typing import Any, NamedTuple
+
+import msgspec
+
+from backstay.kernel.features.schedule import Schedule
+from backstay.kernel.features.schedule.records import Started
+from backstay.kernel.values import CODEC, Micros
+from backstay.protocol import schedules as ask
+from backstay.protocol.history import iso
+from backstay.protocol.payloads import decoded, envelope
+from backstay.protocol.tasks import optional_iso
+from backstay.server.call import Call
+from backstay.server.problems import Problem, invalid
+from backstay.server.server import Server
+
+STATUSES = ("active", "paused", "deleted")
+_FILTERS = ("status", "workflow_type", "query")
+_KNOWN = {*_FILTERS, "page_size", "next_page_token", "namespace"}
+_FIELDS = {
+    "ScheduleId": "schedule_id",
+    "Status": "status",
+    "WorkflowType": "workflow_type",
+    "TaskQueue": "queue",
+    "Note": "note",
+}
+_TERM = re.compile(
+    r"""\s*(?P<field>[A-Za-z_][\w.]*)(?:\s*(?P<operator>[!<>=]+)\s*|\s+(?P<word>[A-Za-z]+)\s+)"""
+    r"""(?P<literal>'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^\s'"]+)\s*""",
+    re.ASCII,
+)
+_AND = re.compile(r"AND\s+", re.IGNORECASE)
+
+
+class Token(NamedTuple):
+    namespace: str
+    filters: str
+    created_at: Micros
+    schedule_id: str
+
+
+_decode_token = msgspec.json.Decoder(tuple[str, str, int, str]).decode
+
+
+async def listing(server: Server, call: Call) -> dict[str, Any]:
+    """Schedules, newest first; deleted ones only by that status."""
+    unknown = sorted(set(call.query) - _KNOWN)
+    if unknown:
+        message = f"{unknown[0]!r} is no filter of this list; {', '.join(_FILTERS)} are"
+        raise invalid(unknown[0], message, "unsupported_schedule_list_filter")
+    size = call.integer("page_size", ask.PAGE, 1, ask.PAGE_MAX)
+    wanted: dict[str, Any] = {"search": {}}
+    for field, literal in _terms(server, call):
+        _add(wanted, field, literal)
+    for name in ("status", "workflow_type"):
+        if call.query.get(name):
+            _add(wanted, name, call.query[name], by=name)
+    if wanted.get("status") not in (None, *STATUSES):
+        raise invalid("status", f"status is one of {', '.join(STATUSES)}, not {wanted['status']!r}")
+    token = _token(call)
+    page = ask.SchedulePage(schedules=[])
+    if not wanted.pop("contradiction", False):
+        page = await server.operations.call(
+            ask.ListSchedules(
+                namespace=call.namespace,
+                after=None if token is None else (token.created_at, token.schedule_id),
+                limit=size,
+                **wanted,
+            )
+        )
+    return {
+        "schedules": [listed(schedule, call.namespace) for schedule in page.schedules],
+        "schedule_count": len(page.schedules),
+        "next_page_token": _page_token(call, page.schedules[-1]) if page.more else None,
+        "namespace": call.namespace,
+    }
+
+
+def _add(wanted: dict[str, Any], field: str, literal: str | float | bool, *, by: str | None = None) -> None:
+    """One more condition. Two of the same field can only both hold if they say the same."""
+    name = by or _FIELDS.get(field)
+    place = wanted if name is not None else wanted["search"]
+    key = name or field
+    if key in place and place[key] != literal:
+        wanted["contradiction"] = True
+    place.setdefault(key, literal)
+
+
+def _terms(server: Server, call: Call) -> list[tuple[str, Any]]:
+    text = call.query.get("query") or ""
+    found: list[tuple[str, Any]] = []
+    at = 0
+    while text.strip() and at < len(text):
+        term = _TERM.match(text, at)
+        if term is None:
+            raise invalid("query", f"cannot read {text[at : at + 60]!r}; write Field = 'value' AND ...", _INVALID)
+        field = term["field"]
+        if field not in _FIELDS and server.attributes.get(call.namespace, field) is None:
+            message = f"there is no field {field!r}; {', '.join(_FIELDS)} and registered search attributes are"
+            raise invalid("query", message, "unsupported_schedule_visibility_field")
+        if term["operator"] != "=":
+            message = f"schedules can only be asked for by =, not by {term['operator'] or term['word']!r}"
+            raise invalid("query", message, "unsupported_schedule_visibility_predicate")
+        found.append((field, _literal(term["literal"], text=field in _FIELDS)))
+        at = term.end()
+        joined = _AND.match(text, at)
+        if joined is not None:
+            at = joined.end()
+            if at >= len(text):
+                raise invalid("query", "nothing follows the last AND", _INVALID)
+        elif at < len(text):
+            message = f"conditions are joined by AND, not by {text[at:].split()[0][:60]!r}"
+            raise invalid("query", message, "unsupported_schedule_visibility_predicate")
+    return found
+
+
+_INVALID = "invalid_schedule_visibility_query"
+
+
+def _literal(written: str, *, text: bool) -> str | float | bool:
+    if written[0] in "'\"":
+        return re.sub(r"\\(.)", r"\1", written[1:-1])
+    if text:
+        return written
+    if written.lower() in ("true", "false"):
+        return written.lower() == "true"
+    try:
+        return int(written) if re.fullmatch(r"-?\d{1,18}", written, re.ASCII) else float(written)
+    except ValueError:
+        return written
+
+
+# -- pages
+
+
+def _filters(call: Call) -> str:
+    asked = [call.query.get(name) or "" for name in _FILTERS]
+    return sha256(msgspec.json.encode(asked)).hexdigest()[:16]
+
+
+def _page_token(call: Call, last: Schedule) -> str:
+    token = Token(call.namespace, _filters(call), last.created_at, last.schedule_id)
+    return urlsafe_b64encode(msgspec.json.encode(token)).decode()
+
+
+def _token(call: Call) -> Token | None:
+    text = call.query.get("next_page_token")
+    if not text:
+        return None
+    try:
+        token = Token(*_decode_token(urlsafe_b64decode(text.encode())))
+        cursor = {"created_at": iso(token.created_at), "schedule_id": token.schedule_id}
+    except (ValueError, OverflowError, msgspec.MsgspecError):
+        raise _refused(400, "malformed_schedule_page_token", "this is no token of a page; begin without one") from None
+    if token.namespace != call.namespace:
+        message = "this token belongs to a list of another namespace"
+        raise _refused(403, "schedule_page_token_namespace_mismatch", message)
+    if token.filters != _filters(call):
+        message = "this token belongs to a list with other filters; begin again without one"
+        raise _refused(409, "schedule_page_token_filter_mismatch", message, last_safe_cursor=cursor)
+    return token
+
+
+def _refused(status: int, reason: str, message: str, **more: Any) -> Problem:
+    errors = {"next_page_token": [message]}
+    return Problem(status, reason, message, field="next_page_token", errors=errors, validation_errors=errors, **more)
+
+
+# -- a schedule as it is shown
+
+
+def listed(schedule: Schedule, namespace: str) -> dict[str, Any]:
+    """Flat, as the newest clients read it, with what older ones look for beside."""
+    plan = schedule.plan
+    action = plan.action
+    next_fire_at = optional_iso(None if schedule.next_fire is None else schedule.next_fire.at)
+    last_fired_at = optional_iso(schedule.last_fired_at)
+    recent = [_started(started) for started in reversed(schedule.recent)]
+    skips = {
+        "skipped_trigger_count": schedule.skipped_count,
+        "last_skip_reason": schedule.last_skip_reason,
+        "last_skipped_at": optional_iso(schedule.last_skipped_at),
+    }
+    return {
+        "schedule_id": schedule.schedule_id,
+        "namespace": namespace,
+        "status": schedule.status,
+        "paused": schedule.status == "paused",
+        "workflow_type": action.workflow_type,
+        "spec": {
+            "cron_expressions": plan.spec.cron_expressions,
+            "intervals": [msgspec.to_builtins(interval) for interval in plan.spec.intervals],
+            "timezone": plan.spec.timezone,
+        },
+        "action": {
+            "workflow_type": action.workflow_type,
+            "task_queue": action.routing.queue,
+            "input": decoded(action.arguments),
+            "input_envelope": envelope(action.arguments),
+            "payload_codec": CODEC,
+            "execution_timeout_seconds": action.execution_timeout_seconds,
+            "run_timeout_seconds": action.run_timeout_seconds,
+        },
+        "overlap_policy": plan.overlap_policy,
+        "note": plan.note,
+        "memo": {key: decoded(blob) for key, blob in plan.memo.items()},
+        "search_attributes": plan.search_attributes,
+        "visibility_labels": plan.visibility_labels,
+        "jitter_seconds": plan.jitter_seconds,
+        "max_runs": plan.max_runs,
+        "remaining_actions": schedule.remaining_actions,
+        "fires_count": schedule.fires_count,
+        "failures_count": schedule.failures_count,
+        "next_fire_at": next_fire_at,
+        "last_fired_at": last_fired_at,
+        "latest_workflow_instance_id": recent[0]["workflow_id"] if recent else None,
+        "paused_at": optional_iso(schedule.paused_at),
+        "created_at": iso(schedule.created_at),
+        "updated_at": iso(schedule.updated_at),
+        **skips,
+        "next_fire": next_fire_at,
+        "last_fire": last_fired_at,
+        "state": {"status": schedule.status, "paused": schedule.status == "paused", "note": plan.note},
+        "info": {
+            "next_fire": next_fire_at,
+            "last_fire": last_fired_at,
+            "fires_count": schedule.fires_count,
+            "running_workflow_ids": list(schedule.running),
+            "buffered_actions": [iso(occasion.occurrence) for occasion in schedule.buffer],
+            "recent_actions": recent,
+            **skips,
+        },
+    }
+
+
+def _started(started: Started) -> dict[str, Any]:
+    return {
+        "trigger_number": started.trigger_number,
+        "workflow_id": started.workflow_id,
+        "run_id": started.run_id,
+        "occurrence_time": iso(started.occurrence),
+        "started_at": iso(started.started_at),
+        "status": started.status or "running",
+        "closed_at": optional_iso(started.closed_at),
+        "message": started.message,
+    }

@@ -1,0 +1,43 @@
+"""Worker sessions, as operators see them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from backstay.server.auth import OPERATOR
+from backstay.server.call import Call
+from backstay.server.problems import Problem, invalid
+from backstay.server.routing import Route
+from backstay.server.server import Server
+from backstay.server.sessions import TERMINAL
+
+STATUSES = ("active", *TERMINAL)
+
+
+async def sessions(server: Server, call: Call) -> dict[str, Any]:
+    status = call.query.get("status") or None
+    if status is not None and status not in STATUSES:
+        raise invalid("status", f"status must be one of {', '.join(STATUSES)}, not {status!r}")
+    queue = call.query.get("task_queue") or None
+    worker = call.query.get("worker_id") or None
+    found = [
+        server.sessions.view(session)
+        for session in server.sessions.of(call.namespace)
+        if status in (None, server.sessions.status(session))
+        and queue in (None, session.queue)
+        and worker in (None, session.worker_id)
+    ]
+    return {"namespace": call.namespace, "worker_sessions": found, "session_count": len(found)}
+
+
+async def session(server: Server, call: Call) -> dict[str, Any]:
+    found = server.sessions.get(call.namespace, call.params["session_id"])
+    if found is None:
+        raise Problem(404, "session_not_found", f"there is no session {call.params['session_id']!r}")
+    return server.sessions.view(found)
+
+
+ROUTES = [
+    Route("GET", "/api/worker-sessions", sessions, "control", OPERATOR),
+    Route("GET", "/api/worker-sessions/{session_id}", session, "control", OPERATOR),
+]

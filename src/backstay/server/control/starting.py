@@ -1,0 +1,132 @@
+"""Starting a workflow."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta, Struct
+
+from backstay.kernel.features.start import DuplicatePolicy
+from backstay.kernel.message import Refused
+from backstay.kernel.values import CODEC, Routing, valid_id
+from backstay.protocol import requests as ask
+from backstay.protocol.payloads import arguments
+from backstay.protocol.task_commands import memo
+from backstay.server.auth import OPERATOR
+from backstay.server.call import Call
+from backstay.server.discovery import UNSUPPORTED_START_FIELDS
+from backstay.server.problems import Problem, invalid
+from backstay.server.routing import Answer, Route
+from backstay.server.server import Server
+
+Name = Annotated[str, Meta(min_length=1, max_length=255)]
+Timeout = Annotated[float, Meta(gt=0)]
+
+_POLICIES: dict[str, DuplicatePolicy] = {
+    "fail": "reject_duplicate",
+    "use-existing": "return_existing_active",
+    "reject_duplicate": "reject_duplicate",
+    "return_existing_active": "return_existing_active",
+}
+
+
+class StartBody(Struct, frozen=True, kw_only=True):
+    workflow_type: Name
+    workflow_id: str | None = None
+    task_queue: Name = "default"
+    connection: Name | None = None
+    input: Any = None
+    payload_codec: str | None = None
+    business_key: Name | None = None
+    visibility_labels: dict[str, str] | None = None
+    memo: dict[str, Any] | None = None
+    search_attributes: dict[str, Any] | None = None
+    duplicate_policy: str = "fail"
+    execution_timeout_seconds: Timeout | None = None
+    run_timeout_seconds: Timeout | None = None
+    priority: Annotated[int, Meta(ge=0, le=9)] = 5
+    fairness_key: Name | None = None
+    fairness_weight: Annotated[int, Meta(ge=1, le=1000)] = 1
+    build_id: Name | None = None
+    compatibility: Name | None = None
+
+
+async def start(server: Server, call: Call) -> Answer:
+    body = call.decode(StartBody)
+    request = start_request(server, call, body, body.workflow_id)
+    try:
+        started = await server.operations.call(request)
+    except Refused as refusal:
+        if refusal.reason != "instance_already_started":
+            raise
+        raise Problem(
+            409,
+            "instance_already_started",
+            f"workflow {request.workflow_id!r} has already been started; ids are used once",
+            outcome="rejected_duplicate",
+            workflow_id=refusal.fields.get("workflow_id"),
+            run_id=refusal.fields.get("run_id"),
+            remediation="Use another workflow_id, or duplicate_policy use-existing to get the running one.",
+        ) from None
+    answer = {
+        "workflow_id": started.workflow_id,
+        "run_id": started.run_id,
+        "workflow_type": body.workflow_type,
+        "namespace": call.namespace,
+        "task_queue": body.task_queue,
+        "business_key": body.business_key,
+        "payload_codec": CODEC,
+        "status": "pending",
+        "outcome": started.outcome,
+        "command_id": started.command_id,
+        "command_status": "accepted",
+    }
+    return Answer(answer, 201 if started.outcome == "started_new" else 200)
+
+
+def start_request(server: Server, call: Call, body: StartBody, workflow_id: str | None) -> ask.StartWorkflow:
+    _refuse_unsupported(call)
+    if body.payload_codec not in (None, CODEC):
+        raise invalid("payload_codec", f"the one payload codec is {CODEC!r}", "unsupported_payload_codec")
+    policy = _POLICIES.get(body.duplicate_policy)
+    if policy is None:
+        raise invalid("duplicate_policy", f"{body.duplicate_policy!r} is no duplicate policy; use fail or use-existing")
+    if workflow_id is not None and not valid_id(workflow_id):
+        raise invalid("workflow_id", "a workflow id is 1 to 191 characters out of A-Z a-z 0-9 . _ : ~ -")
+    build = body.build_id or body.compatibility or server.rollouts.promoted(call.namespace, body.task_queue)
+    return ask.StartWorkflow(
+        workflow_type=body.workflow_type,
+        workflow_id=workflow_id,
+        namespace=call.namespace,
+        arguments=arguments(body.input, "input"),
+        routing=Routing(
+            namespace=call.namespace,
+            connection=body.connection,
+            queue=body.task_queue,
+            compatibility=build,
+            priority=body.priority,
+            fairness_key=body.fairness_key,
+            fairness_weight=body.fairness_weight,
+        ),
+        business_key=body.business_key,
+        visibility_labels=body.visibility_labels or {},
+        memo={key: blob for key, blob in memo(body.memo or {}, "memo").items() if blob is not None},
+        search_attributes=body.search_attributes or {},
+        execution_timeout_seconds=body.execution_timeout_seconds,
+        run_timeout_seconds=body.run_timeout_seconds,
+        duplicate_policy=policy,
+        definition=server.workers.definition(call.namespace, body.task_queue, body.workflow_type, build),
+        request_id=call.headers.get("x-request-id"),
+        source="http",
+    )
+
+
+def _refuse_unsupported(call: Call) -> None:
+    given = msgspec.json.decode(call.body)
+    for field in UNSUPPORTED_START_FIELDS:
+        if field in given:
+            raise invalid(field, f"{field} is not a field of a start; see the request contract in /api/cluster/info")
+
+
+ROUTES = [Route("POST", "/api/workflows", start, "control", OPERATOR, "start", body=StartBody)]

@@ -1,0 +1,122 @@
+"""Namespaces as administrators see them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec.structs import replace
+
+from backstay.protocol import requests as ask
+from backstay.protocol.history import iso
+from backstay.protocol.schedules import ListSchedules
+from backstay.server.auth import ADMIN, OPERATOR, within
+from backstay.server.call import Call
+from backstay.server.namespaces import Namespace, checked_name
+from backstay.server.problems import Problem
+from backstay.server.routing import Answer, Route
+from backstay.server.server import Server
+
+Days = Annotated[int, Meta(ge=1, le=365)]
+Description = Annotated[str, Meta(max_length=1000)]
+
+
+class CreateBody(Struct, frozen=True, kw_only=True):
+    name: str
+    description: Description | None = None
+    retention_days: Days = 30
+
+
+class UpdateBody(Struct, frozen=True, kw_only=True):
+    description: Description | UnsetType | None = UNSET
+    retention_days: Days | UnsetType = UNSET
+
+
+async def listing(server: Server, call: Call) -> dict[str, Any]:
+    found = [namespace for namespace in server.namespaces.all() if call.bound in (None, namespace.name)]
+    return {"namespaces": [_shown(namespace) for namespace in found]}
+
+
+async def create(server: Server, call: Call) -> Answer:
+    body = call.decode(CreateBody)
+    name = checked_name(body.name)
+    within(name, call.bound)
+    if server.namespaces.get(name) is not None:
+        raise Problem(409, "namespace_already_exists", f"there is a namespace {name!r} already", namespace=name)
+    namespace = Namespace(
+        name=name,
+        description=body.description,
+        retention_days=body.retention_days,
+        created_at=server.now,
+        updated_at=server.now,
+    )
+    await server.namespaces.put(namespace)
+    return Answer(_shown(namespace), 201)
+
+
+async def describe(server: Server, call: Call) -> dict[str, Any]:
+    return _shown(_named(server, call))
+
+
+async def update(server: Server, call: Call) -> dict[str, Any]:
+    body = call.decode(UpdateBody)
+    before = _named(server, call)
+    after = replace(
+        before,
+        description=before.description if body.description is UNSET else body.description,
+        retention_days=before.retention_days if body.retention_days is UNSET else body.retention_days,
+        updated_at=server.now,
+    )
+    await server.namespaces.put(after)
+    return _shown(after)
+
+
+async def remove(server: Server, call: Call) -> dict[str, Any]:
+    namespace = _named(server, call)
+    if namespace.name == server.namespaces.default:
+        raise Problem(409, "namespace_is_default", "the default namespace cannot be deleted", namespace=namespace.name)
+    if await server.operations.call(ask.ListWorkflows(namespace=namespace.name, limit=1)):
+        raise Problem(
+            409,
+            "namespace_not_empty",
+            f"namespace {namespace.name!r} holds workflows, and nothing deletes those with it",
+            namespace=namespace.name,
+        )
+    if (await server.operations.call(ListSchedules(namespace=namespace.name, limit=1))).schedules:
+        raise Problem(
+            409,
+            "namespace_not_empty",
+            f"namespace {namespace.name!r} holds schedules, which would go on firing; delete them first",
+            namespace=namespace.name,
+        )
+    await server.namespaces.remove(namespace.name)
+    return {"name": namespace.name, "status": "deleted", "deleted": {}}
+
+
+def _named(server: Server, call: Call) -> Namespace:
+    name = call.params["namespace"].lower()
+    server.namespaces.check(name)
+    found = server.namespaces.get(name)
+    assert found is not None, "checked just now"
+    return found
+
+
+def _shown(namespace: Namespace) -> dict[str, Any]:
+    return {
+        "name": namespace.name,
+        "description": namespace.description,
+        "retention_days": namespace.retention_days,
+        "status": "active",
+        "external_payload_storage": None,
+        "created_at": iso(namespace.created_at),
+        "updated_at": iso(namespace.updated_at),
+    }
+
+
+ROUTES = [
+    Route("GET", "/api/namespaces", listing, "control", OPERATOR, any_namespace=True),
+    Route("POST", "/api/namespaces", create, "control", ADMIN, any_namespace=True, body=CreateBody),
+    Route("GET", "/api/namespaces/{namespace}", describe, "control", OPERATOR, any_namespace=True),
+    Route("PUT", "/api/namespaces/{namespace}", update, "control", ADMIN, any_namespace=True, body=UpdateBody),
+    Route("DELETE", "/api/namespaces/{namespace}", remove, "control", ADMIN, any_namespace=True),
+]

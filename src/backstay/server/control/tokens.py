@@ -1,0 +1,80 @@
+"""Tokens, as administrators make and take them away."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct
+
+from backstay.server.auth import ADMIN
+from backstay.server.call import Call
+from backstay.server.problems import Problem
+from backstay.server.routing import Answer, Route
+from backstay.server.server import Server
+from backstay.server.tokens import Role, shown
+
+
+class CreateBody(Struct, frozen=True, kw_only=True):
+    role: Role
+    namespace: str | None = None
+    note: Annotated[str, Meta(max_length=1000)] | None = None
+
+
+class RotateBody(Struct, frozen=True, kw_only=True):
+    pass
+
+
+async def create(server: Server, call: Call) -> Answer:
+    """Make a token. It is in this answer and nowhere else."""
+    body = call.decode(CreateBody)
+    namespace = None if body.namespace is None else body.namespace.lower()
+    if namespace is not None:
+        server.namespaces.check(namespace)
+    _within(call, namespace)
+    made, secret = await server.tokens.create(
+        server.engine.world.ids.ulid(), body.role, server.now, namespace, body.note
+    )
+    return Answer(shown(made) | {"token": secret, "outcome": "created"}, 201)
+
+
+async def listing(server: Server, call: Call) -> dict[str, Any]:
+    bound = call.bound
+    return {"tokens": [shown(token) for token in server.tokens.all() if bound in (None, token.namespace)]}
+
+
+async def rotate(server: Server, call: Call) -> dict[str, Any]:
+    """Give a token another secret; the old one is refused from now on."""
+    call.decode(RotateBody)
+    _mine(server, call)
+    rotated, secret = await server.tokens.rotate(call.params["token_id"], server.now)
+    return shown(rotated) | {"token": secret, "outcome": "rotated"}
+
+
+async def revoke(server: Server, call: Call) -> dict[str, Any]:
+    _mine(server, call)
+    return shown(await server.tokens.revoke(call.params["token_id"])) | {"outcome": "revoked"}
+
+
+def _mine(server: Server, call: Call) -> None:
+    """Who is bound to a namespace sees no token of another."""
+    found = server.tokens.kept.get("", call.params["token_id"])
+    if found is not None and call.bound is not None and found.namespace != call.bound:
+        raise Problem(404, "token_not_found", f"there is no token {found.id!r}", token_id=found.id)
+
+
+def _within(call: Call, namespace: str | None) -> None:
+    if call.bound is not None and namespace != call.bound:
+        raise Problem(
+            403,
+            "forbidden",
+            f"this token opens the namespace {call.bound!r} only, and so do the tokens that it makes",
+            field="namespace",
+        )
+
+
+ROUTES = [
+    Route("POST", "/api/tokens", create, "control", ADMIN, body=CreateBody, any_namespace=True),
+    Route("GET", "/api/tokens", listing, "control", ADMIN, any_namespace=True),
+    Route("POST", "/api/tokens/{token_id}/rotate", rotate, "control", ADMIN, body=RotateBody, any_namespace=True),
+    Route("DELETE", "/api/tokens/{token_id}", revoke, "control", ADMIN, any_namespace=True),
+]

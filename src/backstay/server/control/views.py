@@ -1,0 +1,189 @@
+"""Workflows and runs as the control plane shows them, from typed history and index rows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from backstay.kernel.decision import RunRow
+from backstay.kernel.event import Recorded
+from backstay.kernel.features.close import WorkflowCompleted
+from backstay.kernel.features.memo import MemoUpserted
+from backstay.kernel.features.start import WorkflowStarted
+from backstay.kernel.values import CODEC, SECOND
+from backstay.protocol import requests as ask
+from backstay.protocol.detail import BUCKET_OF
+from backstay.protocol.history import iso
+from backstay.protocol.payloads import decoded, envelope
+from backstay.protocol.requests import Description
+from backstay.protocol.tasks import optional_iso
+from backstay.server.problems import Problem
+
+if TYPE_CHECKING:
+    from backstay.server.call import Call
+    from backstay.server.server import Server
+
+
+def bucket(status: str) -> str:
+    return BUCKET_OF.get(status, "running")
+
+
+def listed(row: RunRow) -> dict[str, Any]:
+    """A run in a list: what its index row holds."""
+    return {
+        "workflow_id": row.workflow_id,
+        "run_id": row.run_id,
+        "run_number": row.number,
+        "workflow_type": row.workflow_type,
+        "namespace": row.namespace,
+        "business_key": row.business_key,
+        "visibility_labels": row.labels,
+        "search_attributes": row.search_attributes,
+        "status": row.status,
+        "status_bucket": bucket(row.status),
+        "is_terminal": row.closed_at is not None,
+        "closed_reason": row.closed_reason,
+        "task_queue": row.queue,
+        "connection": row.connection,
+        "compatibility": row.compatibility,
+        "payload_codec": CODEC,
+        "started_at": iso(row.started_at),
+        "closed_at": optional_iso(row.closed_at),
+        "history_length": row.length,
+    }
+
+
+async def look(server: Server, call: Call) -> tuple[Description, list[Recorded]]:
+    """The instance that the path names, and the history of its current run."""
+    workflow_id = call.params["workflow_id"]
+    return await server.operations.look(ask.DescribeWorkflow(workflow_id=workflow_id, namespace=call.namespace))
+
+
+def described(server: Server, found: Description, history: list[Recorded]) -> dict[str, Any]:
+    """An instance by its current run."""
+    if found.run is None:
+        return {
+            "workflow_id": found.workflow_id,
+            "namespace": found.namespace,
+            "workflow_type": found.workflow_type,
+            "run_id": None,
+            "status": found.status,
+            "status_bucket": "running",
+            "is_terminal": False,
+        }
+    view = _shown(found.run, history[:2], history[-1] if history else None, is_current=True)
+    view |= {
+        "memo": {key: decoded(blob) for key, blob in found.memo.items()},
+        "run_count": found.run.number,
+        "wait_kind": found.wait_kind,
+        "wait_reason": found.wait_kind,
+        "open_wait_id": found.open_wait_id,
+        "resume_source_kind": found.resume_source_kind,
+        "resume_source_id": found.resume_source_id,
+        "liveness_state": found.liveness_state,
+        "next_wake_at": optional_iso(found.next_wake),
+        "exception_count": found.exception_count,
+        "actions": msgspec.to_builtins(found.actions),
+        "can_query": found.actions is not None and found.actions.can_query,
+        "query_blocked_reason": None if found.actions is None else found.actions.query_blocked_reason,
+        **fleet(server, found.run),
+    }
+    return view
+
+
+def fleet(server: Server, row: RunRow) -> dict[str, Any]:
+    """The workers that could run this: those of its namespace and queue that were heard of lately."""
+    wanted = row.compatibility
+    live = [worker for worker in server.workers.on(row.namespace, row.queue) if not server.workers.stale(worker)]
+    able = [worker for worker in live if wanted is None or worker.build_id == wanted]
+    if able:
+        reason = None
+    elif live:
+        reason = f"no live worker on queue {row.queue!r} has the build {wanted!r}"
+    else:
+        reason = f"no worker on queue {row.queue!r} was heard of in the last {server.workers.stale_after_seconds} s"
+    return {
+        "compatibility_namespace": row.namespace,
+        "compatibility_fleet_reason": reason,
+        "compatibility_fleet": [
+            {
+                "worker_id": worker.worker_id,
+                "namespace": worker.namespace,
+                "host": worker.process_metrics.get("host"),
+                "process_id": worker.process_metrics.get("process_id"),
+                "connection": None,
+                "queue": worker.task_queue,
+                "supported": [] if worker.build_id is None else [worker.build_id],
+                "supports_required": worker in able,
+                "recorded_at": iso(server.workers.last_heard(worker)),
+                "expires_at": iso(server.workers.last_heard(worker) + server.workers.stale_after_seconds * SECOND),
+                "source": "worker_registration",
+            }
+            for worker in live
+        ],
+    }
+
+
+async def run_of_workflow(server: Server, row: RunRow, *, is_current: bool) -> dict[str, Any]:
+    """One run with its input and output."""
+    store = server.engine.store
+    view = _shown(row, await store.history(row.key, 0, 2), await store.last_event(row.key), is_current=is_current)
+    if not is_current:
+        view["memo"] = await _last_memo(server, row) or view.get("memo")
+    return view
+
+
+def _shown(row: RunRow, opening: list[Recorded], last: Recorded | None, *, is_current: bool) -> dict[str, Any]:
+    started = next((entry.event for entry in opening if isinstance(entry.event, WorkflowStarted)), None)
+    output = last.event.output if last is not None and isinstance(last.event, WorkflowCompleted) else None
+    view = listed(row)
+    if started is not None:
+        view |= {
+            "input": decoded(started.arguments),
+            "input_envelope": envelope(started.arguments),
+            "execution_timeout_seconds": started.execution_timeout_seconds,
+            "run_timeout_seconds": started.run_timeout_seconds,
+            "execution_deadline_at": optional_iso(started.execution_deadline_at),
+            "run_deadline_at": optional_iso(started.run_deadline_at),
+            "workflow_definition_fingerprint": started.workflow_definition_fingerprint,
+            "memo": {key: decoded(blob) for key, blob in started.memo.items()},
+        }
+    open_run = row.closed_at is None
+    return view | {
+        "output": decoded(output),
+        "output_envelope": envelope(output),
+        "is_current_run": is_current,
+        "last_progress_at": None if last is None else iso(last.at),
+        "actions": {
+            "can_signal": open_run and is_current,
+            "can_query": is_current,
+            "can_update": open_run and is_current,
+            "can_cancel": open_run and is_current,
+            "can_terminate": open_run and is_current,
+            "can_repair": open_run and is_current,
+            "can_archive": not open_run,
+        },
+    }
+
+
+async def _last_memo(server: Server, row: RunRow) -> dict[str, Any] | None:
+    for entry in reversed(await server.engine.store.history(row.key)):
+        if isinstance(entry.event, MemoUpserted):
+            return {key: decoded(blob) for key, blob in entry.event.merged.items()}
+    return None
+
+
+async def found_run(server: Server, call: Call) -> RunRow:
+    """The run that the path names, if it is one of the workflow that the path names."""
+    run_id, workflow_id = call.params["run_id"], call.params["workflow_id"]
+    row = await server.engine.store.run(run_id)
+    if row is None or row.workflow_id != workflow_id or row.namespace != call.namespace:
+        raise Problem(
+            404,
+            "run_not_found",
+            f"workflow {workflow_id!r} has no run {run_id!r}",
+            workflow_id=workflow_id,
+            run_id=run_id,
+        )
+    return row

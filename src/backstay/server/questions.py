@@ -1,0 +1,243 @@
+"""Questions to workflow code that runs in workers elsewhere: queries, and whether an update would be taken.
+
+Asked → leased → answered, or the caller's time is over and nobody needs the answer. In memory only: a question writes
+no history, is never tried again, and dies with its caller.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Any, Literal, Protocol
+
+from backstay.engine.world import World
+from backstay.kernel.event import Recorded
+from backstay.kernel.features.start import WorkflowStarted
+from backstay.kernel.message import Refused
+from backstay.kernel.values import SECOND, Micros
+from backstay.protocol.commands import Inquiry
+from backstay.server.workers import Worker, Workers
+
+Kind = Literal["query", "validate"]
+BOTH: frozenset[str] = frozenset({"query", "validate"})
+WORDS = {"query": "query", "validate": "update_validation"}
+
+
+class Question:
+    """One open question. `answer` resolves to what the code said, or to a refusal."""
+
+    __slots__ = ("answer", "attempt", "history", "id", "inquiry", "owner", "queue", "until")
+
+    def __init__(
+        self, id: str, inquiry: Inquiry, history: list[Recorded], queue: str, answer: asyncio.Future[Any]
+    ) -> None:
+        self.id = id
+        self.inquiry = inquiry
+        self.history = history
+        self.queue = queue
+        self.answer = answer
+        self.owner: str | None = None
+        self.attempt = 0
+        self.until: Micros = 0
+
+
+class Asker:
+    """A parked poll for questions."""
+
+    __slots__ = ("future", "kinds", "worker")
+
+    def __init__(self, worker: Worker, kinds: frozenset[str], future: asyncio.Future[Question | None]) -> None:
+        self.worker = worker
+        self.kinds = kinds
+        self.future = future
+
+
+class Desk(Protocol):
+    """A worker that is told of questions without polling for them."""
+
+    worker: Worker
+
+    @property
+    def listens(self) -> bool: ...
+    def ask(self, question: Question) -> None: ...
+
+
+class Questions:
+    """What an engine asks of workers elsewhere."""
+
+    def __init__(self, world: World, workers: Workers, timeout_seconds: float, max_pending: int) -> None:
+        self._world = world
+        self._workers = workers
+        self._timeout = timeout_seconds
+        self._max = max_pending
+        self._open: dict[str, Question] = {}
+        self._askers: list[Asker] = []
+        self.desks: Iterable[Desk] = ()
+
+    # -- for the engine
+
+    def alive_on(self, namespace: str, queue: str) -> bool:
+        return any(not self._workers.stale(worker) for worker in self._workers.on(namespace, queue))
+
+    def runs(self, kind: str, type: str, namespace: str, queue: str, compatibility: str | None) -> bool:
+        return any(_runs(worker, type, compatibility) for worker in self._live(namespace, queue))
+
+    def validates(self, type: str, update: str) -> bool:
+        return any(_validates(worker, type, update) for worker in self._workers.everybody())
+
+    async def inquire(self, inquiry: Inquiry, history: list[Recorded], at_rest: bool) -> Any:
+        """What the code says; a caller that gives up takes its question along."""
+        queue = _queue(history)
+        if inquiry.kind == "validate" and not any(
+            _validates(worker, inquiry.workflow_type, inquiry.name) for worker in self._live(inquiry.namespace, queue)
+        ):
+            return None
+        waiting = sum(q.inquiry.namespace == inquiry.namespace and q.queue == queue for q in self._open.values())
+        if waiting >= self._max:
+            raise Refused("query_task_queue_full", f"queue {queue!r} has {waiting} questions waiting; ask again later")
+        question = Question(self._world.ids.ulid(), inquiry, history, queue, self._world.future())
+        self._open[question.id] = question
+        alarm = self._world.at(self._world.now() + round(self._timeout * SECOND), lambda: self._time_is_over(question))
+        self._offer(question)
+        try:
+            return await question.answer
+        finally:
+            alarm.cancel()
+            self._open.pop(question.id, None)
+
+    # -- for workers
+
+    def poll(self, worker: Worker, kinds: frozenset[str]) -> Question | None:
+        """The oldest question that this worker can answer."""
+        for question in self._open.values():
+            if question.owner is None and _fits(worker, kinds, question):
+                return self._lease(worker, question)
+        return None
+
+    def park(self, worker: Worker, kinds: frozenset[str]) -> Asker:
+        asker = Asker(worker, kinds, self._world.future())
+        found = self.poll(worker, kinds)
+        if found is not None:
+            asker.future.set_result(found)
+        else:
+            self._askers.append(asker)
+        return asker
+
+    def unpark(self, asker: Asker) -> None:
+        """Whoever polled is gone, or served. A question it was just given is for others again."""
+        if asker in self._askers:
+            self._askers.remove(asker)
+        if not asker.future.done():
+            asker.future.set_result(None)
+
+    def give_back(self, question: Question) -> None:
+        question.owner = None
+        self._offer(question)
+
+    def serve(self, desk: Desk) -> None:
+        """A worker has come that is told of questions: those that wait for one like it."""
+        while desk.listens and (question := self.poll(desk.worker, BOTH)) is not None:
+            desk.ask(question)
+
+    def return_unasked(self, id: str) -> None:
+        question = self._open.get(id)
+        if question is not None:
+            self.give_back(question)
+
+    def leased(self, id: str, owner: str, attempt: int) -> Question | None:
+        """The open question that this worker has been asked, if somebody still waits for the answer."""
+        question = self._open.get(id)
+        return question if question is not None and (question.owner, question.attempt) == (owner, attempt) else None
+
+    def give_up(self) -> None:
+        for asker in list(self._askers):
+            self.unpark(asker)
+
+    def held(self, id: str, kind: Kind, owner: str, attempt: int, refuse: Callable[[str, str], Exception]) -> Question:
+        """The question that this worker answers, or why it may not."""
+        question = self._open.get(id)
+        word = WORDS[kind]
+        if question is None or question.inquiry.kind != kind:
+            raise refuse(f"{word}_task_not_found", f"there is no open {word} task {id!r}; its caller may be gone")
+        if question.owner is None:
+            raise refuse(f"{word}_task_not_leased", f"{word} task {id!r} is not leased")
+        if question.owner != owner:
+            raise refuse("lease_owner_mismatch", f"{word} task {id!r} is leased to another worker")
+        if question.attempt != attempt:
+            raise refuse(
+                f"{word}_task_attempt_mismatch", f"{word} task {id!r} is on attempt {question.attempt}, not {attempt}"
+            )
+        return question
+
+    def answer(self, question: Question, value: Any) -> None:
+        self._open.pop(question.id, None)
+        if not question.answer.done():
+            question.answer.set_result(value)
+
+    def refuse(self, question: Question, error: Refused) -> None:
+        self._open.pop(question.id, None)
+        if not question.answer.done():
+            question.answer.set_exception(error)
+
+    # -- inside
+
+    def _offer(self, question: Question) -> None:
+        for desk in self.desks:
+            if desk.listens and _fits(desk.worker, BOTH, question):
+                desk.ask(self._lease(desk.worker, question))
+                return
+        for asker in self._askers:
+            if not asker.future.done() and _fits(asker.worker, asker.kinds, question):
+                self._askers.remove(asker)
+                asker.future.set_result(self._lease(asker.worker, question))
+                return
+
+    def _lease(self, worker: Worker, question: Question) -> Question:
+        question.owner = worker.worker_id
+        question.attempt += 1
+        question.until = self._world.now() + round(self._timeout * SECOND)
+        return question
+
+    def _time_is_over(self, question: Question) -> None:
+        who = "no worker took it" if question.owner is None else f"worker {question.owner!r} has not answered"
+        if question.inquiry.kind == "query":
+            error = Refused(
+                "query_worker_timeout",
+                f"query {question.inquiry.name!r} had no answer within {self._timeout:g} seconds: {who}",
+            )
+        else:
+            error = Refused(
+                "update_validation_execution_timeout",
+                f"the validator of update {question.inquiry.name!r} had no answer within {self._timeout:g} seconds: {who}",
+                retryable=True,
+            )
+        self.refuse(question, error)
+
+    def _live(self, namespace: str, queue: str) -> list[Worker]:
+        return [worker for worker in self._workers.on(namespace, queue) if not self._workers.stale(worker)]
+
+
+def _runs(worker: Worker, type: str, compatibility: str | None) -> bool:
+    types = worker.workflow_types
+    return (types is None or type in types) and (compatibility is None or worker.build_id == compatibility)
+
+
+def _validates(worker: Worker, type: str, update: str) -> bool:
+    contract = worker.workflow_command_contracts.get(type)
+    return contract is not None and update in (contract.update_validators or ())
+
+
+def _fits(worker: Worker, kinds: frozenset[str], question: Question) -> bool:
+    inquiry = question.inquiry
+    return (
+        inquiry.kind in kinds
+        and worker.namespace == inquiry.namespace
+        and question.queue in worker.queues
+        and _runs(worker, inquiry.workflow_type, None)
+        and (inquiry.kind == "query" or _validates(worker, inquiry.workflow_type, inquiry.name))
+    )
+
+
+def _queue(history: list[Recorded]) -> str:
+    """Where the run's own tasks go; its first events say so."""
+    return next(entry.event.routing.queue for entry in history if isinstance(entry.event, WorkflowStarted))

@@ -1,0 +1,143 @@
+"""What a repair pass looks at, and how many of whom: runs and tasks that do not move as history expects.
+
+One queue with a thousand candidates does not keep the only one of another waiting: they are taken scope by scope, in
+turn. A scope is a connection, a queue and a build.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+
+from backstay.engine import recovery
+from backstay.kernel.event import HistoryDamaged
+from backstay.kernel.values import SECOND, Micros
+from backstay.protocol.history import iso
+
+if TYPE_CHECKING:
+    from backstay.server.server import Server
+    from backstay.server.settings import Settings
+
+STRATEGY = "scope_fair_round_robin"
+MOST = 10_000  # suspects that one pass reads
+
+Scope = tuple[str | None, str, str | None]
+
+
+class Candidate(Struct, frozen=True):
+    """An instance, and since when it should have moved."""
+
+    workflow: int
+    scope: Scope
+    since: Micros
+
+
+class Candidates(Struct, frozen=True):
+    missing: list[Candidate]  # with no row for a task that history expects
+    existing: list[Candidate]  # with a row that nobody takes or that failed
+
+
+def policy(settings: Settings) -> dict[str, Any]:
+    return {
+        "redispatch_after_seconds": settings.task_repair_redispatch_after_seconds,
+        "loop_throttle_seconds": settings.task_repair_loop_throttle_seconds,
+        "scan_limit": settings.task_repair_scan_limit,
+        "scan_strategy": STRATEGY,
+        "failure_backoff_max_seconds": settings.task_repair_failure_backoff_max_seconds,
+        "failure_backoff_strategy": "exponential_by_repair_count",
+    }
+
+
+async def candidates(server: Server, namespace: str) -> Candidates:
+    store = server.engine.store
+    missing: list[Candidate] = []
+    after: int | None = 0
+    while after is not None and len(missing) < MOST:
+        page, after = await store.suspects(after, recovery.PAGE)
+        for key in page:
+            try:
+                loaded = await store.load(key)
+            except HistoryDamaged:
+                continue  # nothing can be restored from it
+            if loaded is not None and loaded.run is not None and loaded.row.namespace == namespace:
+                run = loaded.run
+                missing.append(Candidate(key, (run.connection, run.queue, run.compatibility), run.started_at))
+        await asyncio.sleep(0)  # a file answers at once: between two pages the others get their turn
+    stuck, _ = await server.recovery.stuck()
+    existing = [
+        Candidate(task.workflow, (routing.connection, routing.queue, routing.compatibility), task.available_at)
+        for task in [*stuck, *await store.failed()]
+        if (routing := task.routing).namespace == namespace
+    ]
+    return Candidates(missing, existing)
+
+
+def fair(found: Iterable[Candidate], limit: int) -> list[Candidate]:
+    """As many as the limit: from each scope its oldest, then from each its next, and so on."""
+    scopes: dict[Scope, list[Candidate]] = defaultdict(list)
+    for candidate in sorted(found, key=lambda one: (one.since, one.workflow)):
+        scopes[candidate.scope].append(candidate)
+    order = sorted(scopes.values(), key=lambda scope: (scope[0].since, named(scope[0].scope)))
+    rounds = max((len(scope) for scope in order), default=0)
+    return [scope[turn] for turn in range(rounds) for scope in order if turn < len(scope)][:limit]
+
+
+def named(scope: Scope) -> str:
+    connection, queue, compatibility = scope
+    return f"{connection or 'default'}:{queue}:{compatibility or 'any'}"
+
+
+def pressure(found: Candidates, limit: int, now: Micros) -> dict[str, Any]:
+    """What a pass would select, and what waits where."""
+    missing, existing = fair(found.missing, limit), fair(found.existing, limit)
+    total = len(found.missing) + len(found.existing)
+    oldest_task = min((one.since for one in found.existing), default=None)
+    oldest_run = min((one.since for one in found.missing), default=None)
+    return {
+        "existing_task_candidates": len(found.existing),
+        "missing_task_candidates": len(found.missing),
+        "total_candidates": total,
+        "scan_limit": limit,
+        "scan_strategy": STRATEGY,
+        "selected_existing_task_candidates": len(existing),
+        "selected_missing_task_candidates": len(missing),
+        "selected_total_candidates": len(existing) + len(missing),
+        "existing_task_scan_limit_reached": len(found.existing) > limit,
+        "missing_task_scan_limit_reached": len(found.missing) > limit,
+        "scan_pressure": len(found.existing) > limit or len(found.missing) > limit,
+        "oldest_task_available_at": None if oldest_task is None else iso(oldest_task),
+        "oldest_missing_run_started_at": None if oldest_run is None else iso(oldest_run),
+        "max_task_candidate_age_ms": _age(oldest_task, now),
+        "max_missing_run_age_ms": _age(oldest_run, now),
+        "scopes": _scopes(found, missing, existing, now),
+    }
+
+
+def _scopes(
+    found: Candidates, missing: list[Candidate], existing: list[Candidate], now: Micros
+) -> list[dict[str, Any]]:
+    scopes = {one.scope for one in (*found.missing, *found.existing)}
+    shown = [
+        {
+            "scope_key": named(scope),
+            "connection": scope[0],
+            "queue": scope[1],
+            "compatibility": scope[2],
+            "candidates": sum(one.scope == scope for one in (*found.missing, *found.existing)),
+            "existing_task_candidates": sum(one.scope == scope for one in found.existing),
+            "missing_task_candidates": sum(one.scope == scope for one in found.missing),
+            "selected_existing_task_candidates": sum(one.scope == scope for one in existing),
+            "selected_missing_task_candidates": sum(one.scope == scope for one in missing),
+            "max_age_ms": _age(min(one.since for one in (*found.missing, *found.existing) if one.scope == scope), now),
+        }
+        for scope in scopes
+    ]
+    return sorted(shown, key=lambda one: (-one["candidates"], -one["max_age_ms"], one["scope_key"]))
+
+
+def _age(since: Micros | None, now: Micros) -> int:
+    return 0 if since is None else max(0, now - since) * 1000 // SECOND

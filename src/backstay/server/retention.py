@@ -1,0 +1,160 @@
+"""Retention: closed runs older than their namespace keeps them are removed, and written to the archive first if there is one.
+
+With the last run of an instance goes the instance. One that still owes others something, or is owed, stays until it is not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from backstay.engine.engine import Engine
+from backstay.engine.world import Alarm
+from backstay.kernel.decision import RunRow
+from backstay.kernel.features.stream import StreamClosed
+from backstay.kernel.values import SECOND, STREAMS, Micros
+from backstay.protocol.export import Exporting, bundle, canonical
+from backstay.server.namespaces import Namespaces
+from backstay.server.settings import Settings
+from backstay.store import RunFilter, Unavailable
+
+log = logging.getLogger("backstay.server")
+
+DAY = 86_400 * SECOND
+SCAN = 100
+EVERY = 1_000_000  # as many as there are
+
+
+class Retention:
+    def __init__(self, engine: Engine, namespaces: Namespaces, settings: Settings) -> None:
+        self._engine = engine
+        self._namespaces = namespaces
+        self._settings = settings
+        self._alarm: Alarm | None = None
+        self._turn: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        if self._settings.retention_interval_seconds:
+            world = self._engine.world
+            self._alarm = world.at(world.now() + self._settings.retention_interval_seconds * SECOND, self._ring)
+
+    def stop(self) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+        if self._turn is not None:
+            self._turn.cancel()
+
+    def cutoff(self, namespace: str) -> Micros:
+        found = self._namespaces.get(namespace)
+        return self._engine.world.now() - (30 if found is None else found.retention_days) * DAY
+
+    async def expired(self, namespace: str, limit: int = SCAN) -> list[RunRow]:
+        return await self._engine.store.expired(namespace, self.cutoff(namespace), limit)
+
+    async def sweep(self, namespace: str, runs: list[RunRow]) -> list[dict[str, Any]]:
+        """What became of each run."""
+        return [{"run_id": row.run_id, "workflow_id": row.workflow_id} | await self._one(row) for row in runs]
+
+    async def _one(self, row: RunRow) -> dict[str, Any]:
+        if row.closed_at is None or row.closed_at >= self.cutoff(row.namespace):
+            return {"outcome": "skipped", "reason": "not_expired"}
+        entry = self._engine.cache.get(row.workflow)
+        if entry is not None and (entry.inflight or entry.held):
+            return {"outcome": "skipped", "reason": "instance_busy"}
+        try:
+            await self._archive(row)
+        except (OSError, ValueError) as error:
+            log.error("run %s could not be archived and stays: %s", row.run_id, error)
+            return {"outcome": "failed", "reason": "archive_failed", "message": str(error)}
+        gone = await self._remove_streams(row)  # first: once the run is gone, nobody finds them
+        if gone is True:
+            gone = await self._remove(row)
+        if isinstance(gone, Unavailable):
+            return {"outcome": "failed", "reason": "storage_unavailable", "message": str(gone)}
+        return {"outcome": "pruned"} if gone else {"outcome": "skipped", "reason": "undelivered_sends"}
+
+    async def _remove_streams(self, row: RunRow) -> bool | Unavailable:
+        """With a run go its output streams."""
+        place = RunFilter(namespace=row.namespace + STREAMS, business_key=row.run_id, limit=EVERY)
+        return await self._remove_all(await self._engine.store.runs(place))
+
+    async def expire_streams(self, namespace: str) -> None:
+        """Streams that were to be kept for a while after their end, and no longer."""
+        store, now = self._engine.store, self._engine.world.now()
+        place = namespace + STREAMS
+        for row in await store.runs(RunFilter(namespace=place, statuses=("expiring",), limit=EVERY)):
+            last = await store.last_event(row.key)
+            if last is None or not isinstance(last.event, StreamClosed):
+                continue
+            if now >= last.at + (last.event.retention_seconds or 0) * SECOND:
+                parts = await store.runs(RunFilter(namespace=place, workflow_id=row.workflow_id, limit=EVERY))
+                await self._remove_all(parts)
+
+    async def _remove_all(self, parts: list[RunRow]) -> bool | Unavailable:
+        """The oldest first: what is left, if this is interrupted, is still found."""
+        for part in sorted(parts, key=lambda part: part.number):
+            gone = await self._remove(part)
+            if isinstance(gone, Unavailable):
+                return gone
+        return True
+
+    async def _remove(self, row: RunRow) -> bool | Unavailable:
+        entry = self._engine.cache.get(row.workflow)
+        gone = await self._prune(row)
+        if gone is True and entry is not None and entry.flow.run is not None and entry.flow.run.key == row.key:
+            self._engine.discard_cached(entry)
+        return gone
+
+    async def _prune(self, row: RunRow) -> bool | Unavailable:
+        done: asyncio.Future[bool | Unavailable] = self._engine.world.future()
+        self._engine.store.prune(row.workflow, row.key, lambda gone: None if done.done() else done.set_result(gone))
+        return await done
+
+    async def _archive(self, row: RunRow) -> None:
+        directory = self._settings.retention_archive
+        if directory is None:
+            return
+        store = self._engine.store
+        commands = [command for command in await store.commands(row.workflow) if command.run == row.key]
+        # Signed like what is exported, and whole: it takes the place of the run.
+        how = Exporting(signing_key=self._settings.export_signing_key, key_id=self._settings.export_signing_key_id)
+        content = bundle(row, await store.history(row.key), commands, self._engine.world.now(), how=how)
+        _write(Path(directory) / f"{row.namespace}-{row.run_id}.json", canonical(content))
+
+    def _ring(self) -> None:
+        self._turn = self._engine.world.spawn(self._everywhere(), "backstay-retention")
+
+    async def _everywhere(self) -> None:
+        try:
+            if self._engine.holder and self._engine.down is None:
+                for namespace in self._namespaces.all():
+                    await self._namespace(namespace.name)
+                    await self.expire_streams(namespace.name)
+        except Exception:
+            log.exception("the retention pass failed; it is tried again")
+        self.start()
+
+    async def _namespace(self, name: str) -> None:
+        while found := await self.expired(name):
+            outcomes = [result["outcome"] for result in await self.sweep(name, found)]
+            if "pruned" not in outcomes or len(found) < SCAN:
+                return  # what is left stays for the next time
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Whole and on disk, or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_suffix(".part")
+    try:
+        with unfinished.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.replace(path)
+    finally:
+        with suppress(OSError):
+            unfinished.unlink()

@@ -1,0 +1,55 @@
+"""Views that operators keep: a bucket of runs and filters on it, under a name. Some come with the server."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Struct
+
+from backstay.server.visibility_contract import SUPPORTED, VERSION
+
+
+class SavedView(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    id: str
+    name: str
+    bucket: str
+    version: int = VERSION
+    filters: dict[str, str | bool] = {}
+    labels: dict[str, str] = {}
+
+    def shown(self) -> dict[str, Any]:
+        known = self.version in SUPPORTED
+        return {
+            "id": self.id,
+            "name": self.name,
+            "bucket": self.bucket,
+            "version": self.version,
+            "filters": self.filters,
+            "labels": self.labels,
+            "system": self.id in SYSTEM,
+            "status": "supported" if known else "unsupported",
+            "message": None if known else f"saved under version {self.version}; this server knows up to {VERSION}",
+        }
+
+
+SYSTEM = {
+    view.id: view
+    for view in (
+        *(
+            SavedView(id=f"system:{bucket}", name=bucket.title(), bucket=bucket)
+            for bucket in ("running", "completed", "failed", "cancelled", "terminated")
+        ),
+        SavedView(
+            id="system:running-task-problems",
+            name="Running, with task problems",
+            bucket="running",
+            filters={"task_problem": True},
+        ),
+        SavedView(
+            id="system:running-repair-blocked",
+            name="Running, repair blocked",
+            bucket="running",
+            filters={"repair_attention": True},
+        ),
+    )
+}

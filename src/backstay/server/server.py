@@ -1,0 +1,179 @@
+"""The server: one engine, its registries, and the gate before them. Opened once, drained once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Self
+
+import msgspec
+from msgspec.structs import replace
+
+from backstay import collector
+from backstay.codec.payloads import AvroPayloads
+from backstay.engine.engine import Engine
+from backstay.engine.operations import Operations
+from backstay.engine.recovery import Recovery
+from backstay.engine.world import Alarm, AsyncioWorld, World
+from backstay.kernel.features.lease import Release
+from backstay.kernel.features.start import Definition
+from backstay.kernel.machine import Machine
+from backstay.kernel.task import Task
+from backstay.kernel.values import SECOND, Micros, Routing
+from backstay.protocol.export import exporter
+from backstay.server.admission import Admission
+from backstay.server.auth import Gate
+from backstay.server.cadence import Cadence
+from backstay.server.discovery import server_capabilities
+from backstay.server.exporting import exporting
+from backstay.server.kept import Kept
+from backstay.server.metrics import Observer
+from backstay.server.namespaces import Namespaces
+from backstay.server.questions import Questions
+from backstay.server.retention import Retention
+from backstay.server.rollouts import Rollouts
+from backstay.server.saved_views import SavedView
+from backstay.server.sessions import Sessions
+from backstay.server.settings import Settings
+from backstay.server.stations import Desks
+from backstay.server.tokens import Tokens
+from backstay.server.workers import Workers
+from backstay.store.opening import open_store
+
+RELOAD = SECOND
+
+
+class Server:
+    def __init__(self, settings: Settings, world: Callable[[], World] | None = None) -> None:
+        self.settings = settings
+        self.gate = Gate(settings)
+        self._exporting = exporting(settings)
+        self.capabilities = msgspec.Raw(msgspec.json.encode(server_capabilities(settings)))
+        self.draining = False
+        self.parked = 0
+        self.waiting: dict[asyncio.Future[Any], Callable[[], None]] = {}  # calls that wait, and how to end that
+        self._world = world
+        self._reload: Alarm | None = None
+        self._loading: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        world = self._world() if self._world is not None else AsyncioWorld(asyncio.get_running_loop())
+        settings = self.settings
+        machine = Machine(failure_backoff=settings.task_repair_failure_backoff_max_seconds * SECOND)
+        path = self.settings.database
+        self._commits = world.pool(1, "backstay-commit")
+        offload = None if path == ":memory:" or self._world is not None else self._commits.submit
+        self.store = await open_store(path, machine.kinds, offload)
+        self.engine = Engine(world, self.store, machine)
+        self.admission = self.engine.matching.admission = Admission(self.engine, self.settings)
+        self.recovery = Recovery(
+            self.engine,
+            overdue=settings.task_repair_redispatch_after_seconds * SECOND,
+            every=settings.task_repair_loop_throttle_seconds * SECOND,
+        )
+        self.cadence = Cadence(self.settings, world.now)
+        self.recovery.rests = self.cadence.rests
+        self.recovery.on_sweep.append(self.cadence.swept)
+        self.operations = Operations(self.engine, self.recovery, AvroPayloads(), exporter(self._exporting))
+        self.namespaces = Namespaces(self.store, self.settings.default_namespace)
+        self.workers = Workers(self.store, world.now, self.settings.worker_stale_after_seconds)
+        self.rollouts = Rollouts(self.store)
+        self.tokens = self.gate.tokens = Tokens(self.store)
+        self.sessions = self.engine.matching.sessions = Sessions(self.store, self.engine, self.workers)
+        self.retention = Retention(self.engine, self.namespaces, self.settings)
+        self.attributes = Kept(self.store, "search_attribute", str)
+        self.saved_views = Kept(self.store, "saved_view", SavedView)
+        self.engine.define = self._define
+        self.questions = self.engine.matching.remote = Questions(
+            world,
+            self.workers,
+            self.settings.query_timeout_seconds,
+            self.settings.query_task_max_pending_per_queue,
+        )
+        self.observer = Observer(self)
+        self.recovery.on_take_over.append(self._read_registries)
+        self.stations = Desks()
+        self.questions.desks = self.stations
+        self.rollouts.on_change = self.stations.look_at_rollouts
+        collector.relax()
+        try:
+            await self._read_registries()
+            self.recovery.on_foreign.append(self._changed_elsewhere)
+            self.retention.start()
+            await self.recovery.start()
+            if self.engine.holder:
+                self.cadence.swept()  # whoever becomes the engine has looked at everything
+        except BaseException:
+            await self._shut()
+            raise
+        return self
+
+    async def _read_registries(self) -> None:
+        """At the start, and when this server takes over: workers have registered with the one before."""
+        await self.namespaces.open(self.now)
+        await self._load()
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.sessions.settle()
+        await self.engine.drain()
+        await self._shut()
+
+    async def _shut(self) -> None:
+        if self._reload is not None:
+            self._reload.cancel()
+        if self._loading is not None:
+            self._loading.cancel()
+        self.retention.stop()
+        self.recovery.stop()
+        self.engine.waking.stop()
+        self._commits.close()
+        collector.restore()
+        await self.store.close()
+
+    async def _load(self) -> None:
+        """What is kept beside workflows, as it is on disk now."""
+        for registry in (
+            self.namespaces.kept,
+            self.workers,
+            self.rollouts,
+            self.sessions,
+            self.attributes,
+            self.saved_views,
+            self.tokens,
+        ):
+            await registry.load()
+
+    def _changed_elsewhere(self) -> None:
+        """Another process has committed: perhaps a token, a worker, a namespace. Looked at once a second at most."""
+        if self._reload is None:
+            self._reload = self.engine.world.at(self.now + RELOAD, self._load_soon)
+
+    def _load_soon(self) -> None:
+        self._reload = None
+        if self.engine.down is None:
+            self._loading = self.engine.world.spawn(self._load(), "backstay-registries")
+
+    def _define(self, routing: Routing, workflow_type: str) -> tuple[Routing, Definition | None]:
+        """As a start over HTTP would have it: the promoted build of its queue, and what that says of its code."""
+        namespace, queue = routing.namespace, routing.queue
+        build = routing.compatibility or self.rollouts.promoted(namespace, queue)
+        return replace(routing, compatibility=build), self.workers.definition(namespace, queue, workflow_type, build)
+
+    @property
+    def now(self) -> Micros:
+        return self.engine.world.now()
+
+    def drain(self) -> None:
+        """Lease nothing any more; whoever waits is told at once that there is nothing."""
+        self.draining = True
+        for waiter in self.engine.matching.waiting():
+            self.engine.serving.give_up(waiter)
+        for desk in self.stations:
+            desk.leave()
+        self.questions.give_up()
+        for give_up in list(self.waiting.values()):
+            give_up()
+
+    def release(self, task: Task) -> None:
+        """Take back a lease that its worker cannot use."""
+        self.engine.submit(task.workflow, Release(task_id=task.id, owner=task.owner or "", attempt=task.attempt))

@@ -1,0 +1,324 @@
+"""Worker sessions: a series of activities that one worker runs, because it keeps something for them.
+
+created → active → closed | expired (its time is over) | failed (its lease ran out) | orphaned (its worker is gone). What a
+session is now follows from its entry, the clock and the fleet; only creating, taking over, renewing and closing it are
+written. A session never replaces the lease of an attempt: it says who may have the next one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from backstay.engine.engine import Engine
+from backstay.engine.world import Alarm
+from backstay.kernel.session import WorkerSession
+from backstay.kernel.values import SECOND, Micros
+from backstay.protocol.history import iso
+from backstay.protocol.tasks import optional_iso
+from backstay.server.kept import Kept
+from backstay.server.problems import Problem
+from backstay.server.workers import Worker, Workers
+from backstay.store import Store, Unavailable
+
+log = logging.getLogger("backstay.server")
+
+TERMINAL = ("closed", "expired", "failed", "orphaned")
+FAILURES = {"expired": "ttl_expired", "failed": "lease_expired", "orphaned": "worker_heartbeat_stale"}
+
+
+class Session(Struct, frozen=True, kw_only=True):
+    namespace: str
+    queue: str
+    worker_id: str
+    options: WorkerSession
+    created_at: Micros
+    lease_seconds: int
+    lease_expires_at: Micros
+    ttl_expires_at: Micros
+    closed_at: Micros | None = None
+    close_reason: str | None = None
+
+
+class Sessions:
+    def __init__(self, store: Store, engine: Engine, workers: Workers) -> None:
+        self._kept = Kept(store, "worker_session", Session)
+        self._engine = engine
+        self._workers = workers
+        self._writing: set[asyncio.Task[Any]] = set()
+        self._alarms: dict[tuple[str, str], Alarm] = {}
+
+    async def load(self) -> None:
+        await self._kept.load()
+        for session in self._kept.all():
+            if session.closed_at is None:
+                self._watch(session)
+
+    # -- what matching asks
+
+    def admits(self, namespace: str, session: WorkerSession, worker_id: str) -> bool:
+        worker = self._workers.get(namespace, worker_id)
+        return worker is not None and self._refusal(worker, session) is None
+
+    def took(self, namespace: str, session: WorkerSession, worker_id: str) -> None:
+        """The first admitted activity makes the session; each one renews it."""
+        worker = self._workers.get(namespace, worker_id)
+        if worker is None:
+            return
+        found = self.get(namespace, session.session_id)
+        if found is None or self.status(found) != "active":
+            self._write_soon(self._made(worker, session))
+        else:
+            self.heard(namespace, session.session_id)
+
+    def heard(self, namespace: str, session_id: str) -> None:
+        """An activity of the session is alive: so is the session."""
+        found = self.get(namespace, session_id)
+        if found is None or self.status(found) != "active":
+            return
+        renewed = self._renewed(found, found.lease_seconds)
+        half = found.lease_seconds * SECOND // 2
+        if found.lease_expires_at - self._now() < half:  # worth a write: a restart would take it for expired
+            self._write_soon(renewed)
+        else:
+            self._kept.note(namespace, session_id, renewed)
+
+    # -- what workers ask
+
+    async def create(self, worker: Worker, session: WorkerSession) -> tuple[str, Session]:
+        refusal = self._refusal(worker, replace(session, create_if_missing=True), creating=True)
+        if refusal is not None:
+            raise self._shown(refusal, worker.namespace, session.session_id)
+        found = self.get(worker.namespace, session.session_id)
+        if found is not None and self.status(found) == "active":
+            renewed = self._renewed(found, session.lease_seconds)
+            await self._write(renewed)
+            return "reused", renewed
+        made = self._made(worker, session)
+        await self._write(made)
+        return "created" if found is None else "reacquired", made
+
+    async def renew(self, worker: Worker, session_id: str, lease_seconds: int | None) -> Session:
+        found = self._owned(worker, session_id)
+        if self.status(found) != "active":
+            raise self._shown(
+                _refused(409, "session_not_active", f"session {session_id!r} is {self.status(found)}"),
+                worker.namespace,
+                session_id,
+            )
+        renewed = self._renewed(found, lease_seconds or found.lease_seconds)
+        await self._write(renewed)
+        return renewed
+
+    async def close(self, worker: Worker, session_id: str, reason: str | None) -> tuple[str, Session]:
+        found = self._owned(worker, session_id)
+        if found.closed_at is not None:
+            return "already_closed", found
+        closed = replace(found, closed_at=self._now(), close_reason=reason)
+        await self._write(closed)
+        return "closed", closed
+
+    def check_claim(self, worker: Worker, session: WorkerSession) -> None:
+        """Claiming by name obeys the same rule as polling."""
+        refusal = self._refusal(worker, session)
+        if refusal is not None:
+            raise self._shown(refusal, worker.namespace, session.session_id)
+
+    # -- what operators see
+
+    def get(self, namespace: str, session_id: str) -> Session | None:
+        return self._kept.get(namespace, session_id)
+
+    def of(self, namespace: str) -> list[Session]:
+        return [session for _, session in self._kept.of(namespace)]
+
+    def status(self, session: Session) -> str:
+        now = self._now()
+        if session.closed_at is not None:
+            return "closed"
+        if session.ttl_expires_at <= now:
+            return "expired"
+        worker = self._workers.get(session.namespace, session.worker_id)
+        if worker is None or self._workers.stale(worker):
+            return "orphaned"
+        return "failed" if session.lease_expires_at <= now else "active"
+
+    def view(self, session: Session) -> dict[str, Any]:
+        worker = self._workers.get(session.namespace, session.worker_id)
+        status = self.status(session)
+        options = session.options
+        return {
+            "session_id": options.session_id,
+            "namespace": session.namespace,
+            "queue": session.queue,
+            "connection": options.connection,
+            "requirements": list(options.requirements),
+            "status": status,
+            "lease_owner": session.worker_id,
+            "holder": {
+                "worker_id": session.worker_id,
+                "task_queue": session.queue if worker is None else worker.task_queue,
+                "status": "gone" if worker is None else "stale" if self._workers.stale(worker) else "active",
+                "last_heartbeat_at": None if worker is None else iso(self._workers.last_heard(worker)),
+                "is_stale": worker is None or self._workers.stale(worker),
+            },
+            "created_at": iso(session.created_at),
+            "lease_expires_at": iso(session.lease_expires_at),
+            "ttl_expires_at": iso(session.ttl_expires_at),
+            "closed_at": optional_iso(session.closed_at),
+            "close_reason": session.close_reason,
+            "failure_reason": FAILURES.get(status),
+            "lease_seconds": session.lease_seconds,
+            "ttl_seconds": options.ttl_seconds,
+            "max_concurrent_activities": options.max_concurrent_activities,
+            "create_if_missing": options.create_if_missing,
+            "allow_reacquire_after_failure": options.allow_reacquire_after_failure,
+            "active_activity_count": self._busy(session.namespace, options.session_id),
+            "waiting_activity_count": self._engine.matching.waiting_of(session.namespace, options.session_id),
+        }
+
+    async def settle(self) -> None:
+        """Until everything noted so far is on disk."""
+        while self._writing:
+            await asyncio.gather(*self._writing, return_exceptions=True)
+
+    # -- inside
+
+    def _refusal(self, worker: Worker, session: WorkerSession, *, creating: bool = False) -> Problem | None:
+        """Why this worker may not work in this session now."""
+        id = session.session_id
+        if (session.queue or worker.task_queue) != worker.task_queue:
+            return _refused(
+                409, "session_queue_mismatch", f"session {id!r} is for queue {session.queue!r}", field="queue"
+            )
+        missing = sorted(set(session.requirements) - set(worker.capabilities))
+        if missing:
+            return _refused(
+                409,
+                "session_requirements_not_met",
+                f"worker {worker.worker_id!r} does not offer {', '.join(missing)}",
+                missing_requirements=missing,
+            )
+        found = self.get(worker.namespace, id)
+        if found is not None and self.status(found) == "active" and found.worker_id == worker.worker_id:
+            limit = found.options.max_concurrent_activities
+            if not creating and self._busy(worker.namespace, id) >= limit:
+                message = f"session {id!r} runs as many activities as it may ({limit})"
+                return _refused(409, "session_activity_limit_exceeded", message)
+            return None
+        return self._closed_to(worker, session, found) or self._no_room(worker)
+
+    def _closed_to(self, worker: Worker, session: WorkerSession, found: Session | None) -> Problem | None:
+        """Why this worker may not make the session, or take it over."""
+        id = session.session_id
+        if found is None:
+            if session.create_if_missing:
+                return None
+            return _refused(404, "session_missing", f"session {id!r} was not created, and may not be here")
+        status = self.status(found)
+        if status == "active":
+            message = f"session {id!r} is held by worker {found.worker_id!r}"
+            return _refused(409, "session_owned_by_another_worker", message)
+        if status in ("closed", "expired"):
+            message = f"session {id!r} is {status}, and that is final; use another id"
+            return _refused(409, "session_closed", message)
+        if not found.options.allow_reacquire_after_failure:
+            message = f"session {id!r} lost its worker and does not allow another one"
+            return _refused(409, "session_reacquire_disallowed", message)
+        return None
+
+    def _no_room(self, worker: Worker) -> Problem | None:
+        held = sum(s.worker_id == worker.worker_id and self.status(s) == "active" for s in self.of(worker.namespace))
+        if held < worker.max_concurrent_worker_sessions:
+            return None
+        message = f"worker {worker.worker_id!r} holds as many sessions as it may ({held})"
+        return _refused(409, "worker_session_limit_exceeded", message)
+
+    def _owned(self, worker: Worker, session_id: str) -> Session:
+        found = self.get(worker.namespace, session_id)
+        if found is None:
+            raise _refused(404, "session_not_found", f"there is no session {session_id!r}")
+        if found.worker_id != worker.worker_id:
+            message = f"session {session_id!r} is held by worker {found.worker_id!r}"
+            raise self._shown(_refused(409, "session_owner_mismatch", message), worker.namespace, session_id)
+        return found
+
+    def _shown(self, problem: Problem, namespace: str, session_id: str) -> Problem:
+        """The refusal, with the session as it is."""
+        found = self.get(namespace, session_id)
+        problem.fields["status"] = None if found is None else self.status(found)
+        problem.fields["session"] = None if found is None else self.view(found)
+        return problem
+
+    def _busy(self, namespace: str, session_id: str) -> int:
+        engine = self._engine
+        return engine.leases.of_session(namespace, session_id) + engine.matching.promised_of(namespace, session_id)
+
+    def _made(self, worker: Worker, session: WorkerSession) -> Session:
+        now = self._now()
+        made = Session(
+            namespace=worker.namespace,
+            queue=worker.task_queue,
+            worker_id=worker.worker_id,
+            options=session,
+            created_at=now,
+            lease_seconds=session.lease_seconds,
+            lease_expires_at=now + session.lease_seconds * SECOND,
+            ttl_expires_at=now + session.ttl_seconds * SECOND,
+        )
+        self._watch(made)
+        return made
+
+    def _renewed(self, session: Session, lease_seconds: int) -> Session:
+        until = self._now() + lease_seconds * SECOND
+        renewed = replace(session, lease_seconds=lease_seconds, lease_expires_at=until)
+        self._watch(renewed)
+        return renewed
+
+    def _watch(self, session: Session) -> None:
+        """When the lease runs out, another worker may be waiting for the session's activities."""
+
+        name = (session.namespace, session.options.session_id)
+
+        def look() -> None:
+            self._alarms.pop(name, None)
+            self.relieve(session.namespace, session.queue)
+
+        before = self._alarms.get(name)
+        if before is not None:
+            before.cancel()
+        self._alarms[name] = self._engine.world.at(session.lease_expires_at, look)
+
+    def relieve(self, namespace: str, queue: str) -> None:
+        """A session has lost its worker: whoever polls this queue may take it over."""
+        self._engine.serving.parked(("activity", namespace, queue))
+
+    async def _write(self, session: Session) -> None:
+        await self._kept.put(session.namespace, session.options.session_id, session)
+
+    def _write_soon(self, session: Session) -> None:
+        """Known at once, because the next match depends on it. Should the write be lost, the next activity makes it again."""
+        self._kept.note(session.namespace, session.options.session_id, session)
+
+        async def write() -> None:
+            try:
+                await self._write(session)
+            except Unavailable as error:
+                log.warning("session %s could not be written: %s", session.options.session_id, error)
+
+        task = self._engine.world.spawn(write(), "backstay-session")
+        self._writing.add(task)
+        task.add_done_callback(self._writing.discard)
+
+    @property
+    def _now(self) -> Callable[[], Micros]:
+        return self._engine.world.now
+
+
+def _refused(status: int, reason: str, message: str, **more: Any) -> Problem:
+    return Problem(status, reason, message, admitted=False, outcome="rejected", **more)

@@ -1,0 +1,213 @@
+"""What a server is told at its start: flags, then `DW_*` variables, then one TOML file, then defaults.
+
+Parsed once, passed down, never read again. An unknown name or a wrong value fails at once, with the name, the value and
+the nearest valid one.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+import typing
+from collections.abc import Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_type_hints
+
+import msgspec
+from msgspec import Meta, Struct
+
+from backstay.store.opening import is_server, shown
+
+PREFIX = "DW_"
+# Variables of the same family that are not the server's: of the CLI, and of clients and their profiles.
+FOREIGN = frozenset({"DW_DB", "DW_ENV", "DW_CONFIG"})
+
+Count = Annotated[int, Meta(ge=1)]
+Limit = Annotated[int, Meta(ge=0)]
+Seconds = Annotated[float, Meta(gt=0, le=86_400)]
+
+
+class Override(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What one queue is allowed instead. None: what all queues are; 0: as much as it likes."""
+
+    max_active_leases: Limit | None = None
+    max_dispatches_per_minute: Limit | None = None
+    budget_group: str | None = None
+
+
+class QueueOverride(Override, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """For both kinds of tasks, or for each its own."""
+
+    workflow_tasks: Override | None = None
+    activity_tasks: Override | None = None
+
+
+class Settings(Struct, frozen=True, kw_only=True):
+    """Every setting; its variable is `DW_` and the name in capitals. A limit of 0 does not limit."""
+
+    host: str = "127.0.0.1"
+    port: Annotated[int, Meta(ge=0, le=65_535)] = 8080
+    store: str = "sqlite:backstay.db"
+    server_id: str = "backstay"
+    default_namespace: str = "default"
+
+    auth: Literal["token", "signature", "none"] = "token"
+    token: str | None = None  # every role
+    worker_token: str | None = None
+    operator_token: str | None = None
+    admin_token: str | None = None
+    signature_key: str | None = None
+    export_signing_key: str | None = None
+    export_signing_key_id: str | None = None
+    export_redactor: str | None = None  # module:function
+
+    tls_certificate: str | None = None
+    tls_key: str | None = None
+
+    max_body_bytes: Count = 8 << 20
+    body_seconds: Seconds = 30
+    max_parked_polls: Count = 20_000
+    drain_seconds: Seconds = 20
+
+    heartbeat_interval_seconds: Annotated[int, Meta(ge=1, le=3600)] = 60
+    worker_stale_after_seconds: Annotated[int, Meta(ge=1, le=86_400)] = 180
+
+    workflow_task_max_active_leases_per_queue: Limit = 0
+    activity_task_max_active_leases_per_queue: Limit = 0
+    workflow_task_max_dispatches_per_minute: Limit = 0
+    activity_task_max_dispatches_per_minute: Limit = 0
+    workflow_task_max_active_leases_per_namespace: Limit = 0
+    activity_task_max_active_leases_per_namespace: Limit = 0
+    workflow_task_max_dispatches_per_minute_per_namespace: Limit = 0
+    activity_task_max_dispatches_per_minute_per_namespace: Limit = 0
+    task_queue_admission_overrides: dict[str, QueueOverride] = {}
+    task_queue_budget_groups: dict[str, Limit] = {}  # dispatches per minute, by the name of the group
+
+    retention_interval_seconds: Annotated[int, Meta(ge=0, le=86_400)] = 3600  # 0: only when asked
+    retention_archive: str | None = None  # a directory for what is removed; None: it is gone
+
+    query_timeout_seconds: Seconds = 10
+    query_task_max_pending_per_queue: Annotated[int, Meta(ge=1, le=10_000)] = 1024
+
+    continue_as_new_event_threshold: Limit = 10_000  # events of a run, from which on it should continue as new
+    continue_as_new_size_bytes_threshold: Limit = 5 << 20
+
+    task_repair_redispatch_after_seconds: Annotated[int, Meta(ge=1, le=3600)] = 3
+    task_repair_loop_throttle_seconds: Annotated[int, Meta(ge=1, le=3600)] = 5
+    task_repair_scan_limit: Annotated[int, Meta(ge=1, le=1000)] = 25
+    task_repair_failure_backoff_max_seconds: Annotated[int, Meta(ge=3, le=600)] = 60
+
+    v2_matching_role_queue_wake: bool = True
+    wake_signal_ttl_seconds: Count = 60
+
+    @property
+    def database(self) -> str:
+        """A path, or the URL of a server."""
+        return self.store.removeprefix("sqlite:")
+
+
+class WrongSetting(Exception):
+    """A setting that cannot be used. The message says which, what it was, and what would do."""
+
+
+_HINTS = get_type_hints(Settings, include_extras=True)
+
+
+def load(flags: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> Settings:
+    """`flags` are by setting name; None means not given."""
+    config = flags.get("config") or environment.get(f"{PREFIX}CONFIG")
+    given: dict[str, tuple[Any, str]] = {}
+    if config is not None:
+        for name, value in _file(Path(config)).items():
+            given[name] = (value, f"{name} in {config}")
+    for variable, value in environment.items():
+        if variable.startswith(PREFIX) and variable not in FOREIGN:
+            name = variable.removeprefix(PREFIX).lower()
+            given[name] = (value, variable)
+    for name, value in flags.items():
+        if value is not None and name != "config":
+            given[name] = (value, "--" + name.replace("_", "-"))
+    return _checked(Settings(**{name: _convert(name, value, said) for name, (value, said) in given.items()}))
+
+
+def _file(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise WrongSetting(f"the config file {path} cannot be read: {error.strerror}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise WrongSetting(f"the config file {path} is not TOML: {error}") from None
+
+
+def _convert(name: str, value: Any, said: str) -> Any:
+    hint = _HINTS.get(name)
+    if hint is None:
+        near = get_close_matches(name, _HINTS, 1)
+        meant = f"; did you mean {_spelled(near[0], said)}?" if near else f"; there are: {', '.join(sorted(_HINTS))}"
+        shown = _shown(name if not near else name + near[0], value)  # a secret under a misspelt name is one, too
+        raise WrongSetting(f"there is no setting {said} (value {shown}){meant}")
+    try:
+        if isinstance(value, str) and typing.get_origin(hint) is dict:
+            return msgspec.json.decode(value, type=hint)
+        return msgspec.convert(value, hint, strict=False)
+    except (msgspec.ValidationError, msgspec.DecodeError) as error:
+        near = _nearest(value, hint)
+        instead = f"; the nearest valid value is {near!r}" if near else ""
+        raise WrongSetting(f"{said} is {_shown(name, value)}: {str(error).lower()}{instead}") from None
+
+
+def _nearest(value: Any, hint: Any) -> str | None:
+    """The bound that a number has passed, or the choice that is spelt most like it."""
+    for meta in getattr(hint, "__metadata__", ()):
+        bounds = [limit for limit in (meta.ge, meta.gt, meta.le) if limit is not None]
+        try:
+            return str(min(bounds, key=lambda limit: abs(limit - float(value))))
+        except ValueError:
+            return None  # no number at all
+    choices = [choice for choice in getattr(hint, "__args__", ()) if isinstance(choice, str)]
+    return next(iter(get_close_matches(str(value), choices, 1, cutoff=0)), None)
+
+
+def _spelled(name: str, said: str) -> str:
+    if said.startswith(PREFIX):
+        return PREFIX + name.upper()
+    return "--" + name.replace("_", "-") if said.startswith("--") else name
+
+
+def _shown(name: str, value: Any) -> str:
+    if name == "store":
+        return repr(shown(str(value)))
+    return "hidden" if "token" in name or "key" in name else repr(value)
+
+
+def _check_groups(settings: Settings) -> None:
+    for queue, override in settings.task_queue_admission_overrides.items():
+        for named in (override, override.workflow_tasks, override.activity_tasks):
+            group = None if named is None else named.budget_group
+            if group is not None and group not in settings.task_queue_budget_groups:
+                near = get_close_matches(group, settings.task_queue_budget_groups, 1)
+                meant = f"; did you mean {near[0]!r}?" if near else ""
+                raise WrongSetting(
+                    f"task_queue_admission_overrides[{queue!r}] names the budget group {group!r},"
+                    f" which task_queue_budget_groups does not have{meant}"
+                )
+
+
+def _checked(settings: Settings) -> Settings:
+    if not (settings.store.startswith("sqlite:") or is_server(settings.store)) or not settings.database:
+        raise WrongSetting(
+            f"store is {shown(settings.store)!r}; use sqlite:PATH, for example sqlite:backstay.db, or"
+            " postgresql://USER@HOST/DATABASE"
+        )
+    if settings.auth == "signature" and not settings.signature_key:
+        raise WrongSetting("auth is 'signature', which needs signature_key (DW_SIGNATURE_KEY)")
+    _check_groups(settings)
+    if (settings.tls_certificate is None) != (settings.tls_key is None):
+        raise WrongSetting("tls_certificate and tls_key go together; name both or none")
+    if settings.worker_stale_after_seconds <= settings.heartbeat_interval_seconds:
+        raise WrongSetting(
+            f"worker_stale_after_seconds is {settings.worker_stale_after_seconds}: it must be above"
+            f" heartbeat_interval_seconds ({settings.heartbeat_interval_seconds}), or every worker is stale between two"
+        )
+    return settings

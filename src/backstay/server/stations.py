@@ -1,0 +1,409 @@
+"""Stations of our own workers: one desk each, where what comes for the worker is put and what it reports is taken in.
+
+Opened → (exchanges, one of them parked) → lost sight of → closed. A desk without a parked exchange for two seconds gives
+the workflow tasks of its worker to others, after ten seconds everything. A worker that comes back opens another desk and
+says what it still holds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from backstay.engine.cache import Entry
+from backstay.engine.stations import Standing, Station
+from backstay.engine.world import Alarm
+from backstay.kernel.event import HistoryDamaged, Recorded
+from backstay.kernel.features.activity import ActivityAssignment
+from backstay.kernel.features.lease import Claimant, Release, Renew
+from backstay.kernel.features.workflow_task import WorkflowAssignment, shown_to
+from backstay.kernel.task import Task
+from backstay.kernel.values import LEASE, SECOND
+from backstay.protocol import exchange as wire
+from backstay.protocol.entries import pack
+from backstay.protocol.requests import PAGE_MAX
+from backstay.server.questions import Question
+from backstay.server.workers import Worker
+from backstay.store import Unavailable
+
+if TYPE_CHECKING:
+    from backstay.server.server import Server
+
+log = logging.getLogger("backstay.server")
+
+UNSEEN = 2 * SECOND
+LOST = 10 * SECOND
+RENEW = LEASE // 4
+
+
+class Waiting:
+    """An exchange whose reply is not complete yet."""
+
+    __slots__ = ("answers", "future", "left")
+
+    def __init__(self, future: asyncio.Future[bytes], reports: int) -> None:
+        self.future = future
+        self.answers: list[wire.Answered] = [wire.Answered()] * reports
+        self.left = reports
+
+
+class Desk:
+    def __init__(self, server: Server, worker: Worker, opening: wire.Opening) -> None:
+        self.server = server
+        self.worker = worker
+        self.id = server.engine.world.ids.ulid()
+        self.station = Station(
+            worker.worker_id,
+            worker.namespace,
+            frozenset(opening.queues),
+            frozenset(opening.workflows),
+            frozenset(opening.activities),
+            frozenset(opening.async_activities),
+            Claimant(compatibility=worker.compatibility),
+            {"workflow": opening.workflow_slots, "activity": opening.activity_slots, "async": opening.async_slots},
+            self._deliver,
+            self._run_closed,
+        )
+        self.closed = False
+        self._quiet = frozenset(opening.quiet)
+        self._outbox: list[wire.Delivery] = []
+        self._over: list[str] = []  # runs that the worker is to be told have closed
+        self._parked: Waiting | None = None
+        self._ready: list[Waiting] = []
+        self._turning = False
+        self._alarm: Alarm | None = None
+        self._rings_at = 0
+        self._missed_at = 0  # when nobody will have listened for too long
+        self._renewal: Alarm | None = None
+
+    # -- its life
+
+    def open(self, holding: list[wire.Holding]) -> list[str]:
+        """Take over what the worker holds; give away what it was leased and does not hold. Returns what it lost."""
+        engine = self.server.engine
+        engine.matching.stations.add(self.station)
+        leased = {task.id: task for task in engine.leases.of(self.worker.namespace, self.worker.worker_id)}
+        lost: list[str] = []
+        for held in holding:
+            task = leased.pop(held.task_id, None)
+            if task is None or task.attempt != held.attempt:
+                lost.append(held.task_id)
+            else:
+                engine.matching.stations.keep(self.station, task)
+                self._renew(task)
+        for task in leased.values():
+            self.server.release(task)
+        self._watch(LOST)
+        self._renewal = engine.world.at(engine.world.now() + RENEW, self._renew_all)
+        return lost
+
+    def close(self) -> None:
+        """Nothing more goes to this worker; what it had is offered to others."""
+        if self.closed:
+            return
+        self.closed = True
+        self._outbox.clear()
+        for task in self.server.engine.matching.stations.remove(self.station):
+            self._release(task)
+        for alarm in (self._alarm, self._renewal):
+            if alarm is not None:
+                alarm.cancel()
+        self._leave_parked()
+
+    def drain(self) -> None:
+        """Take nothing more."""
+        self.station.open = False
+        self._take_back_undelivered()
+
+    def look_at_rollouts(self) -> None:
+        """Where the worker's build drains it takes nothing more; where it does so no longer, it is served again."""
+        station, worker = self.station, self.worker
+        draining = self.server.rollouts.draining
+        resting = frozenset(q for q in station.queues if draining(worker.namespace, q, worker.build_id))
+        before, station.resting = station.resting, resting
+        if before - resting:
+            self.server.engine.serving.station(station)
+
+    def leave(self) -> None:
+        """The server stops: the worker is told, so that it looks for the next one."""
+        self.station.open = False
+        if self._parked is not None:
+            self._answer(self._parked)
+
+    def _leave_parked(self) -> None:
+        parked, self._parked = self._parked, None
+        if parked is not None and not parked.future.done():
+            parked.future.set_result(wire.encode(wire.Exchanged(leaving=True)))
+
+    def _watch(self, after: int) -> None:
+        """Look whether somebody listens, so long after now. One alarm serves any number of exchanges: it is set again when
+        it rings too early."""
+        self._missed_at = self.server.engine.world.now() + after
+        if self._alarm is None or self._rings_at > self._missed_at:
+            self._ring()
+
+    def _ring(self) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._rings_at = self._missed_at
+        self._alarm = self.server.engine.world.at(self._rings_at, self._look)
+
+    def _look(self) -> None:
+        self._alarm = None
+        if self._parked is not None or self.closed:
+            return
+        if self._missed_at > self.server.engine.world.now():
+            self._ring()
+        else:
+            self._unseen()
+
+    def _unseen(self) -> None:
+        """Nobody has listened here for a while. Workflow tasks are short and cheap to repeat: they go to others."""
+        if not self.station.open:
+            self.server.stations.close(self)
+            return
+        self.station.open = False
+        self._take_back_undelivered()
+        for task in list(self.station.held.values()):
+            if task.kind == "workflow":
+                self._release(task)
+        self._watch(LOST - UNSEEN)
+
+    def _take_back_undelivered(self) -> None:
+        outbox, self._outbox = self._outbox, []
+        for delivery in outbox:
+            match delivery:
+                case wire.TaskLease(task_id=id):
+                    self._release(self.station.held.get(id))
+                case wire.ActivityLease(assignment=assignment):
+                    self._release(self.station.held.get(assignment.task.id))
+                case wire.Asked(question=id):
+                    self.server.questions.return_unasked(id)
+
+    def _release(self, task: Task | None) -> None:
+        if task is not None and task.state == "leased":
+            self.server.release(task)
+
+    def _renew(self, task: Task) -> None:
+        renew = Renew(task_id=task.id, owner=self.station.owner, attempt=task.attempt)
+        self.server.engine.submit(task.workflow, renew)
+
+    def _renew_all(self) -> None:
+        """Work may take as long as it takes, while its worker is there."""
+        engine = self.server.engine
+        for task in list(self.station.held.values()):
+            if task.until is not None and task.until - engine.world.now() < LEASE // 2:
+                self._renew(task)
+        self._renewal = engine.world.at(engine.world.now() + RENEW, self._renew_all)
+
+    # -- what comes for the worker
+
+    def _deliver(self, entry: Entry, assignment: Any) -> None:
+        """Its lease is on disk."""
+        if self.closed or not self.station.open:
+            engine = self.server.engine
+            task: Task = assignment.task
+            engine.submit(task.workflow, Release(task_id=task.id, owner=task.owner or "", attempt=task.attempt))
+        elif isinstance(assignment, ActivityAssignment):
+            self.put(wire.ActivityLease(assignment))
+        else:
+            self._show(entry, assignment)
+
+    def _show(self, entry: Entry, assignment: WorkflowAssignment) -> None:
+        """With the events that live code at the station has not seen, or else with history from its beginning."""
+        fresh = entry.fresh
+        if fresh is None:
+            entry.fresh = []  # from here on nothing is missed
+        elif not entry.dead:
+            standing = self.station.live.get(assignment.run_key)
+            after = 0 if standing is None else standing.length
+            behind = [e for e in fresh if e.run == assignment.run_key and e.sequence > after]
+            reached = behind[0].sequence == after + 1 if behind else assignment.last_sequence <= after
+            if reached and len(behind) <= PAGE_MAX:
+                self.put(self._lease(assignment, standing, shown_to(assignment, behind), False))
+                return
+        self.server.engine.world.spawn(self._show_from_disk(assignment), "backstay-show")
+
+    async def _show_from_disk(self, assignment: WorkflowAssignment) -> None:
+        try:
+            events, more = await self._history(assignment)
+        except Unavailable as error:
+            # Its lease would be renewed for as long as the worker is there, which never hears of it: it is let go instead.
+            log.error("workflow %s cannot be shown to its worker now: %s", assignment.workflow_id, error)
+            task = assignment.task
+            release = Release(task_id=task.id, owner=task.owner or "", attempt=task.attempt)
+            self.server.engine.submit(task.workflow, release)
+            return
+        except HistoryDamaged as damage:
+            log.error("%s", damage)
+            return
+        if self.station.held.get(assignment.task.id) is not None and not self.closed:
+            self.put(self._lease(assignment, None, events, more))
+
+    async def _history(self, assignment: WorkflowAssignment) -> tuple[list[Recorded], bool]:
+        store = self.server.engine.store
+        last = assignment.last_sequence
+        if assignment.task.upto is not None:
+            return shown_to(assignment, await store.history(assignment.run_key)), False
+        events = await store.history(assignment.run_key, 0, min(PAGE_MAX, last))
+        events = [entry for entry in events if entry.sequence <= last]
+        return events, bool(events) and events[-1].sequence < last
+
+    def _lease(
+        self, assignment: WorkflowAssignment, standing: Standing | None, events: list[Recorded], more: bool
+    ) -> wire.TaskLease:
+        task = assignment.task
+        quiet = self._quiet
+        after = 0 if standing is None else standing.length
+        told = events if standing is None else [e for e in events if e.type not in quiet]
+        return wire.TaskLease(
+            task.id,
+            task.attempt,
+            task.workflow,
+            assignment.run_key,
+            assignment.workflow_id,
+            assignment.run_id,
+            assignment.run_number,
+            assignment.run_status,
+            assignment.workflow_type,
+            assignment.last_sequence,
+            assignment.cursor,
+            task.upto,
+            task.resume,
+            after,
+            0 if standing is None else standing.checksum,
+            len(events),
+            events[-1].sequence if events else after,
+            more,
+            pack(told),
+        )
+
+    @property
+    def listens(self) -> bool:
+        return self.station.open
+
+    def ask(self, question: Question) -> None:
+        self.put(wire.Asked(question.id, question.attempt, question.inquiry, pack(question.history)))
+
+    def _run_closed(self, run_id: str) -> None:
+        self._over.append(run_id)
+        self._turn_soon()
+
+    def put(self, delivery: wire.Delivery) -> None:
+        self._outbox.append(delivery)
+        self._turn_soon()
+
+    def stand(self, entry: Entry, run: int, seen: int) -> wire.Stand | None:
+        """Where live code of a run stands that has just reported; what it has not seen goes along."""
+        current = entry.flow.run
+        fresh = entry.fresh
+        stations = self.server.engine.matching.stations
+        if entry.dead or current is None or current.key != run or not current.open or fresh is None:
+            stations.leave_home(run, self.station)
+            return None
+        behind = [e for e in fresh if e.run == run and e.sequence > seen]
+        entry.fresh = []
+        if current.length - seen != len(behind):
+            stations.leave_home(run, self.station)
+            return None
+        stations.settle(run, self.station, Standing(current.length, current.checksum))
+        told = [e for e in behind if e.type not in self._quiet]
+        return wire.Stand(current.length, current.checksum, len(behind), pack(told))
+
+    def away(self, run: int) -> None:
+        """The live code of this run is not what history says."""
+        self.server.engine.matching.stations.leave_home(run, self.station)
+
+    # -- exchanges
+
+    def park(self, waiting: Waiting) -> None:
+        before, self._parked = self._parked, waiting
+        if before is not None and not before.future.done():
+            before.future.set_result(wire.encode(wire.Exchanged()))
+        if not self.station.open and not self.server.draining:
+            self.station.open = True
+            self.server.engine.serving.station(self.station)
+            self.server.questions.serve(self)
+        if self._outbox or self._over:
+            self._turn_soon()
+
+    def unpark(self, waiting: Waiting) -> None:
+        """An exchange has ended, answered or not."""
+        if self._parked is waiting:
+            self._parked = None
+        if self._parked is None and not self.closed:
+            self._watch(UNSEEN)
+
+    def complete(self, waiting: Waiting) -> None:
+        """Everything reported in an exchange has been dealt with."""
+        self._ready.append(waiting)
+        self._turn_soon()
+
+    def expire(self, waiting: Waiting) -> None:
+        if not waiting.future.done():
+            self._answer(waiting)
+
+    def _turn_soon(self) -> None:
+        if not self._turning:
+            self._turning = True
+            self.server.engine.world.soon(self._turn)
+
+    def _turn(self) -> None:
+        """After a commit: replies that are complete take along what came of it; the rest goes to who is parked."""
+        self._turning = False
+        ready, self._ready = self._ready, []
+        for waiting in ready:
+            self._answer(waiting)
+        if self._parked is not None and (self._outbox or self._over):
+            self._answer(self._parked)
+
+    def _answer(self, waiting: Waiting) -> None:
+        if waiting.future.done():
+            return
+        outbox, self._outbox = self._outbox, []
+        over, self._over = self._over, []
+        reply = wire.Exchanged(answers=waiting.answers, deliveries=outbox, closed=over, leaving=self.server.draining)
+        if waiting is self._parked:
+            self._parked = None
+        waiting.future.set_result(wire.encode(reply))
+
+
+class Desks:
+    """Every open desk, by worker."""
+
+    def __init__(self) -> None:
+        self._desks: dict[tuple[str, str], Desk] = {}
+
+    def __iter__(self) -> Iterator[Desk]:
+        return iter(list(self._desks.values()))
+
+    def open(self, desk: Desk, holding: list[wire.Holding]) -> list[str]:
+        key = (desk.worker.namespace, desk.worker.worker_id)
+        before = self._desks.get(key)
+        if before is not None:
+            self._replace(before)
+        self._desks[key] = desk
+        return desk.open(holding)
+
+    def _replace(self, desk: Desk) -> None:
+        """The same worker comes again: it says itself what it holds, so nothing of it is taken away here."""
+        for task in list(desk.station.held.values()):
+            if task.state == "leased":  # what is still on its way to disk comes here, and goes back
+                desk.server.engine.matching.stations.give_back(task.id)
+        desk.close()
+
+    def look_at_rollouts(self) -> None:
+        for desk in self:
+            desk.look_at_rollouts()
+
+    def get(self, namespace: str, worker_id: str, id: str) -> Desk | None:
+        desk = self._desks.get((namespace, worker_id))
+        return desk if desk is not None and desk.id == id and not desk.closed else None
+
+    def close(self, desk: Desk) -> None:
+        key = (desk.worker.namespace, desk.worker.worker_id)
+        if self._desks.get(key) is desk:
+            del self._desks[key]
+        desk.close()

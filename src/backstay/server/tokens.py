@@ -1,0 +1,102 @@
+"""Tokens made at run time: kept as hashes, shown once, changed without a restart.
+
+created → (rotated)* → revoked. The token itself is random and long, so its SHA-256 tells nothing about it.
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+from hashlib import sha256
+from typing import Any, Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from backstay.kernel.values import Micros
+from backstay.protocol.history import iso
+from backstay.protocol.tasks import optional_iso
+from backstay.server.kept import Kept
+from backstay.server.problems import Problem
+from backstay.store import Store
+
+KIND = "token"
+Role = Literal["worker", "operator", "admin"]
+
+
+class Token(Struct, frozen=True, kw_only=True):
+    id: str
+    role: Role
+    digest: str
+    created_at: Micros
+    rotated_at: Micros | None = None
+    namespace: str | None = None  # the only one it opens; None: every one
+    note: str | None = None
+
+
+def digest(token: str) -> str:
+    return sha256(token.encode()).hexdigest()
+
+
+def minted(id: str, role: Role, now: Micros, namespace: str | None, note: str | None) -> tuple[Token, str]:
+    """A new token: what is kept of it, and the token itself, which nobody can show again."""
+    secret = f"hf_{secrets.token_urlsafe(32)}"
+    made = Token(id=id, role=role, digest=digest(secret), created_at=now, namespace=namespace, note=note)
+    return made, secret
+
+
+def shown(token: Token) -> dict[str, Any]:
+    return {
+        "token_id": token.id,
+        "role": token.role,
+        "namespace": token.namespace,
+        "note": token.note,
+        "created_at": iso(token.created_at),
+        "rotated_at": optional_iso(token.rotated_at),
+    }
+
+
+class Tokens:
+    def __init__(self, store: Store) -> None:
+        self.kept = Kept(store, KIND, Token)
+
+    async def load(self) -> None:
+        await self.kept.load()
+
+    def all(self) -> list[Token]:
+        return sorted(self.kept.all(), key=lambda token: token.id)
+
+    def find(self, token: str) -> Token | None:
+        """The entry of a token that a caller has shown. Every entry is compared, so that time tells nothing."""
+        wanted = digest(token).encode()
+        found: Token | None = None
+        for entry in self.kept.all():
+            if hmac.compare_digest(entry.digest.encode(), wanted):
+                found = entry
+        return found
+
+    async def create(
+        self, id: str, role: Role, now: Micros, namespace: str | None, note: str | None
+    ) -> tuple[Token, str]:
+        made, secret = minted(id, role, now, namespace, note)
+        await self.kept.put("", id, made)
+        return made, secret
+
+    async def rotate(self, id: str, now: Micros) -> tuple[Token, str]:
+        """Another secret under the same name; the old one is refused from here on."""
+        before = self._named(id)
+        made, secret = minted(id, before.role, now, before.namespace, before.note)
+        rotated = replace(made, created_at=before.created_at, rotated_at=now)
+        await self.kept.put("", id, rotated)
+        return rotated, secret
+
+    async def revoke(self, id: str) -> Token:
+        token = self._named(id)
+        await self.kept.remove("", id)
+        return token
+
+    def _named(self, id: str) -> Token:
+        found = self.kept.get("", id)
+        if found is None:
+            raise Problem(404, "token_not_found", f"there is no token {id!r}", token_id=id)
+        return found

@@ -1,0 +1,219 @@
+"""The verbs of activity tasks. An attempt is named by its own id; the task in the path must be the attempt's."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta, Struct
+
+from backstay.kernel.features.activity import AttemptOutcome, HeartbeatReply, Progress
+from backstay.kernel.values import run_of
+from backstay.protocol import requests as ask
+from backstay.protocol.payloads import payload
+from backstay.protocol.task_commands import Text, WireFailure
+from backstay.protocol.tasks import activity_task, optional_iso
+from backstay.protocol.versions import clamp_long_poll
+from backstay.server.auth import WORKER
+from backstay.server.call import Call
+from backstay.server.problems import Problem
+from backstay.server.routing import Answer, Route
+from backstay.server.server import Server
+from backstay.server.worker.polls import Name, PollBody, leased, nothing, park, polling
+from backstay.server.worker.workflow_tasks import ClaimBody, claiming
+from backstay.server.workers import Worker
+
+
+class AttemptBody(Struct, frozen=True, kw_only=True):
+    activity_attempt_id: Name
+    lease_owner: Name
+
+
+class CompleteBody(AttemptBody, frozen=True, kw_only=True):
+    result: Any = None
+
+
+class ActivityFailure(WireFailure, frozen=True, kw_only=True, rename={"class_": "class"}):
+    message: Annotated[Text, Meta(min_length=1)]
+
+
+class FailBody(AttemptBody, frozen=True, kw_only=True):
+    failure: ActivityFailure
+
+
+class HeartbeatBody(AttemptBody, frozen=True, kw_only=True):
+    details: dict[str, Any] | None = None
+    progress: dict[str, Any] | None = None
+
+
+async def poll(server: Server, call: Call) -> Answer:
+    body = call.decode(PollBody)
+    worker = polling(server, call, body)
+    seconds = clamp_long_poll(body.timeout_seconds)
+    assigned = await park(
+        server,
+        call,
+        ask.PollActivityTask(
+            worker_id=worker.worker_id,
+            activity_types=frozenset(worker.supported_activity_types),
+            queue=worker.task_queue,
+            namespace=call.namespace,
+            connection=body.connection,
+            compatibility=worker.compatibility,
+            wait_seconds=seconds,
+            poll_request_id=body.poll_request_id,
+        ),
+        seconds,
+    )
+    if assigned is None:
+        return nothing(server, "activity", worker)
+    return leased(assigned, activity_task(assigned))
+
+
+async def claim(server: Server, call: Call) -> Answer:
+    body = call.decode(ClaimBody)
+    worker = claiming(server, call, body.worker_id or body.lease_owner)
+    await _check_session(server, call, worker)
+    assigned = await server.operations.call(
+        ask.ClaimActivityTask(
+            task_id=call.params["task_id"],
+            worker_id=worker.worker_id,
+            namespace=call.namespace,
+            connection=body.connection,
+            compatibility=worker.compatibility,
+        )
+    )
+    return leased(assigned, activity_task(assigned))
+
+
+async def complete(server: Server, call: Call) -> dict[str, Any]:
+    body = call.decode(CompleteBody)
+    _same_task(call, body)
+    outcome = await server.operations.call(
+        ask.CompleteActivityTask(
+            activity_attempt_id=body.activity_attempt_id,
+            namespace=call.namespace,
+            lease_owner=body.lease_owner,
+            result=payload(body.result, "result"),
+        )
+    )
+    return _outcome(outcome)
+
+
+async def fail(server: Server, call: Call) -> dict[str, Any]:
+    body = call.decode(FailBody)
+    _same_task(call, body)
+    outcome = await server.operations.call(
+        ask.FailActivityTask(
+            activity_attempt_id=body.activity_attempt_id,
+            namespace=call.namespace,
+            lease_owner=body.lease_owner,
+            failure=body.failure.failure("failure"),
+        )
+    )
+    return _outcome(outcome)
+
+
+async def heartbeat(server: Server, call: Call) -> dict[str, Any]:
+    body = call.decode(HeartbeatBody)
+    _same_task(call, body)
+    reply = await server.operations.call(
+        ask.HeartbeatActivityTask(
+            activity_attempt_id=body.activity_attempt_id,
+            namespace=call.namespace,
+            lease_owner=body.lease_owner,
+            progress=_progress(body),
+        )
+    )
+    held = server.engine.leases.get(call.params["task_id"])
+    if reply.can_continue and held is not None and held.session is not None:
+        server.sessions.heard(call.namespace, held.session.session_id)
+    return _state(call, body, reply)
+
+
+async def status(server: Server, call: Call) -> dict[str, Any]:
+    body = call.decode(AttemptBody)
+    _same_task(call, body)
+    reply = await server.operations.call(
+        ask.GetActivityStatus(
+            activity_attempt_id=body.activity_attempt_id, namespace=call.namespace, lease_owner=body.lease_owner
+        )
+    )
+    return _state(call, body, reply)
+
+
+async def _check_session(server: Server, call: Call, worker: Worker) -> None:
+    place = await server.engine.store.locate(run_of(call.params["task_id"]))
+    loaded = (
+        None if place is None or place.namespace != call.namespace else await server.engine.store.load(place.workflow)
+    )
+    for task in () if loaded is None else loaded.tasks:
+        if task.id == call.params["task_id"] and task.session is not None:
+            server.sessions.check_claim(worker, task.session)
+            server.sessions.took(call.namespace, task.session, worker.worker_id)
+
+
+def _same_task(call: Call, body: AttemptBody) -> None:
+    """The path names a task and the body an attempt: they must be of the same step."""
+    task_id = call.params["task_id"]
+    run_id, _, rest = body.activity_attempt_id.partition("-")
+    step = rest.partition("-")[0]
+    if run_of(task_id) != run_id or not task_id.startswith(f"{run_id}-a{step}."):
+        raise Problem(
+            409,
+            "task_mismatch",
+            f"attempt {body.activity_attempt_id!r} is not one of task {task_id!r}",
+            field="activity_attempt_id",
+        )
+
+
+def _progress(body: HeartbeatBody) -> Progress | None:
+    """A report in the shape of `Progress` is taken as it is; any other map is its details."""
+    given = body.progress if body.progress is not None else body.details
+    if not given:
+        return None
+    if given.keys() <= set(Progress.__struct_fields__):
+        with suppress(msgspec.ValidationError):
+            return msgspec.convert(given, Progress)
+    return Progress(details=given)
+
+
+def _outcome(outcome: AttemptOutcome) -> dict[str, Any]:
+    return {
+        "task_id": outcome.task_id,
+        "activity_attempt_id": outcome.activity_attempt_id,
+        "outcome": outcome.outcome,
+        "recorded": outcome.recorded,
+        "reason": outcome.reason,
+        "next_task_id": None,
+    }
+
+
+def _state(call: Call, body: AttemptBody, reply: HeartbeatReply) -> dict[str, Any]:
+    return {
+        "task_id": call.params["task_id"],
+        "lease_owner": body.lease_owner,
+        "activity_attempt_id": reply.activity_attempt_id,
+        "can_continue": reply.can_continue,
+        "cancel_requested": reply.cancel_requested,
+        "reason": reply.reason,
+        "heartbeat_recorded": reply.heartbeat_recorded,
+        "run_status": reply.run_status,
+        "attempt_status": reply.attempt_status,
+        "task_status": reply.task_status,
+        "lease_expires_at": optional_iso(reply.lease_expires_at),
+        "last_heartbeat_at": optional_iso(reply.last_heartbeat_at),
+        "run_closed_reason": reply.run_closed_reason,
+        "run_closed_at": optional_iso(reply.run_closed_at),
+    }
+
+
+ROUTES = [
+    Route("POST", "/api/worker/activity-tasks/poll", poll, "worker", WORKER, body=PollBody),
+    Route("POST", "/api/worker/activity-tasks/{task_id}/claim", claim, "worker", WORKER, body=ClaimBody),
+    Route("POST", "/api/worker/activity-tasks/{task_id}/complete", complete, "worker", WORKER, body=CompleteBody),
+    Route("POST", "/api/worker/activity-tasks/{task_id}/fail", fail, "worker", WORKER, body=FailBody),
+    Route("POST", "/api/worker/activity-tasks/{task_id}/heartbeat", heartbeat, "worker", WORKER, body=HeartbeatBody),
+    Route("POST", "/api/worker/activity-tasks/{task_id}/status", status, "worker", WORKER, body=AttemptBody),
+]

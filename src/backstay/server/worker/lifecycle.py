@@ -1,0 +1,162 @@
+"""A worker's life: register, heartbeat, deregister."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct
+from msgspec.structs import replace
+
+from backstay.server.auth import WORKER
+from backstay.server.call import Call
+from backstay.server.problems import Problem
+from backstay.server.routing import Answer, Route
+from backstay.server.server import Server
+from backstay.server.workers import CommandContract, Worker
+
+Name = Annotated[str, Meta(min_length=1, max_length=255)]
+Slots = Annotated[int, Meta(ge=1, le=100_000)]
+Interval = Annotated[int, Meta(ge=1, le=3600)]
+
+
+class RegisterBody(Struct, frozen=True, kw_only=True):
+    task_queue: Name
+    worker_id: Name | None = None
+    runtime: Name = "external"
+    sdk_version: str | None = None
+    build_id: Name | None = None
+    supported_workflow_types: list[Name] = []
+    supported_activity_types: list[Name] = []
+    workflow_definition_fingerprints: dict[str, str] | None = None
+    workflow_command_contracts: dict[str, CommandContract] | None = None
+    capabilities: list[str] | None = None
+    capability_manifest: dict[str, Any] | None = None
+    max_concurrent_workflow_tasks: Slots = 100
+    max_concurrent_activity_tasks: Slots = 100
+    max_concurrent_worker_sessions: Slots = 100
+    task_slots: dict[str, int] | None = None
+    process_metrics: dict[str, Any] | None = None
+    heartbeat_interval_seconds: Interval | None = None
+
+
+class HeartbeatBody(Struct, frozen=True, kw_only=True):
+    worker_id: Name
+    task_slots: dict[str, int] | None = None
+    process_metrics: dict[str, Any] | None = None
+    heartbeat_interval_seconds: Interval | None = None
+
+
+async def register(server: Server, call: Call) -> Answer:
+    body = call.decode(RegisterBody)
+    worker_id = body.worker_id or f"worker-{server.engine.world.ids.ulid()}"
+    now = server.now
+    before = server.workers.get(call.namespace, worker_id)
+    fingerprints = body.workflow_definition_fingerprints or {}
+    if before is not None and not server.workers.stale(before):
+        _refuse_changed(before, fingerprints)
+    worker = Worker(
+        worker_id=worker_id,
+        namespace=call.namespace,
+        task_queue=body.task_queue,
+        runtime=body.runtime,
+        registered_at=now,
+        updated_at=now,
+        sdk_version=body.sdk_version,
+        build_id=body.build_id,
+        supported_workflow_types=list(body.supported_workflow_types),
+        supported_activity_types=list(body.supported_activity_types),
+        workflow_definition_fingerprints=fingerprints,
+        workflow_command_contracts=body.workflow_command_contracts or {},
+        capabilities=body.capabilities or [],
+        capability_manifest=body.capability_manifest or {},
+        max_concurrent_workflow_tasks=body.max_concurrent_workflow_tasks,
+        max_concurrent_activity_tasks=body.max_concurrent_activity_tasks,
+        max_concurrent_worker_sessions=body.max_concurrent_worker_sessions,
+        task_slots=body.task_slots or {},
+        process_metrics=body.process_metrics or {},
+        heartbeat_interval_seconds=body.heartbeat_interval_seconds,
+    )
+    await server.workers.register(worker)
+    if fingerprints:
+        # A definition that differs from the one a run was blocked by is reason to try it again.
+        server.recovery.fingerprints.update(fingerprints)
+        await server.recovery.deployed()
+    draining = server.rollouts.draining(call.namespace, worker.task_queue, worker.build_id)
+    acknowledged = _acknowledged(server, worker) | {
+        "registered": True,
+        "task_queue": worker.task_queue,
+        "status": "draining" if draining else "active",
+    }
+    return Answer(acknowledged, 201)
+
+
+async def heartbeat(server: Server, call: Call) -> dict[str, Any]:
+    body = call.decode(HeartbeatBody)
+    worker = server.workers.get(call.namespace, body.worker_id)
+    if worker is None:
+        raise Problem(
+            404,
+            "worker_not_registered",
+            f"worker {body.worker_id!r} is not registered in namespace {call.namespace!r}",
+            worker_id=body.worker_id,
+        )
+    server.workers.update(
+        replace(
+            worker,
+            updated_at=server.now,
+            task_slots=worker.task_slots if body.task_slots is None else body.task_slots,
+            process_metrics=worker.process_metrics if body.process_metrics is None else body.process_metrics,
+            heartbeat_interval_seconds=body.heartbeat_interval_seconds or worker.heartbeat_interval_seconds,
+        )
+    )
+    return _acknowledged(server, worker) | {"acknowledged": True}
+
+
+async def deregister(server: Server, call: Call) -> dict[str, Any]:
+    return await leave(server, call.namespace, call.params["worker_id"])
+
+
+async def leave(server: Server, namespace: str, worker_id: str) -> dict[str, Any]:
+    """A worker goes, by itself or sent away; what it held is offered to others."""
+    worker = await server.workers.remove(namespace, worker_id)
+    if worker is None:
+        raise Problem(404, "worker_not_found", f"there is no worker {worker_id!r}", worker_id=worker_id)
+    held = server.engine.leases.of(namespace, worker_id)
+    for task in held:
+        server.release(task)
+    server.sessions.relieve(namespace, worker.task_queue)
+    return {
+        "worker_id": worker_id,
+        "outcome": "deregistered",
+        "recovered_workflow_task_count": sum(task.kind == "workflow" for task in held),
+        "recovered_activity_task_count": sum(task.kind == "activity" for task in held),
+    }
+
+
+def _acknowledged(server: Server, worker: Worker) -> dict[str, Any]:
+    return {
+        "worker_id": worker.worker_id,
+        "namespace": worker.namespace,
+        "heartbeat_interval_seconds": server.settings.heartbeat_interval_seconds,
+        "stale_after_seconds": server.settings.worker_stale_after_seconds,
+    }
+
+
+def _refuse_changed(before: Worker, fingerprints: dict[str, str]) -> None:
+    for workflow_type, fingerprint in fingerprints.items():
+        known = before.workflow_definition_fingerprints.get(workflow_type)
+        if known is not None and known != fingerprint:
+            raise Problem(
+                409,
+                "workflow_definition_changed",
+                f"worker {before.worker_id!r} is active with another definition of {workflow_type!r}",
+                workflow_type=workflow_type,
+                remediation="Give the worker with the new code another worker_id, or deregister the old one first.",
+            )
+
+
+ROUTES = [
+    Route("POST", "/api/worker/register", register, "worker", WORKER, body=RegisterBody),
+    Route("POST", "/api/worker/heartbeat", heartbeat, "worker", WORKER, body=HeartbeatBody),
+    Route("DELETE", "/api/worker/registrations/{worker_id}", deregister, "worker", WORKER),
+]

@@ -1,0 +1,114 @@
+"""Polls: parked until there is a task, the time is over, the caller hangs up, or the server drains.
+
+A parked poll costs memory, not a thread. One lease at most per poll; repeating a poll id gives the same task again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from typing import Annotated, Any, TypeVar
+
+from msgspec import Meta, Struct
+
+from backstay.kernel.features.activity import ActivityAssignment
+from backstay.kernel.features.workflow_task import WorkflowAssignment
+from backstay.protocol.history import Encoding
+from backstay.protocol.requests import Request
+from backstay.protocol.tasks import lease
+from backstay.server.call import Call, Gone
+from backstay.server.problems import Problem
+from backstay.server.routing import Answer
+from backstay.server.server import Server
+from backstay.server.workers import Worker
+
+Name = Annotated[str, Meta(min_length=1, max_length=255)]
+A = TypeVar("A", WorkflowAssignment, ActivityAssignment)
+
+
+class PollBody(Struct, frozen=True, kw_only=True):
+    worker_id: Name
+    task_queue: Name
+    poll_request_id: Name | None = None
+    timeout_seconds: float | None = None
+    build_id: Name | None = None
+    connection: Name | None = None
+    task_kinds: list[str] | None = None
+    history_page_size: Annotated[int, Meta(ge=1)] | None = None
+    accept_history_encoding: Encoding | None = None
+
+
+def polling(server: Server, call: Call, body: PollBody) -> Worker:
+    worker = server.workers.polling(call.namespace, body.worker_id, body.task_queue, body.build_id)
+    if server.rollouts.draining(call.namespace, worker.task_queue, worker.build_id):
+        raise Problem(
+            409,
+            "worker_draining",
+            f"build {worker.build_id!r} drains on queue {worker.task_queue!r}: finish what you hold, take nothing new",
+            poll_status="draining",
+            task=None,
+            retry_after_seconds=None,
+        )
+    return worker
+
+
+async def park(server: Server, call: Call, request: Request[A | None], seconds: float) -> A | None:
+    """The assignment this poll was given, or None. Whoever hangs up loses nothing: the lease goes back."""
+    if server.draining:
+        return None
+    if not seconds:
+        return await server.operations.call(request)
+    async with watching(server, call):
+        return await server.operations.call(request)
+
+
+@asynccontextmanager
+async def watching(server: Server, call: Call) -> AsyncGenerator[None]:
+    """Around a wait: it ends when the caller hangs up, and there are not too many of them."""
+    if server.parked >= server.settings.max_parked_polls:
+        raise _full(call)
+    me = asyncio.current_task()
+    assert me is not None
+    watch = asyncio.get_running_loop().create_task(call.gone())
+    watch.add_done_callback(lambda done: None if done.cancelled() else me.cancel())
+    server.parked += 1
+    try:
+        yield
+    except asyncio.CancelledError:
+        if watch.done():
+            raise Gone from None
+        raise
+    finally:
+        server.parked -= 1
+        watch.cancel()
+
+
+def nothing(server: Server, kind: str, worker: Worker) -> Answer:
+    """Why there is no task: nothing is ready, the queue may not lease, or this server cannot tell."""
+    queue = (kind, worker.namespace, worker.task_queue)
+    refusal = server.admission.refusal(queue)
+    if refusal is not None and not server.draining:
+        return Answer({"task": None, "poll_status": "throttled", "reason": refusal, "retry_after_seconds": 1})
+    down = server.engine.down is not None or not server.engine.holder
+    if down and not server.draining:
+        return Answer({"task": None, "poll_status": "unavailable", "retry_after_seconds": 1})
+    return Answer({"task": None, "poll_status": "empty", "retry_after_seconds": None})
+
+
+def leased(assigned: WorkflowAssignment | ActivityAssignment, task: Mapping[str, Any]) -> Answer:
+    return Answer({"task": task, "poll_status": "leased", "lease": lease(assigned.task)})
+
+
+def _full(call: Call) -> Problem:
+    return Problem(
+        429,
+        "long_poll_capacity_exhausted",
+        "this server holds as many polls as it may (max_parked_polls); poll again in a second",
+        poll_status="long_poll_capacity_exhausted",
+        task=None,
+        task_kind=call.path.rstrip("/").split("/")[-2].removesuffix("s").replace("-", "_"),
+        task_queue=call.decode(PollBody).task_queue,
+        retryable=True,
+        retry_after_seconds=1,
+    )

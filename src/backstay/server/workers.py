@@ -1,0 +1,172 @@
+"""Workers: who is there, what they can run, and when they were last heard of.
+
+Registered → active ⇄ stale → gone. The registration is durable, because a worker does not register again when a server
+restarts; when it was heard of is not, and a restarted server gives everybody a new chance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from msgspec import Struct
+
+from backstay.kernel.features.start import Definition
+from backstay.kernel.values import SECOND, Micros
+from backstay.server.kept import Kept
+from backstay.server.problems import Problem
+from backstay.store import Store
+
+
+class CommandContract(Struct, frozen=True, kw_only=True):
+    """What a workflow type can be asked, as its worker declares it."""
+
+    queries: list[str] | None = None
+    query_contracts: list[dict[str, Any]] | None = None
+    signals: list[str] | None = None
+    signal_contracts: list[dict[str, Any]] | None = None
+    updates: list[str] | None = None
+    update_contracts: list[dict[str, Any]] | None = None
+    update_validators: list[str] | None = None
+
+
+class Worker(Struct, frozen=True, kw_only=True):
+    """A registration. An empty list of workflow types means every type."""
+
+    worker_id: str
+    namespace: str
+    task_queue: str
+    runtime: str
+    registered_at: Micros
+    updated_at: Micros
+    sdk_version: str | None = None
+    build_id: str | None = None
+    supported_workflow_types: list[str] = []
+    supported_activity_types: list[str] = []
+    workflow_definition_fingerprints: dict[str, str] = {}
+    workflow_command_contracts: dict[str, CommandContract] = {}
+    definitions: dict[str, Definition] = {}  # what our own workers say of their code, in full
+    capabilities: list[str] = []
+    capability_manifest: dict[str, Any] = {}
+    max_concurrent_workflow_tasks: int = 100
+    max_concurrent_activity_tasks: int = 100
+    max_concurrent_worker_sessions: int = 100
+    task_slots: dict[str, int] = {}
+    process_metrics: dict[str, Any] = {}
+    heartbeat_interval_seconds: int | None = None
+    task_queues: list[str] = []  # of our own workers, which may serve several; `task_queue` is the first
+
+    @property
+    def queues(self) -> list[str]:
+        return self.task_queues or [self.task_queue]
+
+    @property
+    def workflow_types(self) -> frozenset[str] | None:
+        return frozenset(self.supported_workflow_types) or None
+
+    @property
+    def compatibility(self) -> frozenset[str] | None:
+        return None if self.build_id is None else frozenset({self.build_id})
+
+
+class Workers:
+    def __init__(self, store: Store, now: Callable[[], Micros], stale_after_seconds: int) -> None:
+        self._kept = Kept(store, "worker", Worker)
+        self._now = now
+        self._heard: dict[tuple[str, str], Micros] = {}
+        self._began = now()
+        self.stale_after_seconds = stale_after_seconds
+
+    async def load(self) -> None:
+        await self._kept.load()
+
+    async def register(self, worker: Worker) -> None:
+        await self._kept.put(worker.namespace, worker.worker_id, worker)
+        self.heard(worker)
+
+    async def remove(self, namespace: str, worker_id: str) -> Worker | None:
+        self._heard.pop((namespace, worker_id), None)
+        return await self._kept.remove(namespace, worker_id)
+
+    def update(self, worker: Worker) -> None:
+        """News from a heartbeat: shown, and gone with this process."""
+        self._kept.note(worker.namespace, worker.worker_id, worker)
+        self.heard(worker)
+
+    def heard(self, worker: Worker) -> None:
+        self._heard[worker.namespace, worker.worker_id] = self._now()
+
+    def get(self, namespace: str, worker_id: str) -> Worker | None:
+        return self._kept.get(namespace, worker_id)
+
+    def of(self, namespace: str) -> list[Worker]:
+        return [worker for _, worker in self._kept.of(namespace)]
+
+    def everybody(self) -> list[Worker]:
+        return self._kept.all()
+
+    def on(self, namespace: str, queue: str) -> list[Worker]:
+        return [worker for worker in self.of(namespace) if queue in worker.queues]
+
+    def last_heard(self, worker: Worker) -> Micros:
+        return self._heard.get((worker.namespace, worker.worker_id), self._began)
+
+    def stale(self, worker: Worker) -> bool:
+        return self._now() - self.last_heard(worker) > self.stale_after_seconds * SECOND
+
+    def polling(self, namespace: str, worker_id: str, queue: str, build_id: str | None) -> Worker:
+        """The worker that polls, or why it may not. Polling is a sign of life."""
+        worker = self.get(namespace, worker_id)
+        if worker is None:
+            raise Problem(
+                412,
+                "worker_not_registered",
+                f"worker {worker_id!r} is not registered in namespace {namespace!r}; POST /api/worker/register first",
+                worker_id=worker_id,
+            )
+        if worker.task_queue != queue:
+            raise Problem(
+                409,
+                "task_queue_mismatch",
+                f"worker {worker_id!r} is registered for queue {worker.task_queue!r}, not {queue!r}",
+                worker_id=worker_id,
+                task_queue=worker.task_queue,
+                field="task_queue",
+            )
+        if build_id is not None and build_id != worker.build_id:
+            raise Problem(
+                409,
+                "build_id_mismatch",
+                f"worker {worker_id!r} is registered with build {worker.build_id!r}, not {build_id!r}",
+                worker_id=worker_id,
+                build_id=worker.build_id,
+                field="build_id",
+            )
+        self.heard(worker)
+        return worker
+
+    def definition(self, namespace: str, queue: str, workflow_type: str, build_id: str | None) -> Definition | None:
+        """What the newest live worker of a type says of its code: the snapshot a new run is judged by."""
+        able = [
+            worker
+            for worker in self.on(namespace, queue)
+            if workflow_type in worker.workflow_command_contracts
+            and not self.stale(worker)
+            and (build_id is None or worker.build_id == build_id)
+        ]
+        if not able:
+            return None
+        newest = max(able, key=lambda worker: worker.registered_at)
+        whole = newest.definitions.get(workflow_type)
+        if whole is not None:
+            return whole
+        contract = newest.workflow_command_contracts[workflow_type]
+        return Definition(
+            fingerprint=newest.workflow_definition_fingerprints.get(workflow_type),
+            queries=contract.queries or [],
+            query_contracts=contract.query_contracts or [],
+            signals=contract.signals or [],
+            signal_contracts=contract.signal_contracts or [],
+            updates=contract.updates or [],
+            update_contracts=contract.update_contracts or [],
+        )

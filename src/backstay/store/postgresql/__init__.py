@@ -1,0 +1,166 @@
+"""PostgreSQL: one database for many processes. One engine per schema, with others reading and submitting beside it.
+
+Writes go through one session in group commits; reads use a few others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, Self, TypeVar
+
+from backstay.kernel.decision import Decision, RunRow
+from backstay.kernel.event import Event, HistoryDamaged
+from backstay.store import Applied, Entry, Later, Loaded, RunFilter, Unavailable
+from backstay.store.postgresql.connection import Address, address, connect, prepare
+from backstay.store.postgresql.listing import select_runs
+from backstay.store.postgresql.readers import Readers
+from backstay.store.postgresql.writer import Writer
+from backstay.store.reading import POINTER, Found, Reading, found_by_order, loaded, named
+from backstay.store.rows import run as run_row
+from backstay.store.sql import queries
+
+T = TypeVar("T")
+
+CLOSING = 5.0  # seconds to leave in good order
+INSTANCE = 16  # columns of an instance at the beginning of what `load` answers; then those of its run
+RUN = 19
+
+
+class PostgresqlStore(Reading):
+    """Bound to the event loop that opened it. `kinds` maps event type names to event classes."""
+
+    shared = True
+
+    def __init__(self, place: Address, kinds: dict[str, type[Event]], readers: Readers) -> None:
+        self.path = place.shown
+        self._kinds = kinds
+        self._sql = queries("backstay.store.postgresql", "queries.sql")
+        self._readers = readers
+        self._writer = Writer(place, self._sql)
+        self._others: Found | None = None
+        self._under_way: set[asyncio.Task[None]] = set()
+
+    @classmethod
+    async def open(cls, url: str, kinds: dict[str, type[Event]], *, create: bool = True) -> Self:
+        place = address(url)
+        connection = await connect(place)
+        try:
+            await prepare(connection, place, create)
+        except BaseException:
+            connection.terminate()
+            raise
+        store = cls(place, kinds, Readers(place, connection))
+        try:
+            await store.changed()
+        except BaseException:
+            connection.terminate()
+            raise
+        return store
+
+    # -- writing
+
+    def apply(self, decisions: Sequence[Decision], done: Callable[[Applied], None]) -> None:
+        async def go() -> None:
+            done(await self._writer.apply(decisions))
+
+        self._spawn(go())
+
+    def keep(self, entry: Entry, done: Callable[[Unavailable | None], None]) -> None:
+        async def go() -> None:
+            try:
+                await self._writer.keep(entry)
+            except Unavailable as error:
+                done(error)
+            else:
+                done(None)
+
+        self._spawn(go())
+
+    def prune(self, workflow: int, run: int, done: Callable[[bool | Unavailable], None]) -> None:
+        async def go() -> None:
+            try:
+                gone = await self._writer.prune(workflow, run)
+            except Unavailable as error:
+                done(error)
+            else:
+                done(gone)
+
+        self._spawn(go())
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work, name="backstay-commit")
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
+
+    async def probe(self) -> Unavailable | None:
+        self._readers.forget()
+        self._others = None  # whatever happened meanwhile, look at it
+        try:
+            await self._writer.probe()
+        except Unavailable as error:
+            return error
+        return None
+
+    # -- one engine per schema
+
+    async def acquire(self) -> bool:
+        return await self._writer.acquire()
+
+    async def changed(self) -> bool:
+        await self._writer.check()
+        before, self._others = self._others, await self._fetch("others", self._writer.id)
+        return self._others != before
+
+    async def notices(self) -> list[int]:
+        return await self._writer.notices()
+
+    async def close(self) -> None:
+        await self._writer.close(CLOSING)
+        await self._readers.close(CLOSING)
+
+    # -- reading
+
+    def _ask(self, query: str, parameters: Sequence[Any], shape: Callable[[Found], T]) -> Later[T]:
+        return Later(lambda: self._answer(query, parameters, shape))
+
+    def _listed(self, names: list[str]) -> list[str]:
+        return names
+
+    async def _answer(self, query: str, parameters: Sequence[Any], shape: Callable[[Found], T]) -> T:
+        found = await self._fetch(query, *parameters)
+        try:
+            return shape(found)
+        except HistoryDamaged as damage:
+            raise named(damage, await self._fetch("run_by_key", damage.run)) from damage.__cause__
+
+    async def load(self, key: int) -> Loaded | None:
+        found = await self._fetch("load", key)
+        if not found:
+            return None
+        *columns, tasks, events = found[0]
+        run = columns[INSTANCE:]
+        assert len(run) == RUN
+        instance = columns[:INSTANCE]
+        try:
+            return loaded(self._kinds, instance, tasks, None if run[0] is None else run, events)
+        except HistoryDamaged:
+            newest = await self._fetch("newest_run", key)
+            if not newest or newest[0][0] == instance[POINTER]:
+                raise
+            # Read apart from its instance: what came in between is found by the guard of whoever decides on it.
+            events = await self._fetch("history", newest[0][0], 0, 1 << 62)
+            return found_by_order(self._kinds, instance, tasks, newest[0], events)
+
+    async def runs(self, where: RunFilter) -> list[RunRow]:
+        statement, parameters = select_runs(self._sql["runs"], where)
+        return [run_row(row) for row in await self._read(statement, *parameters)]
+
+    def _fetch(self, name: str, *parameters: Any) -> Awaitable[Found]:
+        return self._read(self._sql[name], *parameters)
+
+    async def _read(self, statement: str, *parameters: Any) -> Found:
+        # No text of a database has a zero byte in it, so nothing is found by one; the server would call it an error.
+        if any(isinstance(value, str) and "\0" in value for value in parameters):
+            return ()
+        return await self._readers.fetch(statement, *parameters)

@@ -1,0 +1,151 @@
+"""Decisions as columns: one array per column of each table, in the order in which the statement `write` takes them.
+
+Every row names its instance first, so that the statement can leave out what belongs to a guard that did not match.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from backstay.kernel.decision import Decision, RunRow, WorkflowRow
+from backstay.kernel.event import pack_held
+from backstay.kernel.send import pack
+from backstay.store.rows import coalesced, encode, text
+
+Row = tuple[Any, ...]
+
+
+class Columns:
+    """`asked` are the instances; `arrays` the parameters of the statement."""
+
+    __slots__ = ("arrays", "asked")
+
+    def __init__(self, decisions: Iterable[Decision]) -> None:
+        batch = {decision.workflow.key: decision for decision in coalesced(decisions)}
+        events: list[Row] = []
+        commands: list[Row] = []
+        took: list[Row] = []
+        sends: list[Row] = []
+        opened: list[Row] = []
+        changed: list[Row] = []
+        puts: list[Row] = []
+        drops: list[Row] = []
+        for key, decision in batch.items():
+            events += [
+                (key, e.run, e.sequence, e.type, e.at, e.body, e.context_body, e.checksum) for e in decision.events
+            ]
+            commands += [(key, c.sequence, c.request_id, c.command_type, encode(c)) for c in decision.commands]
+            took += [(key, taken) for taken in decision.took]
+            for s in decision.sends:
+                kind = type(s.parcel).__name__
+                sends.append((key, s.key, s.sender, s.namespace, s.workflow_id, kind, pack(s.parcel)))
+            for is_new, r in decision.runs:
+                if is_new:
+                    opened.append((r.workflow, *_run(r)))
+                else:
+                    changed.append((r.workflow, *_changed(r)))
+            for change in decision.tasks:
+                task = change.task
+                if task is not None:
+                    puts.append((key, change.task_id, task.state, task.available_at, encode(task)))
+                elif change.stored:
+                    drops.append((key, change.task_id))
+        new, guards = _instances(batch)
+        self.asked = list(batch)
+        self.arrays: list[list[Any]] = []
+        for table, width in (
+            (new, 16),
+            (guards, 14),
+            (opened, 19),
+            (changed, 8),
+            (events, 8),
+            (puts, 5),
+            (drops, 2),
+            (commands, 5),
+            (took, 2),
+            (sends, 7),
+        ):
+            self.arrays += [list(column) for column in zip(*table, strict=True)] if table else [[]] * width
+
+
+def _instances(batch: Mapping[int, Decision]) -> tuple[list[Row], list[Row]]:
+    """New ones and guarded ones. In the order of their keys, so that two writers never wait for each other in a circle."""
+    new: list[Row] = []
+    guards: list[Row] = []
+    for key in sorted(batch):
+        decision = batch[key]
+        if decision.after == 0:
+            new.append(_new(decision.workflow))
+        else:
+            guards.append(_guard(decision.workflow, decision.after))
+    return new, guards
+
+
+def _new(w: WorkflowRow) -> Row:
+    return (
+        w.key,
+        w.namespace,
+        w.workflow_id,
+        w.workflow_type,
+        w.last,
+        w.run,
+        w.command_sequence,
+        w.cursor,
+        w.next_wake,
+        w.expects,
+        w.length,
+        w.checksum,
+        w.reserved_at,
+        w.outside,
+        w.awaited,
+        pack_held(w.held) if w.held else None,
+    )
+
+
+def _guard(w: WorkflowRow, after: int) -> Row:
+    # An indexed column that is set to what it was costs nothing here, so the wake is always written.
+    return (
+        w.key,
+        after,
+        w.last,
+        w.run,
+        w.command_sequence,
+        w.cursor,
+        w.next_wake,
+        w.expects,
+        w.length,
+        w.checksum,
+        w.outside,
+        w.awaited,
+        pack_held(w.held) if w.held else None,
+        w.workflow_type,
+    )
+
+
+def _run(r: RunRow) -> Row:
+    return (
+        r.key,
+        r.run_id,
+        r.number,
+        r.namespace,
+        r.workflow_id,
+        r.workflow_type,
+        r.status,
+        r.closed_reason,
+        r.queue,
+        r.connection,
+        r.compatibility,
+        r.business_key,
+        text(r.labels) if r.labels else None,
+        text(r.search_attributes) if r.search_attributes else None,
+        r.started_at,
+        r.closed_at,
+        r.length,
+        r.archived_at,
+    )
+
+
+def _changed(r: RunRow) -> Row:
+    search = text(r.search_attributes) if r.search_attributes else None
+    return (r.key, r.status, r.closed_reason, search, r.closed_at, r.length, r.archived_at)

@@ -1,0 +1,168 @@
+"""Opening a PostgreSQL database safely: the URL, sessions, migrations, and errors that say what to do.
+
+Everything of ours lives in one schema (`backstay`, or what `?schema=` says), which is ours alone and of a version we know,
+or is left untouched.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, NamedTuple
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+from backstay.store import IncompatibleStore, StoreError, Unavailable
+from backstay.store.opening import shown
+from backstay.store.postgresql import forks
+from backstay.store.postgresql.driver import Connection, asyncpg, unavailable
+from backstay.store.sql import Migration, check_recorded, check_version, migrations
+
+OLDEST_SERVER = 14
+SCHEMES = ("postgresql", "postgres")
+PATIENCE = 10.0  # seconds for a connection to come about
+LONGEST = 60.0  # and for a statement to end
+
+LOCK = 0x486F6C64  # "Hold": the first half of our advisory locks
+_IDENTIFIER = re.compile(r"[a-z_][a-z0-9_]{0,62}")
+
+_SETTINGS = {
+    "application_name": "backstay",
+    "jit": "off",  # compiles for longer than our statements run
+    "plan_cache_mode": "force_generic_plan",  # every statement of ours has one good plan
+    "lock_timeout": "10s",
+    # A client that vanished without a word is noticed within half a minute, so that another engine can take over.
+    "tcp_keepalives_idle": "10",
+    "tcp_keepalives_interval": "5",
+    "tcp_keepalives_count": "3",
+}
+
+
+class Address(NamedTuple):
+    """Where a database is: for asyncpg, for people (without the password), and which schema of it is ours."""
+
+    dsn: str
+    shown: str
+    schema: str
+    given: frozenset[str]  # settings that the URL itself makes
+
+
+def address(url: str) -> Address:
+    parts = urlsplit(url)
+    if parts.scheme not in SCHEMES:
+        raise StoreError(f"{parts.scheme}: is not a store; use postgresql://user@host:5432/database")
+    options = parse_qsl(parts.query, keep_blank_values=True)
+    schema = next((value for name, value in options if name == "schema"), "backstay")
+    if not _IDENTIFIER.fullmatch(schema):
+        raise StoreError(
+            f"the schema {schema!r} of the URL is not a plain name; use lower-case letters, digits and underscores"
+        )
+    rest = urlencode([(name, value) for name, value in options if name != "schema"])
+    dsn = urlunsplit((parts.scheme, parts.netloc, parts.path, rest, ""))
+    return Address(dsn, shown(url), schema, frozenset(name for name, _ in options))
+
+
+async def connect(place: Address) -> Connection:
+    """A session with our settings. Errors say what to do."""
+    try:
+        connection = await asyncpg.connect(
+            place.dsn,
+            timeout=PATIENCE,
+            command_timeout=LONGEST,
+            server_settings={
+                **{name: value for name, value in _SETTINGS.items() if name not in place.given},
+                "search_path": place.schema,
+            },
+        )
+    except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+        raise unavailable(place.shown, error) from error
+    except ValueError as error:  # the URL itself
+        raise StoreError(f"{place.shown}: {error}; use postgresql://user@host:5432/database") from error
+    forks.opened(connection)
+    return connection
+
+
+async def writing(place: Address) -> Connection:
+    """A session that commits for good: nobody is answered before the server has it on disk."""
+    connection = await connect(place)
+    try:
+        # Stricter settings (a synchronous standby) stay as they are.
+        await connection.execute(
+            "select set_config('synchronous_commit', 'on', false) where current_setting('synchronous_commit') = 'off'"
+        )
+        # What is written is found by its key. A plan made while a table was small must not read all of it later.
+        await connection.execute("set enable_seqscan = off")
+        await connection.execute("set enable_mergejoin = off")
+    except BaseException:
+        connection.terminate()
+        raise
+    return connection
+
+
+def check_server(where: str, version: tuple[int, ...]) -> None:
+    if version[0] < OLDEST_SERVER:
+        raise StoreError(
+            f"{where} is PostgreSQL {version[0]}; Backstay needs {OLDEST_SERVER} or newer: upgrade the server"
+        )
+
+
+async def prepare(connection: Connection, place: Address, create: bool) -> None:
+    """Make the schema ours if it is new, refuse it untouched if it is not ours. Nothing is written if it is up to date."""
+    check_server(place.shown, connection.get_server_version())
+    steps = migrations("backstay.store.postgresql")
+    try:
+        version = await _version(connection, place, steps)
+        if version == 0 and not create:
+            raise StoreError(
+                f"{place.shown} has no schema {place.schema} of Backstay; name another one with ?schema= in the URL, or"
+                " start a server or a program on it, which makes one"
+            )
+        if version < steps[-1].number:
+            await migrate(connection, place, steps)
+    except asyncpg.PostgresError as error:
+        raise unavailable(place.shown, error) from error
+
+
+async def migrate(connection: Connection, place: Address, steps: list[Migration]) -> None:
+    """Bring the schema to our version, all of it or nothing. Forward only; another process may be faster."""
+    async with connection.transaction():
+        await connection.execute("select pg_advisory_xact_lock($1, hashtext($2))", LOCK, place.schema)
+        if not await connection.fetch("select 1 from pg_namespace where nspname = $1", place.schema):
+            await connection.execute(f"create schema {place.schema}")
+        version = await _version(connection, place, steps)
+        await connection.execute(
+            "create table if not exists migration (number integer primary key, name text not null, checksum text not null)"
+        )
+        for step in steps:
+            if step.number > version:
+                await connection.execute(step.script)
+                await connection.execute(
+                    "insert into migration values ($1, $2, $3)", step.number, step.name, step.checksum
+                )
+
+
+async def _version(connection: Connection, place: Address, steps: list[Migration]) -> int:
+    """The newest migration of the schema, 0 if it is empty."""
+    tables = {
+        name
+        for (name,) in await connection.fetch("select tablename from pg_tables where schemaname = $1", place.schema)
+    }
+    if not tables:
+        return 0
+    where = f"schema {place.schema} of {place.shown}"
+    try:
+        recorded: Any = await connection.fetch("select number, checksum from migration order by number")
+    except (asyncpg.UndefinedTableError, asyncpg.UndefinedColumnError) as error:
+        if not (await connection.fetch("select has_schema_privilege($1, 'usage')", place.schema))[0][0]:
+            raise unavailable(
+                place.shown, asyncpg.InsufficientPrivilegeError(f"permission denied for schema {place.schema}")
+            ) from error
+        raise IncompatibleStore(
+            f"{where} belongs to another program; name one of Backstay's own with ?schema= in the URL"
+        ) from error
+    version = recorded[-1][0] if recorded else 0
+    check_version(where, version, steps)
+    check_recorded(where, [(number, checksum) for number, checksum in recorded], steps)
+    return version
+
+
+def closed(place: Address) -> Unavailable:
+    return Unavailable(f"{place.shown}: the database is closed")

@@ -1,0 +1,92 @@
+"""asyncpg, as far as we use it, and what its errors mean to a store."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any, Protocol
+
+from backstay.store import StoreError, Unavailable
+
+try:
+    asyncpg: Any = import_module("asyncpg")
+except ImportError:
+    raise StoreError("PostgreSQL needs asyncpg; install it with: pip install 'backstay[postgresql]'") from None
+
+
+class Connection(Protocol):
+    async def fetch(self, query: str, *parameters: Any) -> list[Sequence[Any]]: ...
+    async def execute(self, query: str, *parameters: Any) -> str: ...
+    def transaction(self) -> Any: ...
+    def get_server_version(self) -> tuple[int, ...]: ...
+    async def close(self, *, timeout: float) -> None: ...
+    def terminate(self) -> None: ...
+    def is_closed(self) -> bool: ...
+
+
+_BROKEN = (OSError, TimeoutError, EOFError, asyncpg.InterfaceError, asyncpg.InternalClientError)
+
+# By the first two characters of an SQLSTATE: what is wrong with the rows of one decision, and with nothing else.
+_CULPRIT = {"21", "22", "23", "54"}
+
+# The server ended the session, so what it was doing may be done or not.
+_LOST = {"57P01", "57P02", "57P05"}
+
+_ADVICE = {
+    "08": "the connection failed; it goes on by itself when the server can be reached",
+    "28P01": "check the user and password in the URL, PGPASSWORD or ~/.pgpass",
+    "28": "the server does not let this user in; check the URL, the role and pg_hba.conf",
+    "3D": "create it first, for example with `createdb`",
+    "3F": "create the schema first, or name another one with ?schema= in the URL",
+    "25006": "this is a read-only standby, or the database is set to read only; name the primary,"
+    " or several hosts and target_session_attrs=read-write",
+    "42501": "grant this user the right to use and to create in the schema, or to create schemas in the database;"
+    " docs/operations.md lists the rights that are needed",
+    "42P01": "a table of ours is gone; restore the database from a backup",
+    "53100": "the disk of the server is full; free some space and it goes on by itself",
+    "53300": "the server has no connection left; raise max_connections or close other clients",
+    "53": "the server is short of resources; it goes on by itself when there are some",
+    "55P03": "somebody else holds a lock on the tables; find them in pg_stat_activity and let them finish",
+    "57014": "the statement was cancelled; it goes on by itself",
+    "57P": "the server is starting or stopping; it goes on by itself",
+    "58": "the server reports a system error; look into its log",
+    "XX": "the server reports damage; look into its log and restore the database from a backup",
+}
+
+
+def state(error: BaseException) -> str:
+    """The SQLSTATE behind an exception ('' if it has none)."""
+    return getattr(error, "sqlstate", None) or ""
+
+
+def is_lost(error: BaseException) -> bool:
+    """Whether the connection is gone: nobody told us whether the last statement was committed."""
+    if isinstance(error, asyncpg.PostgresError):
+        return state(error) in _LOST or state(error).startswith("08")
+    return isinstance(error, _BROKEN) and not _is_ours(error)
+
+
+def _is_ours(error: BaseException) -> bool:
+    """A value that cannot be sent: asyncpg notices before anything goes to the server."""
+    return isinstance(error, asyncpg.DataError)
+
+
+def is_culprit(error: BaseException) -> bool:
+    """Whether one decision of the batch cannot be written, rather than the database not working."""
+    if isinstance(error, asyncpg.PostgresError):
+        return state(error)[:2] in _CULPRIT
+    return _is_ours(error) or not isinstance(error, _BROKEN)
+
+
+def is_conflict(error: BaseException) -> bool:
+    """Whether two transactions got into each other's way (deadlock, serialization): tried again, it goes through."""
+    return state(error)[:2] == "40"
+
+
+def unavailable(where: str, error: BaseException) -> Unavailable:
+    code = state(error)
+    advice = _ADVICE.get(code) or _ADVICE.get(code[:3]) or _ADVICE.get(code[:2])
+    said = str(error) or type(error).__name__
+    if advice is None and isinstance(error, OSError | TimeoutError):
+        advice = "the server cannot be reached; check that it runs and that host and port are right"
+    return Unavailable(f"{where}: {said}" + (f": {advice}" if advice else ""))

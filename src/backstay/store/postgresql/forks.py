@@ -1,0 +1,32 @@
+"""What a fork does to open connections: a child that outlives its parent would keep its session, and the engine's lock.
+
+The child's copies of the sockets are pointed to nowhere, without a word to the server. The parent's are untouched.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from weakref import WeakSet
+
+from backstay.store.postgresql.driver import Connection
+
+_open: WeakSet[Connection] = WeakSet()
+
+
+def opened(connection: Connection) -> None:
+    _open.add(connection)
+
+
+def _forked() -> None:
+    if not _open:
+        return
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for connection in _open:
+        with suppress(OSError, AttributeError):
+            os.dup2(nowhere, connection._transport.get_extra_info("socket").fileno())  # pyright: ignore
+    os.close(nowhere)
+    _open.clear()
+
+
+os.register_at_fork(after_in_child=_forked)

@@ -1,0 +1,59 @@
+"""Sessions that only read: a few, opened when they are needed, so that a long list never keeps a load waiting."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from backstay.store.postgresql.connection import Address, closed, connect
+from backstay.store.postgresql.driver import Connection, is_lost, unavailable
+
+READERS = 4
+
+
+class Readers:
+    def __init__(self, place: Address, first: Connection) -> None:
+        self._place = place
+        self._idle = [first]
+        self._room = asyncio.Semaphore(READERS)
+        self._closed = False
+
+    async def fetch(self, statement: str, *parameters: Any) -> list[Sequence[Any]]:
+        async with self._room:
+            if self._closed:
+                raise closed(self._place)
+            if self._idle:
+                try:
+                    return await self._fetch(self._idle.pop(), statement, parameters)
+                except Exception as error:
+                    if not is_lost(error):
+                        raise unavailable(self._place.shown, error) from error
+                    self.forget()  # cut while nobody used them: the others, too, most likely
+            connection = await connect(self._place)
+            try:
+                return await self._fetch(connection, statement, parameters)
+            except Exception as error:
+                raise unavailable(self._place.shown, error) from error
+
+    async def _fetch(self, connection: Connection, statement: str, parameters: Sequence[Any]) -> list[Sequence[Any]]:
+        try:
+            found = await connection.fetch(statement, *parameters)
+        except BaseException:
+            connection.terminate()
+            raise
+        if self._closed:
+            connection.terminate()
+        else:
+            self._idle.append(connection)
+        return found
+
+    def forget(self) -> None:
+        """Use none of the sessions of before: the server may be another one now."""
+        while self._idle:
+            self._idle.pop().terminate()
+
+    async def close(self, seconds: float) -> None:
+        self._closed = True
+        while self._idle:
+            await self._idle.pop().close(timeout=seconds)

@@ -1,0 +1,211 @@
+"""Reading, the same in every dialect: which named query answers a verb, and what its rows mean.
+
+History is verified wherever it is read: each event is chained to the one before it, and the instance row knows where the
+chain ends.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
+
+from msgspec import DecodeError
+
+from backstay.kernel.decision import CommandRecord, RunRow, WorkflowRow
+from backstay.kernel.event import Event, HistoryDamaged, Recorded, restore, unpack_held
+from backstay.kernel.task import Task
+from backstay.kernel.values import Micros
+from backstay.store import Budget, Census, Entry, Loaded, Located, StoredSend, rows
+from backstay.store.rows import Row
+
+T = TypeVar("T")
+Kinds = dict[str, type[Event]]
+Found = Sequence[Row]
+
+_EVERYTHING = 1 << 62
+
+
+class Reading(ABC):
+    """The verbs of a store that are one query each. A dialect says how to ask."""
+
+    _kinds: Kinds
+
+    @abstractmethod
+    def _ask(self, query: str, parameters: Sequence[Any], shape: Callable[[Found], T]) -> Awaitable[T]:
+        """What `shape` makes of the rows of a named query. Damage that it finds gets the names of its run (`named`)."""
+
+    def find(self, namespace: str, workflow_id: str) -> Awaitable[int | None]:
+        return self._ask("find", (namespace, workflow_id), lambda found: found[0][0] if found else None)
+
+    def find_all(self, namespace: str, workflow_ids: Sequence[str]) -> Awaitable[dict[str, int]]:
+        # Whoever asks for something impossible must not spoil it for the others.
+        possible = [id for id in workflow_ids if _possible(id)]
+        return self._ask("find_all", (self._listed(possible), namespace), _by_name)
+
+    @abstractmethod
+    def _listed(self, names: list[str]) -> Any:
+        """Several texts as one parameter."""
+
+    def locate(self, run_id: str) -> Awaitable[Located | None]:
+        return self._ask("locate", (run_id,), lambda found: Located(*found[0]) if found else None)
+
+    def history(self, run: int, after: int = 0, limit: int | None = None) -> Awaitable[list[Recorded]]:
+        # Reading on from the middle takes one row more, whose checksum the next one is chained to.
+        start = max(after - 1, 0)
+        count = _EVERYTHING if limit is None else limit + (after - start)
+        return self._ask("history", (run, start, count), lambda found: verified(self._kinds, run, found, after))
+
+    def last_event(self, run: int) -> Awaitable[Recorded | None]:
+        def shape(found: Found) -> Recorded | None:
+            if not found:
+                return None
+            previous = (found[1][0], found[1][5]) if len(found) > 1 else (0, 0)
+            return restore(self._kinds, run, tuple(found[0]), previous)
+
+        return self._ask("last_event", (run,), shape)
+
+    def due(self, until: Micros, limit: int) -> Awaitable[list[tuple[Micros, int]]]:
+        return self._ask("due", (until, limit), _pairs)
+
+    def ahead(self, now: Micros, after: tuple[Micros, int], limit: int) -> Awaitable[list[tuple[Micros, int]]]:
+        return self._ask("ahead", (after[0], *after, now, limit), _pairs)
+
+    def ready(self, limit: int, after: tuple[Micros, int, str] | None = None) -> Awaitable[list[Task]]:
+        return self._ask("ready", (*(after or (-1, 0, "")), limit), _tasks)
+
+    def leased(self) -> Awaitable[list[Task]]:
+        return self._ask("by_state", ("leased",), _tasks)
+
+    def tasks(self, workflow: int) -> Awaitable[list[Task]]:
+        return self._ask("load_tasks", (workflow,), _tasks)
+
+    def failed(self) -> Awaitable[list[Task]]:
+        return self._ask("by_state", ("failed",), _tasks)
+
+    def suspects(self, after: int, limit: int) -> Awaitable[tuple[list[int], int | None]]:
+        def shape(page: Found) -> tuple[list[int], int | None]:
+            return [key for key, wrong in page if wrong], (page[-1][0] if len(page) == limit else None)
+
+        return self._ask("suspects", (after, limit), shape)
+
+    def run(self, run_id: str) -> Awaitable[RunRow | None]:
+        return self._ask("run_by_id", (run_id,), lambda found: rows.run(found[0]) if found else None)
+
+    def census(self, namespace: str) -> Awaitable[list[Census]]:
+        return self._ask(
+            "census", (namespace,), lambda found: [Census(status, bool(kept), runs) for status, kept, runs in found]
+        )
+
+    def event_types(self, namespace: str) -> Awaitable[dict[str, int]]:
+        return self._ask("event_types", (namespace,), lambda found: {str(kind): int(count) for kind, count in found})
+
+    def budget(self, namespace: str, events: int, size: int) -> Awaitable[Budget]:
+        asked = (events or _EVERYTHING, size or _EVERYTHING, namespace)
+        return self._ask("budget", asked, lambda found: Budget(*(int(number or 0) for number in found[0])))
+
+    def sizes(self, runs: Sequence[int]) -> Awaitable[dict[int, tuple[int, int]]]:
+        named = ",".join(map(str, runs))
+        return self._ask("sizes", (named,), lambda found: {run: (count, int(size)) for run, count, size in found})
+
+    def commands(self, workflow: int) -> Awaitable[list[CommandRecord]]:
+        return self._ask("commands", (workflow,), lambda found: [rows.command(body) for (body,) in found])
+
+    def command(self, workflow: int, command_type: str, request_id: str) -> Awaitable[CommandRecord | None]:
+        asked = (workflow, command_type, request_id)
+        return self._ask("command_by_request", asked, lambda found: rows.command(found[0][0]) if found else None)
+
+    def sends(self, after: int, limit: int) -> Awaitable[list[StoredSend]]:
+        return self._ask("sends", (after, limit), lambda found: [StoredSend(*row) for row in found])
+
+    def awaiting(self, after: int, limit: int) -> Awaitable[list[int]]:
+        return self._ask("awaiting", (after, limit), lambda found: [key for (key,) in found])
+
+    def expired(self, namespace: str, before: Micros, limit: int) -> Awaitable[list[RunRow]]:
+        return self._ask("expired", (before, namespace, limit), lambda found: [rows.run(row) for row in found])
+
+    def kept(self, kind: str) -> Awaitable[list[Entry]]:
+        return self._ask("kept", (kind,), lambda found: [Entry(kind, *row) for row in found])
+
+
+def _possible(name: str) -> bool:
+    """Whether anything can have this name: not with a NUL in it, nor with half a character."""
+    try:
+        return b"\0" not in name.encode()
+    except UnicodeEncodeError:
+        return False
+
+
+def _by_name(found: Found) -> dict[str, int]:
+    return {row[0]: row[1] for row in found}
+
+
+def _pairs(found: Found) -> list[tuple[Micros, int]]:
+    return [(at, key) for at, key in found]
+
+
+def _tasks(found: Found) -> list[Task]:
+    return list(rows.tasks(body for (body,) in found))
+
+
+def _read(run: int, tasks: Sequence[bytes]) -> list[Task]:
+    try:
+        return [rows.task(body) for body in tasks]
+    except DecodeError as error:
+        raise HistoryDamaged(run, 0, f"a task of it cannot be read ({error})") from error
+
+
+def verified(kinds: Kinds, run: int, found: Found, after: int = 0) -> list[Recorded]:
+    """Stored events as history. If `after` is not 0 the first row is that event, read only for its checksum."""
+    events: list[Recorded] = []
+    previous = (0, 0)
+    if after and found:
+        if found[0][0] != after:
+            raise HistoryDamaged(run, after, f"missing; the next stored event is {found[0][0]}")
+        previous = (after, found[0][5])
+        found = found[1:]
+    for row in found:
+        entry = restore(kinds, run, tuple(row), previous)
+        events.append(entry)
+        previous = (entry.sequence, entry.checksum)
+    return events
+
+
+def named(damage: HistoryDamaged, run: Found) -> HistoryDamaged:
+    """History rows know their run by its key; its own row knows what people call it."""
+    if not run:
+        return damage
+    row = rows.run(run[0])
+    return damage.of(row.workflow_id, row.run_id)
+
+
+POINTER = 5  # the column of an instance that names its current run
+
+
+def loaded(kinds: Kinds, instance: Row, tasks: Sequence[bytes], run: Row | None, events: Found) -> Loaded:
+    """An instance from its rows, which must be of one moment."""
+    *columns, held = instance
+    workflow = WorkflowRow(*columns, held=() if held is None else unpack_held(kinds, held))
+    if workflow.run is None:
+        if workflow.length:
+            raise HistoryDamaged(0, 0, f"the row of workflow {workflow.workflow_id!r} names none of its runs")
+        return Loaded(workflow, None, [], [rows.task(body) for body in tasks])
+    if run is None:
+        raise HistoryDamaged(workflow.run, 0, f"the row of a run of workflow {workflow.workflow_id!r} is missing")
+    row = rows.run(run)
+    try:
+        history = verified(kinds, row.key, events)
+        open_tasks = _read(row.key, tasks)
+        if len(history) < workflow.length:
+            raise HistoryDamaged(row.key, len(history) + 1, "missing, and so is everything behind it")
+        if history[workflow.length :] or (history and history[-1].checksum != workflow.checksum):
+            raise HistoryDamaged(row.key, len(history), "it is not the event its workflow ended with")
+    except HistoryDamaged as damage:
+        raise damage.of(row.workflow_id, row.run_id) from damage.__cause__
+    return Loaded(workflow, row, history, open_tasks)
+
+
+def found_by_order(kinds: Kinds, instance: Row, tasks: Sequence[bytes], newest: Row, events: Found) -> Loaded:
+    """The same for an instance whose row names another run: its newest one is the current one, whatever the row says."""
+    mended = [*instance[:POINTER], newest[0], *instance[POINTER + 1 :]]
+    return loaded(kinds, mended, tasks, newest, events)._replace(drifted=True)

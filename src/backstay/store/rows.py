@@ -1,0 +1,110 @@
+"""What one batch amounts to, before any dialect writes it; and rows as values again.
+
+Several decisions of one instance become one guarded write (the first one's guard, the last one's values), and a task that
+was born and closed inside the batch never touches the disk.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from backstay.kernel.decision import CommandRecord, Decision, RunRow, TaskChange
+from backstay.kernel.task import Kind, Task
+from backstay.kernel.values import Micros, Routing
+
+log = logging.getLogger("backstay.store")
+
+encode = msgspec.json.Encoder().encode
+task = msgspec.json.Decoder(Task).decode
+command = msgspec.json.Decoder(CommandRecord).decode
+_decode_labels = msgspec.json.Decoder(dict[str, str]).decode
+_decode_search = msgspec.json.Decoder(dict[str, Any]).decode
+
+Row = Sequence[Any]
+
+
+class _Place(msgspec.Struct):
+    """As much of a task as says whose it is and where it stands."""
+
+    id: str
+    workflow: int
+    run: int
+    kind: Kind
+    available_at: Micros
+    created_at: Micros
+    state: Literal["ready", "leased", "failed"] = "ready"
+    until: Micros | None = None
+
+
+_place = msgspec.json.Decoder(_Place).decode
+
+
+def tasks(bodies: Iterable[bytes]) -> Iterable[Task]:
+    """Tasks of many instances. One that cannot be read keeps its place: whoever loads its instance says what is wrong."""
+    for body in bodies:
+        try:
+            yield task(body)
+        except msgspec.DecodeError as error:
+            try:
+                place = _place(body)
+            except msgspec.DecodeError:
+                log.error("a task cannot be read, and is left out (%s): %.200r", error, body)
+            else:
+                yield Task(**msgspec.structs.asdict(place), type="", routing=Routing())
+
+
+class Unlinked(Exception):
+    """Two decisions of one instance that were not made one on top of the other: each needs its own guard."""
+
+
+def coalesced(decisions: Iterable[Decision]) -> Iterable[Decision]:
+    """A batch as one decision for each of its instances."""
+    found: dict[int, Decision] = {}
+    for decision in decisions:
+        key = decision.workflow.key
+        found[key] = _joined(found[key], decision) if key in found else decision
+    return found.values()
+
+
+def _joined(first: Decision, then: Decision) -> Decision:
+    """Two decisions as the one that has the same effects."""
+    if then.after != first.workflow.last:
+        raise Unlinked
+    tasks = {change.task_id: change for change in first.tasks}
+    for change in then.tasks:
+        before = tasks.get(change.task_id, change)
+        tasks[change.task_id] = TaskChange(change.task_id, change.task, before.stored)
+    runs = {row.key: (is_new, row) for is_new, row in first.runs}
+    for is_new, row in then.runs:
+        runs[row.key] = (is_new or (row.key in runs and runs[row.key][0]), row)
+    return Decision(
+        then.workflow,
+        first.after,
+        [*first.events, *then.events],
+        list(tasks.values()),
+        list(runs.values()),
+        [*first.commands, *then.commands],
+        sends=[*first.sends, *then.sends],
+        took=[*first.took, *then.took],
+        wake_moved=first.wake_moved or then.wake_moved,
+    )
+
+
+def begins(decision: Decision) -> bool:
+    """Whether a run of the instance begins here; it may be of another type than the one before."""
+    return any(is_new for is_new, _ in decision.runs)
+
+
+def text(value: dict[str, Any]) -> str:
+    return encode(value).decode()
+
+
+def run(row: Row) -> RunRow:
+    values = list(row)
+    values[13] = {} if row[13] is None else _decode_labels(row[13])
+    values[14] = {} if row[14] is None else _decode_search(row[14])
+    return RunRow(*values)

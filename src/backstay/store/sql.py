@@ -1,0 +1,61 @@
+"""SQL in files: named queries, and numbered migrations that only go forward.
+
+`-- name: load_tasks` starts a query; the text up to the next name is its body.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from hashlib import sha256
+from importlib import resources
+from typing import NamedTuple
+
+from backstay.store import IncompatibleStore
+
+_NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
+
+
+class Migration(NamedTuple):
+    number: int
+    name: str
+    script: str
+
+    @property
+    def checksum(self) -> str:
+        return sha256(self.script.encode()).hexdigest()
+
+
+def queries(package: str, file: str) -> dict[str, str]:
+    text = resources.files(package).joinpath(file).read_text(encoding="utf-8")
+    parts = _NAME.split(text)
+    return {name: body.strip() for name, body in zip(parts[1::2], parts[2::2], strict=True)}
+
+
+def migrations(package: str) -> list[Migration]:
+    """Every `NNN_name.sql`, in order."""
+    found: list[Migration] = []
+    for file in resources.files(package).joinpath("migrations").iterdir():
+        number, _, name = file.name.removesuffix(".sql").partition("_")
+        if file.name.endswith(".sql"):
+            found.append(Migration(int(number), name, file.read_text(encoding="utf-8")))
+    return sorted(found)
+
+
+def check_version(where: str, version: int, steps: list[Migration]) -> None:
+    newest = steps[-1].number
+    if version > newest:
+        raise IncompatibleStore(
+            f"{where} has schema {version}, this version of Backstay knows up to {newest}; upgrade Backstay"
+        )
+
+
+def check_recorded(where: str, recorded: Iterable[tuple[int, str]], steps: list[Migration]) -> None:
+    """`recorded` are (number, checksum) of the migrations that made this database."""
+    ours = {step.number: step.checksum for step in steps}
+    for number, checksum in recorded:
+        if ours.get(number, checksum) != checksum:
+            raise IncompatibleStore(
+                f"{where} was made with another migration {number} than this version of Backstay has;"
+                " open it with the version that made it"
+            )

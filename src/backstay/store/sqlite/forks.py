@@ -1,0 +1,56 @@
+"""What a fork does to open files. A child inherits them, and may use none of them.
+
+An OS lock is shared with the child: one that outlives its parent would keep the next engine out, so the child lets go.
+SQLite keeps its own locks once per process; the child inherits that record but not the locks, so a new connection there
+would believe itself protected: when the parent closes, it removes the write-ahead log under the child, and what the child
+commits from then on is lost. So a file that was open at a fork cannot be opened again in the child.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from typing import IO
+
+from backstay.store import ForkedEngine
+
+File = tuple[int, int]  # device and inode
+
+locks: set[IO[str]] = set()
+_open: list[File] = []
+_inherited: set[File] = set()
+
+
+def _forked() -> None:
+    for lock in locks:
+        lock.close()
+    locks.clear()
+    _inherited.update(_open)
+    _open.clear()
+
+
+os.register_at_fork(after_in_child=_forked)
+
+
+def refuse_inherited(path: str) -> None:
+    try:
+        file = _identity(path)
+    except OSError:
+        return  # not there yet, or not to be had: opening it will tell
+    if file in _inherited:
+        raise ForkedEngine(path)
+
+
+def opened(path: str) -> None:
+    if path != ":memory:":
+        _open.append(_identity(path))
+
+
+def closed(path: str) -> None:
+    with suppress(OSError, ValueError):  # moved or replaced meanwhile; remembering it only makes us more careful
+        _open.remove(_identity(path))
+
+
+def _identity(path: str) -> File:
+    found = os.stat(path)
+    return found.st_dev, found.st_ino
