@@ -161,7 +161,14 @@ def test_all_leaves_are_scheduled_in_one_completion() -> None:
 
 @pytest.mark.parametrize(
     "entry",
-    [group(0, 2, 0), group(1, 0, 0), group(1, 2, 2), group(1, 2, -1), group(1, 2, 0, limit=0)],
+    [
+        group(0, 2, 0),
+        group(1, 0, 0),
+        group(1, 2, 2),
+        group(1, 2, -1),
+        group(1, 2, 0, limit=0),
+        group(1, 2, 0, window=0),
+    ],
 )
 def test_a_place_that_cannot_be_is_refused(entry: GroupEntry) -> None:
     for command in (
@@ -190,6 +197,52 @@ def test_a_bound_hands_out_the_next_in_the_decision_that_closes_one() -> None:
         seen.append(in_flight(flow))
     assert seen == [[1, 2], [1, 3], [3, 4], [4, 5], [5]]
     assert closed(flow, 5)
+
+
+# -- windows: more leaves than are scheduled
+
+
+def windowed(size: int, window: int, settles: bool = False) -> Flow:
+    """The first window of a group of so many."""
+    where = ([group(1, size, index, kind="activity", window=window, settles=settles)] for index in range(window))
+    return given(*(activity(place) for place in where))
+
+
+@pytest.mark.parametrize("order", list(permutations(range(1, 5))))
+def test_a_group_that_is_not_all_scheduled_wakes_its_code_when_half_of_its_window_has_closed(
+    order: tuple[int, ...],
+) -> None:
+    flow = windowed(10, 4)
+    assert [closed(flow, step) for step in order[:2]] == [False, True]
+
+
+def test_a_group_that_is_all_scheduled_wakes_nobody_before_its_end() -> None:
+    flow = windowed(4, 4)
+    assert [closed(flow, step) for step in (1, 2, 3, 4)] == [False, False, False, True]
+
+
+def test_a_group_that_has_failed_wants_no_more_leaves() -> None:
+    flow = windowed(10, 4)
+    assert closed(flow, 1, ok=False)
+    flow.complete()
+    assert [closed(flow, step) for step in (2, 3)] == [False, False]
+
+
+def test_a_failure_in_a_group_that_settles_is_an_end_like_any_other() -> None:
+    flow = given(*(activity([group(1, 3, index, kind="activity", settles=True)]) for index in range(3)))
+    assert [closed(flow, step, ok=step == 2) for step in (1, 2, 3)] == [False, False, True]
+    flow = windowed(10, 4, settles=True)
+    assert [closed(flow, step, ok=False) for step in (3, 2)] == [False, True]
+
+
+def test_a_failure_beside_a_group_that_settles_is_the_first_one_of_the_whole() -> None:
+    inside = [[group(1, 4, index, name="out"), group(1, 2, index, name="in", settles=True)] for index in range(2)]
+    flow = given(*(activity(place) for place in inside), *(activity([group(1, 4, n, name="out")]) for n in (2, 3)))
+    assert not closed(flow, 1, ok=False)
+    assert closed(flow, 3, ok=False)
+
+
+# -- bounds once more
 
 
 def test_a_failure_lets_the_next_go_too() -> None:

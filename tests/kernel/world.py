@@ -115,7 +115,15 @@ def calling(
 
 
 def group(
-    base: int, size: int, index: int, *, kind: str = "child", limit: int | None = None, name: str = "g"
+    base: int,
+    size: int,
+    index: int,
+    *,
+    kind: str = "child",
+    limit: int | None = None,
+    name: str = "g",
+    window: int | None = None,
+    settles: bool = False,
 ) -> GroupEntry:
     return GroupEntry(
         parallel_group_id=f"{name}:{base}:{size}",
@@ -124,6 +132,8 @@ def group(
         parallel_group_size=size,
         parallel_group_index=index,
         parallel_group_limit=limit,
+        parallel_group_window=window,
+        parallel_group_settles=settles,
     )
 
 

@@ -3,6 +3,9 @@
 A leaf that fails wakes the run at once; one that succeeds only when it was the last of every group around it. A group may
 bound how many of its leaves are in flight: the others are scheduled, and handed out as earlier ones close.
 
+A group may be larger than what a run may have open. Then its code schedules it in *windows*: so many leaves at first, and
+more of them whenever half of the window has closed; that wakes the run, too.
+
 An outermost group may be a *selection*: its leaves belong to members, and the run is woken by the end of each member. The
 first one wins.
 """
@@ -21,7 +24,11 @@ from backstay.kernel.values import Micros
 
 
 class GroupEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A leaf's place in one group, in the words of the contract; `parallel_group_limit` is ours."""
+    """A leaf's place in one group, in the words of the contract.
+
+    Ours are `parallel_group_limit`, `parallel_group_window` and `parallel_group_settles`: in a group that settles, a
+    failure is a result like any other.
+    """
 
     parallel_group_id: str
     parallel_group_kind: str
@@ -29,6 +36,8 @@ class GroupEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
     parallel_group_size: int
     parallel_group_index: int
     parallel_group_limit: int | None = None
+    parallel_group_window: int | None = None
+    parallel_group_settles: bool = False
     parallel_group_mode: Literal["select"] | None = None
     selection_member_key: str | int | None = None
     selection_member_index: int | None = None
@@ -63,7 +72,7 @@ class Member(Struct):
 
 
 class Group:
-    __slots__ = ("failed", "limit", "members", "open", "resolved", "size", "succeeded")
+    __slots__ = ("failed", "joined", "limit", "members", "open", "resolved", "size", "succeeded", "window")
 
     def __init__(self, entry: GroupEntry) -> None:
         # Of a selection, by the first step of each.
@@ -71,9 +80,21 @@ class Group:
         self.resolved = False
         self.size = entry.parallel_group_size
         self.limit = entry.parallel_group_limit
+        self.window = entry.parallel_group_window
+        self.joined = 0
         self.open: dict[int, None] = {}  # steps of its leaves, in order
         self.succeeded = 0
         self.failed = False
+
+    @property
+    def wants_more(self) -> bool:
+        """Whether its code has leaves left to schedule, and room for them."""
+        return (
+            self.window is not None
+            and self.joined < self.size
+            and not self.failed
+            and len(self.open) <= self.window // 2
+        )
 
 
 class Groups:
@@ -101,11 +122,11 @@ def check(path: Sequence[GroupEntry]) -> None:
             entry.parallel_group_size,
             entry.parallel_group_index,
         )
-        limit = entry.parallel_group_limit
-        if base < 1 or size < 1 or not 0 <= index < size or (limit is not None and limit < 1):
+        bounds = (entry.parallel_group_limit, entry.parallel_group_window)
+        if base < 1 or size < 1 or not 0 <= index < size or any(bound is not None and bound < 1 for bound in bounds):
             raise Refused(
                 "invalid_commands",
-                f"group {entry.parallel_group_id!r}: size, index and limit do not fit together",
+                f"group {entry.parallel_group_id!r}: size, index, limit and window do not fit together",
                 field="parallel_group_path",
             )
     for depth, entry in enumerate(path):
@@ -152,7 +173,9 @@ def join(run: Run, step: int, path: Path, leaf: Leaf) -> None:
             group = groups.groups[entry.parallel_group_id] = Group(entry)
         elif entry.parallel_group_limit is not None:
             group.limit = min(group.limit or entry.parallel_group_limit, entry.parallel_group_limit)
-        group.open[step] = None
+        if step not in group.open:
+            group.open[step] = None
+            group.joined += 1
         if group.members is not None:
             group.members.setdefault(
                 entry.selection_member_base_sequence or 0, Member(entry.selection_member_size or 1)
@@ -169,18 +192,22 @@ def leave(run: Run, step: int, path: Path, ok: bool, at: Micros, *, cancelled: b
     groups = run.part(Groups)
     groups.paths.pop(step, None)
     groups.leaves.pop(step, None)
-    complete, first_failure, last = True, False, True
+    complete, first_failure, last, wanted = True, False, True, False
+    well: dict[str, bool] = {}
+    for entry in reversed(path):  # a failure goes outwards, up to a group that settles
+        well[entry.parallel_group_id] = ok = ok or entry.parallel_group_settles
     # A group that is all of another has its name as well: they are one, with the tighter of their bounds.
     for id in dict.fromkeys(entry.parallel_group_id for entry in path):
         group = groups.groups[id]
         in_flight = group.limit is not None and step in islice(group.open, group.limit)
         group.open.pop(step, None)
-        if ok:
+        if well[id]:
             group.succeeded += 1
         elif not group.failed:
             group.failed = first_failure = True
         complete = complete and group.succeeded == group.size
         last = last and not group.open
+        wanted = wanted or group.wants_more
         if in_flight and group.limit is not None:
             freed = next(islice(group.open, group.limit - 1, None), None)
             if freed is not None and not held_back(run, freed):
@@ -189,7 +216,7 @@ def leave(run: Run, step: int, path: Path, ok: bool, at: Micros, *, cancelled: b
     if path[0].parallel_group_mode is not None:
         tells = _ends_member(groups, path[0], ok, cancelled)
     else:
-        tells = complete or first_failure or last
+        tells = complete or first_failure or last or wanted
     if not tells:
         groups.silent.add(step)
 

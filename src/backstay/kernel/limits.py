@@ -27,7 +27,24 @@ class Breach(Struct, frozen=True):
 
     @property
     def message(self) -> str:
-        return f"Structural limit exceeded: {self.kind} is {self.value}, the limit is {self.configured}"
+        passed = f"Structural limit exceeded: {self.kind} is {self.value}, the limit is {self.configured}"
+        return f"{passed}; {_ADVICE[self.kind]}"
+
+
+_FEWER = "wait for some of them before the code asks for more: one gather() does so by itself, several at a time do not"
+_ADVICE = {
+    "payload_size": "store what is so large elsewhere, and pass on where it is",
+    "memo_size": "keep less in the memo",
+    "search_attribute_size": "keep less in the search attributes",
+    "pending_activity_count": _FEWER,
+    "pending_timer_count": _FEWER,
+    "pending_child_count": _FEWER,
+    "pending_signal_count": "send it again when the workflow has taken some",
+    "pending_update_count": "send it again when the workflow has answered some",
+    "command_batch_size": _FEWER,
+    "history_length": "let the workflow go on with continue_as_new() before its history is so long",
+}
+"""What to do about each limit."""
 
 
 def over_count(kind: str, value: int, configured: int) -> Breach | None:

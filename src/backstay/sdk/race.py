@@ -15,7 +15,7 @@ from backstay.kernel.groups import GroupEntry
 from backstay.sdk.composite import Composite
 from backstay.sdk.errors import NotInWorkflow
 from backstay.sdk.fiber import Fiber
-from backstay.sdk.gather import KINDS
+from backstay.sdk.group import KINDS
 from backstay.sdk.step import Call, Step
 
 T = TypeVar("T")

@@ -23,7 +23,7 @@ from backstay.kernel.features.signal import (
 from backstay.kernel.features.start import Definition, Reserve
 from backstay.kernel.features.timer import StartTimer
 from backstay.kernel.features.workflow_task import WAITING_FOR_HISTORY
-from backstay.kernel.limits import Limits
+from backstay.kernel.limits import Breach, Limits
 from backstay.kernel.task import Block
 
 from ..given import TALKING, Flow, given, instant, names, only, parameter, refold, snapshot, vars_of
@@ -165,7 +165,7 @@ REJECTED: list[tuple[str, Any, dict[str, Any], str, str | None, dict[str, list[s
         {"arguments": b"1234"},
         "structural_limit_exceeded",
         None,
-        {"payload_size": ["Structural limit exceeded: payload_size is 4, the limit is 3"]},
+        {"payload_size": [Breach("payload_size", 4, 3).message]},
     ),
 ]
 

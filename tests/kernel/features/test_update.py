@@ -27,7 +27,7 @@ from backstay.kernel.features.update import (
     Updates,
 )
 from backstay.kernel.features.workflow_task import WAITING_FOR_HISTORY, shown_to
-from backstay.kernel.limits import Limits
+from backstay.kernel.limits import Breach, Limits
 from backstay.kernel.task import Block
 from backstay.kernel.values import accepted_behind
 
@@ -171,7 +171,7 @@ REJECTED: list[tuple[str, Any, dict[str, Any], str, str | None, dict[str, list[s
         {"arguments": b"1234"},
         "structural_limit_exceeded",
         None,
-        {"payload_size": ["Structural limit exceeded: payload_size is 4, the limit is 3"]},
+        {"payload_size": [Breach("payload_size", 4, 3).message]},
     ),
 ]
 

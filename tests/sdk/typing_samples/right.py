@@ -271,6 +271,12 @@ def family(id: str) -> None:
     assert_type(gather([fetch.step("u")], limit=3), list[bytes])
     assert_type(gather(charge.step(id, 1), fetch.step("u"), lambda: 3), tuple[Order, bytes, int])
     assert_type(gather({"a": order.step(id)}), dict[str, str])
+    assert_type(gather([order.step(id)], return_exceptions=True), list[str | Exception])
+    assert_type(gather({"a": order.step(id)}, limit=2, return_exceptions=True), dict[str, str | Exception])
+    assert_type(
+        gather(order.step(id), fetch.step("u"), return_exceptions=True), tuple[str | Exception, bytes | Exception]
+    )
+    assert_type(gather.step([order.step(id)], return_exceptions=True), Step[list[str | Exception]])
     assert_type(gather(gather.step([order.step(id)]), sleep.step(1)), tuple[list[str], None])
     match race(order.step(id), sleep.step("1h")):
         case (0, value):

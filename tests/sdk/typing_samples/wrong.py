@@ -170,6 +170,7 @@ def family(id: str) -> None:
     gather([charge(id, 1)])  # wrong
     gather(charge.step(id, 1), limit="2")  # wrong
     number: list[int] = gather([charge.step(id, 1)])  # wrong
+    gather([charge.step(id, 1)], return_exceptions="yes")  # wrong
     race(charge(id, 1), sleep.step(1))  # wrong
     background(len)  # wrong
     text: int = child(order, id)  # wrong
