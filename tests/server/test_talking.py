@@ -239,8 +239,10 @@ async def test_a_validator_is_asked_before_an_update_is_accepted() -> None:
                 await api.complete(await api.poll(), WAIT)
             else:
                 assert answer.json()["reason"] == "update_validator_rejected"
-            late = await api.worker(path, body)
-            assert (late.status_code, late.json()["reason"]) == (404, "update_validation_task_not_found")
+            again = await api.worker(path, body)
+            assert (again.status_code, again.json()["reason"]) == (200, "already_recorded")
+            other = await api.worker(path, body | {"update_validation_attempt": 2})
+            assert (other.status_code, other.json()["reason"]) == (404, "update_validation_task_not_found")
 
 
 # -- queries
@@ -276,8 +278,6 @@ async def test_a_query_is_answered_by_a_worker_from_committed_history() -> None:
         assert (await api.worker(f"{path}/complete", good)).status_code == 200
         answer = (await asked).json()
         assert (answer["result"], value(answer["result_envelope"])) == ({"n": 1}, {"n": 1})
-        twice = await api.worker(f"{path}/complete", good)
-        assert (twice.status_code, twice.json()["reason"]) == (404, "query_task_not_found")
         assert await api.types() == before
         unknown = await api.worker(f"{path}/heartbeat", good)
         assert unknown.status_code == 404
@@ -299,6 +299,34 @@ async def test_what_a_worker_cannot_answer_is_told_to_the_caller() -> None:
             await api.worker(f"query-tasks/{task['query_task_id']}/fail", body)
             answer = await asked
             assert (answer.status_code, answer.json()["reason"]) == (status, reason)
+
+
+@pytest.mark.contract("STREAM-13", "QRY-07")
+async def test_closing_a_query_task_again_tells_how_it_was_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("backstay.server.questions.REMEMBERED", 2)
+    async with serving() as api:
+        await running(api)
+        failed = {"failure": {"message": "cannot", "reason": "query_rejected"}}
+        closed: list[tuple[str, str]] = []
+        for verb, outcome in (("complete", "completed"), ("fail", "failed"), ("complete", "completed")):
+            asked = asyncio.create_task(post(api, "query/state"))
+            task = await api.poll("query", timeout_seconds=30)
+            path = f"query-tasks/{task['task_id']}"
+            lease: dict[str, Any] = {"lease_owner": ME, "query_task_attempt": 1}
+            first = await api.worker(f"{path}/{verb}", lease | failed)
+            assert (first.status_code, first.json()["outcome"], first.json()["reason"]) == (200, outcome, None)
+            told = (await asked).json()
+            for repeated in ("complete", "fail"):
+                again = await api.worker(f"{path}/{repeated}", lease | failed | {"result": "another"})
+                assert (again.status_code, again.json()["reason"]) == (200, "already_recorded")
+                assert again.json() == first.json() | {"reason": "already_recorded"}
+            for stranger in ({"lease_owner": "thief"}, {"query_task_attempt": 2}):
+                assert (await api.worker(f"{path}/{verb}", lease | failed | stranger)).status_code == 404
+            assert (told.get("result"), told.get("reason")) == (None, None if verb == "complete" else "query_rejected")
+            closed.append((path, outcome))
+        oldest = await api.worker(f"{closed[0][0]}/complete", lease)
+        assert (oldest.status_code, oldest.json()["reason"]) == (404, "query_task_not_found"), "memory is bounded"
+        assert (await api.worker(f"{closed[1][0]}/complete", lease)).json()["outcome"] == "failed"
 
 
 @pytest.mark.contract("QRY-03", "QRY-10", "QRY-11")

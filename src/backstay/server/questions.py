@@ -1,14 +1,15 @@
 """Questions to workflow code that runs in workers elsewhere: queries, and whether an update would be taken.
 
 Asked → leased → answered, or the caller's time is over and nobody needs the answer. In memory only: a question writes
-no history, is never tried again, and dies with its caller.
+no history, is never tried again, and dies with its caller. What its worker said last is remembered for a while, so
+that a worker whose reply was lost may say it again.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from backstay.engine.world import World
 from backstay.kernel.event import Recorded
@@ -21,6 +22,7 @@ from backstay.server.workers import Worker, Workers
 Kind = Literal["query", "validate"]
 BOTH: frozenset[str] = frozenset({"query", "validate"})
 WORDS = {"query": "query", "validate": "update_validation"}
+REMEMBERED = 1000  # terminal outcomes; the oldest is forgotten first
 
 
 class Question:
@@ -39,6 +41,16 @@ class Question:
         self.owner: str | None = None
         self.attempt = 0
         self.until: Micros = 0
+
+
+class Closed(NamedTuple):
+    """How a worker has closed a question, and under which lease."""
+
+    namespace: str
+    kind: str
+    owner: str
+    attempt: int
+    outcome: str
 
 
 class Asker:
@@ -71,6 +83,7 @@ class Questions:
         self._timeout = timeout_seconds
         self._max = max_pending
         self._open: dict[str, Question] = {}
+        self._closed: dict[str, Closed] = {}
         self._askers: list[Asker] = []
         self.desks: Iterable[Desk] = ()
 
@@ -168,6 +181,19 @@ class Questions:
                 f"{word}_task_attempt_mismatch", f"{word} task {id!r} is on attempt {question.attempt}, not {attempt}"
             )
         return question
+
+    def remember(self, question: Question, outcome: str) -> None:
+        """Its worker has closed this question: a repeated call is told the same."""
+        assert question.owner is not None, "only a leased question is closed by a worker"
+        inquiry = question.inquiry
+        self._closed[question.id] = Closed(inquiry.namespace, inquiry.kind, question.owner, question.attempt, outcome)
+        while len(self._closed) > REMEMBERED:
+            del self._closed[next(iter(self._closed))]
+
+    def closed(self, id: str, namespace: str, kind: Kind, owner: str, attempt: int) -> str | None:
+        """How this worker has closed the question before, if it has."""
+        found = self._closed.get(id)
+        return None if found is None or found[:-1] != (namespace, kind, owner, attempt) else found.outcome
 
     def answer(self, question: Question, value: Any) -> None:
         self._open.pop(question.id, None)

@@ -18,7 +18,7 @@ from backstay.protocol.versions import clamp_long_poll
 from backstay.server.auth import WORKER
 from backstay.server.call import Call
 from backstay.server.problems import Problem
-from backstay.server.questions import Question
+from backstay.server.questions import Kind, Question
 from backstay.server.routing import Answer, Route
 from backstay.server.server import Server
 from backstay.server.worker.polls import Name, PollBody, watching
@@ -138,49 +138,59 @@ def task(question: Question) -> dict[str, Any]:
 
 async def complete(server: Server, call: Call) -> dict[str, Any]:
     body = call.decode(CompleteBody)
-    question = server.questions.held(
-        call.params["task_id"], "query", body.lease_owner, body.query_task_attempt, _refusal
-    )
     blob = payload(body.result_envelope, "result_envelope")
+    question = _held(server, call, "query", body.lease_owner, body.query_task_attempt)
+    if isinstance(question, dict):
+        return question
     server.questions.answer(question, dumps(body.result) if blob is None else blob)
-    return _closed(question, "completed")
+    return _closed(server, question, "completed")
 
 
 async def fail(server: Server, call: Call) -> dict[str, Any]:
     body = call.decode(FailBody)
-    question = server.questions.held(
-        call.params["task_id"], "query", body.lease_owner, body.query_task_attempt, _refusal
-    )
+    question = _held(server, call, "query", body.lease_owner, body.query_task_attempt)
+    if isinstance(question, dict):
+        return question
     reason = body.failure.reason if body.failure.reason == _UNKNOWN else "query_rejected"
     server.questions.refuse(
         question,
         Refused(reason, body.failure.message, query_name=question.inquiry.name, worker_reason=body.failure.reason),
     )
-    return _closed(question, "failed")
+    return _closed(server, question, "failed")
 
 
 async def approve(server: Server, call: Call) -> dict[str, Any]:
     body = call.decode(ValidationBody)
-    question = server.questions.held(
-        call.params["task_id"], "validate", body.lease_owner, body.update_validation_attempt, _refusal
-    )
+    question = _held(server, call, "validate", body.lease_owner, body.update_validation_attempt)
+    if isinstance(question, dict):
+        return question
     server.questions.answer(question, None)
-    return _closed(question, "approved")
+    return _closed(server, question, "approved")
 
 
 async def reject(server: Server, call: Call) -> dict[str, Any]:
     body = call.decode(RejectBody)
-    question = server.questions.held(
-        call.params["task_id"], "validate", body.lease_owner, body.update_validation_attempt, _refusal
-    )
+    question = _held(server, call, "validate", body.lease_owner, body.update_validation_attempt)
+    if isinstance(question, dict):
+        return question
     if body.failure.reason == "update_validation_worker_failed":
         server.questions.refuse(question, Refused("update_validation_worker_failed", body.failure.message))
     else:
         server.questions.answer(question, body.failure.message)
-    return _closed(question, "rejected")
+    return _closed(server, question, "rejected")
 
 
-def _closed(question: Question, outcome: str) -> dict[str, Any]:
+def _held(server: Server, call: Call, kind: Kind, owner: str, attempt: int) -> Question | dict[str, Any]:
+    """The question that this worker answers, or the reply to a worker that has closed it before."""
+    id = call.params["task_id"]
+    before = server.questions.closed(id, call.namespace, kind, owner, attempt)
+    if before is not None:
+        return {"task_id": id, "outcome": before, "recorded": True, "reason": "already_recorded"}
+    return server.questions.held(id, kind, owner, attempt, _refusal)
+
+
+def _closed(server: Server, question: Question, outcome: str) -> dict[str, Any]:
+    server.questions.remember(question, outcome)
     return {"task_id": question.id, "outcome": outcome, "recorded": True, "reason": None}
 
 
