@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import pytest
-from jsonschema import Draft7Validator, Draft202012Validator
+from jsonschema import Draft7Validator, Draft202012Validator, ValidationError
 
 from backstay.protocol import calls
 from backstay.server.documents import openapi, stream_document
@@ -28,12 +28,51 @@ async def test_the_stream_document_has_its_identity_and_is_served() -> None:
     assert (STREAM["id"], STREAM["info"]["version"]) == ("durable-workflow.v2.worker-protocol-stream", "5")
     assert STREAM["x-durable-workflow-catalog-entry"] == "worker_protocol_stream"
     assert (STREAM["x-durable-workflow-catalog-version"], STREAM["defaultContentType"]) == (13, "application/json")
-    families = [family["name"] for family in STREAM["x-durable-workflow-object-families"]]
-    assert families == ["worker_poll_stream", "worker_task_lease", "worker_task_heartbeat"]
+    assert STREAM["x-durable-workflow-owner-symbol"] == (
+        "App\\Support\\WorkerProtocol and Workflow\\V2\\Support\\WorkerCompatibilityFleet"
+    )
+    families = STREAM["x-durable-workflow-object-families"]
+    assert [family["name"] for family in families] == [
+        "worker_poll_stream",
+        "worker_task_lease",
+        "worker_task_heartbeat",
+    ]
+    for family in families:
+        assert family["owner_repo"] == "durable-workflow/server"
+        assert family["version_authority"] == "Workflow\\V2\\Support\\WorkerProtocolVersion::VERSION"
+        assert family["schema_authority"].startswith("App\\")
     assert list(STREAM["channels"]) == ["worker.workflow_tasks", "worker.activity_tasks", "worker.query_tasks"]
     async with serving() as api:
         answer = await api.http.get("/api/asyncapi.json")
         assert (answer.json(), answer.headers["content-type"]) == (STREAM, "application/json")
+
+
+@pytest.mark.contract("STREAM-01", "STREAM-05")
+async def test_what_the_stream_document_adds_is_named_and_changes_nothing_of_the_published_one() -> None:
+    schemas = STREAM["components"]["schemas"]
+
+    def words(schema: str) -> list[str]:
+        return schemas[schema]["allOf"][1]["properties"]["poll_status"]["enum"]
+
+    assert words("PollTerminal") == ["timeout", "empty", "draining"]
+    assert words("PollWithheld") == ["throttled", "unavailable"]
+    added = STREAM["x-backstay-additions"]
+    assert schemas.keys() - set(added["schemas"]) == {
+        *("ProtocolEnvelope", "TaskLeased", "PollTerminal", "LeaseEvent", "LeaseTerminalEvent"),
+    }
+    assert set(added["messages"]) <= STREAM["components"]["messages"].keys()
+    for channel in STREAM["channels"].values():
+        assert {"$ref": "#/components/messages/PollWithheld"} in channel["subscribe"]["message"]["oneOf"]
+    async with serving(workflow_task_max_active_leases_per_queue=1) as api:
+        await api.register()
+        await api.start("first")
+        await api.start("second")
+        poll = {"worker_id": ME, "task_queue": "q"}
+        await api.worker("workflow-tasks/poll", poll)
+        throttled = (await api.worker("workflow-tasks/poll", poll, version="1.0")).json()
+        conforms("PollWithheld", throttled)
+        with pytest.raises(ValidationError):
+            conforms("PollTimedOut", throttled)
 
 
 @pytest.mark.contract("STREAM-03", "STREAM-05")
