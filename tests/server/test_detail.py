@@ -221,8 +221,48 @@ async def test_what_a_run_waits_for_stays_while_a_signal_is_applied_and_the_sign
         assert (received["command"]["source"], received["command"]["sequence"]) == (
             *("http", received["command_sequence"]),
         )
+        for point in (received, applied):
+            assert (point["command"]["id"], point["command"]["target_name"]) == (sent["command_id"], "note")
+        assert received["command"]["payload_preview"] == '["hello"]'
+        told = next(e for e in await api.history() if e["event_type"] == "SignalReceived")
+        assert told["payload"]["command"] == received["command"]
         assert (applied["source_id"], applied["signal_name"]) == (sent["signal_id"], "note")
         assert applied["task"]["lease_owner"] == "worker-1"
+
+
+@pytest.mark.contract("SIG-10")
+async def test_a_preview_of_a_payload_is_short_whatever_the_payload_is() -> None:
+    async with serving() as api:
+        await api.register()
+        await api.start()
+        for said in ("x" * 1000, "y" * 100_000):
+            await api.control("POST", "/workflows/o-1/signal/note", {"input": [said]})
+        previews = [
+            point["command"]["payload_preview"]
+            for point in (await detail(api))["timeline"]
+            if point["type"] == "SignalReceived"
+        ]
+        assert previews[0] == '["' + "x" * 198 + "…"
+        assert previews[1].endswith("bytes)")
+
+
+@pytest.mark.contract("ACT-25")
+async def test_the_bar_of_a_run_says_how_the_run_ended() -> None:
+    async with serving() as api:
+        await api.register()
+        for id in ("done", "failed", "cancelled", "terminated", "open"):
+            await api.start(id)
+            if id in ("done", "failed"):
+                ends = {"done": {"type": "complete_workflow"}, "failed": {"type": "fail_workflow", "message": "no"}}
+                await api.complete(await api.poll(), ends[id])
+            elif id != "open":
+                await api.control("POST", f"/workflows/{id}/{id.removesuffix('led').removesuffix('d')}", {})
+        for id in ("done", "failed", "cancelled", "terminated", "open"):
+            found = await detail(api, id)
+            (bar,) = found["chartData"]
+            assert bar["status"] == found["status"]
+            assert found["status"] == {"done": "completed", "open": "pending"}.get(id, id)
+            assert (bar["y"][1] is None) == (id == "open")
 
 
 @pytest.mark.contract("REPLAY-10")

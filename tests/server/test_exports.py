@@ -186,8 +186,12 @@ async def test_every_payload_can_be_read_with_the_file_alone() -> None:
         schema = fastavro.parse_schema(json.loads(exported["codec_schemas"]["avro"]["writer_schema"]))
         magic = bytes.fromhex(exported["codec_schemas"]["avro"]["magic"])
         entries = exported["payload_manifest"]["entries"]
-        read = {entry["path"]: at(exported, entry["path"]) for entry in entries}
+        read = {path: at(exported, path) for entry in entries for path in entry["paths"]}
+        assert len(read) == sum(len(entry["paths"]) for entry in entries), "no place is named twice"
+        texts = [read[entry["path"]] for entry in entries]
+        assert len(texts) == len(set(texts)), "a payload is one entry, however often it stands in the file"
         for entry in entries:
+            assert {read[path] for path in entry["paths"]} == {read[entry["path"]]}
             assert (entry["codec"], entry["available"], entry["redacted"]) == ("avro", True, False)
             assert entry["avro_framing"] == "single-object-v1"
             assert entry["writer_schema"] == exported["codec_schemas"]["avro"]["writer_schema"]
@@ -199,6 +203,8 @@ async def test_every_payload_can_be_read_with_the_file_alone() -> None:
         # Nothing that carries the secret is left out: without what the manifest names there is none but in words.
         for path in read:
             put(exported, path, "")
+        for point in (*exported["timeline"], *(event["payload"] for event in exported["history_events"])):
+            point.get("command", {}).pop("payload_preview", None)
         assert json.dumps(exported).count(SECRET) == json.dumps(exported).count(f"declined: {SECRET}")
         assert verify_bundle(await export(api))["status"] == "ok"
 
@@ -214,6 +220,22 @@ def put(content: Any, path: str, value: Any) -> None:
     for step in steps:
         content = content[int(step) if isinstance(content, list) else step]
     content[int(last) if isinstance(content, list) else last] = value
+
+
+@pytest.mark.contract("EXPORT-04", "EXPORT-08")
+async def test_attempts_are_a_section_of_their_own_and_agree_with_the_activities() -> None:
+    async with serving() as api:
+        await busy(api)
+        exported = await export(api)
+        found = exported["activity_attempts"]
+        assert [(one["attempt_number"], one["status"]) for one in found] == [(1, "failed"), (2, "failed")]
+        (charge,) = exported["activities"]
+        for attempt in found:
+            assert (attempt["activity_execution_id"], attempt["activity_type"]) == (charge["id"], "charge")
+            assert attempt["lease_owner"] == "worker-1"
+            assert attempt["sequence"] == charge["sequence"]
+        shown = (await detail(api))["activities"][0]["attempts"]
+        assert [attempt | one for attempt, one in zip(found, shown, strict=True)] == found
 
 
 @pytest.mark.contract("EXPORT-10", "EXPORT-11")

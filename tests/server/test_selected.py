@@ -10,6 +10,7 @@ from .kit import Api, blob, detail, serving, sql, tampered, value
 
 CONTRACT = {"queries": [], "query_contracts": [], "signals": [], "signal_contracts": [], "updates": []}
 CONTRACT |= {"update_contracts": []}
+QUERYING = CONTRACT | {"queries": ["state"], "query_contracts": [{"name": "state", "parameters": []}]}
 
 
 async def of_run(api: Api, workflow_id: str, run_id: str) -> dict[str, Any]:
@@ -102,6 +103,88 @@ async def test_lineage_comes_from_the_runs_own_history() -> None:
         (closed,) = told["children"]
         assert (closed["status"], closed["closed_reason"], closed["run_number"]) == ("completed", "completed", 2)
         assert [wait["status"] for wait in told["waits"] if wait["kind"] == "child"] == ["resolved"]
+
+
+@pytest.mark.contract("CHILD-23", "EXPORT-09")
+async def test_links_along_a_chain_say_which_run_of_what_type_and_how_it_is() -> None:
+    async with serving() as api:
+        await api.register(supported_workflow_types=[])
+        runs = [(await api.start())["run_id"]]
+        for type in ("refund", "order"):
+            await api.complete(await api.poll(), {"type": "continue_as_new", "workflow_type": type})
+            runs.append((await api.describe())["run_id"])
+        shown = [await of_run(api, "o-1", run) for run in runs]
+
+        def ends(link: dict[str, Any]) -> tuple[Any, ...]:
+            names = ("workflow_run_id", "run_number", "workflow_type", "status", "status_bucket", "closed_reason")
+            return tuple(link[name] for name in names)
+
+        assert [ends(link) for link in shown[0]["children"]] == [
+            (runs[1], 2, "refund", "completed", "completed", "continued")
+        ]
+        assert [ends(link) for link in shown[1]["parents"]] == [
+            (runs[0], 1, "order", "completed", "completed", "continued")
+        ]
+        assert [ends(link) for link in shown[1]["children"]] == [(runs[2], 3, "order", "pending", "running", None)]
+        assert [ends(link) for link in shown[2]["parents"]] == [
+            (runs[1], 2, "refund", "completed", "completed", "continued")
+        ]
+        await api.control("POST", "/workflows/o-1/terminate", {})
+        middle = await of_run(api, "o-1", runs[1])
+        assert ends(middle["children"][0])[3:] == ("terminated", "failed", "terminated")
+        exported = (await api.control("GET", f"/workflows/o-1/runs/{runs[1]}/history/export")).json()
+        assert (exported["links"]["parents"], exported["links"]["children"]) == (middle["parents"], middle["children"])
+
+
+async def listed(api: Api, run_id: str) -> dict[str, Any]:
+    (flow,) = (await api.control("GET", "/flows/all", params={"run_id": run_id})).json()["flows"]
+    return flow
+
+
+@pytest.mark.contract("DECL-04", "DECL-06", "DECL-07")
+@pytest.mark.parametrize(
+    ("contract", "source", "queries"),
+    [
+        (CONTRACT, "durable_history", []),
+        (QUERYING, "durable_history", ["state"]),
+        (CONTRACT | {"queries": ["state"]}, "unavailable", []),
+        (None, "unavailable", []),
+    ],
+)
+async def test_list_detail_and_export_agree_on_where_a_contract_comes_from(
+    contract: dict[str, Any] | None, source: str, queries: list[str]
+) -> None:
+    async with serving() as api:
+        await api.register(workflow_command_contracts={} if contract is None else {"order": contract})
+        first = (await api.start())["run_id"]
+        await api.complete(await api.poll(), {"type": "continue_as_new"})
+        for run_id in (first, (await api.describe())["run_id"]):
+            found = await of_run(api, "o-1", run_id)
+            exported = (await api.control("GET", f"/workflows/o-1/runs/{run_id}/history/export")).json()
+            for shown in (found, exported["selected_run"], await listed(api, run_id)):
+                assert shown["declared_contract_source"] == source
+            for shown in (found, exported["selected_run"]):
+                assert [target["name"] for target in shown["declared_query_targets"]] == queries
+                assert (shown["declared_signal_targets"], shown["declared_update_targets"]) == ([], [])
+
+
+@pytest.mark.contract("ACTION-01")
+async def test_what_is_not_declared_cannot_be_said_and_the_detail_says_why() -> None:
+    async with serving() as api:
+        await api.register(workflow_command_contracts={"order": CONTRACT})
+        await api.start("silent")
+        await api.complete(await api.poll(), {"type": "open_condition_wait", "condition_key": "paid"})
+        told = (await detail(api, "silent"))["actions"]
+        for verb, path in (("signal", "signal/go"), ("update", "update/change"), ("query", "query/state")):
+            assert told[f"can_{verb}"] is False
+            plural = "queries" if verb == "query" else f"{verb}s"
+            assert told[f"{verb}_blocked_reason"] == f"no_declared_{plural}"
+            refused = await api.control("POST", f"/workflows/silent/{path}", {})
+            assert refused.status_code in (404, 409), refused.text
+        await api.register("worker-2", queue="other")
+        await api.start("open", task_queue="other")
+        told = (await detail(api, "open"))["actions"]
+        assert (told["can_signal"], told["can_update"]) == (True, True), "a contract that is not known takes anything"
 
 
 async def lost(api: Api) -> dict[str, Any]:

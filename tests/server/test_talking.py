@@ -197,6 +197,38 @@ async def test_an_update_is_accepted_applied_and_answered() -> None:
         assert (failed.json()["failure_message"], failed.json()["exception_type"]) == ("taken", "E")
 
 
+@pytest.mark.contract("HOOK-03")
+async def test_an_update_is_found_under_the_runs_that_had_it_and_under_no_other() -> None:
+    async with serving() as api:
+        first = (await running(api))["run_id"]
+        update = (await post(api, "update/rename", {"input": ["a"]})).json()["update_id"]
+        headers = {"Authorization": f"Bearer {TOKEN}"}
+
+        async def found(run_id: str, update_id: str = update, status: int = 202) -> list[Any]:
+            hook = f"/webhooks/instances/o-1/runs/{run_id}/updates/{update_id}"
+            answers = [
+                await api.control("GET", f"/workflows/o-1/runs/{run_id}/updates/{update_id}"),
+                await api.http.get(hook, headers=headers),
+            ]
+            assert [answer.status_code for answer in answers] == [status, status]
+            return [answer.json() for answer in answers]
+
+        assert {answer["update_status"] for answer in await found(first)} == {"accepted"}
+        apart = await api.poll()
+        await api.complete(apart, {"type": "complete_update", "update_id": update, "result": blob("ok")})
+        again = (await post(api, "update/rename", {"input": ["b"]})).json()["update_id"]
+        await api.complete(await api.poll(), {"type": "continue_as_new"})
+        second = (await api.describe())["run_id"]
+        for answer in await found(first, status=200):
+            assert (answer["update_status"], answer["result"], answer["wait_for"]) == ("completed", "ok", "status")
+        for run_id in (first, second):
+            assert {answer["update_status"] for answer in await found(run_id, again)} == {"accepted"}, "carried along"
+        for answer in await found(second, status=404):
+            assert answer["reason"] == "update_not_found"
+        for answer in await found("01JUNKNOWN", status=404):
+            assert answer["reason"] == "run_not_found"
+
+
 async def test_an_update_that_takes_too_long_answers_where_it_stands() -> None:
     async with serving() as api:
         await running(api)

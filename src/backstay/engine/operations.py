@@ -6,7 +6,7 @@ Nothing here decides anything about workflows: requests become messages or reads
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
@@ -20,7 +20,7 @@ from backstay.engine.engine import Engine
 from backstay.engine.recovery import Recovery
 from backstay.engine.schedules import Schedules
 from backstay.engine.streams import Streams
-from backstay.engine.summary import describe
+from backstay.engine.summary import beside, describe
 from backstay.engine.waiting import Waiting
 from backstay.engine.watching import ENDED, Watcher
 from backstay.kernel.decision import CommandRecord, Ended, RunRow
@@ -33,7 +33,7 @@ from backstay.store import RunFilter
 
 R = TypeVar("R")
 
-Exporter = Callable[[RunRow, list[Recorded], list[CommandRecord], Micros, ask.Description], str]
+Exporter = Callable[[RunRow, list[Recorded], list[CommandRecord], Micros, Mapping[str, RunRow], ask.Description], str]
 """Makes a file of a run: it reads payloads, which an engine does not."""
 
 
@@ -227,7 +227,9 @@ class Operations:
         if row is None:
             raise Refused("instance_not_started", f"workflow {request.workflow_id!r} has no run yet")
         commands = [command for command in found.commands if command.run == row.key]
-        return self._written(row, await store.history(row.key), commands, self._engine.world.now(), found)
+        history = await store.history(row.key)
+        chain = await beside(store, history)
+        return self._written(row, history, commands, self._engine.world.now(), chain, found)
 
     async def history(self, request: ask.GetHistory) -> list[Recorded]:
         if request.run_id is not None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from backstay.kernel.decision import CommandRecord
+from collections.abc import Iterable
+
+from backstay.kernel.decision import CommandRecord, RunRow
 from backstay.kernel.event import Recorded
 from backstay.kernel.features import pause
 from backstay.kernel.features.memo import Memo
@@ -13,10 +15,12 @@ from backstay.kernel.state import Workflow
 from backstay.kernel.values import Micros, kind_at
 from backstay.kernel.views.actions import actions, declared
 from backstay.kernel.views.failures import failures
+from backstay.kernel.views.lineage import continued
 from backstay.kernel.views.liveness import NOTHING, liveness, missing, transport_state, wait_of
 from backstay.kernel.views.messages import signals, updates
 from backstay.kernel.views.waits import waits
 from backstay.protocol.requests import Description, TaskView
+from backstay.store import Store
 
 
 def describe(
@@ -76,11 +80,17 @@ def describe(
         signals=signals(history, own, flow.held),
         updates=updates(history, flow.held),
         actions=actions(flow, state, now, definition=definition),
-        declared=declared(flow),
+        declared=declared(started),
         failures=failed,
         exception_count=len(failed),
         determinism_source=_source(None if started is None else started.workflow_definition_fingerprint, deployed),
     )
+
+
+async def beside(store: Store, history: Iterable[Recorded]) -> dict[str, RunRow]:
+    """The runs before and after a run in its chain, as far as they are still kept."""
+    found = [await store.run(run_id) for run_id in continued(history)]
+    return {row.run_id: row for row in found if row is not None}
 
 
 def _source(snapped: str | None, deployed: str | None) -> str:

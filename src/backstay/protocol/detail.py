@@ -11,6 +11,7 @@ from typing import Any, get_args, get_type_hints
 from msgspec import Struct
 
 from backstay.kernel.agenda import late
+from backstay.kernel.decision import RunRow
 from backstay.kernel.event import Recorded
 from backstay.kernel.task import Task
 from backstay.kernel.values import SECOND, Micros, activity_task_id
@@ -18,7 +19,7 @@ from backstay.kernel.views.activities import ActivityView
 from backstay.kernel.views.lineage import Link
 from backstay.kernel.views.timers import TimerView
 from backstay.kernel.views.waits import WaitView
-from backstay.protocol.history import iso, to_wire
+from backstay.protocol.history import explained, iso
 from backstay.protocol.payloads import envelope
 from backstay.protocol.requests import TaskView
 
@@ -89,7 +90,7 @@ def timeline(history: Iterable[Recorded], run_id: str) -> list[dict[str, Any]]:
 
 
 def _point(entry: Recorded, run_id: str) -> dict[str, Any]:
-    wire = to_wire(entry, run_id)
+    wire = explained(entry, run_id)
     payload: dict[str, Any] = wire["payload"]
     kind, source, identity = _about(entry.type)
     step = payload.pop("sequence", None)
@@ -152,11 +153,9 @@ def log(view: ActivityView) -> dict[str, Any]:
     }
 
 
-def chart(
-    run_type: str, started_at: Micros, closed_at: Micros | None, views: Iterable[ActivityView]
-) -> list[dict[str, Any]]:
+def chart(row: RunRow, views: Iterable[ActivityView]) -> list[dict[str, Any]]:
     """Bars over time: the run, and each of its activities from its schedule to its end. What is open has no end."""
-    bars = [_bar("Workflow", run_type, started_at, closed_at, "completed" if closed_at is not None else "open")]
+    bars = [_bar("Workflow", row.workflow_type, row.started_at, row.closed_at, row.status)]
     bars += [_bar("Activity", view.activity_type, view.created_at, view.closed_at, view.status, view) for view in views]
     return bars
 

@@ -22,9 +22,9 @@ from backstay.kernel.features.close import WorkflowCompleted
 from backstay.kernel.features.start import WorkflowStarted
 from backstay.kernel.values import CODEC, Micros
 from backstay.protocol.detail import BUCKET_OF
-from backstay.protocol.history import iso, to_wire
+from backstay.protocol.history import explained, iso
 from backstay.protocol.payloads import envelope
-from backstay.protocol.redaction import Redactor, payloads, redact
+from backstay.protocol.redaction import Leaf, Redactor, payloads, redact
 from backstay.protocol.requests import Description
 from backstay.protocol.selected import PROJECTION_SOURCES, declared, selected
 
@@ -49,12 +49,13 @@ def bundle(
     history: list[Recorded],
     commands: list[CommandRecord],
     exported_at: Micros,
+    chain: Mapping[str, RunRow],
     found: Description | None = None,
     how: Exporting = AS_IT_IS,
 ) -> dict[str, Any]:
-    """`found`: the instance of the run, if it is still there to be described."""
+    """`chain`: the runs beside this one. `found`: the instance of the run, if it is still there to be described."""
     held = found if found is not None and found.run is not None and found.run.run_id == row.run_id else None
-    parts = selected(row, history, commands, held)
+    parts = selected(row, history, commands, held, chain)
     content: dict[str, Any] = {
         "schema": SCHEMA,
         "schema_version": 1,
@@ -68,10 +69,20 @@ def bundle(
             "current_run_source": None if found is None else found.current_run_source,
             "status": row.status,
             **{name: None if held is None else getattr(held, name) for name in _RESUME},
-            **declared(history, held),
+            **declared(history),
         },
         "history_events": [_event(entry, row.run_id) for entry in history],
         **{name: parts[name] for name in ("waits", "timeline", "signals", "updates", "activities", "timers")},
+        "activity_attempts": [
+            attempt
+            | {
+                "activity_execution_id": done["id"],
+                "activity_type": done["activity_type"],
+                "sequence": done["sequence"],
+            }
+            for done in parts["activities"]
+            for attempt in done["attempts"]
+        ],
         "commands": [command | {"recorded_at": command["at"]} for command in parts["commands"]],
         "tasks": [task | {"task_type": task["type"]} for task in parts["tasks"]],
         "failures": parts["failures"],
@@ -87,13 +98,18 @@ def bundle(
 
 def exporter(
     how: Exporting = AS_IT_IS,
-) -> Callable[[RunRow, list[Recorded], list[CommandRecord], Micros, Description], str]:
+) -> Callable[[RunRow, list[Recorded], list[CommandRecord], Micros, Mapping[str, RunRow], Description], str]:
     """Writes runs as text."""
 
     def written(
-        row: RunRow, history: list[Recorded], commands: list[CommandRecord], at: Micros, found: Description
+        row: RunRow,
+        history: list[Recorded],
+        commands: list[CommandRecord],
+        at: Micros,
+        chain: Mapping[str, RunRow],
+        found: Description,
     ) -> str:
-        return canonical(bundle(row, history, commands, at, found, how)).decode()
+        return canonical(bundle(row, history, commands, at, chain, found, how)).decode()
 
     return written
 
@@ -172,16 +188,23 @@ def _passed(content: dict[str, Any], row: RunRow, how: Exporting) -> dict[str, A
                 "writer_schema": SCHEMA_JSON,
             }
         },
-        "payload_manifest": {
-            "version": 1,
-            "entries": [_entry(leaf.path, leaf.holder[leaf.key] != before[leaf.path]) for leaf in found],
-        },
+        "payload_manifest": {"version": 2, "entries": _entries(found, before)},
     }
 
 
-def _entry(path: str, redacted: bool) -> dict[str, Any]:
+def _entries(found: list[Leaf], before: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """One entry a payload, with every place where it stands: an event, its point of the timeline, the section it made."""
+    places: dict[tuple[Any, bool], list[str]] = {}
+    for leaf in found:
+        was = before[leaf.path]
+        places.setdefault((was, leaf.holder[leaf.key] != was), []).append(leaf.path)
+    return [_entry(paths, redacted) for (_, redacted), paths in places.items()]
+
+
+def _entry(paths: list[str], redacted: bool) -> dict[str, Any]:
     return {
-        "path": path,
+        "path": paths[0],
+        "paths": paths,
         "codec": CODEC,
         "encoding": "base64-avro-single-object",
         "avro_framing": FRAMING,
@@ -211,5 +234,5 @@ def canonical(content: Mapping[str, Any]) -> bytes:
 
 
 def _event(entry: Recorded, run_id: str) -> dict[str, Any]:
-    wire = to_wire(entry, run_id)
+    wire = explained(entry, run_id)
     return wire | {"type": wire["event_type"]}

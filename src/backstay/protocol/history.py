@@ -20,8 +20,10 @@ from backstay.kernel.event import Event, Recorded
 from backstay.kernel.failure import Failure
 from backstay.kernel.features.memo import MemoUpserted
 from backstay.kernel.features.message_stream import SIGNAL, MessageCursorCarried, MessageReceived
-from backstay.kernel.features.signal import SignalReceived
+from backstay.kernel.features.signal import SignalApplied, SignalReceived
+from backstay.kernel.features.update import UpdateAccepted
 from backstay.kernel.values import CODEC, Micros, event_id
+from backstay.protocol.payloads import preview
 
 Encoding = Literal["gzip", "deflate"]
 COMPRESS_ABOVE = 50
@@ -91,6 +93,23 @@ def to_wire(entry: Recorded, run_id: str) -> dict[str, Any]:
     }
     if context.decided_after is not None:
         wire["decided_after"] = context.decided_after
+    return wire
+
+
+def explained(entry: Recorded, run_id: str) -> dict[str, Any]:
+    """One history event as operators read it: what a command said, its target and the start of its payload, with it."""
+    wire = to_wire(entry, run_id)
+    match entry.event:
+        case SignalReceived(signal_name=target, arguments=said) | UpdateAccepted(update_name=target, arguments=said):
+            pass
+        case SignalApplied(signal_name=target, value=said):
+            pass
+        case _:
+            return wire
+    payload: dict[str, Any] = wire["payload"]
+    command: dict[str, Any] = payload.get("command") or {"id": wire["workflow_command_id"]}
+    quoted = {} if said is None else {"payload_preview": preview(said)}
+    payload["command"] = command | {"target_name": target} | quoted
     return wire
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+import msgspec
+
 from backstay.codec import avro
 from backstay.codec.errors import PayloadError
 from backstay.codec.values import dumps
@@ -16,6 +18,8 @@ from backstay.kernel.values import CODEC
 
 _FRAME = avro.encode(None)[:10]
 _EXTERNAL = ("external_payload", "external_storage")
+PREVIEW = 200  # characters of a payload that are shown
+PREVIEWED = 64 * 1024  # bytes of a payload that are read to show them
 
 
 def envelope(blob: bytes | None) -> dict[str, str] | None:
@@ -87,6 +91,14 @@ def decoded(value: bytes | None) -> Any:
         return None if value is None else _shown(avro.decode(value))
     except PayloadError:
         return None
+
+
+def preview(value: bytes) -> str:
+    """The beginning of a payload as JSON, for people. A large one is not read for that."""
+    if len(value) > PREVIEWED:
+        return f"({len(value)} bytes)"
+    text = msgspec.json.encode(decoded(value)).decode()
+    return text if len(text) <= PREVIEW else f"{text[:PREVIEW]}…"
 
 
 def _opened(value: dict[str, Any], field: str) -> bytes | None:

@@ -16,7 +16,8 @@ Redactor: TypeAlias = Callable[[Any, dict[str, Any]], Any]
 FRAME = avro.to_text(avro.encode(None)[:9])
 """What every payload begins with; no other text does by accident."""
 
-_QUOTING = frozenset({"message", "reason", "last_error", "stack_trace", "caller_label"})
+_PREVIEW = "payload_preview"
+_QUOTING = frozenset({_PREVIEW, "message", "reason", "last_error", "stack_trace", "caller_label"})
 _ALL_OF_IT = frozenset(
     {"exception", "diagnostics", "context", "progress", "last_heartbeat_progress", "validation_errors"}
 )
@@ -43,7 +44,8 @@ def redact(content: dict[str, Any], redactor: Redactor, about: dict[str, Any]) -
     """Change the content in place; the paths that the policy was asked about."""
     asked: list[str] = []
     for leaf in list(_leaves(content, "", False)):
-        context = about | {"path": leaf.path, "category": "payload" if leaf.is_payload else "diagnostic"}
+        payload = leaf.is_payload or leaf.key == _PREVIEW  # a preview is a payload in words
+        context = about | {"path": leaf.path, "category": "payload" if payload else "diagnostic"}
         try:
             leaf.holder[leaf.key] = redactor(leaf.holder[leaf.key], context)
         except Exception as error:

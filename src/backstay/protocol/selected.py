@@ -5,11 +5,13 @@ All of it is folded from typed history. Only tasks are rows, and what is said of
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from backstay.kernel.decision import CommandRecord, RunRow
 from backstay.kernel.event import Recorded
 from backstay.kernel.features.start import WorkflowStarted
+from backstay.kernel.views import actions
 from backstay.kernel.views.activities import activities
 from backstay.kernel.views.failures import failures
 from backstay.kernel.views.lineage import lineage
@@ -32,13 +34,17 @@ PROJECTION_SOURCES = dict.fromkeys(
 
 
 def selected(
-    row: RunRow, history: list[Recorded], commands: list[CommandRecord], held: Description | None
+    row: RunRow,
+    history: list[Recorded],
+    commands: list[CommandRecord],
+    held: Description | None,
+    chain: Mapping[str, RunRow],
 ) -> dict[str, Any]:
-    """`held`: the run is the current one of its instance, which is described by this."""
+    """`held`: the run is the current one of its instance, which is described by this. `chain`: the runs beside it."""
     done = activities(history)
     waiting = held.waits if held else waits(history, row)
     wake = held.next_wake if held else None
-    family = lineage(history)
+    family = lineage(history, row.number, chain)
     return {
         "commands": [show.plain(command) for command in commands],
         "signals": [show.plain(view) for view in (held.signals if held else signals(history, commands))],
@@ -58,8 +64,7 @@ def selected(
     }
 
 
-def declared(history: list[Recorded], held: Description | None) -> dict[str, Any]:
+def declared(history: list[Recorded]) -> dict[str, Any]:
     """What the run's code offered when it began: targets as operators use them, and the lists as they were recorded."""
     started = next((entry.event for entry in history if isinstance(entry.event, WorkflowStarted)), None)
-    found = {} if held is None or held.declared is None else show.plain(held.declared)
-    return found | {name: getattr(started, name, None) or [] for name in _DECLARED}
+    return show.plain(actions.declared(started)) | {name: getattr(started, name, None) or [] for name in _DECLARED}

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from backstay.engine.engine import Engine
+from backstay.engine.summary import beside
 from backstay.engine.world import Alarm
 from backstay.kernel.decision import RunRow
 from backstay.kernel.features.stream import StreamClosed
@@ -122,7 +123,9 @@ class Retention:
         commands = [command for command in await store.commands(row.workflow) if command.run == row.key]
         # Signed like what is exported, and whole: it takes the place of the run.
         how = Exporting(signing_key=self._settings.export_signing_key, key_id=self._settings.export_signing_key_id)
-        content = bundle(row, await store.history(row.key), commands, self._engine.world.now(), how=how)
+        history = await store.history(row.key)
+        chain = await beside(store, history)
+        content = bundle(row, history, commands, self._engine.world.now(), chain, how=how)
         _write(Path(directory) / f"{row.namespace}-{row.run_id}.json", canonical(content))
 
     def _ring(self) -> None:

@@ -16,7 +16,7 @@ from backstay.kernel.features.close import CompleteWorkflow, FailWorkflow
 from backstay.kernel.features.condition import OpenConditionWait, SatisfyConditionWait
 from backstay.kernel.features.pause import Pause
 from backstay.kernel.features.signal import ApplySignal, OpenSignalWait, Signal
-from backstay.kernel.features.start import Definition
+from backstay.kernel.features.start import Definition, Identity
 from backstay.kernel.features.timer import StartTimer
 from backstay.kernel.features.update import CompleteUpdate, FailUpdate, Update
 from backstay.kernel.task import Block
@@ -296,10 +296,10 @@ def test_a_definition_that_nobody_knows_blocks_queries_and_updates() -> None:
 
 @pytest.mark.contract("DECL-04", "DECL-06", "DECL-07")
 def test_what_a_run_declares_comes_from_its_start() -> None:
-    told = declared(at().state)
+    told = declared(at().state.current.part(Identity).started)
     assert told.declared_contract_source == "durable_history"
     assert [target.name for target in told.declared_signal_targets] == ["go", "note"]
     assert told.declared_signal_targets[1].parameters == [NAME]
-    assert declared(given().state).declared_contract_source == "unavailable"
-    incomplete = declared(given(definition=Definition(queries=["status"])).state)
+    assert declared(given().state.current.part(Identity).started).declared_contract_source == "unavailable"
+    incomplete = declared(given(definition=Definition(queries=["status"])).state.current.part(Identity).started)
     assert (incomplete.declared_contract_source, incomplete.declared_query_targets) == ("unavailable", [])

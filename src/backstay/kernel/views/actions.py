@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from backstay.kernel.features import pause, signal
 from backstay.kernel.features.archive import Archived
-from backstay.kernel.features.start import Identity
+from backstay.kernel.features.start import Identity, WorkflowStarted
 from backstay.kernel.state import Workflow
 from backstay.kernel.values import Micros
 
@@ -57,17 +57,18 @@ def actions(flow: Workflow, state: str, now: Micros, *, current: bool = True, de
     archived = run.part(Archived).at is not None if Archived in run.parts else False
     archive = "run_not_closed" if run.open else "already_archived" if archived else None
     started = run.part(Identity).started
-    queries = None if started is None else started.declared_queries
-    no_query = definition or ("no_declared_queries" if queries == [] else None)
+    no_query = definition or (None if started is None else _none("queries", started.declared_queries))
+    no_signal = blocked or (None if started is None else _none("signals", started.declared_signals))
     # With no worker alive an update is accepted and waits; with workers that do not know the code it is not.
     unknown = definition if definition == "workflow_definition_unavailable" else None
-    no_update = blocked or unknown or ("earlier_signal_pending" if signal.pending(flow) else None)
+    undeclared = None if started is None else _none("updates", started.declared_updates)
+    no_update = blocked or undeclared or unknown or ("earlier_signal_pending" if signal.pending(flow) else None)
     paused = not pause.allows(run)
     return Actions(
         can_query=no_query is None,
         query_blocked_reason=no_query,
-        can_signal=blocked is None,
-        signal_blocked_reason=blocked,
+        can_signal=no_signal is None,
+        signal_blocked_reason=no_signal,
         can_update=no_update is None,
         update_blocked_reason=no_update,
         can_repair=repair is None,
@@ -85,6 +86,11 @@ def actions(flow: Workflow, state: str, now: Micros, *, current: bool = True, de
         can_unpause=blocked is None and paused,
         can_issue_terminal_commands=blocked is None,
     )
+
+
+def _none(what: str, declared: list[str] | None) -> str | None:
+    """Why nothing can be asked of code that declares nothing of this kind. A contract that is not known takes anything."""
+    return f"no_declared_{what}" if declared == [] else None
 
 
 def _repair(state: str, flow: Workflow) -> str | None:
@@ -147,8 +153,8 @@ class Declared(Struct, frozen=True, kw_only=True):
     declared_update_targets: list[Target] = []
 
 
-def declared(flow: Workflow) -> Declared:
-    started = flow.current.part(Identity).started
+def declared(started: WorkflowStarted | None) -> Declared:
+    """What a run was started with, from its start event."""
     if started is None or None in (started.declared_queries, started.declared_signals, started.declared_updates):
         return Declared(declared_contract_source="unavailable")
     queries = _targets(started.declared_queries, started.declared_query_contracts)

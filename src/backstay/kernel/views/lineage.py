@@ -1,14 +1,16 @@
 """Where a run comes from and what came of it: its parent and its children, the run before it and the one behind it.
 
-All of it stands in the run's own history. A child is one entry under its `child_call_id`, however many runs it had.
+Who they are stands in the run's own history. A child is one entry under its `child_call_id`, however many runs it had.
+Of the runs beside it in its chain the index says what became of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
 
+from backstay.kernel.decision import RunRow
 from backstay.kernel.event import Recorded
 from backstay.kernel.features.child import CarriedChildClosed, ChildRunStarted, ChildWorkflowScheduled
 from backstay.kernel.features.child.records import ChildClosed
@@ -44,7 +46,8 @@ class Lineage(Struct, kw_only=True):
     children: list[Link]
 
 
-def lineage(history: Iterable[Recorded]) -> Lineage:
+def lineage(history: Iterable[Recorded], number: int, chain: Mapping[str, RunRow]) -> Lineage:
+    """`number`: of the run. `chain`: the runs before and after it, as far as they are still kept."""
     parents: list[Link] = []
     children: dict[str, Link] = {}
     instance = ""
@@ -52,7 +55,7 @@ def lineage(history: Iterable[Recorded]) -> Lineage:
         match entry.event:
             case WorkflowStarted() as event:
                 instance = event.workflow_instance_id
-                parents = _parents(event, entry.at)
+                parents = _parents(event, entry.at, number)
                 children = {link.id: link for link in _carried(event, entry.at)}
             case ChildWorkflowScheduled() as event:
                 children[event.child_call_id] = _child(event, entry.at)
@@ -76,10 +79,31 @@ def lineage(history: Iterable[Recorded]) -> Lineage:
                 )
             case _:
                 pass
-    return Lineage(parents=parents, children=list(children.values()))
+    found = Lineage(parents=parents, children=list(children.values()))
+    for link in (*found.parents, *found.children):
+        beside = chain.get(link.workflow_run_id or "") if link.link_type == CONTINUED else None
+        if beside is not None:
+            link.workflow_type, link.status, link.closed_reason = (
+                *(beside.workflow_type, beside.status, beside.closed_reason),
+            )
+    return found
 
 
-def _parents(event: WorkflowStarted, at: Micros) -> list[Link]:
+def continued(history: Iterable[Recorded]) -> list[str]:
+    """The runs before and after this one in its chain."""
+    found: list[str] = []
+    for entry in history:
+        match entry.event:
+            case WorkflowStarted(continued_from_run_id=str(run_id)):
+                found.append(run_id)
+            case WorkflowContinuedAsNew(continued_to_run_id=run_id):
+                found.append(run_id)
+            case _:
+                pass
+    return found
+
+
+def _parents(event: WorkflowStarted, at: Micros, number: int) -> list[Link]:
     found: list[Link] = []
     scheduled = kind_at(event.parent_namespace or "") == "schedule"  # a schedule starts workflows and is none
     if event.child_call_id is not None and event.parent_workflow_instance_id is not None and not scheduled:
@@ -102,7 +126,7 @@ def _parents(event: WorkflowStarted, at: Micros) -> list[Link]:
                 link_type=CONTINUED,
                 workflow_instance_id=event.workflow_instance_id,
                 workflow_run_id=event.continued_from_run_id,
-                workflow_type=event.workflow_type,
+                run_number=number - 1,
                 status="completed",
                 closed_reason="continued",
                 linked_at=at,

@@ -13,7 +13,8 @@ from msgspec import Meta, Struct
 
 from backstay.kernel.event import HistoryDamaged
 from backstay.kernel.features.intake import Commanded
-from backstay.kernel.features.update import UpdateCompleted
+from backstay.kernel.features.update import UpdateAccepted, UpdateCompleted
+from backstay.kernel.values import run_of
 from backstay.protocol import commands as tell
 from backstay.protocol import rejections
 from backstay.protocol.payloads import arguments, decoded, envelope
@@ -21,6 +22,7 @@ from backstay.protocol.tasks import optional_iso
 from backstay.server.auth import OPERATOR
 from backstay.server.call import Call
 from backstay.server.control.starting import StartBody, start_request
+from backstay.server.control.views import found_run
 from backstay.server.problems import Problem, invalid
 from backstay.server.routing import Answer, Route
 from backstay.server.server import Server
@@ -159,6 +161,9 @@ async def update(server: Server, call: Call) -> Answer:
 
 
 async def get_update(server: Server, call: Call) -> Answer:
+    """Where an update stands. A run in the path must be the one that accepted it, or one that it went on with."""
+    if "run_id" in call.params:
+        await _of_run(server, call)
     seconds = min(float(call.integer("wait_timeout_seconds", 0, 0, 60)), MAX_WAIT)
     status = await server.operations.call(
         tell.GetUpdate(
@@ -169,6 +174,19 @@ async def get_update(server: Server, call: Call) -> Answer:
         )
     )
     return updated(status, {"workflow_id": status.workflow_id, "run_id": status.run_id, "wait_for": "status"})
+
+
+async def _of_run(server: Server, call: Call) -> None:
+    row = await found_run(server, call)
+    update_id = call.params["update_id"]
+    if run_of(update_id) == row.run_id:
+        return
+    # An update that was waiting when its run continued as new is accepted again, under its id, in the next one.
+    for entry in await server.engine.store.history(row.key):
+        if isinstance(entry.event, UpdateAccepted) and entry.event.update_id == update_id:
+            return
+    said = f"run {row.run_id!r} of workflow {row.workflow_id!r} has no update {update_id!r}"
+    raise Problem(404, "update_not_found", said, run_id=row.run_id, update_id=update_id)
 
 
 def updated(status: tell.UpdateStatus, answer: dict[str, Any]) -> Answer:
@@ -309,7 +327,7 @@ ROUTES = [
         "append_message",
         body=MessageBody,
     ),
-    Route("GET", "/api/workflows/{workflow_id}/updates/{update_id}", get_update, "control", OPERATOR),
+    *(Route("GET", f"{place}/updates/{{update_id}}", get_update, "control", OPERATOR) for place in _PLACES),
     Route(
         "POST",
         "/api/workflows/{workflow_id}/signal-with-start/{name}",

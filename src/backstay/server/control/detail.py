@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from backstay.engine.summary import beside
 from backstay.kernel.decision import RunRow
 from backstay.kernel.event import HistoryDamaged, Recorded
 from backstay.kernel.views.activities import activities
@@ -53,12 +54,12 @@ async def _detail(server: Server, found: ask.Description, history: list[Recorded
         history = await server.engine.store.history(row.key)
     commands = [command for command in found.commands if command.run == row.key]
     held = found if is_current else None
-    parts = selected(row, history, commands, held)
+    parts = selected(row, history, commands, held, await beside(server.engine.store, history))
     done = activities(history)
     return (
         run
         | parts
-        | declared(history, held)
+        | declared(history)
         | PROJECTION_SOURCES
         | {
             "current_run_id": None if found.run is None else found.run.run_id,
@@ -68,7 +69,7 @@ async def _detail(server: Server, found: ask.Description, history: list[Recorded
             "exceptions": parts["failures"],
             "continuedWorkflows": parts["children"],
             "logs": [show.log(view) for view in done],
-            "chartData": show.chart(row.workflow_type, row.started_at, row.closed_at, done),
+            "chartData": show.chart(row, done),
         }
     )
 

@@ -14,6 +14,7 @@ from msgspec import Meta, Struct
 from backstay.kernel.decision import RunRow
 from backstay.kernel.event import HistoryDamaged
 from backstay.kernel.features.start import WorkflowStarted
+from backstay.kernel.views.actions import declared
 from backstay.protocol import requests as ask
 from backstay.protocol.history import iso
 from backstay.protocol.tasks import after_token, optional_iso, page_token
@@ -172,11 +173,10 @@ async def _of_history(server: Server, row: RunRow) -> dict[str, Any]:
     held = found if found.run is not None and found.run.run_id == row.run_id else None
     actions = None if held is None else held.actions
     first = min((view.task for view in held.tasks), key=lambda task: task.available_at, default=None) if held else None
-    known = held is not None and held.declared is not None
     return {
         "is_current_run": held is not None,
         "declared_entry_mode": None if started is None else started.declared_entry_mode,
-        "declared_contract_source": held.declared.declared_contract_source if known else _source(started),  # type: ignore[union-attr]
+        "declared_contract_source": declared(started).declared_contract_source,
         "liveness_state": "closed" if held is None else held.liveness_state,
         **{name: None if held is None else getattr(held, name) for name in _RESUME},
         "next_task_id": None if first is None else first.id,
@@ -197,10 +197,6 @@ _ENDED: dict[str, Any] = {
     "task_problem": False,
 }
 _RESUME = ("wait_kind", "open_wait_id", "resume_source_kind", "resume_source_id")
-
-
-def _source(started: WorkflowStarted | None) -> str:
-    return "durable_history" if started is not None and started.declared_queries is not None else "unavailable"
 
 
 async def views(server: Server, call: Call) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 from backstay.kernel.event import Recorded
 from backstay.kernel.values import SECOND
 from backstay.protocol import requests as ask
-from backstay.protocol.history import to_wire
+from backstay.protocol.history import explained
 from backstay.protocol.tasks import after_token, page_token
 from backstay.server.auth import OPERATOR
 from backstay.server.call import Call
@@ -62,7 +62,7 @@ async def export(server: Server, call: Call) -> Answer:
 
 
 def _shown(entry: Recorded, run_id: str) -> dict[str, Any]:
-    wire = to_wire(entry, run_id)
+    wire = explained(entry, run_id)
     return wire | {"timestamp": wire["recorded_at"]}
 
 

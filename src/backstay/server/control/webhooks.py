@@ -146,6 +146,6 @@ ROUTES = [
     Route("POST", f"{_ATTEMPT}/complete", complete_attempt, "discovery", WORKER, body=CompleteAttempt),
     Route("POST", f"{_ATTEMPT}/fail", fail_attempt, "discovery", WORKER, body=FailAttempt),
     Route("POST", f"{_ATTEMPT}/heartbeat", heartbeat_attempt, "discovery", WORKER, body=HeartbeatAttempt),
-    Route("GET", f"{_PLACES[0]}/updates/{{update_id}}", commands.get_update, "discovery", OPERATOR),
+    *(Route("GET", f"{place}/updates/{{update_id}}", commands.get_update, "discovery", OPERATOR) for place in _PLACES),
     Route("GET", f"{_PLACES[0]}/describe", describe, "discovery", OPERATOR),
 ]
