@@ -367,3 +367,62 @@ async def test_a_child_is_started_by_a_valid_command_and_its_end_wakes_the_paren
             scheduled["child_call_id"],
             child["run_id"],
         )
+
+
+@pytest.mark.contract("ACT-14", "ACT-15")
+async def test_replies_name_the_tasks_that_a_report_has_made() -> None:
+    async with serving() as api:
+        await api.register()
+        await api.start()
+        charge = {"type": "schedule_activity", "activity_type": "charge"}
+        policy = {"max_attempts": 2, "backoff_seconds": [0]}
+        first = await api.poll()
+        failed = (await api.fail(first, message="oops")).json()
+        assert (failed["created_task_ids"], failed["next_task_id"]) == ([], first["task_id"]), "tried again"
+        await api.world.advance(10)
+        first = await api.poll()
+        done = (await api.complete(first, charge | {"retry_policy": policy}, charge)).json()
+        activities = [await api.poll("activity") for _ in range(2)]
+        assert done["created_task_ids"] == [task["task_id"] for task in activities]
+
+        oops = {"message": "oops"}
+        again = (await api.activity("fail", activities[0], failure=oops)).json()
+        retried = await api.poll("activity")
+        assert (again["outcome"], again["next_task_id"]) == ("retry_scheduled", retried["task_id"])
+        ended = (await api.activity("complete", activities[1], result=blob(1))).json()
+        woken = await api.poll()
+        assert ended["next_task_id"] == woken["task_id"]
+        late = (await api.activity("complete", retried, result=blob(1))).json()
+        assert late["next_task_id"] is None, "a task of the run is held: no other is made until it ends"
+
+        acknowledged = await api.fail(woken, message="nothing", type="WorkflowTaskWaitingForHistory")
+        following = await api.poll()
+        assert acknowledged.json()["next_task_id"] == following["task_id"]
+        assert acknowledged.json()["created_task_ids"] == [following["task_id"]]
+
+        continued = (await api.complete(following, {"type": "continue_as_new"})).json()
+        next_run = await api.poll()
+        assert continued["created_task_ids"] == [next_run["task_id"]]
+        closed = (await api.complete(next_run, charge, {"type": "complete_workflow"})).json()
+        assert closed["created_task_ids"] == [], "what was asked for went with the run"
+
+
+async def test_a_leaf_that_a_bounded_group_lets_go_is_not_what_comes_next_of_a_step() -> None:
+    async with serving() as api:
+        await api.register()
+        await api.start()
+        group = {"parallel_group_kind": "activity", "parallel_group_id": "g", "parallel_group_base_sequence": 1}
+        group |= {"parallel_group_size": 3, "parallel_group_limit": 1}
+        leaves = [
+            {
+                "type": "schedule_activity",
+                "activity_type": "charge",
+                "parallel_group_path": [group | {"parallel_group_index": index}],
+            }
+            for index in range(3)
+        ]
+        done = (await api.complete(await api.poll(), *leaves)).json()
+        assert len(done["created_task_ids"]) == 1, "the others are held back"
+        for number in range(3):
+            ended = (await api.activity("complete", await api.poll("activity"), result=blob(number))).json()
+            assert (ended["next_task_id"] is None) == (number < 2), "the last one wakes the run"

@@ -144,6 +144,7 @@ class Bridge:
             handled_failures=request.handled_failures,
             numbered=request.numbered,
             met=request.met,
+            report=True,
         )
         try:
             return await self._access.submit(place.workflow, message)
@@ -159,6 +160,7 @@ class Bridge:
             owner=request.lease_owner,
             attempt=request.workflow_task_attempt,
             block=request.failure,
+            report=True,
         )
         try:
             return await self._access.submit(place.workflow, message)
@@ -193,6 +195,7 @@ class Bridge:
             run_id=flow.current.run_id,
             run_status=flow.current.status,
             reason="already_recorded",
+            next_task_id=task.id,
         )
 
     def heartbeat_task(self, request: ask.HeartbeatTask) -> Awaitable[TaskOutcome]:
@@ -224,7 +227,12 @@ class Bridge:
         return await self._end_attempt(
             request,
             CompleteActivity(
-                step=step, attempt=attempt, owner=request.lease_owner, run_id=run_id, result=request.result
+                step=step,
+                attempt=attempt,
+                owner=request.lease_owner,
+                run_id=run_id,
+                result=request.result,
+                report=True,
             ),
         )
 
@@ -239,6 +247,7 @@ class Bridge:
                 run_id=run_id,
                 failure=request.failure,
                 gave_up=request.gave_up,
+                report=True,
             ),
         )
 

@@ -181,7 +181,7 @@ class Machine:
         flow = turn.flow
         turn.run = flow.run  # type: ignore[assignment]
         turn.now = now
-        turn.reply = None
+        turn.reply = turn.made = None
         turn.context = NO_CONTEXT
         self._decide[type(message)](turn, message)
         turn.context = NO_CONTEXT

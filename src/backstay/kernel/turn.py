@@ -67,6 +67,7 @@ class Turn:
         "ids",
         "indexed",
         "machine",
+        "made",
         "now",
         "offer",
         "reindex",
@@ -109,6 +110,7 @@ class Turn:
         self.due: Task | None = None  # the workflow task that is not born: its code runs before the turn is sealed
         self.runner: Any = None  # by whom
         self.reply: Any = None
+        self.made: list[str] | None = None  # tasks that the message has made, if whoever sent it is to be told
         self.reindex = False
         self.granted: list[Task] = []  # leased in this turn
         # Most turns have none of these, and an empty tuple that all share costs nothing; the first entry makes a list.
@@ -175,7 +177,10 @@ class Turn:
 
     def put(self, task: Task) -> Task:
         flow = self.flow
-        self.touched.setdefault(task.id, task.id in flow.tasks)
+        existed = task.id in flow.tasks
+        self.touched.setdefault(task.id, existed)
+        if self.made is not None and not existed:
+            self.made.append(task.id)
         if task.created_at > self.now:  # by a clock since set back
             pause = task.available_at - task.created_at
             task = replace(task, created_at=self.now, available_at=self.now + pause)
@@ -191,6 +196,8 @@ class Turn:
         if task_id in flow.tasks:
             self.touched.setdefault(task_id, True)
             del flow.tasks[task_id]
+            if self.made is not None and task_id in self.made:
+                self.made.remove(task_id)
             if flow.busy == task_id:
                 flow.busy = next(
                     (t.id for t in flow.tasks.values() if t.kind == "workflow" and t.state == "leased"), None

@@ -179,6 +179,15 @@ def _progress(body: HeartbeatBody) -> Progress | None:
     return Progress(details=given)
 
 
+def _next_task(outcome: AttemptOutcome) -> str | None:
+    """The workflow task that resumes the run, or the next try of this step. The next leaf of its group is neither."""
+    step = outcome.task_id.rpartition(".")[0]
+    for id in outcome.created_task_ids:
+        if id.startswith(f"{step}.") or not id.startswith(f"{run_of(id)}-a"):
+            return id
+    return None
+
+
 def _outcome(outcome: AttemptOutcome) -> dict[str, Any]:
     return {
         "task_id": outcome.task_id,
@@ -186,7 +195,7 @@ def _outcome(outcome: AttemptOutcome) -> dict[str, Any]:
         "outcome": outcome.outcome,
         "recorded": outcome.recorded,
         "reason": outcome.reason,
-        "next_task_id": None,
+        "next_task_id": _next_task(outcome),
     }
 
 

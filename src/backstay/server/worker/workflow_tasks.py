@@ -215,7 +215,7 @@ async def fail(server: Server, call: Call) -> dict[str, Any]:
             ),
         )
     )
-    return _outcome(outcome) | {"next_task_id": None}
+    return _outcome(outcome) | {"next_task_id": outcome.next_task_id or next(iter(outcome.created_task_ids), None)}
 
 
 async def heartbeat(server: Server, call: Call) -> dict[str, Any]:
@@ -311,7 +311,7 @@ def _outcome(outcome: TaskOutcome) -> dict[str, Any]:
         "run_id": outcome.run_id,
         "run_status": outcome.run_status,
         "reason": outcome.reason,
-        "created_task_ids": [],
+        "created_task_ids": outcome.created_task_ids,
     }
 
 

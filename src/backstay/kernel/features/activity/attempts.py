@@ -29,11 +29,14 @@ from backstay.kernel.values import LEASE, SECOND, Micros, activity_task_id, atte
 
 
 class CompleteActivity(Message, frozen=True, kw_only=True):
+    """`report`: the reply is to name the tasks that this has made."""
+
     step: int
     attempt: int
     owner: str
     run_id: str
     result: bytes | None = None
+    report: bool = False
 
 
 class FailActivity(Message, frozen=True, kw_only=True):
@@ -45,6 +48,7 @@ class FailActivity(Message, frozen=True, kw_only=True):
     run_id: str
     failure: Failure
     gave_up: bool = False
+    report: bool = False
 
 
 class HeartbeatActivity(Message, frozen=True, kw_only=True):
@@ -63,6 +67,7 @@ class AttemptOutcome(Struct, frozen=True, kw_only=True):
     outcome: str
     recorded: bool = True
     reason: str | None = None
+    created_task_ids: list[str] = []  # complete when the message that it answers is decided
 
 
 class HeartbeatReply(Struct, frozen=True, kw_only=True):
@@ -102,6 +107,8 @@ def complete(turn: Turn, message: CompleteActivity) -> None:
     execution = current(turn, message)
     size, bound = len(message.result or b""), turn.machine.limits.payload_size
     breach = over_count("payload_size", size, bound) if size > bound else None
+    if message.report:
+        turn.made = []
     task_id = spend(turn, execution, message.owner)
     scheduled = execution.scheduled
     id = execution.attempt_id
@@ -135,7 +142,10 @@ def complete(turn: Turn, message: CompleteActivity) -> None:
             )
         )
     turn.reply = AttemptOutcome(
-        task_id=task_id, activity_attempt_id=id, outcome="completed" if breach is None else "failed"
+        task_id=task_id,
+        activity_attempt_id=id,
+        outcome="completed" if breach is None else "failed",
+        created_task_ids=[] if turn.made is None else turn.made,
     )
 
 
@@ -144,6 +154,8 @@ def fail(turn: Turn, message: FailActivity) -> None:
     if message.gave_up:
         _again(turn, execution)
         return
+    if message.report:
+        turn.made = []
     task_id = spend(turn, execution, message.owner)
     failure = message.failure
     id = execution.attempt_id
@@ -168,7 +180,12 @@ def fail(turn: Turn, message: FailActivity) -> None:
             )
         )
         outcome = "failed"
-    turn.reply = AttemptOutcome(task_id=task_id, activity_attempt_id=id, outcome=outcome)
+    turn.reply = AttemptOutcome(
+        task_id=task_id,
+        activity_attempt_id=id,
+        outcome=outcome,
+        created_task_ids=[] if turn.made is None else turn.made,
+    )
 
 
 def _again(turn: Turn, execution: Execution) -> None:

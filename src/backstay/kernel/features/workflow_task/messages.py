@@ -15,7 +15,8 @@ WAITING_FOR_HISTORY = "WorkflowTaskWaitingForHistory"
 class CompleteWorkflowTask(Message, frozen=True, kw_only=True):
     """The outcome of running workflow code. `lease` set: claim the ready task and complete it in one decision.
 
-    `numbered`: the worker says in full which step and wait it means; otherwise that is inferred.
+    `numbered`: the worker says in full which step and wait it means; otherwise that is inferred. `report`: the reply is to
+    name the tasks that this has made.
     """
 
     task_id: str
@@ -27,6 +28,7 @@ class CompleteWorkflowTask(Message, frozen=True, kw_only=True):
     numbered: bool = True
     met: int | None = None  # code that has ended got no further in what its task had seen
     seen: int | None = None  # with `lease`: what the code had seen when it ran ahead; refused if that is not all
+    report: bool = False
 
 
 class FailWorkflowTask(Message, frozen=True, kw_only=True):
@@ -37,6 +39,7 @@ class FailWorkflowTask(Message, frozen=True, kw_only=True):
     attempt: int
     block: Block
     lease: Lease | None = None
+    report: bool = False
 
 
 class HeartbeatWorkflowTask(Message, frozen=True, kw_only=True):
@@ -60,3 +63,5 @@ class TaskOutcome(Struct, frozen=True, kw_only=True):
     reason: str | None = None
     lease_expires_at: Micros | None = None
     seen: int | None = None
+    created_task_ids: list[str] = []  # complete when the message that it answers is decided
+    next_task_id: str | None = None  # the failed task itself, while it is to be tried again

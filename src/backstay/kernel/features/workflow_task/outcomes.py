@@ -41,6 +41,8 @@ def complete(turn: Turn, message: CompleteWorkflowTask) -> None:
     check(turn, commands, apart=apart)
     run = turn.run
     status = run.status
+    if message.report:
+        turn.made = []
     if run.agenda and deadline.overrun(turn):  # its deadlines are on it, if it has any
         turn.reply = TaskOutcome(
             task_id=task.id,
@@ -73,12 +75,15 @@ def complete(turn: Turn, message: CompleteWorkflowTask) -> None:
         outcome="completed",
         run_id=run.run_id,
         run_status=run.status,
+        created_task_ids=[] if turn.made is None else turn.made,
     )
 
 
 def fail(turn: Turn, message: FailWorkflowTask) -> None:
     task = _held(turn, message)
     block = message.block
+    if message.report:
+        turn.made = []
     if block.type == WAITING_FOR_HISTORY and task.upto is None:  # a task apart has all the history it is for
         turn.context = lease.context(task)
         turn.machine.before_commands(turn, task)
@@ -109,6 +114,8 @@ def fail(turn: Turn, message: FailWorkflowTask) -> None:
         run_id=run.run_id,
         run_status=run.status,
         reason=block.reason,
+        next_task_id=task.id if task.id in turn.flow.tasks else None,
+        created_task_ids=[] if turn.made is None else turn.made,
     )
 
 
