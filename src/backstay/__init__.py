@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from backstay.codec.exceptions import RemoteFailure
 from backstay.sdk import aio
 from backstay.sdk.activity import activity
 from backstay.sdk.attempt import attempt, heartbeat
@@ -26,6 +27,7 @@ from backstay.sdk.errors import (
     CompensationFailed,
     DefinitionError,
     DurableCallRefused,
+    FunctionNotRegistered,
     NonDeterminismError,
     NotInWorkflow,
     RequestRefused,
@@ -92,9 +94,11 @@ __all__ = [
     "CompensationFailed",
     "DefinitionError",
     "DurableCallRefused",
+    "FunctionNotRegistered",
     "NonDeterminismError",
     "NonDeterminismWarning",
     "NotInWorkflow",
+    "RemoteFailure",
     "RequestRefused",
     "Saga",
     "ScheduleAlreadyExists",

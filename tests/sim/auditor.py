@@ -27,7 +27,6 @@ from backstay.kernel.task import Task
 from backstay.kernel.turn import watch
 from backstay.kernel.values import SECOND, activity_task_id, kind_at
 from backstay.protocol.export import bundle, canonical
-from backstay.sdk.background import run_in_background
 from backstay.sdk.fiber import Fiber
 from backstay.sdk.registry import Registry
 from backstay.sdk.rules import RULES
@@ -103,7 +102,7 @@ class Auditor:
         self.sim = sim
         self.machine = Machine()
         self.registry = Registry(None, "off")
-        self.registry.register([*BUILDS["B"], *ACTIVITIES, *HELPERS, run_in_background])
+        self.registry.register([*BUILDS["B"], *ACTIVITIES, *HELPERS])
         self.runs: dict[int, Watched] = {}
         self.sent: set[tuple[int, int, str]] = set()
         self.taken: set[int] = set()

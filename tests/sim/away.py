@@ -30,7 +30,6 @@ from backstay.kernel.message import Message, Refused
 from backstay.kernel.task import Block
 from backstay.kernel.values import SECOND, attempt_id
 from backstay.protocol import requests as ask
-from backstay.sdk.background import run_in_background
 from backstay.sdk.executor import EmbeddedExecutor
 from backstay.sdk.registry import Registry
 from backstay.store import StoreError
@@ -111,7 +110,7 @@ class AwayWorker:
         self.wire = Wire(sim, self.random)
         self.wire.patience = 40
         registry = Registry(None, "off")
-        registry.register([*BUILDS[build], *ACTIVITIES, *HELPERS, run_in_background])
+        registry.register([*BUILDS[build], *ACTIVITIES, *HELPERS])
         self.host = Host(self)
         self.executor = EmbeddedExecutor(
             self.host,

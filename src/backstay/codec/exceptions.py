@@ -1,13 +1,14 @@
 """Exceptions as failures that history keeps, and back to the same exception after a restart.
 
-A failure is found again by its registered alias, else by the map of moved classes, else by the recorded class. An
-exception that could not be rebuilt even while it is raised is recorded as one of another runtime, so what later blocks
-replay is always a change of code: a class or an alias that is gone.
+A failure is found again by its registered alias, else by the map of moved classes, else by the recorded class, which must
+be known here (`reference.py`): nothing is imported because a failure names it. An exception that could not be rebuilt even
+while it is raised, for example because its class is not known, is recorded as the nearest class of Python's above it, else
+as one of another runtime. So what later blocks replay is always a change of code: a class or an alias that is gone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any, Final, Literal
 
@@ -17,9 +18,10 @@ from msgspec.structs import replace
 from backstay.codec import avro
 from backstay.codec.errors import PayloadError
 from backstay.codec.rebuild import Unrestorable, details_of, properties_of, readable, rebuild
-from backstay.codec.reference import exception_named, name_of
+from backstay.codec.reference import ExceptionClasses, Namespace, configured, name_of
 from backstay.codec.traces import diagnose
-from backstay.kernel.failure import Failure
+from backstay.codec.values import dumps
+from backstay.kernel.failure import Failure, Property
 
 Source = Literal["exception_type", "class_alias", "recorded_class", "external"]
 Blocked = Literal["unresolved", "misconfigured", "unrestorable"]
@@ -60,7 +62,7 @@ class UnresolvedFailure(BaseException):
     def __init__(self, failure: Failure, resolution_source: Blocked, resolution_error: str) -> None:
         super().__init__(
             f"Cannot restore {failure.exception_type or failure.exception_class} ({resolution_source}): "
-            f"{resolution_error}. Bring the class back, or register its alias."
+            f"{resolution_error}. Bring the class back, or register it or its alias."
         )
         self.failure = failure
         self.resolution_source: Blocked = resolution_source
@@ -70,11 +72,20 @@ class UnresolvedFailure(BaseException):
 
 
 class Exceptions:
-    """The classes that failures are restored to: `types` by durable alias, `class_aliases` by recorded class."""
+    """The classes that failures are restored to: `types` by durable alias, `class_aliases` by recorded class.
+
+    Beyond these it knows the exceptions of Python and what is registered, added or included.
+    """
 
     def __init__(
-        self, types: Mapping[str, type | str] | None = None, class_aliases: Mapping[str, type | str] | None = None
+        self,
+        types: Mapping[str, type | str] | None = None,
+        class_aliases: Mapping[str, type | str] | None = None,
+        modules: Iterable[Namespace] = (),
     ) -> None:
+        self._classes = ExceptionClasses()
+        for module in modules:
+            self.include(module)
         self._types: dict[str, type | str] = dict(types or {})
         self._moved: dict[str, type | str] = dict(class_aliases or {})
         self._aliases = {name_of(target): alias for alias, target in self._types.items()}
@@ -84,6 +95,15 @@ class Exceptions:
         durable = alias or _own_alias(cls)
         self._types[durable] = cls
         self._aliases[name_of(cls)] = durable
+        self._classes.add(cls)
+
+    def add(self, cls: type[Exception]) -> None:
+        """Know `cls` by its own name."""
+        self._classes.add(cls)
+
+    def include(self, module: Namespace) -> None:
+        """Know the exceptions that a module can name; `module` is its globals."""
+        self._classes.include(module)
 
     def failure(self, exc: BaseException, diagnostics: bool = True, depth: int = 0) -> Failure:
         """What history keeps of `exc`; without `diagnostics` nothing that names our classes, files or lines."""
@@ -106,9 +126,18 @@ class Exceptions:
         try:
             properties = properties_of(exc, partial(self.failure, depth=depth + 1))
             whole = replace(located, exception_class=name_of(type(exc)), properties=properties)
-            return whole if self._comes_back(whole, exc) else located
+            return whole if self._comes_back(whole, type(exc)) else self._as_python(located, exc) or located
         except Exception:  # the attributes of anyone
             return located
+
+    def restore_or_wrap(self, failure: Failure) -> Exception:
+        """The exception of a failure for whoever only shows it: a `RemoteFailure` where it cannot be restored."""
+        try:
+            return self.restore(failure).exception
+        except UnresolvedFailure as unresolved:
+            remote = RemoteFailure(failure)
+            remote.add_note(f"its exception could not be restored here: {unresolved}")
+            return remote
 
     def restore(self, failure: Failure) -> Restored:
         """The exception of a failure, or `UnresolvedFailure`. Of another runtime it is a `RemoteFailure`."""
@@ -122,7 +151,7 @@ class Exceptions:
 
     def _restored(self, failure: Failure, target: type | str, source: Source) -> Restored:
         try:
-            cls = exception_named(target)
+            cls = self._known(name_of(target)) if source == "recorded_class" else configured(target)
         except LookupError as error:
             why: Blocked = "unresolved" if source == "recorded_class" else "misconfigured"
             raise UnresolvedFailure(failure, why, str(error)) from None
@@ -131,17 +160,41 @@ class Exceptions:
         except (Unrestorable, PayloadError) as error:
             raise UnresolvedFailure(failure, "unrestorable", str(error)) from None
 
+    def _known(self, name: str) -> type[Exception]:
+        found = self._classes.find(name)
+        if found is None:
+            raise LookupError(f"no registered module has an exception class {name!r}")
+        return found
+
     def _member(self, failure: Failure) -> Exception:
         return self.restore(failure).exception
 
-    def _comes_back(self, failure: Failure, exc: BaseException) -> bool:
+    def _comes_back(self, failure: Failure, cls: type[BaseException]) -> bool:
         """Whether this very process could restore it; an alias is trusted, for it is a promise of the author."""
         if failure.exception_type in self._types:
             return True
         try:
-            return self._restored(failure, name_of(type(exc)), "recorded_class").exception.__class__ is type(exc)
+            return self._restored(failure, name_of(cls), "recorded_class").exception.__class__ is cls
         except UnresolvedFailure:
             return False
+
+    def _as_python(self, failure: Failure, exc: BaseException) -> Failure | None:
+        """The failure as the nearest class of Python's, which every process has: `except OSError` still catches it."""
+        for kind in type(exc).__mro__:
+            if kind.__module__ == "builtins" and issubclass(kind, Exception) and kind is not Exception:
+                # The name it was raised by stays with it, also when it is recorded once more.
+                name = Property(
+                    declaring_class=name_of(kind), name="exception_type", value=dumps(failure.exception_type)
+                )
+                plain = replace(
+                    failure,
+                    exception_class=name_of(kind),
+                    details=dumps([failure.message]),
+                    details_payload_codec=avro.CODEC,
+                    properties=[name],
+                )
+                return plain if self._comes_back(plain, kind) else None
+        return None
 
 
 def _own_alias(exc: BaseException | type[BaseException]) -> str:

@@ -6,12 +6,13 @@ they become the retry policy that is snapped into history when the step is sched
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import cached_property, update_wrapper
 from typing import Any, Concatenate, Generic, Literal, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, cast, overload
 
 from backstay.codec.arguments import Signature
 from backstay.codec.errors import PayloadError
+from backstay.codec.reference import Namespace, module_of
 from backstay.codec.values import loads
 from backstay.kernel.command import Command
 from backstay.kernel.feature import Outcome, Plain, Value
@@ -74,6 +75,11 @@ class Definition(Generic[P, R]):
     @cached_property
     def signature(self) -> Signature:
         return Signature(self.fn, drop_self=self.method)
+
+    @property
+    def modules(self) -> Iterable[Namespace]:
+        """The globals of the module that its code stands in."""
+        return filter(None, [module_of(self.fn)])
 
     def step(self, *args: P.args, **kwargs: P.kwargs) -> Step[R]:
         """Describe the call without making it."""

@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypedDict, TypeVar, Unpack, overload
 
-from backstay.codec.exceptions import Exceptions, UnresolvedFailure
+from backstay.codec.exceptions import Exceptions
 from backstay.codec.values import dumps, loads
 from backstay.kernel.decision import RunRow
 from backstay.kernel.event import Recorded
+from backstay.kernel.failure import Failure
 from backstay.kernel.features.activity import ScheduleActivity
 from backstay.kernel.features.cancel import Stopped
 from backstay.kernel.features.close import WorkflowCompleted, WorkflowFailed
@@ -31,9 +32,9 @@ from backstay.protocol import requests as ask
 from backstay.sdk import errors
 from backstay.sdk.activity import Definition as ActivityDefinition
 from backstay.sdk.durations import Duration, to_seconds
-from backstay.sdk.handle import AsyncHandle, accept, error_of, packed
+from backstay.sdk.handle import AsyncHandle, Known, accept, error_of, packed
 from backstay.sdk.members import Signal, SignalMethod
-from backstay.sdk.options import check, expect
+from backstay.sdk.options import check, expect, listed
 from backstay.sdk.schedules import AsyncSchedules
 from backstay.sdk.transport import Transport
 from backstay.sdk.workflow import Entry, WorkflowDefinition, WorkflowFn, definition_of
@@ -70,6 +71,15 @@ def connected(url: str, token: str | None, namespace: str) -> Transport:
     return HttpTransport(Access(url, token, namespace))
 
 
+def _known(classes: Iterable[type[Exception]]) -> Exceptions:
+    known = Exceptions(modules=[vars(errors)])
+    for cls in listed("exceptions", classes):
+        if not isinstance(cls, type) or not issubclass(cls, Exception):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"exceptions are exception classes, as in [ValueError], not {cls!r}")
+        known.add(cls)
+    return known
+
+
 class AsyncClient:
     def __init__(
         self,
@@ -77,15 +87,19 @@ class AsyncClient:
         *,
         token: str | None = None,
         namespace: str = "default",
-        exceptions: Exceptions | None = None,
+        exceptions: Exceptions | Iterable[type[Exception]] = (),
     ) -> None:
-        """`server`: its address, like "http://127.0.0.1:8080"."""
+        """`server`: its address, like "http://127.0.0.1:8080".
+
+        `exceptions`: classes that the errors of workflows are restored to, beside those of Python, of Backstay and of the
+        modules of the workflows it is used with.
+        """
         expect("namespace", namespace)
         if "/" in namespace:
             raise ValueError(f"{namespace!r} cannot be the name of a namespace; use a-z 0-9 . _ -")
         self._transport = connected(server, token, namespace) if isinstance(server, str) else server
         self.namespace = namespace
-        self.exceptions = exceptions or Exceptions()
+        self.exceptions = exceptions if isinstance(exceptions, Exceptions) else _known(exceptions)
         self._options: StartOptions = {}
 
     def options(self, **options: Unpack[StartOptions]) -> AsyncClient:
@@ -279,10 +293,7 @@ class AsyncClient:
                     ended.run_id,
                 )
                 if failure is not None:
-                    try:
-                        error.__cause__ = self.exceptions.restore(failure).exception
-                    except UnresolvedFailure as unresolved:
-                        error.add_note(f"its exception could not be restored here: {unresolved}")
+                    error.__cause__ = self.restored(failure, definition)
                 raise error
             case WorkflowTimedOut(message=message):
                 raise errors.WorkflowTimedOut(
@@ -296,6 +307,13 @@ class AsyncClient:
                 raise errors.WorkflowStopped(
                     f"workflow {ended.workflow_id!r} was {ended.closed_reason}", ended.workflow_id, ended.run_id
                 )
+
+    def restored(self, failure: Failure, definition: Known) -> Exception:
+        """The exception of a failure. What the module of the workflow's code can name is known here, too."""
+        if definition is not None:
+            for module in definition.modules:
+                self.exceptions.include(module)
+        return self.exceptions.restore_or_wrap(failure)
 
     def _activity_request(
         self, activity: ActivityDefinition[Any, Any], id: Any, args: Sequence[Any], kwargs: Mapping[str, Any]

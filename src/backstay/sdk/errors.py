@@ -5,6 +5,7 @@
     ├── DurableCallRefused       a durable call where none is allowed (query, side effect, generator, ...)
     ├── NonDeterminismError      workflow code did what a replay could not repeat; fails the task, not the run
     ├── DefinitionError          a workflow or activity is declared wrongly; raised at import or registration
+    ├── FunctionNotRegistered    background() named a function that the worker running it does not know
     ├── CompensationFailed       a saga could not undo everything; it has the original error and those of the undoing
     ├── ActivityError            what a workflow sees of an activity that did not end well by itself
     │   ├── ActivityTimedOut
@@ -57,6 +58,18 @@ class NonDeterminismError(BackstayError):
 
 class DefinitionError(BackstayError, TypeError):
     pass
+
+
+class FunctionNotRegistered(BackstayError, LookupError):
+    """`background()` named a function that is not registered in the process that ran it."""
+
+    non_retryable = True
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"the function {name!r} is not registered in the process that was to run it; pass it to"
+            " Backstay(register=[...]) or Worker(...), or define it in the module of a workflow that is registered there"
+        )
 
 
 class CompensationFailed(BackstayError):

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeAlias, TypeVar, overload
 
-from backstay.codec.exceptions import UnresolvedFailure
 from backstay.codec.values import dumps, loads
 from backstay.kernel.event import Recorded
 from backstay.kernel.features.intake import Commanded
@@ -78,11 +77,16 @@ def packed(
             raise TypeError(f"name it by its method, its Signal or its public name, not {member!r}")
 
 
+Known: TypeAlias = "WorkflowDefinition | ActivityDefinition[Any, Any] | None"
+"""The code that a handle is about, where its caller has named it."""
+
+
 class AsyncUpdateHandle(Generic[R]):
     """An update that was accepted. Its end can be waited for, here or after a restart."""
 
-    def __init__(self, client: AsyncClient, workflow_id: str, id: str, returns: Any) -> None:
+    def __init__(self, client: AsyncClient, workflow_id: str, id: str, returns: Any, definition: Known = None) -> None:
         self._client = client
+        self._definition = definition
         self._returns = returns
         self.workflow_id = workflow_id
         self.id = id
@@ -96,13 +100,13 @@ class AsyncUpdateHandle(Generic[R]):
                 wait_seconds=None if timeout is None else to_seconds(timeout),
             )
         )
-        return answer(self._client, status, self._returns)
+        return answer(self._client, status, self._returns, self._definition)
 
     def __repr__(self) -> str:
         return f"<update {self.id}>"
 
 
-def answer(client: AsyncClient, status: tell.UpdateStatus, returns: Any) -> Any:
+def answer(client: AsyncClient, status: tell.UpdateStatus, returns: Any, definition: Known) -> Any:
     """What an update returned, or the error it ended with."""
     if status.event is None:
         raise TimeoutError(f"update {status.update_name!r} has not ended yet; wait again with result()")
@@ -113,10 +117,7 @@ def answer(client: AsyncClient, status: tell.UpdateStatus, returns: Any) -> Any:
         f"update {status.update_name!r} failed: {event.exception_type or 'error'}: {event.message}", status.update_id
     )
     if event.exception is not None:
-        try:
-            error.__cause__ = client.exceptions.restore(event.exception).exception
-        except UnresolvedFailure as unresolved:
-            error.add_note(f"its exception could not be restored here: {unresolved}")
+        error.__cause__ = client.restored(event.exception, definition)
     raise error
 
 
@@ -128,7 +129,7 @@ class AsyncHandle(Generic[R]):
         client: AsyncClient,
         id: str,
         run_id: str | None,
-        definition: WorkflowDefinition | ActivityDefinition[Any, R] | None,
+        definition: Known,
     ) -> None:
         self._client = client
         self._definition = definition
@@ -195,7 +196,7 @@ class AsyncHandle(Generic[R]):
     async def update(self, update: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Change something in the run and wait for what the handler returns."""
         status = await self._update(update, args, kwargs, "completed")
-        return answer(self._client, status, _returns(update))
+        return answer(self._client, status, _returns(update), self._definition)
 
     @overload
     async def submit(
@@ -206,7 +207,7 @@ class AsyncHandle(Generic[R]):
     async def submit(self, update: Any, /, *args: Any, **kwargs: Any) -> AsyncUpdateHandle[Any]:
         """Have an update accepted and return at once; its handle can be waited on later."""
         status = await self._update(update, args, kwargs, "accepted")
-        return AsyncUpdateHandle(self._client, self.id, status.update_id or "", _returns(update))
+        return AsyncUpdateHandle(self._client, self.id, status.update_id or "", _returns(update), self._definition)
 
     @overload
     def submitted(self, update: UpdateMethod[P, Q], id: str, /) -> AsyncUpdateHandle[Q]: ...
@@ -216,7 +217,7 @@ class AsyncHandle(Generic[R]):
         """An update that was accepted earlier, here or elsewhere, by its id."""
         self._own(update)
         expect("id", id)
-        return AsyncUpdateHandle(self._client, self.id, id, _returns(update))
+        return AsyncUpdateHandle(self._client, self.id, id, _returns(update), self._definition)
 
     async def cancel(self, reason: str | None = None) -> str:
         """Ask the run to stop: at once, or through its code if it handles cancellation. Says which."""

@@ -1,15 +1,23 @@
-"""What a worker can run: workflows and activities by durable type, exceptions by alias. Conflicts fail at registration."""
+"""What a worker can run: workflows and activities by durable type, exceptions by alias. Conflicts fail at registration.
+
+It is also all that a name from outside can reach: the functions for `background()` and the exception classes of the modules
+that something was registered from. A string out of history, a payload or a request is looked up here and nowhere else.
+"""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Mapping
+from types import FunctionType
 from typing import Any
 
 from msgspec import Struct
 
 from backstay.codec.exceptions import Exceptions
+from backstay.kernel.features.start import BACKGROUND
+from backstay.sdk import errors
 from backstay.sdk.activity import Definition as ActivityDefinition
+from backstay.sdk.background import Functions, runner
 from backstay.sdk.errors import DefinitionError
 from backstay.sdk.guard import Guard, NonDeterminismWarning, guard_of, watch
 from backstay.sdk.options import expect
@@ -35,7 +43,8 @@ class Registry:
         self.workflows: dict[str, WorkflowDefinition] = {}
         self.activities: dict[str, ActivityDefinition[Any, Any]] = {}
         self.instances: dict[str, object] = {}
-        self.exceptions = Exceptions(types=types.exceptions, class_aliases=types.exception_class_aliases)
+        self.exceptions = Exceptions(types.exceptions, types.exception_class_aliases, [vars(errors)])
+        self.functions = Functions()
         self._types = types
         self._keys: dict[int, str] = {}
         for key in (*types.workflows, *types.activities):
@@ -46,10 +55,8 @@ class Registry:
             self._activity(target, key)
 
     def register(self, things: Iterable[Any]) -> None:
-        if not self.workflows:
-            from backstay.sdk.background import run_in_background
-
-            self._workflow(run_in_background, None)
+        if BACKGROUND not in self.workflows:
+            self.workflows[BACKGROUND] = definition_of(runner(self.functions))
         for thing in things:
             self._one(thing)
 
@@ -60,12 +67,14 @@ class Registry:
             self._activity(thing, None)
         elif isinstance(thing, type) and issubclass(thing, Exception):
             self.exceptions.register(thing)
+        elif isinstance(thing, FunctionType) and "<" not in thing.__qualname__:
+            self.functions.add(thing)
         elif not isinstance(thing, type) and not callable(thing):
             self._methods(thing)
         else:
             raise DefinitionError(
                 f"cannot register {thing!r}: it is neither a workflow, an activity, an exception class,"
-                " nor an object with activity methods"
+                " an object with activity methods, nor a function of a module for background()"
             )
 
     def _methods(self, instance: Any) -> None:
@@ -88,6 +97,9 @@ class Registry:
         if definition.type not in self.workflows:
             self._check(definition)
         self.workflows[definition.type] = definition
+        for module in definition.modules:
+            self.functions.include(module)
+            self.exceptions.include(module)
 
     def _activity(self, target: Any, key: str | None) -> None:
         if not isinstance(target, ActivityDefinition):
@@ -98,6 +110,11 @@ class Registry:
             target.type = key
         self._claim("activity", key, target.type, target.fn, self.activities)
         self.activities[target.type] = target
+        for module in target.modules:
+            self.exceptions.include(module)
+        for kind in target.given.get("fatal", ()):
+            if isinstance(kind, type) and issubclass(kind, Exception):
+                self.exceptions.add(kind)
 
     def _claim(self, kind: str, key: str | None, own: str, code: object, table: Mapping[str, Any]) -> None:
         """One durable key per piece of code and one piece of code per key; a map may not contradict a decorator."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Generic, ParamSpec, Protocol, Self, TypeVar, Unpack, overload
@@ -195,7 +195,7 @@ class Client:
         *,
         token: str | None = None,
         namespace: str = "default",
-        exceptions: Exceptions | None = None,
+        exceptions: Exceptions | Iterable[type[Exception]] = (),
     ) -> None:
         if isinstance(server, str):
             server = AsyncClient(server, token=token, namespace=namespace, exceptions=exceptions)

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable
 from functools import cached_property, update_wrapper
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, ParamSpec, Protocol, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
 
 from backstay.codec.arguments import Signature
 from backstay.codec.errors import PayloadError
+from backstay.codec.reference import Namespace, module_of
 from backstay.codec.values import dumps
 from backstay.kernel.features.cancel import CancelWorkflow
 from backstay.kernel.features.close import CompleteWorkflow, FailWorkflow
@@ -131,6 +132,14 @@ class WorkflowDefinition:
             update_contracts=[update.contract() for update in handlers.updates.values()],
             cleanup_seconds=self.cleanup_seconds,
         )
+
+    @property
+    def modules(self) -> Iterable[Namespace]:
+        """The globals of the modules that its code stands in: of a class also that of its own, where `handle` is inherited."""
+        members = cast(dict[str, Any], vars(self.target)) if self.is_class else {}
+        home = self.target.__module__
+        own = [member for member in members.values() if getattr(member, "__module__", None) == home]
+        return filter(None, map(module_of, [self.entry, *own]))
 
     @property
     def class_name(self) -> str:

@@ -17,6 +17,7 @@ from backstay.kernel.feature import Deadline, Feature
 from backstay.kernel.features import memo, search
 from backstay.kernel.features.intake import fingerprint, refuse_another
 from backstay.kernel.features.start.records import (
+    BACKGROUND,
     STANDALONE,
     Definition,
     Identity,
@@ -37,6 +38,7 @@ from backstay.kernel.turn import Turn
 from backstay.kernel.values import Micros, Routing, seconds, valid_id
 
 __all__ = [
+    "BACKGROUND",
     "FEATURE",
     "STANDALONE",
     "Definition",
@@ -324,6 +326,12 @@ def check_options(message: Start) -> None:
         raise Refused(
             "invalid_workflow_type",
             f"{STANDALONE!r} is the type of standalone activities: start an activity, or give the workflow another type",
+            field="workflow_type",
+        )
+    if message.workflow_type == BACKGROUND:
+        raise Refused(
+            "invalid_workflow_type",
+            f"{BACKGROUND!r} is the type of children that run a function: call background(function) in a workflow",
             field="workflow_type",
         )
     if message.duplicate_policy not in _POLICIES:

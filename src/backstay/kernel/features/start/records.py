@@ -13,6 +13,9 @@ from backstay.kernel.values import CODEC, Micros, Routing
 STANDALONE = "backstay.activity"
 """The type of the runs that are an activity and nothing else."""
 
+BACKGROUND = "durable-workflow.async"
+"""The type of the children that run one function by its name; only a parent starts them."""
+
 
 class Definition(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What the starter knew of the workflow's code. Absent parts stay unknown for the life of the run."""
