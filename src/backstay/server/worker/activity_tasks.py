@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import Annotated, Any
 
-import msgspec
 from msgspec import Meta, Struct
 
-from backstay.kernel.features.activity import AttemptOutcome, HeartbeatReply, Progress
+from backstay.kernel.features.activity import AttemptOutcome, HeartbeatReply
 from backstay.kernel.values import run_of
 from backstay.protocol import requests as ask
 from backstay.protocol.payloads import payload
+from backstay.protocol.progress import progress
 from backstay.protocol.task_commands import Text, WireFailure
 from backstay.protocol.tasks import activity_task, optional_iso
 from backstay.protocol.versions import clamp_long_poll
@@ -43,8 +42,10 @@ class FailBody(AttemptBody, frozen=True, kw_only=True):
 
 
 class HeartbeatBody(AttemptBody, frozen=True, kw_only=True):
-    details: dict[str, Any] | None = None
-    progress: dict[str, Any] | None = None
+    """`details` is what the published worker calls its progress; both may be of any shape."""
+
+    details: Any = None
+    progress: Any = None
 
 
 async def poll(server: Server, call: Call) -> Answer:
@@ -123,7 +124,7 @@ async def heartbeat(server: Server, call: Call) -> dict[str, Any]:
             activity_attempt_id=body.activity_attempt_id,
             namespace=call.namespace,
             lease_owner=body.lease_owner,
-            progress=_progress(body),
+            progress=progress(body.details if body.progress is None else body.progress),
         )
     )
     held = server.engine.leases.get(call.params["task_id"])
@@ -166,17 +167,6 @@ def _same_task(call: Call, body: AttemptBody) -> None:
             f"attempt {body.activity_attempt_id!r} is not one of task {task_id!r}",
             field="activity_attempt_id",
         )
-
-
-def _progress(body: HeartbeatBody) -> Progress | None:
-    """A report in the shape of `Progress` is taken as it is; any other map is its details."""
-    given = body.progress if body.progress is not None else body.details
-    if not given:
-        return None
-    if given.keys() <= set(Progress.__struct_fields__):
-        with suppress(msgspec.ValidationError):
-            return msgspec.convert(given, Progress)
-    return Progress(details=given)
 
 
 def _next_task(outcome: AttemptOutcome) -> str | None:
