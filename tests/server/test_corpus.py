@@ -5,11 +5,12 @@ A new minor version may add optional fields and commands; nothing of this file m
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from .kit import Api, serving
+from .kit import TOKEN, Api, blob, serving, value
 
 
 async def first(api: Api, path: str, body: dict[str, Any], status: int = 200) -> dict[str, Any]:
@@ -158,39 +159,121 @@ async def test_a_signal_wait_that_times_out_names_the_wait_and_its_timer() -> No
         assert (task["workflow_wait_kind"], task["resume_source_kind"]) == ("signal", "timer")
 
 
-@pytest.mark.contract("ACT-12")
-async def test_the_verbs_of_activities_are_webhooks_too() -> None:
+async def charging(api: Api, *commands: dict[str, Any], **how: Any) -> list[str]:
+    """A workflow that asked for activities; the ids of their tasks."""
+    await api.register("coordinator", build_id=how.get("build_id"))
+    await api.start(**how)
+    done = await api.complete(await api.poll(worker_id="coordinator"), *(commands or (CHARGE,)))
+    return done.json()["created_task_ids"]
+
+
+async def hook(api: Api, method: str, path: str, body: Any = None, token: str | None = TOKEN, **headers: str) -> Any:
+    known = {} if token is None else {"Authorization": f"Bearer {token}"}
+    return await api.http.request(method, f"/webhooks/{path}", json=body, headers=known | headers)
+
+
+@pytest.mark.contract("ACT-11", "ACT-12", "ACT-13")
+async def test_an_adapter_that_never_registered_runs_activities_by_the_attempt_alone() -> None:
     async with serving(worker_token="w", operator_token="o") as api:
-        await api.register()
-        await api.start()
-        policy = {"retry_policy": {"max_attempts": 2}}
-        await api.complete(await api.poll(), CHARGE | policy, CHARGE)
-        (one, two) = await api.server.engine.store.ready(10)
+        policy = {"retry_policy": {"max_attempts": 2, "backoff_seconds": [0]}, "arguments": blob([1])}
+        one, two = await charging(api, CHARGE | policy, CHARGE)
+        claim = f"activity-tasks/{one}/claim"
+        for token, status in ((None, 401), ("o", 403)):
+            assert (await hook(api, "POST", claim, {}, token)).status_code == status
+        claimed = await hook(api, "POST", claim, {}, "w")
+        work = claimed.json()["task"]
+        assert (claimed.status_code, work["activity_type"], value(work["arguments"])) == (200, "charge", [1])
+        twice = await hook(api, "POST", claim, {}, "w")
+        assert (twice.status_code, twice.json()["reason"]) == (409, "task_not_ready")
+        attempt = f"activity-attempts/{work['activity_attempt_id']}"
+        wrong = {"lease_owner": "somebody-else"}
+        for path in ("complete", "heartbeat", "fail"):
+            body = {"failure": {"message": "no"}} if path == "fail" else {}
+            for token, status in ((None, 401), ("o", 403)):
+                assert (await hook(api, "POST", f"{attempt}/{path}", body, token)).status_code == status
+            refused = (await hook(api, "POST", f"{attempt}/{path}", body | wrong, "w")).json()
+            assert refused["reason"] == "stale_attempt", "whoever says whose lease it is must be right"
 
-        async def hook(method: str, path: str, body: Any = None, token: str | None = "w") -> Any:
-            headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-            return await api.http.request(method, f"/webhooks/{path}", json=body, headers=headers)
-
-        claim = f"activity-tasks/{one.id}/claim"
-        assert (await hook("POST", claim, {"worker_id": "worker-1"}, None)).status_code == 401
-        assert (await hook("POST", claim, {"worker_id": "worker-1"}, "o")).status_code == 403
-        work = (await hook("POST", claim, {"worker_id": "worker-1"})).json()["task"]
-        place, mine = f"activity-attempts/{work['activity_attempt_id']}", {"lease_owner": "worker-1"}
-        for path, body in (("complete", mine), ("fail", mine | {"failure": {"message": "no"}}), ("heartbeat", mine)):
-            assert (await hook("POST", f"{place}/{path}", body, None)).status_code == 401
-        beat = (await hook("POST", f"{place}/heartbeat", mine | {"progress": {"current": 1}})).json()
-        assert (beat["can_continue"], beat["heartbeat_recorded"]) == (True, True)
-        seen = (await hook("GET", f"{place}?lease_owner=worker-1")).json()
+        await api.world.advance(100)
+        seen = (await hook(api, "GET", attempt, None, "w")).json()
         assert (seen["attempt_status"], seen["can_continue"]) == ("running", True)
-        unsaid = await hook("GET", place)
-        assert (unsaid.status_code, unsaid.json()["field"]) == (422, "lease_owner")
-        failed = (await hook("POST", f"{place}/fail", mine | {"failure": {"message": "no"}})).json()
+        assert (seen["task_id"], seen["lease_expires_at"]) == (one, work["lease_expires_at"])
+        beat = (await hook(api, "POST", f"{attempt}/heartbeat", {"progress": {"current": 1}}, "w")).json()
+        assert (beat["can_continue"], beat["heartbeat_recorded"]) == (True, True)
+        assert beat["lease_expires_at"] > seen["lease_expires_at"]
+        failed = (await hook(api, "POST", f"{attempt}/fail", {"failure": {"message": "no"}}, "w")).json()
         assert failed["outcome"] == "retry_scheduled"
-        stale = await hook("POST", f"{place}/complete", mine)
-        assert stale.json()["outcome"] != "completed", "that attempt is over"
-        other = (await hook("POST", f"activity-tasks/{two.id}/claim", {"worker_id": "worker-1"})).json()["task"]
-        done = await hook("POST", f"activity-attempts/{other['activity_attempt_id']}/complete", mine | {"result": 7})
-        assert (done.json()["outcome"], done.json()["recorded"]) == ("completed", True)
+        again = (await hook(api, "POST", f"{attempt}/fail", {"failure": {"message": "no"}}, "w")).json()
+        assert (again["outcome"], again["reason"]) == ("retry_scheduled", "already_recorded")
+        assert (await hook(api, "POST", f"{attempt}/complete", {}, "w")).json()["outcome"] == "retry_scheduled"
+
+        retry = (await hook(api, "POST", f"activity-tasks/{failed['next_task_id']}/claim", {}, "w")).json()["task"]
+        second = f"activity-attempts/{retry['activity_attempt_id']}"
+        assert (await hook(api, "GET", second, None, "w")).json()["task_id"] == failed["next_task_id"]
+        other = (await hook(api, "POST", f"activity-tasks/{two}/claim", {"lease_owner": "mine"}, "w")).json()["task"]
+        assert other["lease_owner"] == "mine"
+        for place in (second, f"activity-attempts/{other['activity_attempt_id']}"):
+            done = (await hook(api, "POST", f"{place}/complete", {"result": 7}, "w")).json()
+            assert (done["outcome"], done["recorded"]) == ("completed", True)
+        assert (await hook(api, "GET", second, None, "w")).json()["reason"] == "activity_closed"
+        types = await api.types()
+        assert [types.count(f"Activity{what}") for what in ("Started", "RetryScheduled", "Completed")] == [3, 1, 2]
+
+
+@pytest.mark.contract("ACT-12", "ACT-13")
+async def test_an_adapter_is_kept_to_its_namespace_and_to_the_build_of_the_run() -> None:
+    async with serving() as api:
+        await api.control("POST", "/namespaces", {"name": "elsewhere"})
+        (pinned,) = await charging(api, build_id="b1")
+        blocked = await hook(api, "POST", f"activity-tasks/{pinned}/claim", {})
+        assert (blocked.status_code, blocked.json()["reason"]) == (409, "compatibility_unsupported")
+        away = {"X-Namespace": "elsewhere"}
+        unseen = await hook(api, "POST", f"activity-tasks/{pinned}/claim", {"build_id": "b1"}, **away)
+        assert unseen.status_code == 404
+        work = (await hook(api, "POST", f"activity-tasks/{pinned}/claim", {"build_id": "b1"})).json()["task"]
+        attempt = f"activity-attempts/{work['activity_attempt_id']}"
+        for method, path, body in (
+            ("GET", attempt, None),
+            ("POST", f"{attempt}/heartbeat", {}),
+            ("POST", f"{attempt}/fail", {"failure": {"message": "no"}}),
+            ("POST", f"{attempt}/complete", {"result": 1}),
+        ):
+            assert (await hook(api, method, path, body, **away)).status_code == 404, path
+        for bogus in ("nothing", "01JAAAAAAAAAAAAAAAAAAAAAAA-1-1"):
+            assert (await hook(api, "GET", f"activity-attempts/{bogus}")).status_code == 404
+        assert (await hook(api, "POST", f"{attempt}/complete", {"result": 1})).json()["outcome"] == "completed"
+
+
+@pytest.mark.contract("ACT-12")
+async def test_an_adapter_keeps_its_attempt_over_a_restart_of_the_server(tmp_path: Path) -> None:
+    store = f"sqlite:{tmp_path / 'd.db'}"
+    async with serving(store=store) as api:
+        (task,) = await charging(api)
+        work = (await hook(api, "POST", f"activity-tasks/{task}/claim", {})).json()["task"]
+    async with serving(store=store) as api:
+        await api.world.advance(120)
+        assert await api.poll("activity", worker_id="coordinator") is None
+        attempt = f"activity-attempts/{work['activity_attempt_id']}"
+        assert (await hook(api, "POST", f"{attempt}/heartbeat", {})).json()["can_continue"] is True
+        assert (await hook(api, "POST", f"{attempt}/complete", {"result": 1})).json()["outcome"] == "completed"
+
+
+@pytest.mark.contract("ACT-12")
+async def test_a_run_that_was_stopped_tells_its_adapter_so() -> None:
+    async with serving() as api:
+        (task,) = await charging(api)
+        work = (await hook(api, "POST", f"activity-tasks/{task}/claim", {})).json()["task"]
+        await api.control("POST", "/workflows/o-1/terminate", {})
+        attempt = f"activity-attempts/{work['activity_attempt_id']}"
+        beat = (await hook(api, "POST", f"{attempt}/heartbeat", {})).json()
+        assert (beat["can_continue"], beat["cancel_requested"], beat["run_closed_reason"]) == (
+            False,
+            True,
+            "terminated",
+        )
+        late = await hook(api, "POST", f"{attempt}/complete", {"result": 1})
+        assert (late.status_code, late.json()["outcome"], late.json()["reason"]) == (409, "ignored", "run_terminated")
+        assert (await api.types()).count("ActivityCancelled") == 1
 
 
 @pytest.mark.contract("REC-05")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from backstay.codec import avro
 from backstay.codec.values import dumps
 
-from .kit import ME, blob, serving, value
+from .kit import ME, Api, blob, serving, value
 
 
 @pytest.mark.contract("CODEC-10", "CODEC-11")
@@ -154,3 +157,43 @@ async def test_namespaces_are_made_changed_and_removed() -> None:
 
 def test_blobs_here_are_the_published_ones() -> None:
     assert blob(["hello", 42])["blob"] == "wwHioz3/VYAiNwwECgpoZWxsbwRUAA=="
+
+
+@pytest.mark.contract("START-01", "START-02", "START-03", "CANCEL-04")
+async def test_an_id_is_reserved_before_its_run_exists(tmp_path: Path) -> None:
+    store = f"sqlite:{tmp_path / 'd.db'}"
+
+    async def reserve(api: Api, **body: Any) -> Any:
+        return await api.control("POST", "/reservations", body)
+
+    async with serving(store=store, worker_token="w") as api:
+        made = await reserve(api, workflow_type="order", workflow_id="later")
+        assert (made.status_code, made.json()["outcome"], made.json()["run_id"]) == (201, "reserved", None)
+        anywhere = (await reserve(api, workflow_type="order")).json()
+        assert (anywhere["outcome"], len(anywhere["workflow_id"])) == ("reserved", 26)
+        for id in ("", "a b", "a/b", "ü", "x" * 192):
+            refused = await reserve(api, workflow_type="order", workflow_id=id)
+            assert (refused.status_code, refused.json()["field"]) == (422, "workflow_id")
+            assert await api.server.engine.store.find("default", id) is None
+        assert (await reserve(api, workflow_id="x")).json()["field"] == "workflow_type"
+        forbidden = await api.control("POST", "/reservations", {"workflow_type": "order"}, token="w")
+        assert forbidden.status_code == 403
+    async with serving(store=store) as api:
+        await api.register()
+        again = await reserve(api, workflow_type="order", workflow_id="later")
+        assert (again.status_code, again.json()["outcome"]) == (200, "already_reserved"), "over a restart"
+        found = await api.describe("later")
+        assert (found["status"], found["run_id"], found["workflow_type"]) == ("reserved", None, "order")
+        unborn = await api.control("POST", "/workflows/later/cancel", {})
+        assert (unborn.status_code, unborn.json()["outcome"]) == (409, "rejected_not_started")
+        other = await reserve(api, workflow_type="refund", workflow_id="later")
+        assert (other.status_code, other.json()["reason"]) == (409, "workflow_type_mismatch")
+        wrong = await api.control("POST", "/workflows", {"workflow_type": "refund", "workflow_id": "later"})
+        assert (wrong.status_code, wrong.json()["reason"]) == (409, "workflow_type_mismatch")
+        started = await api.start("later")
+        known = (await reserve(api, workflow_type="order", workflow_id="later")).json()
+        assert (known["outcome"], known["run_id"], known["reserved"]) == ("already_started", started["run_id"], False)
+        assert (await api.poll())["workflow_id"] == "later"
+        document = (await api.http.get("/api/openapi.json")).json()
+        said = document["paths"]["/api/reservations"]["post"]
+        assert said["summary"].startswith("Make an instance id known")

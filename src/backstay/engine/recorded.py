@@ -32,8 +32,8 @@ def completed_task(
     return None
 
 
-def ended_attempt(history: Iterable[Recorded], attempt_id: str, owner: str) -> AttemptOutcome | None:
-    """The outcome that this attempt of an activity has reported before."""
+def ended_attempt(history: Iterable[Recorded], attempt_id: str, owner: str | None) -> AttemptOutcome | None:
+    """The outcome that this attempt of an activity has reported before. `owner` None: whoever held it."""
     for entry in history:
         match entry.event:
             case ActivityRetryScheduled(retry_after_attempt_id=id) if id == attempt_id:
@@ -44,7 +44,7 @@ def ended_attempt(history: Iterable[Recorded], attempt_id: str, owner: str) -> A
                 outcome = "failed"
             case _:
                 continue
-        if entry.context.owner == owner and entry.context.task_id is not None:
+        if owner in (None, entry.context.owner) and entry.context.task_id is not None:
             return AttemptOutcome(
                 task_id=entry.context.task_id,
                 activity_attempt_id=attempt_id,

@@ -291,23 +291,23 @@ class ClaimActivityTask(WorkerVerb[ActivityAssignment], frozen=True, kw_only=Tru
 
 
 class CompleteActivityTask(WorkerVerb[AttemptOutcome], frozen=True, kw_only=True):
-    """`task_id`, where given, must be the task of the attempt; the same for the other verbs."""
+    """`lease_owner` None: the attempt says enough; whoever holds it speaks. The same for the other verbs."""
 
     activity_attempt_id: str
-    lease_owner: str
+    lease_owner: str | None
     result: bytes | None = None
 
 
 class FailActivityTask(WorkerVerb[AttemptOutcome], frozen=True, kw_only=True):
     activity_attempt_id: str
-    lease_owner: str
+    lease_owner: str | None
     failure: Failure
     gave_up: bool = False
 
 
 class HeartbeatActivityTask(WorkerVerb[HeartbeatReply], frozen=True, kw_only=True):
     activity_attempt_id: str
-    lease_owner: str
+    lease_owner: str | None
     progress: Progress | None = None
 
 
@@ -315,4 +315,4 @@ class GetActivityStatus(WorkerVerb[HeartbeatReply], frozen=True, kw_only=True):
     """Liveness and cancellation of an attempt, without renewing its lease."""
 
     activity_attempt_id: str
-    lease_owner: str
+    lease_owner: str | None

@@ -114,8 +114,8 @@ class Workers:
     def stale(self, worker: Worker) -> bool:
         return self._now() - self.last_heard(worker) > self.stale_after_seconds * SECOND
 
-    def polling(self, namespace: str, worker_id: str, queue: str, build_id: str | None) -> Worker:
-        """The worker that polls, or why it may not. Polling is a sign of life."""
+    def registered(self, namespace: str, worker_id: str) -> Worker:
+        """A worker that must be known."""
         worker = self.get(namespace, worker_id)
         if worker is None:
             raise Problem(
@@ -124,6 +124,11 @@ class Workers:
                 f"worker {worker_id!r} is not registered in namespace {namespace!r}; POST /api/worker/register first",
                 worker_id=worker_id,
             )
+        return worker
+
+    def polling(self, namespace: str, worker_id: str, queue: str, build_id: str | None) -> Worker:
+        """The worker that polls, or why it may not. Polling is a sign of life."""
+        worker = self.registered(namespace, worker_id)
         if worker.task_queue != queue:
             raise Problem(
                 409,

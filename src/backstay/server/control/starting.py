@@ -52,6 +52,11 @@ class StartBody(Struct, frozen=True, kw_only=True):
     compatibility: Name | None = None
 
 
+class ReserveBody(Struct, frozen=True, kw_only=True):
+    workflow_type: Name
+    workflow_id: str | None = None
+
+
 async def start(server: Server, call: Call) -> Answer:
     body = call.decode(StartBody)
     request = start_request(server, call, body, body.workflow_id)
@@ -92,8 +97,8 @@ def start_request(server: Server, call: Call, body: StartBody, workflow_id: str 
     policy = _POLICIES.get(body.duplicate_policy)
     if policy is None:
         raise invalid("duplicate_policy", f"{body.duplicate_policy!r} is no duplicate policy; use fail or use-existing")
-    if workflow_id is not None and not valid_id(workflow_id):
-        raise invalid("workflow_id", "a workflow id is 1 to 191 characters out of A-Z a-z 0-9 . _ : ~ -")
+    if workflow_id is not None:
+        _check_id(workflow_id)
     build = body.build_id or body.compatibility or server.rollouts.promoted(call.namespace, body.task_queue)
     return ask.StartWorkflow(
         workflow_type=body.workflow_type,
@@ -129,4 +134,36 @@ def _refuse_unsupported(call: Call) -> None:
             raise invalid(field, f"{field} is not a field of a start; see the request contract in /api/cluster/info")
 
 
-ROUTES = [Route("POST", "/api/workflows", start, "control", OPERATOR, "start", body=StartBody)]
+async def reserve(server: Server, call: Call) -> Answer:
+    """Make an instance id known, for one type, before its first run exists. Without an id one is made up."""
+    body = call.decode(ReserveBody)
+    if body.workflow_id is not None:
+        _check_id(body.workflow_id)
+    done = await server.operations.call(
+        ask.ReserveWorkflow(
+            workflow_type=body.workflow_type,
+            workflow_id=body.workflow_id or server.engine.world.ids.ulid(),
+            namespace=call.namespace,
+        )
+    )
+    outcome = "reserved" if done.reserved else "already_reserved" if done.run_id is None else "already_started"
+    answer = {
+        "workflow_id": done.workflow_id,
+        "workflow_type": body.workflow_type,
+        "namespace": call.namespace,
+        "run_id": done.run_id,
+        "reserved": done.reserved,
+        "outcome": outcome,
+    }
+    return Answer(answer, 201 if done.reserved else 200)
+
+
+def _check_id(workflow_id: str) -> None:
+    if not valid_id(workflow_id):
+        raise invalid("workflow_id", "a workflow id is 1 to 191 characters out of A-Z a-z 0-9 . _ : ~ -")
+
+
+ROUTES = [
+    Route("POST", "/api/workflows", start, "control", OPERATOR, "start", body=StartBody),
+    Route("POST", "/api/reservations", reserve, "control", OPERATOR, body=ReserveBody),
+]

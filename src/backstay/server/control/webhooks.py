@@ -16,12 +16,10 @@ from backstay.server.control import commands, queries
 from backstay.server.control.commands import CommandBody, SignalBody, SignalWithStartBody, UpdateBody
 from backstay.server.control.starting import StartBody, start
 from backstay.server.control.views import described, look
-from backstay.server.problems import invalid
 from backstay.server.routing import Answer, Route
 from backstay.server.server import Server
 from backstay.server.worker import activity_tasks
 from backstay.server.worker.polls import Name
-from backstay.server.worker.workflow_tasks import ClaimBody
 
 
 class WaitingUpdateBody(UpdateBody, frozen=True, kw_only=True):
@@ -54,10 +52,19 @@ async def describe(server: Server, call: Call) -> dict[str, Any]:
     return described(server, *await look(server, call))
 
 
-class OwnedBody(Struct, frozen=True, kw_only=True):
-    """Whose attempt it is; which one, the path says."""
+class ClaimAttempt(Struct, frozen=True, kw_only=True):
+    """Who claims: a registered worker, or anybody. Without a name one is made up; `build_id` is for work that is pinned."""
 
-    lease_owner: Name
+    worker_id: Name | None = None
+    lease_owner: Name | None = None
+    build_id: Name | None = None
+    connection: Name | None = None
+
+
+class OwnedBody(Struct, frozen=True, kw_only=True):
+    """The path says which attempt, and that is enough. Whoever also says whose lease it is has that checked."""
+
+    lease_owner: Name | None = None
 
 
 class CompleteAttempt(OwnedBody, frozen=True, kw_only=True):
@@ -69,38 +76,45 @@ class FailAttempt(OwnedBody, frozen=True, kw_only=True):
 
 
 class HeartbeatAttempt(OwnedBody, frozen=True, kw_only=True):
-    details: dict[str, Any] | None = None
-    progress: dict[str, Any] | None = None
+    details: Any = None
+    progress: Any = None
+
+
+async def claim_activity(server: Server, call: Call) -> Answer:
+    """Lease an activity task by its id. The answer names the attempt, by which everything else is said."""
+    body = call.decode(ClaimAttempt)
+    owner = body.worker_id or body.lease_owner or f"adapter-{server.engine.world.ids.ulid()}"
+    known = server.workers.get(call.namespace, owner)
+    if known is not None:
+        server.workers.heard(known)
+    build = body.build_id or (None if known is None else known.build_id)
+    compatibility = None if build is None else frozenset({build})
+    return await activity_tasks.claimed(server, call, owner, compatibility, body.connection)
 
 
 async def complete_attempt(server: Server, call: Call) -> dict[str, Any]:
-    return await activity_tasks.complete(server, _of_attempt(call, CompleteAttempt))
+    """The attempt has ended well."""
+    body = call.decode(CompleteAttempt)
+    return await activity_tasks.completed(server, call, call.params["attempt_id"], body.lease_owner, body.result)
 
 
 async def fail_attempt(server: Server, call: Call) -> dict[str, Any]:
-    return await activity_tasks.fail(server, _of_attempt(call, FailAttempt))
+    """The attempt has failed."""
+    body = call.decode(FailAttempt)
+    return await activity_tasks.failed(server, call, call.params["attempt_id"], body.lease_owner, body.failure)
 
 
 async def heartbeat_attempt(server: Server, call: Call) -> dict[str, Any]:
-    return await activity_tasks.heartbeat(server, _of_attempt(call, HeartbeatAttempt))
+    """Renew the lease of the attempt and report progress; the answer says whether to go on."""
+    body = call.decode(HeartbeatAttempt)
+    said = body.details if body.progress is None else body.progress
+    return await activity_tasks.beat(server, call, call.params["attempt_id"], body.lease_owner, said)
 
 
 async def attempt_status(server: Server, call: Call) -> dict[str, Any]:
-    owner = call.query.get("lease_owner")
-    if not owner:
-        raise invalid("lease_owner", "say in the query whose attempt it is: ?lease_owner=WORKER")
-    call.body = msgspec.json.encode({"lease_owner": owner})
-    return await activity_tasks.status(server, _of_attempt(call, OwnedBody))
-
-
-def _of_attempt(call: Call, shape: type[OwnedBody]) -> Call:
-    """The worker's verb for the attempt in the path. Its task is any of the same step: the attempt says which."""
-    given: dict[str, Any] = msgspec.to_builtins(call.decode(shape))
-    attempt = call.params["attempt_id"]
-    run_id, _, rest = attempt.partition("-")
-    call.params["task_id"] = f"{run_id}-a{rest.partition('-')[0]}.1"
-    call.body = msgspec.json.encode(given | {"activity_attempt_id": attempt})
-    return call
+    """Whether the attempt may go on, without renewing its lease."""
+    owner = call.query.get("lease_owner") or None
+    return await activity_tasks.stands(server, call, call.params["attempt_id"], owner)
 
 
 _PLACES = ("/webhooks/instances/{workflow_id}", "/webhooks/instances/{workflow_id}/runs/{run_id}")
@@ -139,9 +153,7 @@ ROUTES = [
         Route("POST", f"{place}/queries/{{name}}", queries.query, "discovery", OPERATOR, body=SignalBody)
         for place in _PLACES
     ),
-    Route(
-        "POST", "/webhooks/activity-tasks/{task_id}/claim", activity_tasks.claim, "discovery", WORKER, body=ClaimBody
-    ),
+    Route("POST", "/webhooks/activity-tasks/{task_id}/claim", claim_activity, "discovery", WORKER, body=ClaimAttempt),
     Route("GET", _ATTEMPT, attempt_status, "discovery", WORKER),
     Route("POST", f"{_ATTEMPT}/complete", complete_attempt, "discovery", WORKER, body=CompleteAttempt),
     Route("POST", f"{_ATTEMPT}/fail", fail_attempt, "discovery", WORKER, body=FailAttempt),

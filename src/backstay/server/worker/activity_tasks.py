@@ -21,7 +21,6 @@ from backstay.server.routing import Answer, Route
 from backstay.server.server import Server
 from backstay.server.worker.polls import Name, PollBody, leased, nothing, park, polling
 from backstay.server.worker.workflow_tasks import ClaimBody, claiming
-from backstay.server.workers import Worker
 
 
 class AttemptBody(Struct, frozen=True, kw_only=True):
@@ -75,14 +74,21 @@ async def poll(server: Server, call: Call) -> Answer:
 async def claim(server: Server, call: Call) -> Answer:
     body = call.decode(ClaimBody)
     worker = claiming(server, call, body.worker_id or body.lease_owner)
-    await _check_session(server, call, worker)
+    return await claimed(server, call, worker.worker_id, worker.compatibility, body.connection)
+
+
+async def claimed(
+    server: Server, call: Call, owner: str, compatibility: frozenset[str] | None, connection: str | None
+) -> Answer:
+    """Lease the task in the path to its owner, who need not be a registered worker."""
+    await _check_session(server, call, owner)
     assigned = await server.operations.call(
         ask.ClaimActivityTask(
             task_id=call.params["task_id"],
-            worker_id=worker.worker_id,
+            worker_id=owner,
             namespace=call.namespace,
-            connection=body.connection,
-            compatibility=worker.compatibility,
+            connection=connection,
+            compatibility=compatibility,
         )
     )
     return leased(assigned, activity_task(assigned))
@@ -91,12 +97,17 @@ async def claim(server: Server, call: Call) -> Answer:
 async def complete(server: Server, call: Call) -> dict[str, Any]:
     body = call.decode(CompleteBody)
     _same_task(call, body)
+    return await completed(server, call, body.activity_attempt_id, body.lease_owner, body.result)
+
+
+async def completed(server: Server, call: Call, attempt_id: str, owner: str | None, result: Any) -> dict[str, Any]:
+    """An attempt has ended well. `owner` None: the attempt says enough, as for the other verbs."""
     outcome = await server.operations.call(
         ask.CompleteActivityTask(
-            activity_attempt_id=body.activity_attempt_id,
+            activity_attempt_id=attempt_id,
             namespace=call.namespace,
-            lease_owner=body.lease_owner,
-            result=payload(body.result, "result"),
+            lease_owner=owner,
+            result=payload(result, "result"),
         )
     )
     return _outcome(outcome)
@@ -105,12 +116,18 @@ async def complete(server: Server, call: Call) -> dict[str, Any]:
 async def fail(server: Server, call: Call) -> dict[str, Any]:
     body = call.decode(FailBody)
     _same_task(call, body)
+    return await failed(server, call, body.activity_attempt_id, body.lease_owner, body.failure)
+
+
+async def failed(
+    server: Server, call: Call, attempt_id: str, owner: str | None, failure: ActivityFailure
+) -> dict[str, Any]:
     outcome = await server.operations.call(
         ask.FailActivityTask(
-            activity_attempt_id=body.activity_attempt_id,
+            activity_attempt_id=attempt_id,
             namespace=call.namespace,
-            lease_owner=body.lease_owner,
-            failure=body.failure.failure("failure"),
+            lease_owner=owner,
+            failure=failure.failure("failure"),
         )
     )
     return _outcome(outcome)
@@ -119,38 +136,47 @@ async def fail(server: Server, call: Call) -> dict[str, Any]:
 async def heartbeat(server: Server, call: Call) -> dict[str, Any]:
     body = call.decode(HeartbeatBody)
     _same_task(call, body)
+    said = body.details if body.progress is None else body.progress
+    return _asked(call, body, await beat(server, call, body.activity_attempt_id, body.lease_owner, said))
+
+
+async def beat(server: Server, call: Call, attempt_id: str, owner: str | None, said: Any) -> dict[str, Any]:
     reply = await server.operations.call(
         ask.HeartbeatActivityTask(
-            activity_attempt_id=body.activity_attempt_id,
+            activity_attempt_id=attempt_id,
             namespace=call.namespace,
-            lease_owner=body.lease_owner,
-            progress=progress(body.details if body.progress is None else body.progress),
+            lease_owner=owner,
+            progress=progress(said),
         )
     )
-    held = server.engine.leases.get(call.params["task_id"])
+    held = None if reply.task_id is None else server.engine.leases.get(reply.task_id)
     if reply.can_continue and held is not None and held.session is not None:
         server.sessions.heard(call.namespace, held.session.session_id)
-    return _state(call, body, reply)
+    return _state(reply)
 
 
 async def status(server: Server, call: Call) -> dict[str, Any]:
     body = call.decode(AttemptBody)
     _same_task(call, body)
+    return _asked(call, body, await stands(server, call, body.activity_attempt_id, body.lease_owner))
+
+
+async def stands(server: Server, call: Call, attempt_id: str, owner: str | None) -> dict[str, Any]:
     reply = await server.operations.call(
-        ask.GetActivityStatus(
-            activity_attempt_id=body.activity_attempt_id, namespace=call.namespace, lease_owner=body.lease_owner
-        )
+        ask.GetActivityStatus(activity_attempt_id=attempt_id, namespace=call.namespace, lease_owner=owner)
     )
-    return _state(call, body, reply)
+    return _state(reply)
 
 
-async def _check_session(server: Server, call: Call, worker: Worker) -> None:
+async def _check_session(server: Server, call: Call, owner: str) -> None:
+    """A task of a worker session is for the worker that holds it, and only a registered one can."""
     place = await server.engine.store.locate(run_of(call.params["task_id"]))
     loaded = (
         None if place is None or place.namespace != call.namespace else await server.engine.store.load(place.workflow)
     )
     for task in () if loaded is None else loaded.tasks:
         if task.id == call.params["task_id"] and task.session is not None:
+            worker = server.workers.registered(call.namespace, owner)
             server.sessions.check_claim(worker, task.session)
             server.sessions.took(call.namespace, task.session, worker.worker_id)
 
@@ -189,10 +215,15 @@ def _outcome(outcome: AttemptOutcome) -> dict[str, Any]:
     }
 
 
-def _state(call: Call, body: AttemptBody, reply: HeartbeatReply) -> dict[str, Any]:
+def _asked(call: Call, body: AttemptBody, state: dict[str, Any]) -> dict[str, Any]:
+    """The task and the owner are those that the call has named, also when the attempt is over."""
+    return state | {"task_id": call.params["task_id"], "lease_owner": body.lease_owner}
+
+
+def _state(reply: HeartbeatReply) -> dict[str, Any]:
     return {
-        "task_id": call.params["task_id"],
-        "lease_owner": body.lease_owner,
+        "task_id": reply.task_id,
+        "lease_owner": reply.lease_owner,
         "activity_attempt_id": reply.activity_attempt_id,
         "can_continue": reply.can_continue,
         "cancel_requested": reply.cancel_requested,

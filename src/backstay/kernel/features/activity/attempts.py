@@ -1,4 +1,7 @@
-"""Attempts: claimed, heartbeating, ended. One terminal event per execution however often its work was delivered."""
+"""Attempts: claimed, heartbeating, ended. One terminal event per execution however often its work was delivered.
+
+Who reports names the attempt, and where it can also whose lease it is (`owner`; None: whoever holds the attempt).
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ class CompleteActivity(Message, frozen=True, kw_only=True):
 
     step: int
     attempt: int
-    owner: str
+    owner: str | None
     run_id: str
     result: bytes | None = None
     report: bool = False
@@ -44,7 +47,7 @@ class FailActivity(Message, frozen=True, kw_only=True):
 
     step: int
     attempt: int
-    owner: str
+    owner: str | None
     run_id: str
     failure: Failure
     gave_up: bool = False
@@ -54,7 +57,7 @@ class FailActivity(Message, frozen=True, kw_only=True):
 class HeartbeatActivity(Message, frozen=True, kw_only=True):
     step: int
     attempt: int
-    owner: str
+    owner: str | None
     run_id: str
     progress: Progress | None = None
 
@@ -85,6 +88,8 @@ class HeartbeatReply(Struct, frozen=True, kw_only=True):
     last_heartbeat_at: Micros | None = None
     run_closed_reason: str | None = None
     run_closed_at: Micros | None = None
+    task_id: str | None = None  # of the attempt, while it is current
+    lease_owner: str | None = None
 
 
 def claimed(turn: Turn, task: Task) -> None:
@@ -109,7 +114,7 @@ def complete(turn: Turn, message: CompleteActivity) -> None:
     breach = over_count("payload_size", size, bound) if size > bound else None
     if message.report:
         turn.made = []
-    task_id = spend(turn, execution, message.owner)
+    task_id = spend(turn, execution)
     scheduled = execution.scheduled
     id = execution.attempt_id
     if breach is not None:
@@ -156,7 +161,7 @@ def fail(turn: Turn, message: FailActivity) -> None:
         return
     if message.report:
         turn.made = []
-    task_id = spend(turn, execution, message.owner)
+    task_id = spend(turn, execution)
     failure = message.failure
     id = execution.attempt_id
     if retryable(execution, failure):
@@ -260,7 +265,9 @@ def heartbeat(turn: Turn, message: HeartbeatActivity) -> None:
     task = turn.flow.tasks.get(execution.task_id)
     until = None if execution.lease_until is None else turn.now + LEASE
     if recorded:
-        turn.context = Context(task_id=None if task is None else task.id, attempt=message.attempt, owner=message.owner)
+        turn.context = Context(
+            task_id=None if task is None else task.id, attempt=message.attempt, owner=execution.owner
+        )
         turn.record(
             ActivityHeartbeatRecorded(
                 sequence=message.step,
@@ -294,10 +301,12 @@ def heartbeat(turn: Turn, message: HeartbeatActivity) -> None:
         task_status="leased",
         lease_expires_at=until,
         last_heartbeat_at=turn.now,
+        task_id=execution.task_id,
+        lease_owner=execution.owner,
     )
 
 
-def status(flow: Workflow, run_id: str, step: int, attempt: int, owner: str, now: Micros) -> HeartbeatReply:
+def status(flow: Workflow, run_id: str, step: int, attempt: int, owner: str | None, now: Micros) -> HeartbeatReply:
     """Liveness and cancellation of an attempt, without touching its lease."""
     run = flow.run
     id = attempt_id(run_id, step, attempt)
@@ -318,6 +327,8 @@ def status(flow: Workflow, run_id: str, step: int, attempt: int, owner: str, now
         task_status="leased",
         lease_expires_at=execution.lease_until if task is None else task.until,
         last_heartbeat_at=execution.heard_at,
+        task_id=execution.task_id,
+        lease_owner=execution.owner,
     )
 
 
@@ -392,12 +403,14 @@ def current(turn: Turn, message: CompleteActivity | FailActivity) -> Execution:
     return execution
 
 
-def _is_current(flow: Workflow, execution: Execution, attempt: int, owner: str, now: Micros) -> bool:
+def _is_current(flow: Workflow, execution: Execution, attempt: int, owner: str | None, now: Micros) -> bool:
     """Whether this attempt may speak: history says so, whatever its row says.
 
     A row that is leased to it may only add to its time: not every renewal is worth recording.
     """
-    if not execution.running or execution.attempt != attempt or execution.owner != owner:
+    if not execution.running or execution.attempt != attempt:
+        return False
+    if owner is not None and execution.owner != owner:
         return False
     task = flow.tasks.get(execution.task_id)
     until = execution.lease_until
@@ -412,12 +425,12 @@ def _leased_to(task: Task, execution: Execution) -> bool:
     return task.state == "leased" and task.owner == execution.owner and task.attempt == execution.attempt
 
 
-def spend(turn: Turn, execution: Execution, owner: str) -> str:
+def spend(turn: Turn, execution: Execution) -> str:
     """Use up the lease of the current attempt, if its row still exists."""
     task_id = execution.task_id
     if task_id in turn.flow.tasks:
         turn.drop(task_id)
-        turn.context = Context(task_id=task_id, attempt=execution.attempt, owner=owner)
+        turn.context = Context(task_id=task_id, attempt=execution.attempt, owner=execution.owner)
     return task_id
 
 

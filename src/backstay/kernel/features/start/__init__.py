@@ -121,8 +121,11 @@ class Started(Struct, frozen=True, kw_only=True):
 
 
 class Reserved(Struct, frozen=True, kw_only=True):
+    """`reserved` False: the id was known before. `run_id`: of the run that it has been started with by now."""
+
     workflow_id: str
     reserved: bool
+    run_id: str | None = None
 
 
 def check_id(workflow_id: str) -> None:
@@ -145,7 +148,8 @@ def reserve(turn: Turn, message: Reserve) -> None:
             f"workflow {flow.workflow_id!r} is reserved for type {flow.workflow_type!r}",
             field="workflow_type",
         )
-    turn.reply = Reserved(workflow_id=flow.workflow_id, reserved=not flow.exists)
+    run_id = None if flow.run is None else flow.run.run_id
+    turn.reply = Reserved(workflow_id=flow.workflow_id, reserved=not flow.exists, run_id=run_id)
     if not flow.exists:
         flow.workflow_type = message.workflow_type
         flow.reserved_at = turn.now
