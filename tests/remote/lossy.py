@@ -1,4 +1,4 @@
-"""A network that loses what a test tells it to: a TCP proxy that cuts a connection in the moment a reply comes back."""
+"""A network that loses what a test tells it to: a TCP proxy that cuts connections, or swallows what is sent on them."""
 
 from __future__ import annotations
 
@@ -8,16 +8,34 @@ from typing import Self
 
 
 class Lossy:
-    """Between a worker and its server. `lose(sign)`: the next reply that holds these bytes is never delivered."""
+    """Between a worker and its server.
+
+    `lose(sign)`: the next reply that holds these bytes is never delivered, and its connection is cut. `swallow(sign)`: the
+    next request that holds them is never delivered, and its sender hears nothing more. `silence(sign)`: the request is
+    delivered, and its sender hears nothing more. `cut()`: all connections are lost.
+    """
 
     def __init__(self, url: str) -> None:
         self._host, _, port = url.removeprefix("http://").partition(":")
         self._port = int(port)
         self._signs: list[Callable[[bytes], bool]] = []
+        self._swallowed: list[tuple[bytes, bool]] = []  # and whether the request arrives
+        self._mute: set[asyncio.StreamWriter] = set()
+        self._open: set[asyncio.StreamWriter] = set()
         self.lost = 0
 
     def lose(self, sign: bytes) -> None:
         self._signs.append(lambda reply: sign in reply)
+
+    def swallow(self, sign: bytes) -> None:
+        self._swallowed.append((sign, False))
+
+    def silence(self, sign: bytes) -> None:
+        self._swallowed.append((sign, True))
+
+    def cut(self) -> None:
+        for writer in list(self._open):
+            writer.transport.abort()
 
     async def __aenter__(self) -> Self:
         self._server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
@@ -36,10 +54,11 @@ class Lossy:
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         there, back = await asyncio.open_connection(self._host, self._port)
         lanes = [
-            asyncio.create_task(self._forward(reader, back, losing=False)),
-            asyncio.create_task(self._forward(there, writer, losing=True)),
+            asyncio.create_task(self._requests(reader, back, writer)),
+            asyncio.create_task(self._replies(there, writer)),
         ]
         self._tasks.update(lanes)
+        self._open.add(writer)
         try:
             await asyncio.wait(lanes, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -49,14 +68,31 @@ class Lossy:
                 side.close()
             await asyncio.gather(*lanes, return_exceptions=True)
             self._tasks.difference_update(lanes)
+            self._open.discard(writer)
+            self._mute.discard(writer)
 
-    async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, losing: bool) -> None:
+    async def _requests(
+        self, reader: asyncio.StreamReader, back: asyncio.StreamWriter, asking: asyncio.StreamWriter
+    ) -> None:
         while data := await reader.read(1 << 20):
-            if losing:
-                for sign in self._signs:
-                    if sign(data):
-                        self._signs.remove(sign)
-                        self.lost += 1
-                        return
+            found = next((fate for fate in self._swallowed if fate[0] in data), None)
+            if found is not None:
+                self._swallowed.remove(found)
+                self._mute.add(asking)
+                self.lost += 1
+                if not found[1]:
+                    continue
+            back.write(data)
+            await back.drain()
+
+    async def _replies(self, there: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await there.read(1 << 20):
+            if writer in self._mute:
+                continue
+            for sign in self._signs:
+                if sign(data):
+                    self._signs.remove(sign)
+                    self.lost += 1
+                    return
             writer.write(data)
             await writer.drain()

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from backstay import AsyncClient, AsyncWorker, Signal, WorkflowFailed, activity, query, sleep, wait, workflow
+from backstay.protocol import exchange as wire
+from backstay.sdk.remote.session import Reset
 from backstay.server import stations
 from backstay.store import Unavailable
 
@@ -108,6 +110,134 @@ async def test_a_reply_that_is_lost_after_its_commit(sign: bytes) -> None:
         assert network.lost == 1
         assert worker.session.lost == 1, "it opened another station"
     assert ran == [0, 1, 2, 3, 4], "no effect happened twice"
+
+
+@pytest.mark.parametrize("arrives", [False, True], ids=["the report is lost", "its answer is lost"])
+async def test_a_report_stays_on_its_way_while_a_poll_is_answered(arrives: bool) -> None:
+    async with lossy(steps, step, waiting) as (network, client, worker):
+        assert await client.execute(steps, "warm", 1) == 1
+        (network.silence if arrives else network.swallow)(b'"reports":[["activity"')
+        handle = await client.start(steps, "s", 3)
+        await eventually(lambda: network.lost == 1, "its report is on the wire")
+        await client.start(waiting, "w")
+        await eventually(lambda: len(worker.host.leases) == 2, "the parked exchange brought another task")
+        network.cut()
+        assert await handle.result() == 3
+        assert worker.session.lost == 1
+    assert ran == [0, 0, 1, 2], "nothing was done again"
+
+
+async def test_a_lease_without_work_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever a worker forgets, it does not go on claiming it."""
+    monkeypatch.setattr(wire, "PARKED", 0.02)
+    monkeypatch.setattr(wire, "CLAIM", 0.05)
+    async with Remote(steps, step, waiting) as app:
+        host = app.worker.host
+        forgotten: list[Any] = []
+        begin, deliver = host._tasks.begin, host.executor.deliver
+
+        def forget_one(lease: Any) -> None:
+            forgotten.append(lease)
+            host._tasks.begin = begin  # type: ignore[method-assign]
+
+        def forget_another(assignment: Any) -> None:
+            forgotten.append(assignment)
+            host.executor.deliver = deliver  # type: ignore[method-assign]
+
+        host._tasks.begin = forget_one  # type: ignore[method-assign]
+        host.executor.deliver = forget_another  # type: ignore[method-assign]
+        assert await app.execute(steps, "s", 3) == 3
+        assert len(forgotten) == 2
+        await eventually(lambda: not host.busy, "nothing is held for nothing")
+        assert app.worker.session.lost == 0
+    assert ran == [0, 1, 2]
+
+
+async def test_a_lease_is_renewed_only_while_its_worker_says_that_it_works_on_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(wire, "PARKED", 0.02)
+    monkeypatch.setattr(wire, "CLAIM", 0.0)
+    monkeypatch.setattr(stations, "LEASE", 1 << 60)  # so that every claim counts, however fresh the lease
+    async with Remote(steps, step, one_guarded, guarded) as app:
+        handle = await app.start(one_guarded, "g")
+        await eventually(lambda: ran == [1], "it was running")
+        (task,) = app.engine.leases
+
+        def until() -> int:
+            return app.engine.leases.get(task.id).until
+
+        await eventually(lambda: until() > task.until, "it was renewed")
+        claims: Any = app.worker.host.claims
+        asked: list[None] = []
+        monkeypatch.setattr(app.worker.host, "claims", lambda owed: asked.append(None) or [])
+        await eventually(lambda: len(asked) > 2, "nothing is claimed any more")
+        last, seen = until(), len(asked)
+        await eventually(lambda: len(asked) > seen + 5, "it polls")
+        assert until() == last
+        monkeypatch.setattr(app.worker.host, "claims", claims)
+        gate.set()
+        assert await handle.result() == 2
+
+
+async def test_an_answer_that_cannot_be_used_is_nobody_elses_trouble(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with Remote(steps, step) as app:
+        answered = app.worker.host._reports._standings.answered
+        failed: list[int] = []
+
+        def fail_once(run: int, *rest: Any) -> None:
+            answered(run, *rest)
+            if not failed:
+                failed.append(run)
+                raise RuntimeError("an odd answer")
+
+        monkeypatch.setattr(app.worker.host._reports._standings, "answered", fail_once)
+        assert await asyncio.gather(*(app.execute(steps, f"s-{n}", 3) for n in range(5))) == [3] * 5
+        assert failed
+        assert app.worker.session.lost == 0
+
+
+async def test_a_task_that_cannot_be_begun_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with Remote(steps, step, waiting) as app:
+        tasks: Any = app.worker.host._tasks
+        begin = tasks._begin
+
+        def fail(lease: Any) -> None:
+            if lease.workflow_type == "waiting":
+                raise ValueError("a history of another age")
+            begin(lease)
+
+        monkeypatch.setattr(tasks, "_begin", fail)
+        await app.start(waiting, "w")
+
+        async def block() -> str:
+            described = await app.describe("w")
+            return next((view.task.block.message for view in described.tasks if view.task.block), "")
+
+        assert "a history of another age" in await eventually(block, "its task failed")
+        assert await app.execute(steps, "s", 2) == 2
+        assert app.worker.session.lost == 0
+
+
+async def test_a_server_that_answers_nonsense_is_not_hammered() -> None:
+    """Stations open, and every exchange goes wrong: the pauses in between grow."""
+    async with House() as house, AsyncWorker(house.url, [steps, step], token=TOKEN, drain=0.1) as worker:
+        pauses: list[float] = []
+        opens = worker.session.open
+
+        async def watched() -> None:
+            pauses.append(worker.session._pause)
+            await opens()
+
+        async def broken(*_: Any) -> Any:
+            raise Reset("nonsense")
+
+        worker.session.open = watched  # type: ignore[method-assign]
+        worker.session._exchange = broken  # type: ignore[method-assign]
+        for desk in house.server.stations:
+            house.server.stations.close(desk)  # what is parked ends
+        await eventually(lambda: len(pauses) == 8, "it tried again and again")
+        assert pauses == [0.04, 0.08, 0.16, 0.32, 0.64, 1.0, 1.0, 1.0], "how long it waits if this one fails, too"
 
 
 async def test_the_answer_to_an_outcome_is_lost_while_another_one_is_running() -> None:
@@ -231,6 +361,23 @@ async def test_work_of_a_worker_that_is_gone_is_done_by_another(monkeypatch: pyt
         gone.executor.stop()
         gone.host.close()
         gone.session._http.close()
+
+
+async def test_a_worker_that_drains_keeps_what_it_works_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stations, "UNSEEN", 50_000)
+    monkeypatch.setattr(stations, "LOST", 100_000)
+    async with House() as house, AsyncClient(house.url, token=TOKEN) as client:
+        async with AsyncWorker(house.url, [one_guarded, guarded], token=TOKEN) as leaving:
+            handle = await client.start(one_guarded, "g")
+            await eventually(lambda: ran == [1], "it was running")
+            async with AsyncWorker(house.url, [one_guarded, guarded], token=TOKEN):
+                closing = asyncio.create_task(leaving.close())
+                lost = house.server.now + 5 * stations.LOST
+                await eventually(lambda: house.server.now > lost, "a worker that is not heard would have lost it")
+                gate.set()
+                await closing
+                assert await handle.result() == 2
+    assert ran == [1], "nobody else did it again"
 
 
 async def test_a_worker_that_closes_finishes_what_it_does() -> None:

@@ -27,10 +27,11 @@ from backstay.kernel.features.workflow_task import (
 )
 from backstay.kernel.machine import Machine
 from backstay.kernel.message import Message, Refused
-from backstay.kernel.task import Block
+from backstay.kernel.task import Block, Task
 from backstay.kernel.values import SECOND, attempt_id
 from backstay.protocol import requests as ask
 from backstay.sdk.executor import EmbeddedExecutor
+from backstay.sdk.host import Heard
 from backstay.sdk.registry import Registry
 from backstay.store import StoreError
 
@@ -64,6 +65,9 @@ class Host:
     def report(self, key: int, message: Message, reply: Reply | None) -> None:
         self._world.spawn(self._worker.report(message, reply or _unheard), "report")
 
+    def beat(self, key: int, message: HeartbeatActivity, heard: Callable[[Heard], None]) -> None:
+        self.report(key, message, lambda reply, _: None if reply is None else heard(reply))
+
     def room(self) -> None:
         pass
 
@@ -75,7 +79,7 @@ class Host:
     def done_holding(self, key: int) -> None:
         pass
 
-    def look_at(self, key: int) -> None:
+    def given_up(self, task: Task) -> None:
         pass
 
     def thread(self, call: Callable[[], Any], done: Callable[[Any], None]) -> None:

@@ -28,6 +28,8 @@ HISTORY = "/api/worker/task-history"
 CLOSE = "/api/worker/station/close"
 PARKED = 25.0
 """Seconds that an exchange waits for something to come."""
+CLAIM = 30.0
+"""Seconds after which a worker says again what it holds, while it holds anything."""
 
 if TYPE_CHECKING:
     AnyCommand = Command
@@ -38,7 +40,7 @@ else:
 
 
 class Holding(Struct, frozen=True, array_like=True, gc=False):
-    """A lease that the worker has, and works on."""
+    """A lease that the worker has and works on: its code or attempt runs, or what became of it is being reported."""
 
     task_id: str
     attempt: int
@@ -130,6 +132,13 @@ class Beat(Struct, frozen=True, array_like=True, tag="beat"):
     progress: Progress | None
 
 
+class GivenBack(Struct, frozen=True, array_like=True, tag="given_back"):
+    """A lease that the worker has no use for: nothing is being done under it."""
+
+    task_id: str
+    attempt: int
+
+
 class Told(Struct, frozen=True, array_like=True, tag="told", omit_defaults=True):
     """The answer to a question."""
 
@@ -140,11 +149,12 @@ class Told(Struct, frozen=True, array_like=True, tag="told", omit_defaults=True)
     refused: Refusal | None = None
 
 
-Report = TaskDone | TaskFailed | ActivityDone | ActivityFailed | Beat | Told
+Report = TaskDone | TaskFailed | ActivityDone | ActivityFailed | Beat | GivenBack | Told
 
 
 class Exchange(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """`again`: what is reported here may have been reported before."""
+    """`again`: what is reported here may have been reported before. `holding`: the leases that the worker works on; those
+    are renewed, and no others. It is said now and then, long before a lease runs out. `draining`: it takes nothing more."""
 
     worker_id: str
     station: str
@@ -152,6 +162,7 @@ class Exchange(Struct, frozen=True, kw_only=True, omit_defaults=True):
     wait: float = 0
     again: bool = False
     draining: bool = False
+    holding: list[Holding] = []
 
 
 # -- what the server answers
@@ -167,12 +178,16 @@ class Stand(Struct, frozen=True, array_like=True, gc=False):
 
 
 class Answered(Struct, frozen=True, array_like=True, omit_defaults=True):
-    """`refused`: nothing was recorded. `eager_refused`: the result was, what the code made of it was not."""
+    """`refused`: nothing was recorded. `eager_refused`: the result was, what the code made of it was not.
+
+    `goes_on`: of an attempt that beats. If it does not: `cancel_requested`, or it is not the current one any more.
+    """
 
     refused: Refusal | None = None
     stand: Stand | None = None
     eager_refused: str | None = None
     goes_on: bool = True
+    cancel_requested: bool = False
 
 
 class TaskLease(Struct, frozen=True, array_like=True, tag="task"):

@@ -23,14 +23,13 @@ from backstay.kernel.features.activity import (
     CompleteActivity,
     FailActivity,
     HeartbeatActivity,
-    HeartbeatReply,
     Progress,
 )
 from backstay.kernel.message import Message
 from backstay.sdk.activity import error_type
 from backstay.sdk.attempt import Attempt, set_current
 from backstay.sdk.errors import ActivityCancelled
-from backstay.sdk.host import Host
+from backstay.sdk.host import Heard, Host
 from backstay.sdk.registry import Registry
 
 log = logging.getLogger("backstay.worker")
@@ -93,6 +92,10 @@ class Activities:
         self._running.pop(attempt_id, None)
         if self._last is not None and not self._running and not self._last.done():
             self._last.set_result(None)
+
+    def at_work(self) -> set[str]:
+        """The tasks of the attempts that run, or wait for a thread."""
+        return {attempt.task_id for attempt, task in self._running.values() if task is None or not task.done()}
 
     def cancel(self, run_id: str) -> None:
         """Nobody waits for the attempts of this run any more."""
@@ -216,11 +219,11 @@ class Activities:
             progress=progress,
         )
 
-        def heard(reply: HeartbeatReply | None, error: BaseException | None) -> None:
-            if reply is not None and not reply.can_continue:
+        def heard(reply: Heard) -> None:
+            if not reply.can_continue:
                 attempt.cancel(stale=not reply.cancel_requested)
 
-        self._host.post(lambda: self._host.report(assignment.task.workflow, message, heard))
+        self._host.post(lambda: self._host.beat(assignment.task.workflow, message, heard))
 
 
 def _has_begun(task: asyncio.Task[Any]) -> bool:

@@ -342,7 +342,7 @@ class EmbeddedExecutor:
         log.error("workflow %s cannot be replayed now: %s", assignment.workflow_id, error)
         self.holding.discard(assignment.task.id)
         self.host.done_holding(assignment.task.workflow)
-        self.host.look_at(assignment.task.workflow)
+        self.host.given_up(assignment.task)
 
     def _ran_on_thread(self, fiber: Fiber, assignment: WorkflowAssignment) -> None:
         self._threaded.pop(assignment.run_id, None)
@@ -357,15 +357,17 @@ class EmbeddedExecutor:
         self.holding.discard(assignment.task.id)
         self.host.done_holding(key)
         if self._fibers.get(assignment.run_key) is not fiber:
-            self.host.look_at(key)  # it was given up half-way: nobody holds the task any more, and it is offered again
+            self.host.given_up(
+                assignment.task
+            )  # it was given up half-way: nobody holds the task any more, and it is offered again
             return
         message = self.report(fiber, assignment, None)
 
-        def reported(value: Any, error: BaseException | None) -> None:
+        def reported(value: object, error: BaseException | None) -> None:
             if error is not None:
                 log.warning("workflow %s: completion refused: %s", assignment.workflow_id, error)
                 self.forget(assignment.run_key)
-                self.host.look_at(key)
+                self.host.given_up(assignment.task)
 
         self.host.report(key, message, reported)
 

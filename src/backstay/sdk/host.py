@@ -7,19 +7,38 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
 from backstay.kernel.event import Recorded
+from backstay.kernel.features.activity import HeartbeatActivity
 from backstay.kernel.features.workflow_task import WorkflowAssignment
 from backstay.kernel.message import Message
+from backstay.kernel.task import Task
 
 
 class Alarm(Protocol):
     def cancel(self) -> None: ...
 
 
+class Heard(Protocol):
+    """The answer to a heartbeat. An attempt that cannot continue was cancelled, or is not the current one any more."""
+
+    @property
+    def can_continue(self) -> bool: ...
+    @property
+    def cancel_requested(self) -> bool: ...
+
+
+Reply = Callable[[object, BaseException | None], None]
+"""Told what became of a report. What it was answered is nobody's business here, so nobody may look into it."""
+
+
 class Host(Protocol):
     cold: object
 
     def held(self, start: Callable[[BaseException | None], None]) -> object: ...
-    def report(self, key: int, message: Message, reply: Callable[[Any, BaseException | None], None] | None) -> None: ...
+    def report(self, key: int, message: Message, reply: Reply | None) -> None: ...
+    def beat(self, key: int, message: HeartbeatActivity, heard: Callable[[Heard], None]) -> None:
+        """Say that an attempt is alive. `heard`: told the answer, if there is one."""
+        ...
+
     def room(self) -> None: ...
     def events(
         self, after: int, assignment: WorkflowAssignment, then: Callable[[list[Recorded] | Exception], None]
@@ -28,7 +47,10 @@ class Host(Protocol):
         ...
 
     def done_holding(self, key: int, /) -> None: ...
-    def look_at(self, key: int, /) -> None: ...
+    def given_up(self, task: Task, /) -> None:
+        """The code of this task ends half-way and reports nothing: the task is to be offered again."""
+        ...
+
     def thread(self, call: Callable[[], Any], done: Callable[[Any], None]) -> None: ...
     def workflow_thread(self, call: Callable[[], Any], done: Callable[[Any], None]) -> None: ...
     def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]: ...

@@ -50,6 +50,10 @@ class Reports:
         if isinstance(report, wire.Told):
             self._told(place, report)
             return
+        if isinstance(report, wire.GivenBack):
+            self._desk.take_back(report.task_id, report.attempt)
+            self._say(place, wire.Answered())
+            return
         entry = self._engine.cache.get(report.key)
         if self._again or entry is None or entry.flow.namespace != self._desk.worker.namespace:
             self._engine.world.spawn(self._slowly(place, report), "backstay-report")
@@ -193,7 +197,7 @@ class Reports:
         except (Refused, StoreError) as error:
             self._recorded(place, error)
         else:
-            self._say(place, wire.Answered(goes_on=reply.can_continue if isinstance(reply, HeartbeatReply) else True))
+            self._say(place, _heard(reply) if isinstance(reply, HeartbeatReply) else wire.Answered())
 
     def _request(self, report: wire.Report) -> ask.WorkerVerb[Any]:
         namespace = self._desk.worker.namespace
@@ -239,8 +243,8 @@ class Reports:
                     lease_owner=self._owner,
                     progress=report.progress,
                 )
-            case wire.Told():
-                raise TypeError("an answer to a question is taken at once")
+            case wire.Told() | wire.GivenBack():
+                raise TypeError(f"{type(report).__name__} is taken at once")
 
     # -- answers
 
@@ -248,7 +252,7 @@ class Reports:
         if reply is None:
             self._recorded(place, error)
         else:
-            self._say(place, wire.Answered(goes_on=reply.can_continue))
+            self._say(place, _heard(reply))
 
     def _recorded(self, place: int, error: BaseException | None, answer: wire.Answered | None = None) -> None:
         if error is None:
@@ -267,6 +271,12 @@ class Reports:
 
 
 UNAVAILABLE = "storage_unavailable"
+
+
+def _heard(reply: HeartbeatReply) -> wire.Answered:
+    if reply.can_continue:
+        return wire.Answered()
+    return wire.Answered(goes_on=False, cancel_requested=reply.cancel_requested)
 
 
 def _no(refusal: Refused) -> wire.Answered:

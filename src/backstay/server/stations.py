@@ -2,7 +2,7 @@
 
 Opened → (exchanges, one of them parked) → lost sight of → closed. A desk without a parked exchange for two seconds gives
 the workflow tasks of its worker to others, after ten seconds everything. A worker that comes back opens another desk and
-says what it still holds.
+says what it still holds. A lease is renewed when the worker says that it works on it, and never otherwise.
 """
 
 from __future__ import annotations
@@ -35,7 +35,6 @@ log = logging.getLogger("backstay.server")
 
 UNSEEN = 2 * SECOND
 LOST = 10 * SECOND
-RENEW = LEASE // 4
 
 
 class Waiting:
@@ -76,7 +75,8 @@ class Desk:
         self._alarm: Alarm | None = None
         self._rings_at = 0
         self._missed_at = 0  # when nobody will have listened for too long
-        self._renewal: Alarm | None = None
+        self._missed = False  # nobody has listened for a while, and its workflow tasks were taken back
+        self._draining = False
 
     # -- its life
 
@@ -96,7 +96,6 @@ class Desk:
         for task in leased.values():
             self.server.release(task)
         self._watch(LOST)
-        self._renewal = engine.world.at(engine.world.now() + RENEW, self._renew_all)
         return lost
 
     def close(self) -> None:
@@ -107,15 +106,19 @@ class Desk:
         self._outbox.clear()
         for task in self.server.engine.matching.stations.remove(self.station):
             self._release(task)
-        for alarm in (self._alarm, self._renewal):
-            if alarm is not None:
-                alarm.cancel()
+        if self._alarm is not None:
+            self._alarm.cancel()
         self._leave_parked()
 
     def drain(self) -> None:
-        """Take nothing more."""
+        """The worker takes nothing more. It goes on listening, and what it holds stays its own until it has reported it."""
+        if self._draining:
+            return
+        self._draining = True
         self.station.open = False
         self._take_back_undelivered()
+        if self._parked is not None:
+            self._answer(self._parked)
 
     def look_at_rollouts(self) -> None:
         """Where the worker's build drains it takes nothing more; where it does so no longer, it is served again."""
@@ -161,9 +164,10 @@ class Desk:
 
     def _unseen(self) -> None:
         """Nobody has listened here for a while. Workflow tasks are short and cheap to repeat: they go to others."""
-        if not self.station.open:
+        if self._missed:
             self.server.stations.close(self)
             return
+        self._missed = True
         self.station.open = False
         self._take_back_undelivered()
         for task in list(self.station.held.values()):
@@ -190,13 +194,21 @@ class Desk:
         renew = Renew(task_id=task.id, owner=self.station.owner, attempt=task.attempt)
         self.server.engine.submit(task.workflow, renew)
 
-    def _renew_all(self) -> None:
-        """Work may take as long as it takes, while its worker is there."""
-        engine = self.server.engine
-        for task in list(self.station.held.values()):
-            if task.until is not None and task.until - engine.world.now() < LEASE // 2:
+    def claimed(self, holding: list[wire.Holding]) -> None:
+        """The worker says what it works on. That may take as long as it takes; anything else it has ends with its lease."""
+        now = self.server.engine.world.now()
+        for held in holding:
+            task = self.station.held.get(held.task_id)
+            if task is None or task.attempt != held.attempt or task.until is None:
+                continue
+            if task.until - now < LEASE // 2:
                 self._renew(task)
-        self._renewal = engine.world.at(engine.world.now() + RENEW, self._renew_all)
+
+    def take_back(self, task_id: str, attempt: int) -> None:
+        """The worker has no use for a lease."""
+        task = self.station.held.get(task_id)
+        if task is not None and task.attempt == attempt:
+            self._release(task)
 
     # -- what comes for the worker
 
@@ -322,7 +334,8 @@ class Desk:
         before, self._parked = self._parked, waiting
         if before is not None and not before.future.done():
             before.future.set_result(wire.encode(wire.Exchanged()))
-        if not self.station.open and not self.server.draining:
+        self._missed = False
+        if not (self.station.open or self._draining or self.server.draining):
             self.station.open = True
             self.server.engine.serving.station(self.station)
             self.server.questions.serve(self)

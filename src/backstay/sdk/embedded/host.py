@@ -8,9 +8,12 @@ from backstay.engine.engine import Engine
 from backstay.engine.workers import COLD, Held
 from backstay.engine.world import Alarm, World
 from backstay.kernel.event import Recorded
+from backstay.kernel.features.activity import HeartbeatActivity, HeartbeatReply
 from backstay.kernel.features.workflow_task import WorkflowAssignment, shown_to
+from backstay.kernel.task import Task
 from backstay.kernel.values import SECOND
 from backstay.sdk.executor import EmbeddedExecutor
+from backstay.sdk.host import Heard
 from backstay.store import Now
 
 
@@ -30,12 +33,21 @@ class EngineHost:
         self.spawn = world.spawn
         self.post = world.post
         self.done_holding = engine.inline.release_hold
-        self.look_at = engine.inline.given_up
         self.executor: EmbeddedExecutor | None = None
 
     def room(self) -> None:
         assert self.executor is not None
         self._engine.serving.executor(self.executor)
+
+    def beat(self, key: int, message: HeartbeatActivity, heard: Callable[[Heard], None]) -> None:
+        def replied(reply: HeartbeatReply | None, error: BaseException | None) -> None:
+            if reply is not None:
+                heard(reply)
+
+        self.report(key, message, replied)
+
+    def given_up(self, task: Task) -> None:
+        self._engine.inline.given_up(task.workflow)
 
     def held(self, start: Callable[[BaseException | None], None]) -> object:
         return Held(start)
@@ -60,7 +72,7 @@ class EngineHost:
     def close(self) -> None:
         """What ends from now on is not reported: its lease has ended with this engine, and it is delivered again."""
         self._closed = True
-        self.report = self.look_at = self.room = _unheard
+        self.report = self.given_up = self.room = _unheard
         self._pool.close()
         self._workflows.close()
 

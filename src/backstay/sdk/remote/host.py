@@ -7,6 +7,7 @@ reading history from its beginning (`tasks.py`). Code may go on ahead of the ser
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine
@@ -15,19 +16,26 @@ from typing import Any
 from msgspec.structs import replace
 
 from backstay.kernel.event import Recorded
+from backstay.kernel.failure import Failure
+from backstay.kernel.features.activity import FailActivity, HeartbeatActivity
 from backstay.kernel.features.workflow_task import WorkflowAssignment
 from backstay.kernel.machine import Machine
 from backstay.kernel.message import Message, Refused
+from backstay.kernel.task import Task
 from backstay.protocol import exchange as wire
 from backstay.protocol.calls import Refusal
 from backstay.protocol.entries import unpack
+from backstay.sdk.host import Heard, Reply
 from backstay.sdk.registry import Registry
 from backstay.sdk.remote.ahead import RemoteExecutor
-from backstay.sdk.remote.reports import Pending, Reply, Reports
+from backstay.sdk.remote.outgoing import Pending
+from backstay.sdk.remote.reports import Reports
 from backstay.sdk.remote.standing import Standings
 from backstay.sdk.remote.tasks import FetchHistory, Held, Tasks
 from backstay.sdk.strand import hidden_loop
 from backstay.threads import ThreadPool
+
+log = logging.getLogger("backstay.worker")
 
 REMEMBERED = 1000  # runs that have closed
 
@@ -96,14 +104,19 @@ class RemoteHost:
     def report(self, key: int, message: Message, reply: Reply | None) -> None:
         self._reports.make(key, message, reply)
 
+    def beat(self, key: int, message: HeartbeatActivity, heard: Callable[[Heard], None]) -> None:
+        self._reports.beat(key, message, heard)
+
     def room(self) -> None:
         """The server counts what is out."""
 
     def done_holding(self, key: int) -> None:
         """Nothing is kept for it here."""
 
-    def look_at(self, key: int) -> None:
-        """The server does."""
+    def given_up(self, task: Task) -> None:
+        if self.leases.get(task.id) == task.attempt:
+            self._tasks.given_up(task)
+            self._give_back(task.id)
 
     def events(
         self, after: int, assignment: WorkflowAssignment, then: Callable[[list[Recorded] | Exception], None]
@@ -134,6 +147,24 @@ class RemoteHost:
         """Whether anything of what was leased is still being worked on or reported."""
         return bool(self.leases)
 
+    def claims(self, owed: set[str]) -> list[wire.Holding]:
+        """The leases that something is being done for. Any other is given back: nobody would ever report it.
+
+        `owed`: the tasks whose outcome is on its way to the server.
+        """
+        at_work = {*owed, *self._tasks.at_work(), *self.executor.activities.at_work()}
+        for task_id in [id for id in self.leases if id not in at_work]:
+            log.error("task %s is not being worked on; it is given back to the server", task_id)
+            self._give_back(task_id)
+        return [wire.Holding(task_id, attempt) for task_id, attempt in self.leases.items()]
+
+    def _give_back(self, task_id: str) -> None:
+        self._reports.give_back(task_id, self.leases.pop(task_id))
+
+    def cannot_run(self, key: int, task_id: str, attempt: int, error: Exception) -> None:
+        """A task could not be begun."""
+        self._reports.cannot_run(key, task_id, attempt, error)
+
     def forget(self, run: int) -> None:
         """Give up the live code of a run."""
         self._standings.forget(run)
@@ -159,7 +190,18 @@ class RemoteHost:
         task = assignment.task
         self.leases[task.id] = task.attempt
         self._reports.attempting(assignment.activity_attempt_id, task.id)
-        self.executor.deliver(assignment)
+        try:
+            self.executor.deliver(assignment)
+        except Exception as error:  # a bug of ours: it fails this attempt alone
+            log.error("activity %r cannot be begun", assignment.activity_type, exc_info=error)
+            failed = FailActivity(
+                step=assignment.step,
+                attempt=assignment.attempt_number,
+                owner=self.executor.owner,
+                run_id=assignment.run_id,
+                failure=Failure(message=f"the worker failed: {error!r}", exception_type=type(error).__name__),
+            )
+            self._reports.make(task.workflow, failed, None)
 
     def closed(self, run_ids: list[str]) -> None:
         """Runs are over: attempts that still run for them are told to stop, those that come late do not begin."""
@@ -171,22 +213,16 @@ class RemoteHost:
             self._over.popitem(last=False)
 
     def _close(self, run_id: str) -> None:
-        self.executor.closed(run_id)
         for task_id in self._tasks.close(run_id):
             self.leases.pop(task_id, None)
+        self.executor.closed(run_id)
 
     async def _answer(self, asked: wire.Asked) -> None:
         inquiry = asked.inquiry
-        history = unpack(asked.history)
-        standing = self._standings.get(inquiry.run_key)
-        at_rest = (
-            standing is not None
-            and not standing.events
-            and (standing.length, standing.checksum) == (history[-1].sequence, history[-1].checksum)
-        )
         told = wire.Told(asked.question, asked.attempt)
         try:
-            found = await self.executor.inquire(inquiry, history, at_rest)
+            history = unpack(asked.history)
+            found = await self.executor.inquire(inquiry, history, self._at_rest(inquiry.run_key, history[-1]))
         except Refused as refusal:
             told = replace(told, refused=Refusal(refusal.reason, refusal.message, refusal.fields))
         except Exception as error:
@@ -194,6 +230,15 @@ class RemoteHost:
         else:
             told = replace(told, value=found) if inquiry.kind == "query" else replace(told, objection=found)
         self._reports.tell(told)
+
+    def _at_rest(self, run: int, last: Recorded) -> bool:
+        """Whether the live code of a run stands behind this event, and has seen it all."""
+        standing = self._standings.get(run)
+        return (
+            standing is not None
+            and not standing.events
+            and (standing.length, standing.checksum) == (last.sequence, last.checksum)
+        )
 
     # -- when a connection is lost
 

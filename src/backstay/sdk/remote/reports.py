@@ -4,44 +4,32 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from backstay.kernel.features.activity import CompleteActivity, FailActivity, HeartbeatActivity
 from backstay.kernel.features.workflow_task import CompleteWorkflowTask, FailWorkflowTask
 from backstay.kernel.message import Message, Refused
+from backstay.kernel.task import Block
 from backstay.kernel.values import attempt_id
 from backstay.protocol import exchange as wire
 from backstay.protocol.calls import Refusal
+from backstay.sdk import host
+from backstay.sdk.host import Reply
 from backstay.sdk.remote.ahead import Ahead, RemoteExecutor
+from backstay.sdk.remote.outgoing import Pending
 from backstay.sdk.remote.standing import Standings, advance
 from backstay.sdk.remote.tasks import Tasks
 
 log = logging.getLogger("backstay.worker")
-
-Reply = Callable[[Any, BaseException | None], None]
 
 
 class Heard(NamedTuple):
     """The answer to a heartbeat."""
 
     can_continue: bool
-
-
-class Pending:
-    """A report on its way. `run`: of the live code it speaks for."""
-
-    __slots__ = ("again", "answered", "report", "run", "task_id")
-
-    def __init__(
-        self, report: wire.Report, task_id: str | None, run: int | None, answered: Callable[[wire.Answered], None]
-    ) -> None:
-        self.report = report
-        self.task_id = task_id
-        self.run = run
-        self.answered = answered
-        self.again = False
+    cancel_requested: bool
 
 
 class Reports:
@@ -75,11 +63,25 @@ class Reports:
                     key, message.run_id, message.step, message.attempt, message.failure, message.gave_up
                 )
                 self._queue(Pending(ended, self._task_of(message), None, _ended))
-            case HeartbeatActivity():
-                beat = wire.Beat(key, message.run_id, message.step, message.attempt, message.progress)
-                self._send(Pending(beat, None, None, lambda answer: _heard(answer, reply)))
             case _:
                 raise TypeError(f"a worker does not report {type(message).__name__}")
+
+    def beat(self, key: int, message: HeartbeatActivity, heard: Callable[[host.Heard], None]) -> None:
+        beat = wire.Beat(key, message.run_id, message.step, message.attempt, message.progress)
+
+        def answered(answer: wire.Answered) -> None:
+            heard(Heard(answer.goes_on and answer.refused is None, answer.cancel_requested))
+
+        self._send(Pending(beat, None, None, answered))
+
+    def cannot_run(self, key: int, task_id: str, attempt: int, error: Exception) -> None:
+        """A workflow task could not even be begun. It is offered again, later each time, to whoever is there."""
+        block = Block(message=f"the worker failed: {error}", type=type(error).__name__)
+        self._queue(Pending(wire.TaskFailed(key, task_id, attempt, block), task_id, None, _ended))
+
+    def give_back(self, task_id: str, attempt: int) -> None:
+        """Nothing is being done for this lease, and nothing will be reported."""
+        self._send(Pending(wire.GivenBack(task_id, attempt), None, None, _ended))
 
     def tell(self, told: wire.Told) -> None:
         """Answer a question."""
@@ -139,8 +141,10 @@ class Reports:
         self._queue(Pending(done, self._task_of(message), ahead, answered))
 
     def _stands(self, run: int, run_id: str, answer: wire.Answered) -> None:
-        self._standings.answered(run, run_id, answer.stand)
-        self._tasks.settled(run)
+        try:
+            self._standings.answered(run, run_id, answer.stand)
+        finally:
+            self._tasks.settled(run)
 
 
 def _told(answer: wire.Answered, reply: Reply | None) -> None:
@@ -150,12 +154,7 @@ def _told(answer: wire.Answered, reply: Reply | None) -> None:
 
 def _ended(answer: wire.Answered) -> None:
     if answer.refused is not None:
-        log.info("the outcome of an activity was not taken: %s", answer.refused.message)
-
-
-def _heard(answer: wire.Answered, reply: Reply | None) -> None:
-    if reply is not None:
-        reply(Heard(answer.goes_on and answer.refused is None), None)
+        log.info("a report was not taken: %s", answer.refused.message)
 
 
 def _refused(refusal: Refusal) -> Refused:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -21,20 +20,19 @@ from backstay.kernel.machine import Machine
 from backstay.kernel.message import Refused
 from backstay.kernel.task import Block
 from backstay.protocol import exchange as wire
-from backstay.protocol.entries import UnknownEvent, unpack
+from backstay.protocol.entries import unpack
 from backstay.sdk import errors
 from backstay.sdk.remote.host import RemoteHost
 from backstay.sdk.remote.http import HttpClient, Lost, NotHttp, Reply
-from backstay.sdk.remote.reports import Pending
+from backstay.sdk.remote.outgoing import Outgoing, Pending
 from backstay.sdk.remote.transport import PAUSES, Access, refusal, said_by
 
 log = logging.getLogger("backstay.worker")
 
-TOGETHER = 500  # reports in one request
-BYTES = 1 << 20  # of payload in one request, unless a single report has more
 ANSWER = 60.0  # seconds to wait for the answer to reports
 OURS = frozenset(command_type(kind) for kind in Machine().commands)
 AGAIN = 0.5  # seconds until a report is sent again that the server could not write
+STEADY = 5.0  # seconds that a station must last until the next one may be opened as quickly as the first
 
 
 class Reset(Exception):
@@ -49,30 +47,21 @@ class Session:
         self._http: HttpClient = access.client()
         self._station = ""
         self._untaken: frozenset[str] = frozenset()  # commands that this release knows, and the server does not
-        self._reports: deque[Pending] = deque()
-        self._beats: dict[tuple[str, int, int], Pending] = {}
-        self._out: list[Pending] = []
-        self._something = asyncio.Event()
-        self._polling: asyncio.Task[None] | None = None
+        self._outgoing = Outgoing()
+        self._claim_at = 0.0  # when to say the next time what is held
+        self._pause = PAUSES[0]
         self._draining = False
         self.lost = 0  # how often a station had to be given up
 
     # -- reports
 
     def send(self, pending: Pending) -> None:
-        report = self._fitted(pending) if self._untaken else pending.report
-        if isinstance(report, wire.Beat):
-            # Only the newest of an attempt counts; one that has not left yet leaves with what is known now.
-            waiting = self._beats.setdefault((report.run_id, report.step, report.attempt), pending)
-            if waiting is not pending:
-                waiting.report = report
-                waiting.answered = _both(waiting.answered, pending.answered)
-                return
-        self._reports.append(pending)
-        self._something.set()
+        if self._untaken:
+            self._fitted(pending)
+        self._outgoing.add(pending)
 
-    def _fitted(self, pending: Pending) -> wire.Report:
-        """The report without what the server does not take: it is older than this SDK."""
+    def _fitted(self, pending: Pending) -> None:
+        """Leave out of a report what the server does not take: it is older than this SDK."""
         report = pending.report
         match report:
             case wire.ActivityDone(resumed=wire.Resumed(commands=commands)) if self._refused(commands):
@@ -86,7 +75,6 @@ class Session:
                     self.host.forget(pending.run)
             case _:
                 pass
-        return pending.report
 
     def _refused(self, commands: list[Command]) -> str | None:
         types = (command_type(type(command)) for command in commands)
@@ -94,20 +82,7 @@ class Session:
 
     @property
     def quiet(self) -> bool:
-        return not (self._reports or self._out)
-
-    def _next(self) -> list[Pending]:
-        """What goes out together: what may have been sent before goes alone, and first."""
-        self._beats.clear()
-        batch: list[Pending] = []
-        size = 0
-        while self._reports and len(batch) < TOGETHER and size < BYTES:
-            if batch and self._reports[0].again != batch[0].again:
-                break
-            pending = self._reports.popleft()
-            size += _weight(pending.report)
-            batch.append(pending)
-        return batch
+        return self._outgoing.quiet
 
     # -- life
 
@@ -117,8 +92,7 @@ class Session:
         host.give_up_live()
         self._http.close()
         self._http = self.access.client()
-        holding = [wire.Holding(task_id, attempt) for task_id, attempt in host.leases.items()]
-        body = wire.encode(self._opening(holding))
+        body = wire.encode(self._opening(host.claims(self._outgoing.owed())))
         try:
             reply = await self._http.post(wire.OPEN, body, ANSWER)
         except NotHttp as strange:
@@ -133,9 +107,10 @@ class Session:
 
     async def run(self) -> None:
         """Work until cancelled, on one station after the other."""
+        clock = asyncio.get_running_loop().time
         while True:
+            began = clock()
             lanes = [asyncio.create_task(self._poll()), asyncio.create_task(self._report())]
-            self._polling = lanes[0]
             try:
                 done, _ = await asyncio.wait(lanes, return_when=asyncio.FIRST_EXCEPTION)
                 for lane in done:
@@ -150,40 +125,43 @@ class Session:
                     lane.cancel()
                 await asyncio.gather(*lanes, return_exceptions=True)
                 self._doubt()
+            if clock() - began > STEADY:
+                self._pause = PAUSES[0]
             await self._reopen()
 
     def _doubt(self) -> None:
-        out, self._out = self._out, []
-        for pending in reversed(out):
-            self._reports.appendleft(self.host.doubt(pending))
-        for pending in self._reports:
+        """What is out may have arrived, or not; and code that is reported about stands nobody knows where."""
+        self._outgoing.lost()
+        for pending in self._outgoing:
             if not pending.again:
                 self.host.doubt(pending)
 
     async def _reopen(self) -> None:
+        """Open another station, after a pause that grows until one has lasted: whatever is wrong, nobody is hammered."""
         self.lost += 1
-        pause = PAUSES[0]
         said = ""
         while True:
+            await asyncio.sleep(self._pause * (0.5 + random() / 2))
+            self._pause = min(self._pause * 2, PAUSES[1])
             try:
                 await self.open()
             except (Lost, Reset, errors.ServerError, errors.RequestRefused) as why:
                 if str(why) != said:
                     said = str(why)
                     log.warning("cannot open a station at %s: %s; trying again", self.access.url, why)
+            except Exception as error:
+                if repr(error) != said:
+                    said = repr(error)
+                    log.exception("opening a station at %s failed; trying again", self.access.url)
             else:
                 log.info("at %s again", self.access.url)
                 return
-            await asyncio.sleep(pause * (0.5 + random() / 2))
-            pause = min(pause * 2, PAUSES[1])
 
     async def drain(self) -> None:
         """Take nothing more. What is running goes on, and is reported."""
         self._draining = True
-        if self._polling is not None:
-            self._polling.cancel()
-        with suppress(Reset, Lost, NotHttp):  # a server that does not hear it sees that nobody listens
-            await self._exchange([], 0)
+        with suppress(Reset, Lost, NotHttp, errors.ServerError, errors.RequestRefused):
+            await self._exchange([], 0)  # whoever does not hear it is told with the next poll
 
     async def close(self) -> None:
         body = wire.encode(wire.Closing(worker_id=self.host.executor.owner, station=self._station))
@@ -198,20 +176,22 @@ class Session:
 
     async def _poll(self) -> None:
         while True:
-            if self._draining:
-                await asyncio.Event().wait()
             reply = await self._exchange([], wire.PARKED)
             if reply.leaving:
                 raise Reset("it is stopping")
 
     async def _report(self) -> None:
         while True:
-            if not self._reports:
-                self._something.clear()
-                await self._something.wait()
-            batch = self._out = self._next()
-            await self._exchange(batch, 0)
-            self._out = []
+            await self._outgoing.something()
+            await self._exchange(self._outgoing.leave(), 0)
+
+    def _claims(self) -> list[wire.Holding]:
+        """What is held, if it is time to say so."""
+        now = asyncio.get_running_loop().time()
+        if now < self._claim_at or not self.host.leases:
+            return []
+        self._claim_at = now + wire.CLAIM
+        return self.host.claims(self._outgoing.owed())
 
     async def _exchange(self, batch: list[Pending], wait: float) -> wire.Exchanged:
         body = wire.encode(
@@ -222,6 +202,7 @@ class Session:
                 wait=wait,
                 again=bool(batch) and batch[0].again,
                 draining=self._draining,
+                holding=[] if batch else self._claims(),
             )
         )
         reply = await self._http.post(wire.EXCHANGE, body, ANSWER + wait)
@@ -241,27 +222,31 @@ class Session:
         """Together they are too large for one request."""
         middle = len(batch) // 2
         await self._exchange(batch[:middle], 0)
-        self._out = batch[middle:]
-        return await self._exchange(self._out, 0)
+        return await self._exchange(batch[middle:], 0)
 
     def _answered(self, batch: list[Pending], answers: list[wire.Answered]) -> None:
+        if len(answers) != len(batch):
+            raise Reset(f"it answered {len(answers)} of {len(batch)} reports")
         for pending, answer in zip(batch, answers, strict=True):
+            self._outgoing.answered(pending)
             if answer.refused is not None and answer.refused.reason == "storage_unavailable":
-                self.host.later(AGAIN, partial(self.send, self.host.doubt(pending)))
+                self._outgoing.postpone(self.host.doubt(pending))
+                self.host.later(AGAIN, partial(self._outgoing.again, pending))
                 continue
             if pending.task_id is not None:
                 self.host.leases.pop(pending.task_id, None)
-            pending.answered(answer)
-        self._out = []
+            try:
+                pending.answered(answer)
+            except Exception:  # a bug of ours: whatever it is about, the others have nothing to do with it
+                log.exception("the answer to %s could not be used", type(pending.report).__name__)
+                if pending.run is not None:
+                    self.host.forget(pending.run)
 
     def _delivered(self, exchanged: wire.Exchanged) -> None:
         if exchanged.closed:
             self.host.closed(exchanged.closed)
         if exchanged.deliveries:
-            try:
-                self.host.deliver(exchanged.deliveries)
-            except UnknownEvent as unknown:
-                raise Reset(str(unknown)) from None
+            self.host.deliver(exchanged.deliveries)
 
     def _trouble(self, reply: Reply) -> Exception:
         said = said_by(reply)
@@ -299,32 +284,3 @@ class Session:
                 raise Refused(str(said.get("reason", "unreadable")), str(said.get("message", "no history")))
             await asyncio.sleep(pause)
             pause = min(pause * 2, PAUSES[1])
-
-
-def _both(
-    first: Callable[[wire.Answered], None], second: Callable[[wire.Answered], None]
-) -> Callable[[wire.Answered], None]:
-    def answered(answer: wire.Answered) -> None:
-        first(answer)
-        second(answer)
-
-    return answered
-
-
-def _weight(report: wire.Report) -> int:
-    """About how many bytes of payload."""
-    match report:
-        case wire.ActivityDone(result=bytes(result)):
-            return len(result)
-        case wire.TaskDone(commands=commands):
-            return sum(_command_weight(command) for command in commands)
-        case _:
-            return 0
-
-
-def _command_weight(command: Any) -> int:
-    return sum(
-        len(value)
-        for value in (getattr(command, "arguments", None), getattr(command, "result", None))
-        if isinstance(value, bytes)
-    )

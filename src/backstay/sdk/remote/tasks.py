@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from backstay.kernel.event import Recorded
@@ -39,6 +40,26 @@ class Shown(NamedTuple):
     reaches: int
 
 
+class Ours(NamedTuple):
+    """A task that is leased to this worker, and the run it is of."""
+
+    task_id: str
+    attempt: int
+    key: int
+    run: int
+    workflow_id: str
+
+
+def _ours(lease: wire.TaskLease) -> Ours:
+    return Ours(lease.task_id, lease.attempt, lease.key, lease.run, lease.workflow_id)
+
+
+def _go_on(found: list[Recorded] | Exception, then: Callable[[list[Recorded]], None]) -> None:
+    if isinstance(found, Exception):
+        raise found
+    then(found)
+
+
 class Tasks:
     def __init__(
         self,
@@ -52,6 +73,7 @@ class Tasks:
         self._standings = standings
         self._fetch = fetch
         self._shown: dict[str, Shown] = {}  # by task id, until it is reported
+        self._reading: set[str] = set()  # whose history is being read
         self._stash: dict[str, list[Recorded]] = {}
         self._held_back: dict[int, list[wire.TaskLease]] = {}
 
@@ -60,12 +82,24 @@ class Tasks:
         if self._standings.in_doubt(lease.run):
             self._held_back.setdefault(lease.run, []).append(lease)
         else:
-            self._begin(lease)
+            self._try(_ours(lease), partial(self._begin, lease))
 
     def settled(self, run: int) -> None:
         """A report about this run was answered."""
         for lease in self._held_back.pop(run, ()):
-            self._begin(lease)
+            if self._host.leases.get(lease.task_id) == lease.attempt:
+                self._try(_ours(lease), partial(self._begin, lease))
+
+    def at_work(self) -> set[str]:
+        """The tasks whose code runs, or waits for something that is on its way."""
+        held_back = (lease.task_id for leases in self._held_back.values() for lease in leases)
+        return {*self._shown, *self._reading, *held_back}
+
+    def given_up(self, task: Task) -> None:
+        """The code of a task has ended without a report."""
+        shown = self._shown.get(task.id)
+        if shown is not None and shown.assignment.task.attempt == task.attempt:
+            del self._shown[task.id]
 
     def shown(self, task_id: str) -> Shown:
         """What a task that is about to be reported has shown."""
@@ -88,6 +122,20 @@ class Tasks:
         if shown is not None:
             self._standings.forget(shown.assignment.run_key)
 
+    def _try(self, ours: Ours, step: Callable[[], None]) -> None:
+        """What goes wrong here is a bug of ours, or a history that this release cannot read: it fails the task alone."""
+        try:
+            step()
+        except Exception as error:
+            log.error("workflow %s: its task cannot be begun", ours.workflow_id, exc_info=error)
+            self._drop(ours)
+            self._host.cannot_run(ours.key, ours.task_id, ours.attempt, error)
+
+    def _drop(self, ours: Ours) -> None:
+        self._shown.pop(ours.task_id, None)
+        self._executor.holding.discard(ours.task_id)
+        self._standings.forget(ours.run)
+
     def _begin(self, lease: wire.TaskLease) -> None:
         if not lease.after:
             self._begin_cold(lease, unpack(lease.events), fetch=lease.more)
@@ -104,25 +152,34 @@ class Tasks:
     def _begin_cold(self, lease: wire.TaskLease, events: list[Recorded], *, fetch: bool) -> None:
         self._standings.forget(lease.run)
         if fetch:
-            self._host.spawn(self._read_on(lease, events), "backstay-history")
+            after = events[-1].sequence if events else 0
+            self._read(_ours(lease), after, lambda rest: self._begin_cold(lease, events + rest, fetch=False))
             return
         started = next(entry.event for entry in events if isinstance(entry.event, WorkflowStarted))
         self._show(self._assignment(lease, started), events, len(events), events[-1].sequence, None)
 
-    async def _read_on(self, lease: wire.TaskLease, events: list[Recorded]) -> None:
-        after = events[-1].sequence if events else 0
-        rest = await self._history(lease.task_id, lease.attempt, after, lease.workflow_id)
-        if rest is not None:
-            with self._executor.burst():
-                self._begin_cold(lease, events + rest, fetch=False)
+    def _read(self, ours: Ours, after: int, then: Callable[[list[Recorded]], None]) -> None:
+        """Read on in the history of a task, and go on with it if it is still ours by then."""
+        self._reading.add(ours.task_id)
+        self._host.spawn(self._read_on(ours, after, then), "backstay-history")
 
-    async def _history(self, task_id: str, attempt: int, after: int, workflow_id: str) -> list[Recorded] | None:
+    async def _read_on(self, ours: Ours, after: int, then: Callable[[list[Recorded]], None]) -> None:
+        found: list[Recorded] | Exception
         try:
-            return await self._fetch(task_id, attempt, after)
-        except Refused as refusal:
-            log.warning("workflow %s: its task is not ours any more: %s", workflow_id, refusal)
-            self._host.leases.pop(task_id, None)
-            return None
+            found = await self._fetch(ours.task_id, ours.attempt, after)
+        except Exception as error:
+            found = error
+        finally:
+            self._reading.discard(ours.task_id)
+        if self._host.leases.get(ours.task_id) != ours.attempt:
+            return
+        if isinstance(found, Refused):
+            log.warning("workflow %s: its task is not ours any more: %s", ours.workflow_id, found)
+            self._host.leases.pop(ours.task_id)
+            self._drop(ours)
+            return
+        with self._executor.burst():
+            self._try(ours, partial(_go_on, found, then))
 
     def _show(
         self, assignment: WorkflowAssignment, events: list[Recorded], count: int, reaches: int, fiber: Fiber | None
@@ -153,14 +210,9 @@ class Tasks:
 
     def _begin_cold_again(self, assignment: WorkflowAssignment) -> None:
         self._standings.forget(assignment.run_key)
-        self._host.spawn(self._show_whole(assignment), "backstay-history")
-
-    async def _show_whole(self, assignment: WorkflowAssignment) -> None:
         task = assignment.task
-        events = await self._history(task.id, task.attempt, 0, assignment.workflow_id)
-        if events is not None:
-            with self._executor.burst():
-                self._show(assignment, events, len(events), events[-1].sequence, None)
+        ours = Ours(task.id, task.attempt, task.workflow, task.run, assignment.workflow_id)
+        self._read(ours, 0, lambda events: self._show(assignment, events, len(events), events[-1].sequence, None))
 
     def _assignment(self, lease: wire.TaskLease, started: WorkflowStarted) -> WorkflowAssignment:
         return WorkflowAssignment(

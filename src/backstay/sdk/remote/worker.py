@@ -31,7 +31,7 @@ from backstay.sdk.options import expect, served
 from backstay.sdk.registry import Guard, Registry, Types
 from backstay.sdk.remote.host import RemoteHost
 from backstay.sdk.remote.http import Lost
-from backstay.sdk.remote.reports import Pending
+from backstay.sdk.remote.outgoing import Pending
 from backstay.sdk.remote.session import Reset, Session
 from backstay.sdk.remote.thread import LoopThread, new_loop
 from backstay.sdk.remote.transport import PAUSES, Access

@@ -83,11 +83,13 @@ def take(server: Server, call: Call) -> Taken | Answer:
     server.workers.heard(desk.worker)
     if body.draining:
         desk.drain()
+    if body.holding:
+        desk.claimed(body.holding)
     waiting = Waiting(server.engine.world.future(), len(body.reports))
     if body.reports:
         Reports(server, desk, waiting, body.again).take(body.reports)
         return Taken(server, desk, waiting, None)
-    if body.draining or server.draining:
+    if server.draining or not body.wait:
         return Answer({}, raw=wire.encode(wire.Exchanged(leaving=server.draining)))
     if server.parked >= server.settings.max_parked_polls:
         raise _full()
