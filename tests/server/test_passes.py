@@ -50,7 +50,7 @@ async def test_closed_runs_older_than_the_namespace_keeps_them_are_removed() -> 
         left = (await api.control("GET", "/workflows")).json()["workflows"]
         assert {w["workflow_id"] for w in left} == {"open", "young"}
         store = api.server.engine.store
-        assert await store.expired("default", api.world.now(), 10) == [await store.run(young)]
+        assert await store.expired("default", api.world.now(), 10) == [await store.run("default", young)]
         assert await finished(api, "old") != old, "the id may be used again"
 
 

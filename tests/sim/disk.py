@@ -289,10 +289,9 @@ class MemoryStore:
         return {id: names[namespace, id] for id in workflow_ids if (namespace, id) in names}
 
     @at_once
-    def locate(self, run_id: str) -> Located | None:
-        self._seam.read(self)
-        run = self.disk.runs.get(self.disk.run_ids.get(run_id, 0))
-        return None if run is None else Located(run.workflow, run.key, run.namespace)
+    def locate(self, namespace: str, run_id: str) -> Located | None:
+        run = self._run(namespace, run_id)
+        return None if run is None else Located(run.workflow, run.key)
 
     @at_once
     def load(self, key: int) -> Loaded | None:
@@ -380,10 +379,13 @@ class MemoryStore:
         return sorted(found, key=lambda r: -r.key)[: where.limit]
 
     @at_once
-    def run(self, run_id: str) -> RunRow | None:
+    def run(self, namespace: str, run_id: str) -> RunRow | None:
+        return self._run(namespace, run_id)
+
+    def _run(self, namespace: str, run_id: str) -> RunRow | None:
         self._seam.read(self)
-        key = self.disk.run_ids.get(run_id)
-        return None if key is None else self.disk.runs[key]
+        run = self.disk.runs.get(self.disk.run_ids.get(run_id, 0))
+        return None if run is None or run.namespace != namespace else run
 
     @at_once
     def commands(self, workflow: int) -> list[CommandRecord]:

@@ -123,7 +123,7 @@ class Alone:
         await applied(store, gone, stays)
         assert await pruned(store, gone.key, gone.run.key) is True
         assert await store.find("default", gone.workflow_id) is None
-        assert (await store.load(gone.key), await store.run(gone.run.run_id)) == (None, None)
+        assert (await store.load(gone.key), await store.run("default", gone.run.run_id)) == (None, None)
         assert (await store.history(gone.run.key), await store.commands(gone.key)) == ([], [])
         assert await stored(store, stays) == expected(stays)
 
@@ -135,7 +135,7 @@ class Alone:
         chain.complete(ContinueAsNew(), at=1)
         await applied(store, chain)
         assert await pruned(store, chain.key, first.key) is True
-        assert (await store.run(first.run_id), await store.history(first.key)) == (None, [])
+        assert (await store.run("default", first.run_id), await store.history(first.key)) == (None, [])
         loaded = await store.load(chain.key)
         assert loaded is not None
         assert (loaded.row, loaded.history) == (chain.row, chain.history)
@@ -209,8 +209,8 @@ class Alone:
     async def test_what_does_not_exist_is_none_or_empty(self, database: Database) -> None:
         store = await database.open()
         assert await store.find("default", "nobody") is None
-        assert await store.locate("nobody") is None
-        assert await store.run("nobody") is None
+        assert await store.locate("default", "nobody") is None
+        assert await store.run("default", "nobody") is None
         assert await store.load(4711) is None
         assert await store.last_event(4711) is None
         assert await store.history(4711) == []
@@ -232,16 +232,19 @@ class Alone:
         assert await store.find("there", "order-1") == there.key
         assert await store.find("default", "order-1") is None
 
-    async def test_a_run_is_located_by_its_id(self, database: Database) -> None:
+    async def test_a_run_is_located_by_its_id_within_its_namespace(self, database: Database) -> None:
         store = await database.open()
         instance = Instance()
         walk(instance, ["continue"])
         await applied(store, instance)
         first, second = instance.runs.values()
-        assert await store.locate(first.run_id) == (instance.key, first.key, "default")
-        assert await store.locate(second.run_id) == (instance.key, second.key, "default")
-        assert await store.run(first.run_id) == first
-        assert await store.run(second.run_id) == second
+        assert await store.locate("default", first.run_id) == (instance.key, first.key)
+        assert await store.locate("default", second.run_id) == (instance.key, second.key)
+        assert await store.run("default", first.run_id) == first
+        assert await store.run("default", second.run_id) == second
+        for elsewhere in ("another", "default/streams", "", "DEFAULT"):
+            assert await store.locate(elsewhere, first.run_id) is None
+            assert await store.run(elsewhere, second.run_id) is None
 
     async def test_commands_come_back_in_the_order_they_were_decided(self, database: Database) -> None:
         store = await database.open()
@@ -387,7 +390,7 @@ class Alone:
         second.start()
         await applied(store, first)
         assert await apply(store, *second.written) == stale(0)
-        assert await store.locate(second.run.run_id) is None
+        assert await store.locate("default", second.run.run_id) is None
         assert await stored(store, first) == expected(first)
 
     # -- what cannot be written
@@ -407,7 +410,7 @@ class Alone:
         assert await stored(store, after) == expected(after)
         assert await store.find("default", broken.workflow_id) is None
         assert await store.load(broken.key) is None
-        assert await store.locate(broken.run.run_id) is None
+        assert await store.locate("default", broken.run.run_id) is None
         assert await store.history(broken.run.key) == []
         assert await store.commands(broken.key) == []
         assert {task.workflow for task in await store.ready(10)} == {before.key, after.key}

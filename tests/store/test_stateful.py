@@ -149,8 +149,8 @@ class StoreMachine(RuleBasedStateMachine):
         for instance in self.crowd[-3:]:
             found[f"find {instance.key}"] = await store.find("default", instance.workflow_id)
             for run in instance.runs.values():
-                found[f"run {run.run_id}"] = await store.run(run.run_id)
-                found[f"locate {run.run_id}"] = await store.locate(run.run_id)
+                found[f"run {run.run_id}"] = await store.run(run.namespace, run.run_id)
+                found[f"locate {run.run_id}"] = await store.locate(run.namespace, run.run_id)
                 found[f"history {run.run_id}"] = await store.history(run.key, 1, 2)
                 found[f"last {run.run_id}"] = await store.last_event(run.key)
         return found

@@ -74,8 +74,8 @@ class Reader:
         return self.get(self.store.changed())
 
     def run(self, namespace: str, workflow_id: str, run_id: str) -> RunRow | None:
-        found = self.get(self.store.run(run_id))
-        return found if found is not None and (found.workflow_id, found.namespace) == (workflow_id, namespace) else None
+        found = self.get(self.store.run(namespace, run_id))
+        return found if found is not None and found.workflow_id == workflow_id else None
 
     def blocked(self, runs: list[RunRow]) -> set[int]:
         """Those of these runs whose code does not fit their history."""

@@ -74,7 +74,7 @@ class Stream:
             before, told = self._open.pop(key)
             if self._told <= LINES:
                 told = self._notable(before, told)
-            run = self._reader.get(self._reader.store.run(before.run_id))
+            run = self._reader.get(self._reader.store.run(before.namespace, before.run_id))
             if run is not None and run.closed_reason is None:
                 self._open[key] = (run, told)  # to the end: the next look begins with those not seen in this one
             elif run is not None:

@@ -23,7 +23,7 @@ REMEMBERED = 20_000  # runs whose place is kept in memory
 class Access:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._located: dict[str, Located] = {}
+        self._located: dict[tuple[str, str], Located] = {}
 
     async def key(self, namespace: str, workflow_id: str) -> int:
         key = await self._engine.key_of(namespace, workflow_id)
@@ -35,22 +35,21 @@ class Access:
             )
         return key
 
-    async def located(self, derived_id: str, namespace: str | None = None) -> Located:
+    async def located(self, namespace: str, derived_id: str) -> Located:
         """The run that a task, attempt or other id was derived from. Another namespace's is as good as none."""
-        run_id = run_of(derived_id)
-        found = self._located.get(run_id)
+        place = namespace, run_of(derived_id)
+        found = self._located.get(place)
         if found is None:
-            found = await self._engine.store.locate(run_id)
-            if found is not None:
-                if len(self._located) >= REMEMBERED:
-                    self._located.clear()
-                self._located[run_id] = found  # where a run is never changes
-        if found is None or namespace not in (None, found.namespace):
-            raise Refused("task_not_found", f"nothing is known of {derived_id!r}", task_id=derived_id)
+            found = await self._engine.store.locate(*place)
+            if found is None:
+                raise Refused("task_not_found", f"nothing is known of {derived_id!r}", task_id=derived_id)
+            if len(self._located) >= REMEMBERED:
+                self._located.clear()
+            self._located[place] = found  # where a run is never changes
         return found
 
-    async def key_of(self, derived_id: str, namespace: str | None = None) -> int:
-        return (await self.located(derived_id, namespace)).workflow
+    async def key_of(self, namespace: str, derived_id: str) -> int:
+        return (await self.located(namespace, derived_id)).workflow
 
     async def committed(self, key: int) -> Workflow:
         loaded = await self._engine.store.load(key)

@@ -75,7 +75,7 @@ class Bridge:
 
     async def claim_task(self, request: ask.ClaimWorkflowTask | ask.ClaimActivityTask) -> Any:
         kind = "workflow" if isinstance(request, ask.ClaimWorkflowTask) else "activity"
-        key = await self._access.key_of(request.task_id, request.namespace)
+        key = await self._access.key_of(request.namespace, request.task_id)
         lease = Lease(owner=request.worker_id, until=self._engine.world.now() + LEASE)
         future: asyncio.Future[Any] = self._engine.world.future()
 
@@ -94,7 +94,7 @@ class Bridge:
 
     async def claim_status(self, request: ask.GetClaimStatus) -> ask.ClaimStatus:
         try:
-            flow = await self._access.committed(await self._access.key_of(request.task_id, request.namespace))
+            flow = await self._access.committed(await self._access.key_of(request.namespace, request.task_id))
         except Refused:
             return ask.ClaimStatus(task_id=request.task_id, claimable=False, reason="task_not_found")
         now = self._engine.world.now()
@@ -102,7 +102,7 @@ class Bridge:
         return ask.ClaimStatus(task_id=request.task_id, claimable=reason is None, reason=reason)
 
     async def task_history(self, request: ask.GetTaskHistory) -> ask.HistoryPage:
-        place = await self._access.located(request.task_id, request.namespace)
+        place = await self._access.located(request.namespace, request.task_id)
         outcome: TaskOutcome = await self._access.submit(
             place.workflow,
             HeartbeatWorkflowTask(
@@ -125,7 +125,7 @@ class Bridge:
 
     async def execute(self, request: ask.ExecuteWorkflowTask) -> TaskOutcome:
         """Claim and run one task on this engine's own executor."""
-        key = await self._access.key_of(request.task_id, request.namespace)
+        key = await self._access.key_of(request.namespace, request.task_id)
         flow = await self._access.committed(key)
         reason = claim_status_of(flow, request.task_id, "workflow", self._engine.world.now())
         if reason is not None:
@@ -135,7 +135,7 @@ class Bridge:
     async def complete_task(self, request: ask.CompleteTask) -> TaskOutcome:
         if not request.commands and not request.quiet:
             raise Refused("invalid_commands", "a completion needs at least one command", field="commands")
-        place = await self._access.located(request.task_id, request.namespace)
+        place = await self._access.located(request.namespace, request.task_id)
         message = CompleteWorkflowTask(
             task_id=request.task_id,
             owner=request.lease_owner,
@@ -154,7 +154,7 @@ class Bridge:
     async def fail_task(self, request: ask.FailTask) -> TaskOutcome:
         if not request.failure.message:
             raise Refused("invalid_failure", "a failure needs a message", field="failure.message")
-        place = await self._access.located(request.task_id, request.namespace)
+        place = await self._access.located(request.namespace, request.task_id)
         message = FailWorkflowTask(
             task_id=request.task_id,
             owner=request.lease_owner,
@@ -173,7 +173,7 @@ class Bridge:
 
     async def _completed_before(self, place: Located, request: ask.CompleteTask | ask.FailTask) -> TaskOutcome | None:
         run_id = run_of(request.task_id)
-        run = await self._engine.store.run(run_id)
+        run = await self._engine.store.run(request.namespace, run_id)
         return completed_task(
             await self._engine.store.history(place.run),
             request.task_id,
@@ -200,8 +200,8 @@ class Bridge:
 
     def heartbeat_task(self, request: ask.HeartbeatTask) -> Awaitable[TaskOutcome]:
         return self._verb(
-            request.task_id,
             request.namespace,
+            request.task_id,
             HeartbeatWorkflowTask(
                 task_id=request.task_id, owner=request.lease_owner, attempt=request.workflow_task_attempt
             ),
@@ -254,7 +254,7 @@ class Bridge:
     async def _end_attempt(
         self, request: ask.CompleteActivityTask | ask.FailActivityTask, message: CompleteActivity | FailActivity
     ) -> AttemptOutcome:
-        place = await self._access.located(message.run_id, request.namespace)
+        place = await self._access.located(request.namespace, message.run_id)
         try:
             return await self._access.submit(place.workflow, message)
         except Refused as refusal:
@@ -264,8 +264,8 @@ class Bridge:
     def heartbeat_activity(self, request: ask.HeartbeatActivityTask) -> Awaitable[HeartbeatReply]:
         run_id, step, attempt = _parse_attempt(request.activity_attempt_id)
         return self._verb(
-            run_id,
             request.namespace,
+            run_id,
             HeartbeatActivity(
                 step=step, attempt=attempt, owner=request.lease_owner, run_id=run_id, progress=request.progress
             ),
@@ -273,11 +273,11 @@ class Bridge:
 
     async def activity_status(self, request: ask.GetActivityStatus) -> HeartbeatReply:
         run_id, step, attempt = _parse_attempt(request.activity_attempt_id)
-        flow = await self._access.committed(await self._access.key_of(run_id, request.namespace))
+        flow = await self._access.committed(await self._access.key_of(request.namespace, run_id))
         return activity_status(flow, run_id, step, attempt, request.lease_owner, self._engine.world.now())
 
-    async def _verb(self, derived_id: str, namespace: str | None, message: Message) -> Any:
-        return await self._access.submit(await self._access.key_of(derived_id, namespace), message)
+    async def _verb(self, namespace: str, derived_id: str, message: Message) -> Any:
+        return await self._access.submit(await self._access.key_of(namespace, derived_id), message)
 
     async def _poll(
         self,
@@ -293,7 +293,7 @@ class Bridge:
     ) -> Any:
         engine = self._engine
         if call is not None:
-            again = await self._leased_by(call, worker_id, kind)
+            again = await self._leased_by(namespace, worker_id, call, kind)
             if again is not None:
                 return again
         future: asyncio.Future[Any] = engine.world.future()
@@ -329,9 +329,9 @@ class Bridge:
             if self._asked.get(asked) is waiter:
                 del self._asked[asked]
 
-    async def _leased_by(self, call: str, worker_id: str, kind: str) -> Any:
+    async def _leased_by(self, namespace: str, worker_id: str, call: str, kind: str) -> Any:
         """The task that an earlier poll with this id was given: a reply may be lost, its lease is not."""
-        leased = self._engine.leases.by_call(worker_id, call)
+        leased = self._engine.leases.by_call(namespace, worker_id, call)
         if leased is None or leased.kind != kind:
             return None
         flow = await self._access.committed(leased.workflow)

@@ -163,7 +163,7 @@ class Commands:
             objection=objection,
             **addressed,
         )
-        command = await self._submit_update(key, message, end)
+        command = await self._submit_update(request.namespace, key, message, end)
         status = tell.UpdateStatus(
             workflow_id=command.workflow_id,
             run_id=command.run_id,
@@ -179,12 +179,12 @@ class Commands:
             self._engine.watching.unwatch(key, topic(command.update_id), end)
             return status
         if command.repeated:
-            return await self._follow(key, status, command.update_id, request.wait_seconds)
+            return await self._follow(request.namespace, key, status, command.update_id, request.wait_seconds)
         completed = await self._waiting.until(key, topic(command.update_id), end, request.wait_seconds)
         return _stands(status, completed, request.wait_seconds)
 
     def _submit_update(
-        self, key: int, message: Update, end: asyncio.Future[Recorded | None]
+        self, namespace: str, key: int, message: Update, end: asyncio.Future[Recorded | None]
     ) -> asyncio.Future[Commanded]:
         """Submit an update and, the moment it is accepted, watch for its end, which may be in the same commit."""
         future: asyncio.Future[Commanded] = self._engine.world.future()
@@ -193,7 +193,9 @@ class Commands:
         def accepted(command: Commanded | None, error: BaseException | None) -> None:
             if command is not None and command.update_id is not None and command.accepted and not command.repeated:
                 id = command.update_id
-                self._waiting.watch(key, topic(id), end, lambda entry: entry, lambda: self._look_for(key, id))
+                self._waiting.watch(
+                    key, topic(id), end, lambda entry: entry, lambda: self._look_for(namespace, key, id)
+                )
             resolve(command, error)
 
         self._engine.submit(key, message, accepted)
@@ -201,7 +203,7 @@ class Commands:
 
     async def get_update(self, request: tell.GetUpdate) -> tell.UpdateStatus:
         key = await self._access.key(request.namespace, request.workflow_id)
-        found = await find_update(self._engine, self._access, key, request.update_id)
+        found = await find_update(self._engine, self._access, request.namespace, key, request.update_id)
         if found is None:
             raise Refused(
                 "update_not_found",
@@ -219,19 +221,20 @@ class Commands:
             return _ended(status, found.completed)
         if request.wait_seconds == 0:
             return status
-        return replace(await self._follow(key, status, request.update_id, request.wait_seconds), wait_for="status")
+        followed = await self._follow(request.namespace, key, status, request.update_id, request.wait_seconds)
+        return replace(followed, wait_for="status")
 
     async def _follow(
-        self, key: int, status: tell.UpdateStatus, update_id: str, seconds: float | None
+        self, namespace: str, key: int, status: tell.UpdateStatus, update_id: str, seconds: float | None
     ) -> tell.UpdateStatus:
         """Wait for the end of an update; a wait that takes too long answers with where it stands."""
         completed = await self._waiting.wait(
-            key, topic(update_id), lambda entry: entry, lambda: self._look_for(key, update_id), seconds
+            key, topic(update_id), lambda entry: entry, lambda: self._look_for(namespace, key, update_id), seconds
         )
         return _stands(status, completed, seconds)
 
-    async def _look_for(self, key: int, update_id: str) -> Recorded | None:
-        found = await find_update(self._engine, self._access, key, update_id)
+    async def _look_for(self, namespace: str, key: int, update_id: str) -> Recorded | None:
+        found = await find_update(self._engine, self._access, namespace, key, update_id)
         return None if found is None else found.completed
 
     # -- queries
@@ -259,7 +262,7 @@ class Commands:
         loaded = await self._engine.store.load(key)
         earlier = None
         if loaded is not None and loaded.run is not None and request.run_id not in (None, loaded.run.run_id):
-            earlier = await self._earlier(request.run_id or "")
+            earlier = await self._earlier(request.namespace, request.run_id or "")
         return await self._command(request, "archive", archive.Archive, reason=request.reason, earlier=earlier)
 
     async def repair(self, request: tell.RepairWorkflow) -> Repaired:
@@ -284,8 +287,8 @@ class Commands:
             return frozenset()  # what is paused is withheld, not lost
         return frozenset(task.id for task in flow.tasks.values() if self._recovery.unoffered(task))
 
-    async def _earlier(self, run_id: str) -> archive.Earlier:
-        row = await self._engine.store.run(run_id)
+    async def _earlier(self, namespace: str, run_id: str) -> archive.Earlier:
+        row = await self._engine.store.run(namespace, run_id)
         if row is None:
             raise Refused("run_not_found", f"there is no run {run_id!r}", run_id=run_id)
         history = await self._engine.store.history(row.key)
@@ -311,8 +314,8 @@ class Commands:
     async def _target(self, request: tell.ToInstance[Any]) -> int:
         key = await self._access.key(request.namespace, request.workflow_id)
         if request.run_id is not None:
-            located = await self._engine.store.locate(request.run_id)
-            if located is None or located[0] != key:
+            located = await self._engine.store.locate(request.namespace, request.run_id)
+            if located is None or located.workflow != key:
                 raise Refused(
                     "run_not_found",
                     f"workflow {request.workflow_id!r} has no run {request.run_id!r}",

@@ -31,7 +31,7 @@ class Inquiries:
             raise Refused("instance_not_started", f"workflow {request.workflow_id!r} has not been started yet")
         run, history, cursor = loaded.run, loaded.history, loaded.row.cursor
         if request.run_id is not None and request.run_id != run.run_id:
-            selected = await self._engine.store.run(request.run_id)
+            selected = await self._engine.store.run(request.namespace, request.run_id)
             if selected is None or selected.workflow != key:
                 raise Refused(
                     "run_not_found",

@@ -17,7 +17,7 @@ Queue = tuple[str, str, str]  # kind, namespace, queue
 class Leases:
     def __init__(self) -> None:
         self._tasks: dict[str, Task] = {}
-        self._calls: dict[tuple[str, str], str] = {}
+        self._calls: dict[tuple[str, str, str], str] = {}
         self._counts: dict[Queue, int] = {}
 
     def committed(self, changes: Iterable[TaskChange]) -> Sequence[Queue]:
@@ -38,19 +38,20 @@ class Leases:
         queue = queue_of(task)
         self._counts[queue] = self._counts.get(queue, 0) + 1
         if task.call is not None and task.owner is not None:
-            self._calls[task.owner, task.call] = task.id
+            self._calls[task.routing.namespace, task.owner, task.call] = task.id
 
     def forget(self) -> None:
         self._tasks.clear()
         self._calls.clear()
         self._counts.clear()
 
-    def get(self, task_id: str) -> Task | None:
-        return self._tasks.get(task_id)
+    def get(self, namespace: str, task_id: str) -> Task | None:
+        task = self._tasks.get(task_id)
+        return task if task is not None and task.routing.namespace == namespace else None
 
-    def by_call(self, owner: str, call: str) -> Task | None:
+    def by_call(self, namespace: str, owner: str, call: str) -> Task | None:
         """The task that this worker's poll had been given, if it still holds it."""
-        return self._tasks.get(self._calls.get((owner, call), ""))
+        return self._tasks.get(self._calls.get((namespace, owner, call), ""))
 
     def of(self, namespace: str, owner: str) -> list[Task]:
         return [task for task in self._tasks.values() if task.owner == owner and task.routing.namespace == namespace]
@@ -82,7 +83,7 @@ class Leases:
         else:
             self._counts.pop(queue, None)
         if task.call is not None and task.owner is not None:
-            self._calls.pop((task.owner, task.call), None)
+            self._calls.pop((task.routing.namespace, task.owner, task.call), None)
         return queue
 
 

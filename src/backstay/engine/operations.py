@@ -221,22 +221,26 @@ class Operations:
         store = self._engine.store
         row = found.run
         if request.run_id is not None and (row is None or row.run_id != request.run_id):
-            row = await store.run(request.run_id)
-            if row is None or (row.workflow_id, row.namespace) != (request.workflow_id, request.namespace):
+            row = await store.run(request.namespace, request.run_id)
+            if row is None or row.workflow_id != request.workflow_id:
                 raise Refused("run_not_found", f"there is no run {request.run_id!r}", run_id=request.run_id)
         if row is None:
             raise Refused("instance_not_started", f"workflow {request.workflow_id!r} has no run yet")
         commands = [command for command in found.commands if command.run == row.key]
         history = await store.history(row.key)
-        chain = await beside(store, history)
+        chain = await beside(store, row.namespace, history)
         return self._written(row, history, commands, self._engine.world.now(), chain, found)
 
     async def history(self, request: ask.GetHistory) -> list[Recorded]:
         if request.run_id is not None:
-            found = await self._engine.store.locate(request.run_id)
-            if found is None:
-                raise Refused("run_not_found", f"there is no run {request.run_id!r}", run_id=request.run_id)
-            run = found[1]
+            row = await self._engine.store.run(request.namespace, request.run_id)
+            if row is None or row.workflow_id != request.workflow_id:
+                raise Refused(
+                    "run_not_found",
+                    f"workflow {request.workflow_id!r} has no run {request.run_id!r}",
+                    run_id=request.run_id,
+                )
+            run = row.key
         else:
             loaded = await self._engine.store.load(await self._access.key(request.namespace, request.workflow_id))
             if loaded is None or loaded.row.run is None:

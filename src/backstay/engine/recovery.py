@@ -147,7 +147,7 @@ class Recovery:
 
         def look() -> None:
             for task in before:
-                held = engine.leases.get(task.id)
+                held = engine.leases.get(task.routing.namespace, task.id)
                 if held is not None and (held.attempt, held.until) == (task.attempt, task.until):
                     engine.submit(task.workflow, Release(task_id=task.id, owner=task.owner or "", attempt=task.attempt))
 

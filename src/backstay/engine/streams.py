@@ -80,12 +80,12 @@ class Streams:
         )
         return await self._view(row, await self._access.address(row.namespace + STREAMS, to.id, message))
 
-    async def admit(self, run_id: str, commands: Iterable[Command]) -> None:
+    async def admit(self, namespace: str, run_id: str, commands: Iterable[Command]) -> None:
         """Refuse a completion whose code writes to a stream that is over, or has no room."""
         writes = [command for command in commands if isinstance(command, WriteStream)]
         if not writes:
             return
-        row = await self._engine.store.run(run_id)
+        row = await self._engine.store.run(namespace, run_id)
         if row is None:
             return  # the completion itself is refused for that
         streams: dict[str, Stream | None] = {}
@@ -196,11 +196,11 @@ class Streams:
         """The run that is meant, as the index has it."""
         store = self._engine.store
         if request.run_id is not None:
-            row = await store.run(request.run_id)
+            row = await store.run(request.namespace, request.run_id)
         else:
             where = RunFilter(namespace=request.namespace, workflow_id=request.workflow_id, current=True, limit=1)
             row = next(iter(await store.runs(where)), None)
-        if row is None or row.workflow_id != request.workflow_id or row.namespace != request.namespace:
+        if row is None or row.workflow_id != request.workflow_id:
             raise Refused(
                 "run_not_found",
                 f"workflow {request.workflow_id!r} has no run {request.run_id or ''!r}".removesuffix(" ''"),

@@ -87,9 +87,9 @@ def describe(
     )
 
 
-async def beside(store: Store, history: Iterable[Recorded]) -> dict[str, RunRow]:
+async def beside(store: Store, namespace: str, history: Iterable[Recorded]) -> dict[str, RunRow]:
     """The runs before and after a run in its chain, as far as they are still kept."""
-    found = [await store.run(run_id) for run_id in continued(history)]
+    found = [await store.run(namespace, run_id) for run_id in continued(history)]
     return {row.run_id: row for row in found if row is not None}
 
 

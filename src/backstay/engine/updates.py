@@ -26,8 +26,8 @@ class Standing(NamedTuple):
     completed: Recorded | None
 
 
-async def find_update(engine: Engine, access: Access, key: int, update_id: str) -> Standing | None:
-    located = await engine.store.locate(run_of(update_id))
+async def find_update(engine: Engine, access: Access, namespace: str, key: int, update_id: str) -> Standing | None:
+    located = await engine.store.locate(namespace, run_of(update_id))
     if located is None or located.workflow != key:
         return None
     name: str | None = None
@@ -44,7 +44,7 @@ async def find_update(engine: Engine, access: Access, key: int, update_id: str) 
                     went_on = run_id
                 case _:
                     pass
-        located = None if went_on is None else await engine.store.locate(went_on)
+        located = None if went_on is None else await engine.store.locate(namespace, went_on)
         behind = 0
     if name is None:
         name = await _held(access, key, update_id)

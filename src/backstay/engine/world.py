@@ -1,4 +1,4 @@
-"""The world an engine lives in: clock, timers, ids, randomness, spawning, threads. All of it, and only here.
+"""The world an engine lives in: clock, timers, ids, spawning, threads. All of it, and only here.
 
 Whoever supplies another world (a simulator with a clock of its own and no threads) controls everything that happens.
 """
@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from struct import iter_unpack
 from time import monotonic_ns, time_ns
 from typing import Any, Protocol, TypeVar
 
@@ -38,7 +38,6 @@ class Pool(Protocol):
 
 class World(Protocol):
     ids: Ids
-    random: random.Random
 
     def now(self) -> Micros: ...
     def soon(self, call: Callable[[], None]) -> None: ...
@@ -52,10 +51,36 @@ class World(Protocol):
     def pool(self, size: int, name: str) -> Pool: ...
 
 
+class Bits(Protocol):
+    """Where randomness comes from: `random.Random` is such a thing, too."""
+
+    def getrandbits(self, k: int, /) -> int: ...
+
+
+class SystemBits:
+    """Randomness of the operating system: nobody foretells the next id from those before, which are told to everybody.
+
+    Read in batches, since a call of the system for each id would cost as much again as making it.
+    """
+
+    BATCH = 4096  # bytes
+
+    def __init__(self) -> None:
+        self._words = self._read()
+
+    def getrandbits(self, k: int, /) -> int:
+        """Up to 64 of them."""
+        return next(self._words)[0] >> 64 - k
+
+    def _read(self) -> Iterator[tuple[int]]:
+        while True:
+            yield from iter_unpack("Q", os.urandom(self.BATCH))
+
+
 class Minted:
     """Identity: ULIDs, and 63-bit integer keys that grow with time and differ between engines."""
 
-    def __init__(self, now: Callable[[], Micros], source: random.Random) -> None:
+    def __init__(self, now: Callable[[], Micros], source: Bits) -> None:
         self._now = now
         self._random = source
         self._node = source.getrandbits(NODE)
@@ -100,8 +125,7 @@ class AsyncioWorld:
         self.loop = loop
         # Time is the monotonic clock anchored once: a clock that is set back or forth does not reach a running engine.
         self._anchor = time_ns() // 1000 - monotonic_ns() // 1000
-        self.random = random.Random(os.urandom(16))
-        self.ids: Ids = Minted(self.now, self.random)
+        self.ids: Ids = Minted(self.now, SystemBits())
 
     def now(self) -> Micros:
         return monotonic_ns() // 1000 + self._anchor

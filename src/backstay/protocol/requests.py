@@ -37,9 +37,9 @@ class Request(Struct, Generic[R], frozen=True, kw_only=True):
 
 
 class WorkerVerb(Request[R], Generic[R], frozen=True, kw_only=True):
-    """Speaks of a task by its id. `namespace` set: a task of another one does not exist for this worker."""
+    """Speaks of a task by its id: one of another namespace does not exist for this worker."""
 
-    namespace: str | None = None
+    namespace: str = "default"
 
 
 # -- clients

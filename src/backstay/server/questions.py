@@ -42,11 +42,14 @@ class Question:
         self.attempt = 0
         self.until: Micros = 0
 
+    @property
+    def place(self) -> tuple[str, str]:
+        return self.inquiry.namespace, self.id
+
 
 class Closed(NamedTuple):
     """How a worker has closed a question, and under which lease."""
 
-    namespace: str
     kind: str
     owner: str
     attempt: int
@@ -82,8 +85,9 @@ class Questions:
         self._workers = workers
         self._timeout = timeout_seconds
         self._max = max_pending
-        self._open: dict[str, Question] = {}
-        self._closed: dict[str, Closed] = {}
+        # By namespace and id: nobody finds another's.
+        self._open: dict[tuple[str, str], Question] = {}
+        self._closed: dict[tuple[str, str], Closed] = {}
         self._askers: list[Asker] = []
         self.desks: Iterable[Desk] = ()
 
@@ -109,14 +113,14 @@ class Questions:
         if waiting >= self._max:
             raise Refused("query_task_queue_full", f"queue {queue!r} has {waiting} questions waiting; ask again later")
         question = Question(self._world.ids.ulid(), inquiry, history, queue, self._world.future())
-        self._open[question.id] = question
+        self._open[question.place] = question
         alarm = self._world.at(self._world.now() + round(self._timeout * SECOND), lambda: self._time_is_over(question))
         self._offer(question)
         try:
             return await question.answer
         finally:
             alarm.cancel()
-            self._open.pop(question.id, None)
+            self._open.pop(question.place, None)
 
     # -- for workers
 
@@ -152,23 +156,31 @@ class Questions:
         while desk.listens and (question := self.poll(desk.worker, BOTH)) is not None:
             desk.ask(question)
 
-    def return_unasked(self, id: str) -> None:
-        question = self._open.get(id)
+    def return_unasked(self, namespace: str, id: str) -> None:
+        question = self._open.get((namespace, id))
         if question is not None:
             self.give_back(question)
 
-    def leased(self, id: str, owner: str, attempt: int) -> Question | None:
+    def leased(self, namespace: str, id: str, owner: str, attempt: int) -> Question | None:
         """The open question that this worker has been asked, if somebody still waits for the answer."""
-        question = self._open.get(id)
+        question = self._open.get((namespace, id))
         return question if question is not None and (question.owner, question.attempt) == (owner, attempt) else None
 
     def give_up(self) -> None:
         for asker in list(self._askers):
             self.unpark(asker)
 
-    def held(self, id: str, kind: Kind, owner: str, attempt: int, refuse: Callable[[str, str], Exception]) -> Question:
+    def held(
+        self,
+        namespace: str,
+        id: str,
+        kind: Kind,
+        owner: str,
+        attempt: int,
+        refuse: Callable[[str, str], Exception],
+    ) -> Question:
         """The question that this worker answers, or why it may not."""
-        question = self._open.get(id)
+        question = self._open.get((namespace, id))
         word = WORDS[kind]
         if question is None or question.inquiry.kind != kind:
             raise refuse(f"{word}_task_not_found", f"there is no open {word} task {id!r}; its caller may be gone")
@@ -185,23 +197,22 @@ class Questions:
     def remember(self, question: Question, outcome: str) -> None:
         """Its worker has closed this question: a repeated call is told the same."""
         assert question.owner is not None, "only a leased question is closed by a worker"
-        inquiry = question.inquiry
-        self._closed[question.id] = Closed(inquiry.namespace, inquiry.kind, question.owner, question.attempt, outcome)
+        self._closed[question.place] = Closed(question.inquiry.kind, question.owner, question.attempt, outcome)
         while len(self._closed) > REMEMBERED:
             del self._closed[next(iter(self._closed))]
 
-    def closed(self, id: str, namespace: str, kind: Kind, owner: str, attempt: int) -> str | None:
+    def closed(self, namespace: str, id: str, kind: Kind, owner: str, attempt: int) -> str | None:
         """How this worker has closed the question before, if it has."""
-        found = self._closed.get(id)
-        return None if found is None or found[:-1] != (namespace, kind, owner, attempt) else found.outcome
+        found = self._closed.get((namespace, id))
+        return None if found is None or found[:-1] != (kind, owner, attempt) else found.outcome
 
     def answer(self, question: Question, value: Any) -> None:
-        self._open.pop(question.id, None)
+        self._open.pop(question.place, None)
         if not question.answer.done():
             question.answer.set_result(value)
 
     def refuse(self, question: Question, error: Refused) -> None:
-        self._open.pop(question.id, None)
+        self._open.pop(question.place, None)
         if not question.answer.done():
             question.answer.set_exception(error)
 

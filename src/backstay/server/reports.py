@@ -180,7 +180,7 @@ class Reports:
 
     def _told(self, place: int, told: wire.Told) -> None:
         questions = self._server.questions
-        question = questions.leased(told.question, self._owner, told.attempt)
+        question = questions.leased(self._desk.worker.namespace, told.question, self._owner, told.attempt)
         if question is not None:
             if told.refused is not None:
                 refused = told.refused
@@ -208,7 +208,7 @@ class Reports:
                     namespace=namespace,
                     lease_owner=self._owner,
                     workflow_task_attempt=report.attempt,
-                    commands=self._described(report.commands, self._engine.leases.get(report.task_id)),
+                    commands=self._described(report.commands, self._engine.leases.get(namespace, report.task_id)),
                     handled_failures=report.handled,
                     met=report.met,
                     quiet=True,

@@ -124,7 +124,7 @@ class Retention:
         # Signed like what is exported, and whole: it takes the place of the run.
         how = Exporting(signing_key=self._settings.export_signing_key, key_id=self._settings.export_signing_key_id)
         history = await store.history(row.key)
-        chain = await beside(store, history)
+        chain = await beside(store, row.namespace, history)
         content = bundle(row, history, commands, self._engine.world.now(), chain, how=how)
         _write(Path(directory) / f"{row.namespace}-{row.run_id}.json", canonical(content))
 

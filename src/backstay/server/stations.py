@@ -184,7 +184,7 @@ class Desk:
                 case wire.ActivityLease(assignment=assignment):
                     self._release(self.station.held.get(assignment.task.id))
                 case wire.Asked(question=id):
-                    self.server.questions.return_unasked(id)
+                    self.server.questions.return_unasked(self.worker.namespace, id)
 
     def _release(self, task: Task | None) -> None:
         if task is not None and task.state == "leased":

@@ -82,7 +82,6 @@ class Located(NamedTuple):
 
     workflow: int
     run: int
-    namespace: str
 
 
 class Entry(NamedTuple):
@@ -191,7 +190,9 @@ class Store(Protocol):
         """The keys of those of these instances that exist, by their ids. Asked on every start, so it must be cheap."""
         ...
 
-    def locate(self, run_id: str) -> Awaitable[Located | None]: ...
+    def locate(self, namespace: str, run_id: str) -> Awaitable[Located | None]:
+        """Where a run is. Every look-up by an id says whose: a run of another namespace is not there."""
+        ...
 
     def load(self, key: int) -> Awaitable[Loaded | None]: ...
 
@@ -227,7 +228,7 @@ class Store(Protocol):
 
     def runs(self, where: RunFilter) -> Awaitable[list[RunRow]]: ...
 
-    def run(self, run_id: str) -> Awaitable[RunRow | None]: ...
+    def run(self, namespace: str, run_id: str) -> Awaitable[RunRow | None]: ...
 
     def census(self, namespace: str) -> Awaitable[list[Census]]: ...
 

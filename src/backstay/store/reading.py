@@ -47,8 +47,8 @@ class Reading(ABC):
     def _listed(self, names: list[str]) -> Any:
         """Several texts as one parameter."""
 
-    def locate(self, run_id: str) -> Awaitable[Located | None]:
-        return self._ask("locate", (run_id,), lambda found: Located(*found[0]) if found else None)
+    def locate(self, namespace: str, run_id: str) -> Awaitable[Located | None]:
+        return self._ask("locate", (run_id, namespace), lambda found: Located(*found[0]) if found else None)
 
     def history(self, run: int, after: int = 0, limit: int | None = None) -> Awaitable[list[Recorded]]:
         # Reading on from the middle takes one row more, whose checksum the next one is chained to.
@@ -89,8 +89,8 @@ class Reading(ABC):
 
         return self._ask("suspects", (after, limit), shape)
 
-    def run(self, run_id: str) -> Awaitable[RunRow | None]:
-        return self._ask("run_by_id", (run_id,), lambda found: rows.run(found[0]) if found else None)
+    def run(self, namespace: str, run_id: str) -> Awaitable[RunRow | None]:
+        return self._ask("run_by_id", (run_id, namespace), lambda found: rows.run(found[0]) if found else None)
 
     def census(self, namespace: str) -> Awaitable[list[Census]]:
         return self._ask(

@@ -54,7 +54,7 @@ async def _detail(server: Server, found: ask.Description, history: list[Recorded
         history = await server.engine.store.history(row.key)
     commands = [command for command in found.commands if command.run == row.key]
     held = found if is_current else None
-    parts = selected(row, history, commands, held, await beside(server.engine.store, history))
+    parts = selected(row, history, commands, held, await beside(server.engine.store, row.namespace, history))
     done = activities(history)
     return (
         run

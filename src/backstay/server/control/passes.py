@@ -101,8 +101,8 @@ async def _named(server: Server, namespace: str, body: RepairBody, failures: lis
     store = server.engine.store
     keys: list[int] = []
     for run_id in body.run_ids or []:
-        place = await store.locate(run_id)
-        if place is None or place.namespace != namespace:
+        place = await store.locate(namespace, run_id)
+        if place is None:
             failures.append({"run_id": run_id, "reason": "run_not_found"})
         else:
             keys.append(place.workflow)
@@ -146,8 +146,8 @@ async def _expired(server: Server, namespace: str, body: RetentionBody) -> tuple
     runs: list[RunRow] = []
     unknown: list[dict[str, Any]] = []
     for run_id in body.run_ids[: body.limit]:
-        row = await server.engine.store.run(run_id)
-        if row is None or row.namespace != namespace:
+        row = await server.engine.store.run(namespace, run_id)
+        if row is None:
             unknown.append({"run_id": run_id, "outcome": "skipped", "reason": "run_not_found"})
         else:
             runs.append(row)
@@ -176,11 +176,9 @@ async def timeout_pass(server: Server, call: Call) -> Answer:
             server.engine.submit(found[id], Due())
             results.append({"execution_id": id, "outcome": "enforced", "has_retry": None})
         else:
-            known = await server.engine.store.locate(run_of(id))
-            mine = known is not None and known.namespace == call.namespace
-            results.append(
-                {"execution_id": id, "outcome": "skipped", "reason": "not_expired" if mine else "execution_not_found"}
-            )
+            known = await server.engine.store.locate(call.namespace, run_of(id))
+            reason = "execution_not_found" if known is None else "not_expired"
+            results.append({"execution_id": id, "outcome": "skipped", "reason": reason})
     return _counted(call.namespace, results, "enforced")
 
 

@@ -177,8 +177,8 @@ async def _last_memo(server: Server, row: RunRow) -> dict[str, Any] | None:
 async def found_run(server: Server, call: Call) -> RunRow:
     """The run that the path names, if it is one of the workflow that the path names."""
     run_id, workflow_id = call.params["run_id"], call.params["workflow_id"]
-    row = await server.engine.store.run(run_id)
-    if row is None or row.workflow_id != workflow_id or row.namespace != call.namespace:
+    row = await server.engine.store.run(call.namespace, run_id)
+    if row is None or row.workflow_id != workflow_id:
         raise Problem(
             404,
             "run_not_found",

@@ -149,7 +149,7 @@ async def beat(server: Server, call: Call, attempt_id: str, owner: str | None, s
             progress=progress(said),
         )
     )
-    held = None if reply.task_id is None else server.engine.leases.get(reply.task_id)
+    held = None if reply.task_id is None else server.engine.leases.get(call.namespace, reply.task_id)
     if reply.can_continue and held is not None and held.session is not None:
         server.sessions.heard(call.namespace, held.session.session_id)
     return _state(reply)
@@ -170,10 +170,8 @@ async def stands(server: Server, call: Call, attempt_id: str, owner: str | None)
 
 async def _check_session(server: Server, call: Call, owner: str) -> None:
     """A task of a worker session is for the worker that holds it, and only a registered one can."""
-    place = await server.engine.store.locate(run_of(call.params["task_id"]))
-    loaded = (
-        None if place is None or place.namespace != call.namespace else await server.engine.store.load(place.workflow)
-    )
+    place = await server.engine.store.locate(call.namespace, run_of(call.params["task_id"]))
+    loaded = None if place is None else await server.engine.store.load(place.workflow)
     for task in () if loaded is None else loaded.tasks:
         if task.id == call.params["task_id"] and task.session is not None:
             worker = server.workers.registered(call.namespace, owner)

@@ -183,10 +183,10 @@ async def reject(server: Server, call: Call) -> dict[str, Any]:
 def _held(server: Server, call: Call, kind: Kind, owner: str, attempt: int) -> Question | dict[str, Any]:
     """The question that this worker answers, or the reply to a worker that has closed it before."""
     id = call.params["task_id"]
-    before = server.questions.closed(id, call.namespace, kind, owner, attempt)
+    before = server.questions.closed(call.namespace, id, kind, owner, attempt)
     if before is not None:
         return {"task_id": id, "outcome": before, "recorded": True, "reason": "already_recorded"}
-    return server.questions.held(id, kind, owner, attempt, _refusal)
+    return server.questions.held(call.namespace, id, kind, owner, attempt, _refusal)
 
 
 def _closed(server: Server, question: Question, outcome: str) -> dict[str, Any]:

@@ -162,7 +162,7 @@ async def claim(server: Server, call: Call) -> Answer:
 
 async def complete(server: Server, call: Call) -> dict[str, Any]:
     body = call.decode(CompleteBody)
-    leased = server.engine.leases.get(call.params["task_id"])
+    leased = server.engine.leases.get(call.namespace, call.params["task_id"])
     queue = "" if leased is None else leased.routing.queue
     commands = [
         described(server, call.namespace, queue, command.command(f"commands[{position}]"))
@@ -170,7 +170,7 @@ async def complete(server: Server, call: Call) -> dict[str, Any]:
     ]
     commands = [*_cursors(body, commands), *commands]
     if leased is not None:  # otherwise this may be said for the second time
-        await server.operations.streams.admit(run_of(call.params["task_id"]), commands)
+        await server.operations.streams.admit(call.namespace, run_of(call.params["task_id"]), commands)
     outcome = await server.operations.call(
         ask.CompleteTask(
             task_id=call.params["task_id"],
@@ -286,7 +286,7 @@ def claiming(server: Server, call: Call, worker_id: str | None) -> Worker:
 def _fingerprint(server: Server, call: Call, worker_id: str) -> str | None:
     """Of the code that failed: another one is reason to try again."""
     worker = server.workers.get(call.namespace, worker_id)
-    task = server.engine.leases.get(call.params["task_id"])
+    task = server.engine.leases.get(call.namespace, call.params["task_id"])
     return None if worker is None or task is None else worker.workflow_definition_fingerprints.get(task.type)
 
 

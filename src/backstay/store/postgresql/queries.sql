@@ -34,9 +34,10 @@ from task
 where workflow = $1
 
 -- name: locate
-select workflow, key, namespace
+select workflow, key
 from run
 where run_id = $1
+  and namespace = $2
 
 -- name: history
 select sequence, type, at, body, context, checksum
@@ -110,6 +111,7 @@ select key, workflow, run_id, number, namespace, workflow_id, workflow_type, sta
   compatibility, business_key, labels, search_attributes, started_at, closed_at, length, archived_at
 from run
 where run_id = $1
+  and namespace = $2
 
 -- name: run_by_key
 select key, workflow, run_id, number, namespace, workflow_id, workflow_type, status, closed_reason, queue, connection,

@@ -24,9 +24,10 @@ from task
 where workflow = ?
 
 -- name: locate
-select workflow, key, namespace
+select workflow, key
 from run
 where run_id = ?
+  and namespace = ?
 
 -- name: history
 select sequence, type, at, body, context, checksum
@@ -100,6 +101,7 @@ select key, workflow, run_id, number, namespace, workflow_id, workflow_type, sta
   compatibility, business_key, labels, search_attributes, started_at, closed_at, length, archived_at
 from run
 where run_id = ?
+  and namespace = ?
 
 -- name: run_by_key
 select key, workflow, run_id, number, namespace, workflow_id, workflow_type, status, closed_reason, queue, connection,
