@@ -16,6 +16,7 @@ from backstay import (
     RequestRefused,
     Signal,
     activity,
+    continue_as_new,
     emit,
     wait,
     workflow,
@@ -46,6 +47,17 @@ def counts(upto: int) -> int:
 def listens() -> None:
     while (n := wait(go)) >= 0:
         emit("out", n)
+
+
+@workflow(type="goes-on")
+def goes_on(n: int, last: int) -> int:
+    if n % 2:
+        emit("out", f"run {n}", n)
+    if wait(go) < 0:
+        raise LookupError("enough")
+    if n < last:
+        continue_as_new(goes_on, n + 1, last)
+    return n
 
 
 @workflow(type="slips")
@@ -116,6 +128,38 @@ async def test_a_watcher_that_fails_keeps_nobody_from_the_news() -> None:
         futures[1].result()
 
 
+CHAIN = ["run 1", 1, "run 3", 3]
+
+
+async def reads_the_chain(client: Any) -> None:
+    """A reader of a workflow that goes on in new runs, some of which say nothing."""
+    handle = await client.start(goes_on, "chain", 1, 3)
+    got: list[Any] = []
+
+    async def follow() -> None:
+        async for item in handle.stream("out"):
+            got.append(item)
+
+    reading = asyncio.create_task(follow())
+    await eventually(lambda: len(got) == 2, "the first run was read")
+    for _ in range(3):
+        await handle.signal(go, 0)
+    assert await handle.result() == 3
+    await asyncio.wait_for(reading, PATIENCE)
+    assert got == CHAIN
+    assert [item async for item in handle.stream("out")] == CHAIN
+    assert [item async for item in handle.stream("out", 1)] == CHAIN[1:]
+    assert [item async for item in client.handle(goes_on, "chain").stream("out")] == CHAIN[2:]
+    assert [item async for item in handle.of_run(handle.run_id).stream("out")] == CHAIN[:2]
+    assert [item async for item in handle.stream("silence")] == []
+
+
+@pytest.mark.parametrize("app", [memory, evicting])
+async def test_a_reader_follows_a_workflow_into_the_runs_it_continues_in(app: Any) -> None:
+    async with app(goes_on) as backstay:
+        await reads_the_chain(backstay)
+
+
 async def test_a_stream_that_ended_badly_raises_behind_its_last_item() -> None:
     async with memory(listens) as app:
         handle = await app.start(listens, "l-1")
@@ -144,11 +188,20 @@ def test_items_survive_the_process_and_are_read_without_await(tmp_path: Path) ->
         assert list(app.handle(counts, "c-1").stream("out")) == SAID
 
 
+def test_a_reader_without_await_follows_the_chain(tmp_path: Path) -> None:
+    with Backstay(tmp_path / "shop.db", register=[goes_on]) as backstay:
+        handle = backstay.start(goes_on, "chain", 1, 3)
+        for _ in range(3):
+            handle.signal(go, 0)
+        assert list(handle.stream("out")) == CHAIN
+
+
 async def test_the_same_over_http() -> None:
     async with (
         serving(still=False) as api,
         AsyncClient(str(api.http.base_url), token=TOKEN) as client,
-        AsyncWorker(str(api.http.base_url), [counts, double], token=TOKEN),
+        AsyncWorker(str(api.http.base_url), [counts, double, goes_on], token=TOKEN),
     ):
         handle = await client.start(counts, "c-1", 3)
         assert [item async for item in handle.stream("out")] == SAID
+        await reads_the_chain(client)

@@ -138,7 +138,7 @@ class AsyncHandle(Generic[R]):
         self.run_id = run_id
 
     def of_run(self, run_id: str) -> AsyncHandle[R]:
-        """The same workflow, but this run of it: queries and history are of that run, also when it has ended, and a command
+        """The same workflow, but this run of it: queries, streams and history are of that run, also when it has ended, and a command
         is rejected if it is not the current one. The result is still that of the workflow."""
         expect("run_id", run_id)
         chosen = AsyncHandle[R](self._client, self.id, run_id, self._definition)
@@ -247,11 +247,14 @@ class AsyncHandle(Generic[R]):
         return repaired.work or Reconciled(restored=[], released=[], dropped=[], revived=[])
 
     def stream(self, name: str, start: int = 0) -> AsyncIterator[Any]:
-        """The items of an output stream from an offset on, as they come, until it ends: by itself, or with its run."""
+        """The items of an output stream from an offset on, as they come, until the workflow has ended.
+
+        Runs that continue as new are followed; the offset is one of the first run.
+        """
         return follow(self.reader(name, start))
 
     def reader(self, name: str, start: int) -> Reader:
-        return Reader(self._client, self.id, self.run_id, name, start)
+        return Reader(self._client, self.id, self.run_id, name, start, one=self._only is not None)
 
     async def describe(self) -> ask.Description:
         return await self._client.describe(self.id)

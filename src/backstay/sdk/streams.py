@@ -19,6 +19,7 @@ from backstay.sdk.strand import current_fiber
 if TYPE_CHECKING:
     from backstay.sdk.client import AsyncClient
 
+RUNS = 100  # how many runs of a workflow are looked at together
 WAIT = 15.0  # seconds that a reader is kept waiting before it asks again
 
 _EMIT = Immediate("side effect")
@@ -55,12 +56,19 @@ def emit(stream: str, /, *items: Any) -> None:
 
 
 class Reader:
-    """Where somebody stands who follows a stream: the next page, until there is no more."""
+    """Where somebody stands who follows a stream: the next page, until there is no more.
 
-    def __init__(self, client: AsyncClient, workflow_id: str, run_id: str | None, name: str, start: int) -> None:
+    A workflow that continues as new goes on in another run, which has streams of its own: they are read one after the other,
+    unless only this `one` run is asked for.
+    """
+
+    def __init__(
+        self, client: AsyncClient, workflow_id: str, run_id: str | None, name: str, start: int, *, one: bool
+    ) -> None:
         self._client = client
         self._workflow_id = workflow_id
         self._run_id = run_id
+        self._one = one
         self._name = name
         self._offset = start
         self.over = False
@@ -83,14 +91,37 @@ class Reader:
         except errors.RequestRefused as refusal:
             if refusal.reason != "stream_not_found":
                 raise
-            self.over = True  # its run has ended, and nothing was ever written to it
+            await self._go_on()  # its run has ended, and nothing was ever written to it
             return []
         self._run_id = page.view.run_id
         self._offset = page.next_offset
-        self.over = page.terminal
         if page.terminal and page.view.stream.status == "errored":
             self.failed = page.view.stream.error_reason
+            self.over = True
+        elif page.terminal:
+            await self._go_on()
         return [loads(item.payload) for item in page.items if item.payload is not None]
+
+    async def _go_on(self) -> None:
+        """There is no more in this run: begin with the next one, if there is one."""
+        following = None if self._one or self._run_id is None else await self._next_run()
+        self.over = following is None
+        self._run_id = following
+        self._offset = 0
+
+    async def _next_run(self) -> str | None:
+        """The run behind this one. Runs are listed newest first."""
+        before: int | None = None
+        following: str | None = None
+        while True:
+            page = await self._client.list(workflow_id=self._workflow_id, before=before, limit=RUNS)
+            for run in page:
+                if run.run_id == self._run_id:
+                    return following
+                following = run.run_id
+            if len(page) < RUNS:
+                return None  # nobody knows this run any more
+            before = page[-1].key
 
     def end(self) -> None:
         """A stream that ended badly says so behind its last item."""

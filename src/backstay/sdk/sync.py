@@ -91,7 +91,7 @@ class Handle(Generic[R]):
         return self._handle.run_id
 
     def of_run(self, run_id: str) -> Handle[R]:
-        """The same workflow, but this run of it: queries and history are of that run, also when it has ended, and a command
+        """The same workflow, but this run of it: queries, streams and history are of that run, also when it has ended, and a command
         is rejected if it is not the current one. The result is still that of the workflow."""
         return Handle(self._bridge, self._handle.of_run(run_id))
 
@@ -100,7 +100,10 @@ class Handle(Generic[R]):
         return self._bridge.run(self._handle.result(timeout))
 
     def stream(self, name: str, start: int = 0) -> Iterator[Any]:
-        """The items of an output stream from an offset on, as they come, until it ends: by itself, or with its run."""
+        """The items of an output stream from an offset on, as they come, until the workflow has ended.
+
+        Runs that continue as new are followed; the offset is one of the first run.
+        """
         reader = self._handle.reader(name, start)
         while not reader.over:
             yield from self._bridge.run(reader.page())
