@@ -138,7 +138,7 @@ async def reads_the_chain(client: Any) -> None:
 
     async def follow() -> None:
         async for item in handle.stream("out"):
-            got.append(item)
+            got.append(item)  # noqa: PERF401 - as they come
 
     reading = asyncio.create_task(follow())
     await eventually(lambda: len(got) == 2, "the first run was read")

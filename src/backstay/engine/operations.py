@@ -33,6 +33,8 @@ from backstay.store import RunFilter
 
 R = TypeVar("R")
 
+BLOCKED = "blocked"
+
 Exporter = Callable[[RunRow, list[Recorded], list[CommandRecord], Micros, Mapping[str, RunRow], ask.Description], str]
 """Makes a file of a run: it reads payloads, which an engine does not."""
 
@@ -196,25 +198,36 @@ class Operations:
         return found, loaded.history
 
     async def list(self, request: ask.ListWorkflows) -> list[RunRow]:
-        return await self._engine.store.runs(
-            RunFilter(
-                namespace=request.namespace,
-                workflow_id=request.workflow_id,
-                workflow_type=request.workflow_type,
-                status=request.status,
-                statuses=request.statuses,
-                current=request.current,
-                queue=request.queue,
-                business_key=request.business_key,
-                label=request.label,
-                search=request.search,
-                searches=request.searches,
-                run_id=request.run_id,
-                compatibility=request.compatibility,
-                before=request.before,
-                limit=request.limit,
-            )
-        )
+        where = _filter(request)
+        if not request.tells_blocked:
+            return await self._engine.store.runs(where)
+        blocked = {
+            task.run
+            for task in await self._engine.store.failed()
+            if task.block is not None and task.block.replay_blocked
+        }
+        if request.status == BLOCKED:
+            return await self._blocked(where, blocked)
+        found: list[RunRow] = []
+        while True:
+            page = await self._engine.store.runs(where)
+            found += [
+                replace(row, status=BLOCKED) if row.key in blocked else row
+                for row in page
+                if request.status is None or row.key not in blocked
+            ]
+            if len(page) < where.limit or len(found) >= request.limit:
+                return found[: request.limit]
+            where = replace(where, before=page[-1].key)
+
+    async def _blocked(self, where: RunFilter, blocked: set[int]) -> list[RunRow]:
+        """Those of these runs that the filter takes: each is looked up by its key, since no index knows them."""
+        found: list[RunRow] = []
+        for key in sorted(blocked, reverse=True):
+            if len(found) < where.limit and (where.before is None or key < where.before):
+                one = await self._engine.store.runs(replace(where, status=None, before=key + 1, limit=1))
+                found += [replace(row, status=BLOCKED) for row in one if row.key == key]
+        return found
 
     async def export(self, request: ask.ExportHistory) -> str:
         found = await self.describe(ask.DescribeWorkflow(workflow_id=request.workflow_id, namespace=request.namespace))
@@ -265,6 +278,26 @@ class Operations:
             closed_reason=run.closed_reason,
             event=next(entry for entry in loaded.history if entry.event is run.ended_by),
         )
+
+
+def _filter(request: ask.ListWorkflows) -> RunFilter:
+    return RunFilter(
+        namespace=request.namespace,
+        workflow_id=request.workflow_id,
+        workflow_type=request.workflow_type,
+        status=request.status,
+        statuses=request.statuses,
+        current=request.current,
+        queue=request.queue,
+        business_key=request.business_key,
+        label=request.label,
+        search=request.search,
+        searches=request.searches,
+        run_id=request.run_id,
+        compatibility=request.compatibility,
+        before=request.before,
+        limit=request.limit,
+    )
 
 
 def _result(workflow_id: str, end: Ended) -> ask.Result:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 from msgspec import Struct
 
@@ -137,6 +137,11 @@ class Description(Struct, frozen=True, kw_only=True):
     determinism_source: str = "unavailable"  # live_definition | definition_drift | unavailable
 
     @property
+    def blocked(self) -> bool:
+        """Whether the code at hand does not fit the run's history."""
+        return self.liveness_state == "workflow_replay_blocked"
+
+    @property
     def open_wait_count(self) -> int:
         return sum(wait.status == "open" for wait in self.waits)
 
@@ -146,7 +151,15 @@ class DescribeWorkflow(Request[Description], frozen=True, kw_only=True):
     namespace: str = "default"
 
 
+Status = Literal["open", "pending", "waiting", "blocked", "completed", "failed", "cancelled", "terminated"]
+"""What runs can be listed by. `open` is pending, waiting and blocked; one that timed out has failed."""
+
+OPEN = ("pending", "waiting")
+
+
 class ListWorkflows(Request[list[RunRow]], frozen=True, kw_only=True):
+    """`tells_blocked`: a run whose code does not fit its history has the status `blocked`, and is found by that."""
+
     namespace: str = "default"
     workflow_id: str | None = None
     workflow_type: str | None = None
@@ -162,6 +175,7 @@ class ListWorkflows(Request[list[RunRow]], frozen=True, kw_only=True):
     compatibility: str | None = None
     before: int | None = None
     limit: int = 100
+    tells_blocked: bool = False
 
 
 class GetHistory(Request[list[Recorded]], frozen=True, kw_only=True):

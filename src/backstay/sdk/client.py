@@ -14,6 +14,8 @@ from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypedDict, TypeVar, Unpack, overload
 
+from msgspec.structs import replace
+
 from backstay.codec.exceptions import Exceptions
 from backstay.codec.values import dumps, loads
 from backstay.kernel.decision import RunRow
@@ -234,14 +236,18 @@ class AsyncClient:
         return AsyncHandle(self, id, done.signalled.run_id, definition)
 
     async def describe(self, id: str) -> ask.Description:
-        return await self.call(ask.DescribeWorkflow(workflow_id=id, namespace=self.namespace))
+        """Where a workflow stands: its status, its run, what it waits for, its tasks and failures."""
+        found = await self.call(ask.DescribeWorkflow(workflow_id=id, namespace=self.namespace))
+        if not found.blocked or found.run is None:
+            return found
+        return replace(found, status="blocked", run=replace(found.run, status="blocked"))
 
     async def list(
         self,
         *,
         workflow_id: str | None = None,
         type: str | None = None,
-        status: str | None = None,
+        status: ask.Status | None = None,
         business_key: str | None = None,
         label: tuple[str, str] | None = None,
         search: tuple[str, Any] | None = None,
@@ -249,17 +255,21 @@ class AsyncClient:
         limit: int = 100,
     ) -> list[RunRow]:
         """Runs, newest first. For the next page pass the last row's `key` as `before`."""
+        if status is not None:
+            expect("status", status)
         return await self.call(
             ask.ListWorkflows(
                 namespace=self.namespace,
                 workflow_id=workflow_id,
                 workflow_type=type,
-                status=status,
+                status=None if status == "open" else status,
+                statuses=ask.OPEN if status == "open" else None,
                 business_key=business_key,
                 label=label,
                 search=search,
                 before=before,
                 limit=limit,
+                tells_blocked=True,
             )
         )
 

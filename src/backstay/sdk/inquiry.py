@@ -35,10 +35,10 @@ def answer_on(fiber: Fiber, inquiry: Inquiry, history: Sequence[Recorded] = ()) 
         return error
 
 
-def answer_from(
+def replayed(
     machine: Machine, registry: Registry, definition: WorkflowDefinition, inquiry: Inquiry, history: list[Recorded]
-) -> Any:
-    """Ask code that is replayed for this from what the tasks of the run have seen."""
+) -> Fiber:
+    """Code that has been replayed, only to be looked at, from what the tasks of the run have seen. Abandon it in the end."""
     # Tasks decide behind what they have seen, so that says how far they had looked, of a closed run too.
     horizon = max((entry.context.decided_after or 0 for entry in history), default=0)
     horizon = max(horizon, inquiry.cursor)
@@ -54,9 +54,23 @@ def answer_from(
     )
     fiber.guard = guard_of(definition, registry.guard)  # what was refused in life is refused here
     fiber.looking = True
-    seen = [entry for entry in history if place_of(entry) <= horizon]
     try:
-        fiber.resume(seen, horizon)
+        fiber.resume([entry for entry in history if place_of(entry) <= horizon], horizon)
+    except BaseException:
+        fiber.abandon()
+        raise
+    return fiber
+
+
+def answer_from(
+    machine: Machine, registry: Registry, definition: WorkflowDefinition, inquiry: Inquiry, history: list[Recorded]
+) -> Any:
+    """Ask code that is replayed for this."""
+    try:
+        fiber = replayed(machine, registry, definition, inquiry, history)
+    except Exception as error:
+        return Refused("query_rejected", f"the run could not be replayed: {error}")
+    try:
         if fiber.block is not None:
             return _blocked(fiber.block)
         if fiber.instance is None and definition.is_class:

@@ -6,9 +6,11 @@ Nobody looks again later. A value of another type would be written as it is, and
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 from backstay.kernel.features.child.records import POLICIES
+from backstay.kernel.features.start import DuplicatePolicy
+from backstay.protocol.requests import Status
 from backstay.sdk.durations import to_seconds
 
 
@@ -167,4 +169,6 @@ EXPECTED: dict[str, Kind] = {
     "async_tasks": _COUNT,
     "workflow_tasks": _COUNT,
     "guard": _one_of("error", "warn", "off"),
+    "existing": _one_of(*get_args(DuplicatePolicy)),
+    "status": _one_of(*get_args(Status)),
 }

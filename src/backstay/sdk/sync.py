@@ -312,7 +312,7 @@ class Client:
         *,
         workflow_id: str | None = None,
         type: str | None = None,
-        status: str | None = None,
+        status: ask.Status | None = None,
         business_key: str | None = None,
         label: tuple[str, str] | None = None,
         search: tuple[str, Any] | None = None,

@@ -22,11 +22,13 @@ from backstay.protocol.export import exporter
 from backstay.protocol.requests import Request
 from backstay.sdk.client import AsyncClient
 from backstay.sdk.embedded.host import EngineHost
+from backstay.sdk.embedded.reading import reading
 from backstay.sdk.embedded.thread import EngineThread
 from backstay.sdk.executor import EmbeddedExecutor
 from backstay.sdk.guard.shims import install as install_shims
 from backstay.sdk.options import expect, listed, served
 from backstay.sdk.registry import Guard, Registry, Types
+from backstay.sdk.replay import Replayed, replay
 from backstay.sdk.sync import Client
 from backstay.store import Store
 from backstay.store.opening import open_store
@@ -116,7 +118,33 @@ class AsyncBackstay(AsyncClient):
             self.engine.world.spawn(self.recovery.deployed(), "backstay-deployed")
             self.recovery.offer_waiting()
 
+    @property
+    def is_engine(self) -> bool:
+        """Whether this process runs the engine of the database, or another one does."""
+        return self._engine_room.operations is not None and self.engine.holder
+
+    async def replay(self, *ids: str) -> Replayed:
+        """Replay all open runs, or the runs of these ids, with the code that is registered here, and say which of them it would
+        block. Nothing is written and nothing is run but workflow code, so this need not be open: then it only reads."""
+        if self._engine_room.operations is not None:
+            return await replay(self, self.registry, self.engine.machine, ids)
+        async with reading(self.path) as (transport, machine):
+            client = AsyncClient(transport, namespace=self.namespace)
+            return await replay(client, self.registry, machine, ids)
+
+    async def open(self) -> Self:
+        """What `async with` does at its beginning; `close()` does what it does at its end."""
+        return self if self._engine_room.operations is not None else await self._open()
+
+    async def close(self) -> None:
+        """Stop taking work, give activities a moment to end, let what is being written reach the disk, and free the database."""
+        if self._engine_room.operations is not None:
+            await self._close()
+
     async def __aenter__(self) -> Self:
+        return await self.open()
+
+    async def _open(self) -> Self:
         world = self._world() if self._world is not None else AsyncioWorld(asyncio.get_running_loop())
         machine = Machine(limits=self._limits)
         commits = world.pool(1, "backstay-commit")
@@ -153,9 +181,7 @@ class AsyncBackstay(AsyncClient):
             raise
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def _close(self) -> None:
         # Whoever has no patience for the grace still leaves a database that the next one can have.
         try:
             await self.executor.activities.leave(self._grace)
@@ -219,12 +245,25 @@ class Backstay(Client):
     async def _register(self, things: tuple[Any, ...]) -> None:
         self._app.register(*things)
 
+    def replay(self, *ids: str) -> Replayed:
+        """Replay all open runs, or the runs of these ids, with the code that is registered here, and say which of them it would
+        block. Nothing is written and nothing is run but workflow code, so this need not be open: then it only reads."""
+        if self._engine_thread.running:
+            return self._bridge.run(self._app.replay(*ids))
+        thread = EngineThread()
+        thread.start()
+        try:
+            return thread.run(self._app.replay(*ids))
+        finally:
+            thread.stop()
+
     def open(self) -> Self:
+        """What `with` does at its beginning; `close()` does what it does at its end."""
         if self._engine_thread.running:
             return self
         self._engine_thread.start()
         try:
-            self._bridge.run(self._app.__aenter__())
+            self._bridge.run(self._app.open())
         except BaseException:
             self._engine_thread.stop()
             raise
@@ -234,7 +273,7 @@ class Backstay(Client):
         """Stop taking work, give activities a moment to end, let what is being written reach the disk, and free the database."""
         if self._engine_thread.mine:
             try:
-                self._bridge.run(self._app.__aexit__(None, None, None))
+                self._bridge.run(self._app.close())
             finally:
                 self._engine_thread.stop()
 
