@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+from typing import get_args
 
 import pytest
 from dw_support import Place, mistaken, until
 
 from backstay import Backstay, activity, child, continue_as_new, heartbeat, side_effect, sleep, version, workflow
+from backstay.cli import listing
+from backstay.protocol.requests import Status
 
 
 @activity(retries=2, backoff="20ms")
@@ -174,6 +177,26 @@ def test_list_filters_and_limits(place: Place) -> None:
     assert "asleep-1" in place.ask("list", "--status", "open").stdout
     assert len(place.ask("list", "--type", "counted").stdout.splitlines()) == 5
     assert place.ask("list", "--type", "nothing").stdout.strip() == "no runs match"
+
+
+@pytest.mark.parametrize("columns", [20, 40, 60, 80, 100, 160])
+def test_ids_are_never_folded_or_cut(place: Place, columns: int) -> None:
+    with Backstay(place.directory / "backstay.db", [counted]) as backstay:
+        made = backstay.start(counted, None, 0).id
+        long = "a-rather-long-id-of-some-order-that-somebody-made-up"
+        backstay.start(counted, long, 0)
+    lines = place.ask("list", COLUMNS=str(columns), FORCE_COLOR="1", TTY_COMPATIBLE="1").stdout.splitlines()
+    shown = [re.sub("\x1b\\[[0-9;]*m", "", line).split() for line in lines]
+    assert [line[:3] for line in shown] == [
+        ["ID", "TYPE", "STATUS"],
+        [long, "counted", "completed"],
+        [made, "counted", "completed"],
+    ]
+    assert ("RUN" in shown[0]) == (columns >= 160)
+
+
+def test_every_status_can_be_listed() -> None:
+    assert get_args(Status) == listing.STATUSES
 
 
 @pytest.mark.parametrize(

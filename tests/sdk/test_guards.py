@@ -489,8 +489,9 @@ def test_the_source_check_warns_with_file_and_line() -> None:
         return time.time()
 
     line = clock.definition.entry.__code__.co_firstlineno + 2
-    with pytest.warns(NonDeterminismWarning, match=rf"test_guards\.py:{line}: time\.time\(\) inside workflow 'clock'"):
+    with pytest.warns(NonDeterminismWarning, match=r"^time\.time\(\) inside workflow 'clock'") as told:
         memory(clock)
+    assert (told[0].filename, told[0].lineno) == (__file__, line)
     with pytest.raises(DefinitionError, match=r"time\.time\(\)"):
         memory(clock, guard="error")
     memory(clock, guard="off")

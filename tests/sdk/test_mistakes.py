@@ -235,10 +235,36 @@ async def forgets_to_sleep() -> str:
     ],
 )
 def test_a_forgotten_await_is_warned_of(forgetful: Any, call: str) -> None:
-    with pytest.warns(
-        NonDeterminismWarning, match=rf"test_mistakes.py:\d+: {call} inside workflow .*; nothing is done"
-    ):
+    with pytest.warns(NonDeterminismWarning, match=rf"{call} inside workflow .*; nothing is done"):
         memory(forgetful)
+
+
+@workflow(type="awaits-a-value")
+async def awaits_a_value() -> int:
+    called = [add]
+    return await called[0](1, 2)  # pyright: ignore
+
+
+@workflow(type="awaits-a-child")
+async def awaits_a_child() -> None:
+    await ship(Order(1))  # pyright: ignore
+
+
+@workflow(type="awaits-an-activity")
+async def awaits_an_activity() -> int:
+    return await add(1, 2)  # pyright: ignore
+
+
+@pytest.mark.parametrize("awaiting", [awaits_an_activity, awaits_a_child])
+def test_an_await_of_a_plain_value_is_refused_with_what_to_write(awaiting: Any) -> None:
+    with pytest.raises(DefinitionError, match=r"test_mistakes.py:\d+: await .*; drop the await, or await its .step"):
+        memory(awaiting)
+
+
+async def test_an_await_of_a_plain_value_that_nobody_could_see_says_what_to_write() -> None:
+    async with memory(awaits_a_value, add) as app:
+        with pytest.raises(WorkflowFailed, match=r"drop the await, or await its .step\(...\)"):
+            await app.execute(awaits_a_value, "w")
 
 
 async def test_what_is_not_registered_is_said_once(caplog: pytest.LogCaptureFixture) -> None:

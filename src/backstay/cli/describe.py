@@ -41,7 +41,8 @@ def command(id: str, path: options.Place, namespace: str) -> None:
         for entry in reader.ask(GetHistory(workflow_id=id, namespace=namespace)):
             timeline.tell(entry)
     out = console()
-    out.print(f"{described.workflow_id}  {described.workflow_type}  {described.status}", style="bold", markup=False)
+    status = "blocked" if described.blocked else described.status
+    out.print(f"{described.workflow_id}  {described.workflow_type}  {status}", style="bold", markup=False)
     for name, text in _facts(described, timeline):
         out.print(f"  {name:<13} {text}", markup=False)
     for view in described.tasks:

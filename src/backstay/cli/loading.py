@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, TypeGuard
 from backstay.cli.problems import Problem
 from backstay.sdk.activity import Definition as ActivityDefinition
 from backstay.sdk.errors import DefinitionError
-from backstay.sdk.registry import Registry, Types
+from backstay.sdk.registry import Registry, Types, activity_methods
 from backstay.sdk.workflow import WorkflowDefinition, WorkflowFn, definition_of
 
 DEFAULT_QUEUE = "default"
@@ -121,7 +121,7 @@ def _collect(file: Path, module: ModuleType) -> Program:
         elif isinstance(thing, type):
             if issubclass(thing, Exception) and _is_theirs(thing):
                 program.things.append(thing)
-        elif methods := _activity_methods(_class_of(thing)):
+        elif methods := activity_methods(_class_of(thing)):
             program.things.append(thing)
             for method in methods:
                 _note(program, queues, method)
@@ -134,7 +134,7 @@ def _collect(file: Path, module: ModuleType) -> Program:
         if isinstance(thing, type)
         and thing.__module__ == module.__name__
         and not _is_workflow(thing)
-        and _activity_methods(thing)
+        and activity_methods(thing)
         and not any(issubclass(kind, thing) for kind in served)
     ]
     return program._replace(types=types[0] if types else None, queues=frozenset(queues), hints=hints)
@@ -151,7 +151,7 @@ def _register(program: Program) -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         Registry(program.types).register(program.things)
-    program.hints.extend(str(warning.message) for warning in caught)
+    program.hints.extend(f"{near(warning.filename)}:{warning.lineno}: {warning.message}" for warning in caught)
 
 
 def _is_workflow(thing: object) -> bool:
@@ -170,10 +170,6 @@ def _is_theirs(cls: type) -> bool:
     """Not an exception of Python or of Backstay that the file has only imported."""
     top = cls.__module__.partition(".")[0]
     return top not in sys.stdlib_module_names and top not in ("builtins", "backstay")
-
-
-def _activity_methods(cls: type) -> list[ActivityDefinition[Any, Any]]:
-    return [value for base in cls.__mro__ for value in vars(base).values() if _is_activity(value)]
 
 
 @contextmanager

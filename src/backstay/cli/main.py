@@ -27,6 +27,7 @@ COMMANDS = {
     "pause": "backstay.cli.operate:pause",
     "unpause": "backstay.cli.operate:unpause",
     "archive": "backstay.cli.operate:archive",
+    "replay": "backstay.cli.replay",
     "repair": "backstay.cli.repair",
     "repair-pass": "backstay.cli.repair_pass",
     "schedule": "backstay.cli.schedule",

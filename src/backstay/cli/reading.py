@@ -18,7 +18,7 @@ from backstay.engine.world import AsyncioWorld
 from backstay.kernel.decision import RunRow
 from backstay.kernel.machine import Machine
 from backstay.protocol.export import exporter
-from backstay.protocol.requests import DescribeWorkflow, ListWorkflows, Request
+from backstay.protocol.requests import ListWorkflows, Request
 from backstay.store.opening import open_store
 
 if TYPE_CHECKING:
@@ -77,12 +77,6 @@ class Reader:
         found = self.get(self.store.run(namespace, run_id))
         return found if found is not None and found.workflow_id == workflow_id else None
 
-    def blocked(self, runs: list[RunRow]) -> set[int]:
-        """Those of these runs whose code does not fit their history."""
-        return {
-            task.run for task in self.get(self.store.failed()) if task.block is not None and task.block.replay_blocked
-        }
-
 
 class ServerReader:
     """The same of a server."""
@@ -112,17 +106,6 @@ class ServerReader:
     def run(self, namespace: str, workflow_id: str, run_id: str) -> RunRow | None:
         runs = self.ask(ListWorkflows(namespace=namespace, workflow_id=workflow_id, limit=1000))
         return next((run for run in runs if run.run_id == run_id), None)
-
-    def blocked(self, runs: list[RunRow]) -> set[int]:
-        waiting = [run for run in runs if run.closed_at is None]
-        described = [
-            self.ask(DescribeWorkflow(workflow_id=run.workflow_id, namespace=run.namespace)) for run in waiting
-        ]
-        return {
-            run.key
-            for run, found in zip(waiting, described, strict=True)
-            if found.liveness_state == "workflow_replay_blocked"
-        }
 
 
 def reader_of(place: Place, namespace: str) -> Reader | ServerReader:

@@ -109,6 +109,8 @@ class Definition(Generic[P, R]):
 
 
 class Activity(Definition[P, R]):
+    __backstay_blocks__ = True  # for the source check
+
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         strand = current_strand()
         fiber = None if strand is None else strand.fiber

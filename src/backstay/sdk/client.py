@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypedDict, TypeVar, Unpack, overload
 
@@ -103,12 +103,14 @@ class AsyncClient:
         self.namespace = namespace
         self.exceptions = exceptions if isinstance(exceptions, Exceptions) else _known(exceptions)
         self._options: StartOptions = {}
+        self._redefined: Callable[[Any, WorkflowDefinition], None] | None = None  # told of what is started
 
     def options(self, **options: Unpack[StartOptions]) -> AsyncClient:
         """The same client with other options for the starts that follow."""
         check(options, StartOptions)
         changed = AsyncClient(self._transport, namespace=self.namespace, exceptions=self.exceptions)
         changed._options = {**self._options, **options}
+        changed._redefined = self._redefined
         return changed
 
     async def close(self) -> None:
@@ -150,7 +152,7 @@ class AsyncClient:
     ) -> AsyncHandle[R]: ...
     async def start(self, workflow: Any, id: str | None, /, *args: Any, **kwargs: Any) -> AsyncHandle[Any]:
         """Start a workflow durably. When this returns, it is on disk. Without an id one is made."""
-        definition = definition_of(workflow)
+        definition = self._definition(workflow)
         started = await self.call(self._start_request(definition, id, args, kwargs))
         return AsyncHandle(self, started.workflow_id, started.run_id, definition)
 
@@ -164,7 +166,7 @@ class AsyncClient:
     async def execute(self, workflow: type[Entry[P, R]], id: str | None, /, *args: P.args, **kwargs: P.kwargs) -> R: ...
     async def execute(self, workflow: Any, id: str | None, /, *args: Any, **kwargs: Any) -> Any:
         """Start a workflow and wait for its result."""
-        definition = definition_of(workflow)
+        definition = self._definition(workflow)
         ended = await self.call(ask.RunWorkflow(start=self._start_request(definition, id, args, kwargs)))
         return self.outcome(ended, definition)
 
@@ -279,6 +281,12 @@ class AsyncClient:
     async def export(self, id: str, run_id: str | None = None) -> dict[str, Any]:
         """A run with everything that is known of it, and a checksum over that: JSON to keep, send and verify."""
         return json.loads(await self.call(ask.ExportHistory(workflow_id=id, namespace=self.namespace, run_id=run_id)))
+
+    def _definition(self, workflow: Any) -> WorkflowDefinition:
+        definition = definition_of(workflow)
+        if self._redefined is not None:
+            self._redefined(workflow, definition)
+        return definition
 
     async def call(self, request: ask.Request[T]) -> T:
         """Send any request of the protocol."""

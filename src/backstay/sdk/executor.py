@@ -144,6 +144,12 @@ class EmbeddedExecutor:
         else:
             fiber.abandon()
 
+    def redefined(self, types: set[str]) -> None:
+        """These workflows have new code: live code of theirs is given up, and what they do next is a replay with the new one."""
+        for run, fiber in list(self._fibers.items()):
+            if fiber.assignment.workflow_type in types:
+                self.forget(run)
+
     def live(self, run: int) -> Fiber | None:
         """The live code of a run, if there is any."""
         return self._fibers.get(run)

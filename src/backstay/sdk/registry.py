@@ -6,10 +6,11 @@ that something was registered from. A string out of history, a payload or a requ
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Iterable, Mapping
 from types import FunctionType
-from typing import Any
+from typing import Any, cast
 
 from msgspec import Struct
 
@@ -35,6 +36,30 @@ class Types(Struct, frozen=True, kw_only=True):
     exception_class_aliases: Mapping[str, type[BaseException]] = {}
 
 
+def code_of(definition: WorkflowDefinition | ActivityDefinition[Any, Any]) -> Any:
+    return definition.target if isinstance(definition, WorkflowDefinition) else definition.fn
+
+
+def redefines(code: Any, before: Any) -> bool:
+    """Whether this is the same function or class once more: run again in a notebook, or from a module that was reloaded."""
+    return _place(code) == _place(before) and code.__name__ != "<lambda>"
+
+
+def _place(code: Any) -> tuple[Any, Any]:
+    return getattr(code, "__module__", None), getattr(code, "__qualname__", code)
+
+
+def activity_methods(cls: type[Any]) -> list[ActivityDefinition[Any, Any]]:
+    """The activities of a class, each once: methods, and functions that it keeps as static methods."""
+    found: dict[str, ActivityDefinition[Any, Any]] = {}
+    for base in cls.__mro__:
+        for value in vars(base).values():
+            made = value.__func__ if isinstance(value, staticmethod) else value  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+            if isinstance(made, ActivityDefinition):
+                found.setdefault(made.type, made)  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
+    return list(found.values())
+
+
 class Registry:
     def __init__(self, types: Types | None = None, guard: Guard = "warn") -> None:
         expect("guard", guard)
@@ -47,6 +72,7 @@ class Registry:
         self.functions = Functions()
         self._types = types
         self._keys: dict[int, str] = {}
+        self._together: set[tuple[str, str]] = set()  # kinds and types that one call registers
         for key in (*types.workflows, *types.activities):
             expect("type", key, DefinitionError)
         for key, target in types.workflows.items():
@@ -55,6 +81,8 @@ class Registry:
             self._activity(target, key)
 
     def register(self, things: Iterable[Any]) -> None:
+        """What is registered once more, redefined in between, takes the place of what it was; but not of what is beside it."""
+        self._together = set()
         if BACKGROUND not in self.workflows:
             self.workflows[BACKGROUND] = definition_of(runner(self.functions))
         for thing in things:
@@ -79,22 +107,25 @@ class Registry:
 
     def _methods(self, instance: Any) -> None:
         """Every activity method of an object; calls run on this instance."""
-        found = False
-        for cls in type(instance).__mro__:
-            for value in vars(cls).values():
-                if isinstance(value, ActivityDefinition) and value.type not in self.instances:
-                    found = True
-                    self._activity(value, None)
-                    self.instances[value.type] = instance
-        if not found:
+        methods = activity_methods(cast(type[Any], type(instance)))
+        if not methods:
             raise DefinitionError(f"{instance!r} has no methods decorated with @activity")
+        for method in methods:
+            other = self.instances.get(method.type)
+            if other is not None and other is not instance and ("activity", method.type) in self._together:
+                raise DefinitionError(
+                    f"activity {method.type!r} is a method of {other!r} and of {instance!r}; keep one"
+                )
+            self._activity(method, None)
+            if method.method:
+                self.instances[method.type] = instance
 
     def _workflow(self, target: Any, key: str | None) -> None:
         definition = definition_of(target)
         if key is not None and not definition.named:
             definition.type = key
         self._claim("workflow", key, definition.type, definition.target, self.workflows)
-        if definition.type not in self.workflows:
+        if self.workflows.get(definition.type) is not definition:
             self._check(definition)
         self.workflows[definition.type] = definition
         for module in definition.modules:
@@ -127,20 +158,26 @@ class Registry:
         if before is not None and before != own:
             raise DefinitionError(f"{kind} {name} is registered as {before!r} and as {own!r}; use one type key")
         other = table.get(own)
-        holder = None if other is None else getattr(other, "target", getattr(other, "fn", None))
+        holder = None if other is None else code_of(other)
         if holder is not None and holder is not code:
-            raise DefinitionError(
-                f"{kind} type {own!r} is claimed by {getattr(holder, '__qualname__', holder)} and by {name};"
-                " give one of them another type"
-            )
+            if not redefines(code, holder) or (kind, own) in self._together:
+                raise DefinitionError(
+                    f"{kind} type {own!r} is claimed by {getattr(holder, '__qualname__', holder)} and by {name};"
+                    " give one of them another type"
+                )
+            self._keys.pop(id(holder), None)
         self._keys[id(code)] = own
+        self._together.add((kind, own))
 
     def _check(self, definition: WorkflowDefinition) -> None:
         if guard_of(definition, self.guard) == "off":
             return
         watch(definition.target)
         from backstay.sdk.branch import spawn
+        from backstay.sdk.child import child
+        from backstay.sdk.gather import gather
         from backstay.sdk.primitives import side_effect
+        from backstay.sdk.race import race
         from backstay.sdk.source import check
         from backstay.sdk.timer import sleep
         from backstay.sdk.wait import wait
@@ -148,11 +185,21 @@ class Registry:
         findings = check(
             definition.target,
             name=definition.type,
-            blocking=(sleep, wait),
+            blocking=(sleep, wait, gather, race, child),
             recording=(side_effect,),
             deferring=(spawn, wait),
         )
         for finding in findings:
             if finding.severity == "error" or self.guard == "error":
                 raise DefinitionError(str(finding))
-            warnings.warn(str(finding), NonDeterminismWarning, stacklevel=6)
+            # Where the finding is, and not where it is registered: for a link in an editor, and for filters by module.
+            module: str = definition.target.__module__
+            seen = vars(sys.modules[module]) if module in sys.modules else {}
+            warnings.warn_explicit(
+                finding.message,
+                NonDeterminismWarning,
+                finding.file,
+                finding.line,
+                module,
+                seen.setdefault("__warningregistry__", {}),
+            )

@@ -181,6 +181,13 @@ class WorkflowDefinition:
     async def _entered(self, fiber: Fiber, args: list[Any], kwargs: dict[str, Any]) -> Any:
         try:
             return await returned.awaited(await self._enter(fiber, args, kwargs))
+        except TypeError as error:
+            if _awaited_a_value(error):
+                raise TypeError(
+                    f"{error}: in a workflow, an activity or child that is a `def` returns its value when it is called;"
+                    " drop the await, or await its .step(...)"
+                ) from error
+            raise
         except KeyboardInterrupt as error:
             _keep_running(fiber, error)
             raise Evicted from None  # as itself it would leave the run's event loop, and end the one below it
@@ -223,6 +230,11 @@ class WorkflowDefinition:
             workflow_type=definition.type,
             definition=definition.snapshot,
         )
+
+
+def _awaited_a_value(error: TypeError) -> bool:
+    """Whether this is what Python says of `await 3`, before and since 3.14."""
+    return str(error).endswith(("can't be used in 'await' expression", "can't be awaited"))
 
 
 def _keep_running(fiber: Fiber, error: BaseException) -> None:
@@ -300,6 +312,8 @@ class ChildOf(Generic[P, R]):
 
 
 class Workflow(WorkflowFn[P, R]):
+    __backstay_blocks__ = True  # for the source check
+
     if TYPE_CHECKING:
 
         def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R: ...

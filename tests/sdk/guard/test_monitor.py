@@ -39,6 +39,8 @@ class Tools:
         self.calendar = datetime
         self.clock = time.time
         self.choose = random.choice
+        self.draw = random.random
+        self.thrown = random.Random(3).random
         self.calm = str.upper
 
 
@@ -48,6 +50,7 @@ tools = Tools()
 @workflow(type="named")
 def named(name: str) -> str:
     calendar, clock, choose, calm = tools.calendar, tools.clock, tools.choose, tools.calm
+    draw, thrown = tools.draw, tools.thrown
     try:
         match name:
             case "datetime.datetime.now":
@@ -56,6 +59,10 @@ def named(name: str) -> str:
                 clock()
             case "random.choice":
                 choose([1])
+            case "random.random":
+                draw()
+            case "random.Random.random":
+                thrown()
             case _:
                 return calm("clean")
     except NonDeterminismError as error:
@@ -69,14 +76,15 @@ def named(name: str) -> str:
         ("datetime.datetime.now", "use backstay.now()"),
         ("time.time", "use backstay.now()"),
         ("random.choice", "use backstay.rng()"),
+        ("random.random", "use backstay.rng()"),
+        ("random.Random.random", "use backstay.rng()"),
     ],
 )
 async def test_an_alias_is_seen_through(call: str, advice: str) -> None:
     async with memory(named, guard="error") as app:
         message = await app.execute(named, "w", call)
     assert message.startswith(__file__)
-    assert call.rpartition(".")[2] in message
-    assert message.endswith(f" inside a workflow; {advice}")
+    assert message.endswith(f": {call}() inside a workflow; {advice}")
 
 
 async def test_a_clean_call_is_left_alone() -> None:

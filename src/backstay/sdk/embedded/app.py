@@ -27,9 +27,10 @@ from backstay.sdk.embedded.thread import EngineThread
 from backstay.sdk.executor import EmbeddedExecutor
 from backstay.sdk.guard.shims import install as install_shims
 from backstay.sdk.options import expect, listed, served
-from backstay.sdk.registry import Guard, Registry, Types
+from backstay.sdk.registry import Guard, Registry, Types, redefines
 from backstay.sdk.replay import Replayed, replay
 from backstay.sdk.sync import Client
+from backstay.sdk.workflow import WorkflowDefinition
 from backstay.store import Store
 from backstay.store.opening import open_store
 from backstay.store.sqlite.writer import Offload
@@ -108,15 +109,28 @@ class AsyncBackstay(AsyncClient):
         self._grace = grace
         self._run_tasks = run_tasks
         self._world = world
+        self._redefined = self._redefine
         self.register(*listed("register", register))
 
     def register(self, *things: Any) -> None:
-        """Workflows, activities, objects with activity methods, exception classes: what this process can run."""
+        """Workflows, activities, objects with activity methods, exception classes: what this process can run.
+
+        What was defined anew since, in a notebook or a module that was reloaded, takes the place of what it was.
+        """
+        before = dict(self.registry.workflows)
         self.registry.register(things)
         if self._engine_room.operations is not None:
+            after = self.registry.workflows
+            self.executor.redefined({type for type, known in before.items() if after[type] is not known})
             self._deployed()
             self.engine.world.spawn(self.recovery.deployed(), "backstay-deployed")
             self.recovery.offer_waiting()
+
+    def _redefine(self, workflow: Any, definition: WorkflowDefinition) -> None:
+        """A workflow is started. If it is the one that is registered, defined anew since, then the new one is meant."""
+        known = self.registry.workflows.get(definition.type)
+        if known is not None and known is not definition and redefines(definition.target, known.target):
+            self.register(workflow)
 
     @property
     def is_engine(self) -> bool:

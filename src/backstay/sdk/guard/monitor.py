@@ -6,6 +6,7 @@ call, so steady code pays nothing; one that is clean first and not later escapes
 
 from __future__ import annotations
 
+import random
 import sys
 from collections.abc import Iterator
 from types import CodeType, FunctionType
@@ -84,8 +85,15 @@ def _judge(target: object, bare: bool) -> tuple[str, str] | None:
     rule = table.calling(ref, 0 if bare else sys.maxsize)
     if rule is None:
         return None
-    named = table.path(ref) or f"{getattr(target, '__module__', None)}.{getattr(target, '__qualname__', target)}"
-    return f"{named}()", rule.advice
+    return f"{table.path(ref) or _name(target, owner)}()", rule.advice
+
+
+def _name(target: object, owner: object) -> str:
+    """What was called, as its author would have to write it."""
+    if getattr(random, str(getattr(target, "__name__", "")), None) == target:
+        return f"random.{target.__name__}"  # type: ignore[attr-defined]
+    home = getattr(target, "__module__", None) or type(owner).__module__  # a bound method of a C type has none
+    return f"{home}.{getattr(target, '__qualname__', target)}"
 
 
 def _codes(target: Any) -> Iterator[CodeType]:

@@ -24,6 +24,10 @@ SWALLOWED = Rule("swallowed", "it also catches cancellation and eviction; catch 
 DROPPED = Rule("dropped-step", "the step is described but never done; call it without .step, or .run() or await it")
 UNAWAITED = Rule("not-awaited", "nothing is done until it is awaited; await it, or make a task of it")
 AWAITED = Rule("awaited-blocking", "it blocks and returns a plain value; drop the await, or use its backstay.aio form")
+AWAITED_CALL = Rule(
+    "awaited-blocking",
+    "its code is a `def`, so the call blocks and returns a plain value; drop the await, or await its .step(...)",
+)
 LATE = Rule("late-binding", "every lambda will see the last value; use .step(...), or bind it: lambda x=x: ...")
 BOUND_ACTIVITY = Rule(
     "bound-activity", "the instance does not travel; call it on the class, the worker supplies its own"
@@ -79,8 +83,11 @@ class Visit(Reader):
         self._each(k for k in node.keywords if not (recorded and _is_closure(k.value)))
 
     def visit_Await(self, node: ast.Await) -> None:
-        if isinstance(node.value, ast.Call) and self._known(node.value.func, self._primitives.blocking):
-            self._offend(AWAITED, f"await {_text(node.value)}", node)
+        if isinstance(node.value, ast.Call):
+            if self._known(node.value.func, self._primitives.blocking):
+                self._offend(AWAITED, f"await {_text(node.value)}", node)
+            elif self._gives_its_value(node.value.func):
+                self._offend(AWAITED_CALL, f"await {_text(node.value)}", node)
         self.generic_visit(node)
 
     def visit_Expr(self, node: ast.Expr) -> None:
@@ -209,14 +216,17 @@ class Visit(Reader):
             case _:
                 return True
 
+    def _gives_its_value(self, func: ast.expr) -> bool:
+        """Whether this is an activity or a workflow that is a `def`: calling it does it."""
+        match self.scope.resolve(_without_options(func)):
+            case Known(value=value):
+                return getattr(type(value), "__backstay_blocks__", False) is True
+            case _:
+                return False
+
     def _only_describes(self, func: ast.expr) -> bool:
         """Whether calling this does nothing but give back what is to be awaited."""
-        match func:
-            case ast.Call(func=ast.Attribute(value=base, attr="options")):
-                func = base
-            case _:
-                pass
-        match self.scope.resolve(func):
+        match self.scope.resolve(_without_options(func)):
             case Known(value=MethodType() as bound):  # of `backstay.aio`
                 return bound.__name__ == "step" and callable(bound.__self__)
             case Known(value=value):
@@ -270,6 +280,14 @@ def _text(node: ast.expr) -> str:
     if len(text) > 50 and isinstance(node, ast.Call):
         text = f"{ast.unparse(node.func)}(...)"
     return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _without_options(func: ast.expr) -> ast.expr:
+    match func:
+        case ast.Call(func=ast.Attribute(value=base, attr="options")):
+            return base
+        case _:
+            return func
 
 
 def _is_closure(node: ast.expr) -> bool:

@@ -198,6 +198,8 @@ async def awaits():
     await hf.gather(charge.step(1))  #: awaited-blocking
     if await wait(lambda: True):  #: awaited-blocking
         pass
+    await charge(1)  #: awaited-blocking
+    return [await charge.options(retries=2)(x) for x in "ab"]  #: awaited-blocking
 
 
 def late(items):

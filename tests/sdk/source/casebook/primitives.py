@@ -11,16 +11,18 @@ class Primitive:
 
 class Activity(Primitive):
     __backstay_activity__ = True
+    __backstay_blocks__ = True
 
     def __init__(self, function: Any) -> None:
         self.__wrapped__ = function
 
+    def options(self, **options: Any) -> "Activity":
+        return self
+
 
 class AsyncActivity(Activity):
+    __backstay_blocks__ = False
     __backstay_awaited__ = True
-
-    def options(self, **options: Any) -> "AsyncActivity":
-        return self
 
 
 sleep = Primitive()

@@ -1,0 +1,78 @@
+"""`dw replay`: hold the code of a file against the runs that are open, before it is deployed."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from backstay.cli import options
+from backstay.cli.problems import Unsuccessful, told
+
+if TYPE_CHECKING:
+    from backstay.sdk.registry import Types
+    from backstay.sdk.replay import Replayed
+
+
+@click.command(name="replay")
+@click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
+@click.argument("ids", nargs=-1, metavar="[ID]...")
+@options.place
+@options.namespace
+def command(file: Path, ids: tuple[str, ...], path: options.Place, namespace: str) -> None:
+    """Replay the open runs with the code of FILE, or those of each ID, and show which of them it would block.
+
+    Nothing is written, no activity runs, and the engine of the database or the server is not disturbed. Exit code 1: at
+    least one run would be blocked.
+
+    \b
+    Examples:
+      dw replay shop.py
+      dw replay shop.py --db copy-of-production.db
+      dw replay shop.py order-1 order-2 --server http://127.0.0.1:8080
+    """
+    from backstay.cli.differences import side_by_side
+    from backstay.cli.loading import load
+    from backstay.cli.screen import console
+
+    program = load(file)
+    found = _replayed(program.things, program.types, ids, path, namespace)
+    out = console()
+    for run in found.blocked:
+        out.print(
+            f"{run.workflow_id} ({run.workflow_type}) would be blocked: {run.message}", style="bold red", markup=False
+        )
+        if run.difference:
+            out.print(side_by_side(run.difference))
+    many = "1 run" if found.runs == 1 else f"{found.runs} runs"
+    if found.blocked:
+        raise Unsuccessful(f"{len(found.blocked)} of {many} would be blocked by {file}")
+    out.print(f"{many} replayed; none would be blocked", style="green")
+
+
+def _replayed(
+    things: list[Any], types: Types | None, ids: tuple[str, ...], path: options.Place, namespace: str
+) -> Replayed:
+    if isinstance(path, options.ServerAt):
+        from backstay.kernel.machine import Machine
+        from backstay.sdk.client import AsyncClient
+        from backstay.sdk.registry import Registry
+        from backstay.sdk.replay import replay
+
+        registry = Registry(types, "off")  # loading has checked already
+        registry.register(things)
+        server = path
+
+        async def ask() -> Replayed:
+            async with AsyncClient(server.url, token=server.token, namespace=namespace) as client:
+                return await replay(client, registry, Machine(), ids)
+
+        with told():
+            return asyncio.run(ask())
+    from backstay import Backstay
+
+    options.existing(path)
+    with told():
+        return Backstay(path, things, namespace=namespace, types=types, guard="off").replay(*ids)
