@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from backstay import aio, child, gather, race, sleep, workflow
 from backstay.codec.exceptions import Exceptions
@@ -25,6 +26,7 @@ from backstay.kernel.features.lease import Claim
 from backstay.kernel.send import Send
 from backstay.kernel.task import Lease, Task
 from backstay.sdk.fiber import Fiber
+from backstay.sdk.known import TOPOLOGY
 from backstay.sdk.rules import RULES
 from backstay.sdk.workflow import definition_of
 
@@ -343,7 +345,7 @@ def test_a_failure_of_the_same_moment_that_the_code_had_not_seen_does_not_replac
 # -- drift
 
 
-@pytest.mark.contract("BARRIER-13", "CHILD-24")
+@pytest.mark.contract("BARRIER-13")
 @pytest.mark.parametrize(
     ("program", "blocks"),
     [
@@ -372,6 +374,72 @@ def test_another_topology_blocks_replay(program: Any, blocks: bool) -> None:
         assert again.block.replay_blocked
     again.abandon()
     drive.live.abandon()
+
+
+def replayed(drive: Parent, history: list[Recorded], definition: Any, *, looking: bool = False) -> Fiber:
+    """Code that is shown this history from its beginning; `looking`: as a query does it."""
+    assert drive.live is not None
+    fiber = Fiber(MACHINE, drive.live.assignment, definition_of(definition).main, Exceptions(), None, None, RULES, None)
+    fiber.looking = looking
+    fiber.resume(history, len(history))
+    return fiber
+
+
+@pytest.mark.contract("BARRIER-13")
+@pytest.mark.parametrize("looking", [False, True])
+@pytest.mark.parametrize("stripped", [1, 2, 3])
+def test_a_leaf_that_does_not_say_where_it_belongs_blocks_replay(stripped: int, looking: bool) -> None:
+    drive = Ordered([(1, True, 0)])
+
+    def without_path(entry: Recorded) -> Recorded:
+        event: Any = entry.event
+        if getattr(event, "sequence", None) != stripped or not getattr(event, "parallel_group_path", None):
+            return entry
+        return replace(entry, event=replace(event, parallel_group_path=[]))
+
+    whole = replayed(drive, drive.history, barrier, looking=looking)
+    assert whole.block is None
+    bare = replayed(drive, [without_path(entry) for entry in drive.history], barrier, looking=looking)
+    assert bare.block is not None
+    assert (bare.block.reason, bare.block.workflow_sequence) == ("history_shape_mismatch", stripped)
+    assert bare.block.expected_history_shape == TOPOLOGY
+    assert "ChildWorkflowScheduled" in bare.block.recorded_event_types
+    for fiber in (whole, bare, drive.live):
+        assert fiber is not None
+        fiber.abandon()
+
+
+@workflow(type="program", unchecked=True)
+def child_then_activity(_: Any) -> Any:
+    return [kid(1), good(2), kid(3)]
+
+
+@pytest.mark.contract("CHILD-24")
+@pytest.mark.parametrize("looking", [False, True])
+@pytest.mark.parametrize("ended", [False, True])
+def test_a_child_that_history_has_no_event_of_blocks_replay(ended: bool, looking: bool) -> None:
+    """The child is there and has ended; only the parent's own events say so, and they are gone."""
+    drive = Ordered([(1, True, 0)], child_then_activity)
+    drive.act_on_code()
+    while any(task.kind == "activity" for task in drive.flow.tasks.values()):
+        drive.act(next(task for task in drive.flow.tasks.values() if task.kind == "activity"))
+    drive.act_on_code()
+    if ended:
+        drive.end(3, ok=True)
+        drive.act_on_code()
+        assert result(drive.history) == [1, 2, 3]
+    whole = replayed(drive, drive.history, child_then_activity, looking=looking)
+    assert whole.block is None
+    history = [e for e in drive.history if not (e.type.startswith("Child") and e.event.sequence == 1)]  # type: ignore[attr-defined]
+    assert len(history) < len(drive.history)
+    blind = replayed(drive, history, child_then_activity, looking=looking)
+    assert blind.block is not None, "it must not start the child again, and not wait for ever"
+    assert (blind.block.reason, blind.block.workflow_sequence) == ("history_shape_mismatch", 1)
+    assert blind.block.recorded_event_types == ["no typed history"]
+    assert blind.block.replay_blocked
+    for fiber in (whole, blind, drive.live):
+        assert fiber is not None
+        fiber.abandon()
 
 
 def test_another_bound_does_not_block_replay() -> None:

@@ -314,6 +314,8 @@ class Fiber:
             self._guard(step, operation, known)
             if known.outcome is not None:
                 return known.outcome
+        elif self._known:
+            self._guard_hole(step, operation)
         if self.looking:
             self._halt()
         try:
@@ -417,15 +419,23 @@ class Fiber:
         self._check(strand)
         self.step = step = self.step + 1
         known = self._known.asked(step, operation) if self._known else None
-        if known is None:
-            self.commands.append(operation.command(step))
-        else:
+        if known is not None:
             self._guard(step, operation, known)
+        else:
+            if self._known:
+                self._guard_hole(step, operation)
+            self.commands.append(operation.command(step))
         return step
 
     def _guard(self, step: int, operation: Operation, known: Known) -> None:
         assert self._known is not None, "something is known of this step"
         block = self._known.compare(step, operation, known)
+        if block is not None:
+            self.park(block)
+
+    def _guard_hole(self, step: int, operation: Operation) -> None:
+        assert self._known is not None, "something is known of other steps"
+        block = self._known.hole(step, operation)
         if block is not None:
             self.park(block)
 

@@ -1,7 +1,7 @@
 """The steps that history has and the code has not asked for yet, by number: what a replay is held against.
 
-A step of another shape than the recorded one, or one that nobody asks for, makes a `Block`: the two columns beside each
-other, history and code.
+A step of another shape than the recorded one, one that nobody asks for, and one that history has nothing of while it has
+later ones, makes a `Block`: the two columns beside each other, history and code.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from backstay.sdk.fiber import Operation
 
 TOPOLOGY = "parallel all barrier matching current topology"
+NO_HISTORY = "no typed history"
 
 
 class Known(NamedTuple):
@@ -67,6 +68,10 @@ class KnownSteps(dict[int, Known]):
         self[step] = known
         return self._mismatch(step, operation.describe(), operation.shape)
 
+    def hole(self, step: int, operation: Operation) -> Block | None:
+        """Why a step that history has nothing of cannot be a new one, if it cannot: history has later ones."""
+        return None if max(self) < step else self._mismatch(step, operation.describe(), operation.shape)
+
     def unreached(self, ended: bool) -> Block | None:
         """History has steps that the code no longer asks for."""
         step = min(self)
@@ -90,24 +95,25 @@ class KnownSteps(dict[int, Known]):
         )
 
     def _mismatch(self, step: int, asked: str, shape: str) -> Block:
-        recorded = self[step]
+        recorded = self.get(step)
+        has, types = (NO_HISTORY, [NO_HISTORY]) if recorded is None else (recorded.describe(), recorded.types)
         rows: dict[int, tuple[str, str]] = {}
         for number, text in self._asked:
             known = self.get(number)
             rows[number] = (text if known is None else known.describe(), text)
-        rows[step] = (recorded.describe(), asked)
+        rows[step] = (has, asked)
         for number in range(step + 1, step + 3):
             known = self.get(number)
             if known is not None:
                 rows.setdefault(number, (known.describe(), ""))
         return Block(
-            message=f"replay diverged at step {step}: history has {recorded.describe()}, the code asked for {asked}",
+            message=f"replay diverged at step {step}: history has {has}, the code asked for {asked}",
             type="NonDeterministicReplayError",
             replay_blocked=True,
             reason="history_shape_mismatch",
             workflow_sequence=step,
             expected_history_shape=shape,
-            recorded_event_types=recorded.types,
+            recorded_event_types=types,
             difference=[(f"{number}: {left}", right) for number, (left, right) in sorted(rows.items())],
             fingerprint=self._fingerprint,
         )
