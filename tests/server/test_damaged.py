@@ -6,7 +6,12 @@ from typing import Any
 
 import pytest
 
-from .kit import Api, detail, serving, sql
+from backstay import AsyncClient
+from backstay.kernel.event import HistoryDamaged
+from backstay.server.routing import Route
+from backstay.server.table import ROUTES
+
+from .kit import ME, TOKEN, Api, blob, detail, serving, sql
 
 CHARGE = {"type": "schedule_activity", "activity_type": "charge"}
 TIMER = {"type": "start_timer", "delay_seconds": 60}
@@ -84,6 +89,113 @@ async def test_a_child_that_ended_without_its_events_is_unsupported() -> None:
         assert wait["history_unsupported_reason"] == "terminal_child_link_without_typed_parent_history"
         assert (wait["child_call_id"], wait["child_workflow_run_id"]) == (link["child_call_id"], child["run_id"])
         assert wait["diagnostic_only"]
+
+
+@pytest.mark.contract("ACT-31", "REPAIR-17")
+@pytest.mark.parametrize("verb", ["complete", "fail"])
+async def test_an_activity_that_ended_without_its_events_is_unsupported(verb: str) -> None:
+    async with serving() as api:
+        await asking(api, CHARGE)
+        work = await api.poll("activity")
+        await api.activity(verb, work, **({"failure": {"message": "no"}} if verb == "fail" else {"result": blob(1)}))
+        cut(api, "Activity")
+        found = await unsupported(api)
+        for shown in (found["waits"][0], found["activities"][0]):
+            assert (shown["kind"], shown["status"], shown["target_name"]) == ("activity", "unsupported", "charge")
+            assert shown["history_authority"] == "unsupported_terminal_without_history"
+            assert shown["history_unsupported_reason"] == "terminal_activity_row_without_typed_history"
+            assert shown["row_status"] == ("completed" if verb == "complete" else "failed")
+            assert (shown["resume_source_kind"], shown["resume_source_id"]) == (None, None)
+            assert shown["diagnostic_only"]
+        (activity,) = found["activities"]
+        assert (activity["id"], activity["result"], activity["closed_at"]) == (
+            work["activity_execution_id"],
+            None,
+            None,
+        )
+
+
+@pytest.mark.contract("TIMER-06", "REPAIR-17")
+async def test_a_timer_that_fired_without_its_events_is_unsupported() -> None:
+    async with serving() as api:
+        await asking(api, TIMER)
+        await api.world.advance(61)
+        cut(api, "Timer")
+        found = await unsupported(api)
+        for shown in (found["waits"][0], found["timers"][0]):
+            assert (shown["kind"], shown["status"], shown["row_status"]) == ("timer", "unsupported", "fired")
+            assert shown["history_unsupported_reason"] == "terminal_timer_row_without_typed_history"
+            assert (shown["resume_source_kind"], shown["resume_source_id"]) == (None, None)
+        assert await api.poll() is None
+
+
+@pytest.mark.contract("FAIL-11")
+async def test_a_failure_that_only_the_index_knows_of_is_marked_so() -> None:
+    async with serving() as api:
+        await asking(api, {"type": "fail_workflow", "message": "no"})
+        (told,) = (await detail(api))["exceptions"]
+        assert told["message"] == "no"
+        assert sql(api, "update event set body = cast(replace(cast(body as text), 'no', 'on') as blob)")
+        found = await detail(api)
+        (guessed,) = found["exceptions"]
+        assert (guessed["history_authority"], guessed["diagnostic_only"]) == ("failure_row_fallback", True)
+        assert (guessed["message"], guessed["source_kind"], found["exception_count"]) == (None, "workflow_run", 1)
+
+
+def filled(route: Route, known: dict[str, str]) -> str:
+    path = route.path
+    for name, value in known.items():
+        path = path.replace(f"{{{name}}}", value)
+    return path
+
+
+async def test_whatever_is_asked_of_a_damaged_run_is_answered_by_name() -> None:
+    async with serving() as api:
+        await asking(api, CHARGE, TIMER)
+        work = await api.poll("activity")
+        known = {"workflow_id": "o-1", "run_id": work["run_id"], "name": "x", "stream": "s", "task_id": work["task_id"]}
+        known |= {"attempt_id": work["activity_attempt_id"], "update_id": f"{work['run_id']}-u1.1"}
+        cut(api, "Timer")
+        everything = {
+            "lease_owner": ME,
+            "worker_id": ME,
+            "activity_attempt_id": work["activity_attempt_id"],
+            "workflow_task_attempt": 1,
+            "commands": [{"type": "complete_workflow"}],
+            "failure": {"message": "no"},
+            "workflow_type": "order",
+            "message_id": "m",
+        }
+        headers = {
+            "Authorization": f"Bearer {TOKEN}",
+            "X-Durable-Workflow-Control-Plane-Version": "2",
+            "X-Durable-Workflow-Protocol-Version": "1.20",
+        }
+        refused: set[str] = set()
+        for route in ROUTES:
+            path = filled(route, known)
+            of_the_run = ("/o-1" in path or work["run_id"] in path) and "{" not in path and "streams/s" not in path
+            if not of_the_run or "query-tasks" in path or "update-validation" in path:
+                continue
+            body = everything if route.method == "POST" else None
+            answer = await api.http.request(route.method, path, json=body, headers=headers)
+            if answer.status_code == 200:
+                continue  # the evidence, and a forced repair that does nothing
+            said = answer.json()
+            assert (answer.status_code, said["reason"], said["retryable"]) == (409, "history_damaged", False), path
+            assert (said["workflow_id"], said["run_id"]) == ("o-1", work["run_id"])
+            assert said["sequence"] > 0
+            assert "backup" in said["remediation"]
+            refused.add(route.path)
+        assert len(refused) > 40
+        for verb in ("cancel", "signal/{name}", "query/{name}"):
+            assert f"/api/workflows/{{workflow_id}}/{verb}" in refused
+        url = str(api.http.base_url).rstrip("/")
+        async with AsyncClient(url, token=TOKEN) as client:
+            with pytest.raises(HistoryDamaged) as damage:
+                await client.describe("o-1")
+            assert (damage.value.workflow_id, damage.value.run_id) == ("o-1", work["run_id"])
+            assert damage.value.sequence > 0
 
 
 @pytest.mark.contract("REPAIR-27")

@@ -113,7 +113,18 @@ def problem_of(error: Exception, where: str) -> Problem:
             return Problem(500, "export_redaction_failed", str(error))
         case HistoryDamaged():
             log.error("%s: %s", where, error)
-            return Problem(500, "history_damaged", str(error))
+            # Not a 5xx: asking again does not help, and clients would.
+            return Problem(
+                409,
+                "history_damaged",
+                str(error),
+                workflow_id=error.workflow_id,
+                run_id=error.run_id,
+                sequence=error.sequence,
+                damage=error.why,
+                retryable=False,
+                remediation="Restore the database from a backup. The detail of the run shows what its rows still claim.",
+            )
         case StoreError():
             return Problem(500, "storage_error", str(error))
         case _:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 from msgspec.structs import replace
 
+from backstay.kernel.event import HistoryDamaged
 from backstay.kernel.message import Refused
 from backstay.protocol import calls, schedules
 from backstay.protocol import commands as tell
@@ -218,6 +219,9 @@ def refusal(reply: Reply, access: Access) -> Exception:
         reply.status == 404 and reason in ("route_not_found", "unknown_verb")
     ):
         return errors.ServerTooOld(access.url, message)
+    if reason == "history_damaged":
+        whose = {"workflow_id": said.get("workflow_id"), "run_id": said.get("run_id")}
+        return HistoryDamaged(0, int(said.get("sequence", 0)), str(said.get("damage", "")), **whose)
     if not reason:
         return errors.ServerUnreachable(access.url, f"what answers there (HTTP {reply.status}) is no Backstay server")
     return errors.RequestRefused(reason, message)
