@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from backstay.codec.exceptions import RemoteFailure
+from backstay.codec.exceptions import RemoteFailure, RemoteTraceback, exception_payload
 from backstay.sdk import aio
 from backstay.sdk.activity import activity
 from backstay.sdk.attempt import attempt, heartbeat
@@ -99,6 +99,7 @@ __all__ = [
     "NonDeterminismWarning",
     "NotInWorkflow",
     "RemoteFailure",
+    "RemoteTraceback",
     "RequestRefused",
     "Saga",
     "ScheduleAlreadyExists",
@@ -126,6 +127,7 @@ __all__ = [
     "children",
     "continue_as_new",
     "emit",
+    "exception_payload",
     "gather",
     "heartbeat",
     "info",

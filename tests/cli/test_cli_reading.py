@@ -9,7 +9,18 @@ from typing import get_args
 import pytest
 from dw_support import Place, mistaken, until
 
-from backstay import Backstay, activity, child, continue_as_new, heartbeat, side_effect, sleep, version, workflow
+from backstay import (
+    Backstay,
+    WorkflowFailed,
+    activity,
+    child,
+    continue_as_new,
+    heartbeat,
+    side_effect,
+    sleep,
+    version,
+    workflow,
+)
 from backstay.cli import listing
 from backstay.protocol.requests import Status
 
@@ -163,6 +174,39 @@ def test_describe_shows_the_last_failure_and_open_tasks(place: Place) -> None:
         backstay.start(asleep, "stuck-1")
     shown = place.ask("describe", "stuck-1").stdout
     assert re.search(r"task +workflow asleep, ready, waiting for a worker of queue 'default'", shown)
+
+
+def deeper(depth: int) -> None:
+    if depth == 0:
+        raise LookupError("\x1b[31mnothing there")
+    deeper(depth - 1)
+
+
+@activity
+def deep() -> None:
+    deeper(6)
+
+
+@workflow
+def digs() -> None:
+    deep()
+
+
+def test_history_and_describe_show_where_an_exception_was_raised(place: Place) -> None:
+    with Backstay(place.directory / "backstay.db", [digs, deep]) as backstay, pytest.raises(WorkflowFailed):
+        backstay.execute(digs, "digs-1")
+    folded = place.ask("history", "digs-1").stdout
+    assert "... 4 more, see --traces\n" in folded
+    assert re.search(r" at \S+test_cli_reading.py:\d+ in deeper\n", folded)
+    assert folded.count(" in deeper\n") == 4
+    whole = place.ask("history", "digs-1", "--traces").stdout
+    assert 'raise LookupError("' in whole
+    assert re.search(r'File "\S+", line \d+, in digs\n', whole)
+    described = place.ask("describe", "digs-1").stdout
+    assert "Traceback (most recent call last)" in described
+    assert "RemoteTraceback" in described
+    assert re.search(r'File "\S+", line \d+, in deeper\n', described)
+    assert "\x1b[31m" not in whole + folded + described
 
 
 def test_list_filters_and_limits(place: Place) -> None:

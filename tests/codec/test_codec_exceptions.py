@@ -3,6 +3,7 @@
 import enum
 import subprocess
 import sys
+import traceback
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
@@ -14,8 +15,15 @@ from pydantic import ValidationError
 
 from backstay.codec import avro, values
 from backstay.codec.avro import PayloadError
-from backstay.codec.exceptions import DEEPEST, Exceptions, RemoteFailure, UnresolvedFailure
-from backstay.kernel.failure import Failure
+from backstay.codec.exceptions import (
+    DEEPEST,
+    Exceptions,
+    RemoteFailure,
+    RemoteTraceback,
+    UnresolvedFailure,
+    exception_payload,
+)
+from backstay.kernel.failure import Diagnostics, Failure
 
 HERE = __name__
 
@@ -481,20 +489,96 @@ def test_diagnostics_leave_out_our_own_frames():
     assert not any("backstay" in line.rpartition(" in ")[0].rpartition("src/")[2] for line in diagnostics.trace)
 
 
+class Refused(Exception):
+    exception_type = "shop.refused"
+    code = 51
+
+
+def refuse() -> None:
+    raise Refused("limit", 5)
+
+
 @pytest.mark.contract("CODEC-09")
-def test_without_diagnostics_a_failure_hides_classes_files_lines_and_traces():
-    exc = caught_at_depth(2)
-    shown = here().failure(exc)
-    assert shown.exception_class == f"{HERE}:Declined"
-    assert shown.diagnostics.trace
-    registry = here()
-    registry.register(Declined, "shop.declined")
-    hidden = registry.failure(exc, diagnostics=False)
-    text = msgspec.json.encode(hidden).decode()
-    assert (hidden.exception_class, hidden.diagnostics, hidden.properties) == (None, None, [])
-    assert "Declined" not in text
-    assert __file__ not in text
-    assert (hidden.message, hidden.exception_type) == ("order o declined", "shop.declined")
+def test_the_payload_of_an_exception_hides_classes_files_lines_and_traces_unless_asked():
+    with pytest.raises(Refused) as caught:
+        refuse()
+    shown = exception_payload(caught.value)
+    assert shown == {
+        "exception_type": "shop.refused",
+        "message": "('limit', 5)",
+        "code": 51,
+        "non_retryable": False,
+        "details": {"codec": "avro", "blob": avro.to_text(values.dumps(["limit", 5]))},
+    }
+    whole = exception_payload(caught.value, diagnostics=True)
+    found = whole.pop("diagnostics")
+    assert whole == shown
+    assert found["file"] == __file__
+    assert "in refuse" in found["trace"][-1]
+    assert "raise Refused" in found["traceback"]
+
+
+@pytest.mark.contract("CODEC-09")
+def test_the_payload_of_a_recorded_failure_is_the_one_that_was_recorded():
+    failure = here().failure(caught_at_depth(1))
+    payload = exception_payload(RemoteFailure(failure), diagnostics=True)
+    assert payload["exception_type"] == failure.exception_type
+    assert payload["diagnostics"]["class"] == f"{HERE}:Declined"
+    assert payload["diagnostics"]["line"] == failure.diagnostics.line
+
+
+@pytest.mark.contract("CODEC-09")
+def test_a_worker_that_hides_diagnostics_records_no_files_lines_and_traces():
+    registry = here(diagnostics=False)
+    hidden = registry.failure(caught_at_depth(2))
+    assert hidden.diagnostics is None
+    assert __file__ not in msgspec.json.encode(hidden).decode()
+    assert type(registry.restore(hidden).exception) is Declined
+
+
+def chained() -> None:
+    try:
+        try:
+            refuse()
+        except Refused:
+            raise KeyError("second") from None
+    except KeyError as error:
+        raise RuntimeError("third") from error
+
+
+def test_the_traceback_keeps_the_chain_as_text_without_locals_and_our_own_frames():
+    secret = "hunter2"  # noqa: F841
+    with pytest.raises(RuntimeError) as caught:
+        chained()
+    text = here().failure(caught.value).diagnostics.traceback
+    assert text.index("KeyError: 'second'") < text.index("direct cause") < text.index("RuntimeError: third")
+    assert "raise RuntimeError" in text
+    assert "hunter2" not in text
+    with pytest.raises(PayloadError) as inside:
+        values.dumps(object())
+    own = here().failure(inside.value).diagnostics.traceback
+    assert "src/backstay" not in own
+    assert "test_codec_exceptions" in own
+
+
+def test_a_traceback_is_not_endless():
+    with pytest.raises(Declined) as caught:
+        fail_at_depth(300)
+    assert len(here().failure(caught.value).diagnostics.traceback) < 4_500
+    assert len(here().failure(raised(ValueError("x" * 100_000))).diagnostics.traceback) < 4_500
+
+
+def test_a_restored_exception_has_the_traceback_of_where_it_was_raised_as_its_cause():
+    with pytest.raises(RuntimeError) as caught:
+        chained()
+    back = through(caught.value)
+    assert isinstance(back.__cause__, RemoteTraceback)
+    shown = "".join(traceback.format_exception(back))
+    assert "raise Refused" not in shown  # it was raised from None
+    assert shown.index("KeyError: 'second'") < shown.index("RuntimeError: third")
+    foreign = msgspec.structs.replace(FOREIGN, diagnostics=Diagnostics(trace=["a.php:3", "b.php:4"]))
+    assert "b.php:4" in str(here().restore(foreign).exception.__cause__)
+    assert here().restore(FOREIGN).exception.__cause__ is None
 
 
 @pytest.mark.contract("CODEC-08")

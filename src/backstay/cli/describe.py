@@ -30,6 +30,7 @@ def command(id: str, path: options.Place, namespace: str) -> None:
       dw describe order-1
       dw describe order-1 --db shop.db
     """
+    from backstay.cli import words
     from backstay.cli.reading import reader_of
     from backstay.cli.screen import console
     from backstay.cli.timeline import Timeline
@@ -45,6 +46,8 @@ def command(id: str, path: options.Place, namespace: str) -> None:
     out.print(f"{described.workflow_id}  {described.workflow_type}  {status}", style="bold", markup=False)
     for name, text in _facts(described, timeline):
         out.print(f"  {name:<13} {text}", markup=False)
+    for line in words.where(timeline.failed, whole=True):
+        out.print(f"  {'':<13} {line}", style="bright_black", markup=False, highlight=False)
     for view in described.tasks:
         _show_task(out, view)
     for view in described.tasks:

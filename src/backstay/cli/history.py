@@ -23,8 +23,11 @@ LOOK = 0.05  # seconds between two looks while following
 @options.namespace
 @click.option("--run", "run_id", metavar="RUN", help="Another run of this workflow than the current one.")
 @click.option("--json", "as_json", is_flag=True, help="Print the events in their wire form, one JSON object a line.")
+@click.option("--traces", is_flag=True, help="Print the whole traceback of every failure.")
 @click.option("--follow", "-f", is_flag=True, help="Keep printing until the run closes.")
-def command(id: str, path: options.Place, namespace: str, run_id: str | None, as_json: bool, follow: bool) -> None:
+def command(
+    id: str, path: options.Place, namespace: str, run_id: str | None, as_json: bool, traces: bool, follow: bool
+) -> None:
     """Show the history of workflow ID as a timeline.
 
     Times count from the beginning of the run; the number behind them is the step. This only reads: it may be used
@@ -34,13 +37,14 @@ def command(id: str, path: options.Place, namespace: str, run_id: str | None, as
     Examples:
       dw history order-1
       dw history order-1 --follow
+      dw history order-1 --traces
       dw history order-1 --json | jq .event_type
       dw history order-1 --run 01J9ZQ5W3V6K1Q7T0M8E2C4X5B
     """
     from backstay.cli.reading import reader_of
 
     with reader_of(path, namespace) as reader:
-        teller = _Json(reader, id, namespace, run_id) if as_json else _Words(reader, id, namespace, run_id)
+        teller = _Json(reader, id, namespace, run_id) if as_json else _Words(reader, id, namespace, run_id, traces)
         teller.tell()
         while follow and not teller.closed:
             if reader.changed():
@@ -103,7 +107,9 @@ class _Json(_Teller):
 
 
 class _Words(_Teller):
-    def __init__(self, reader: Reader | ServerReader, id: str, namespace: str, run_id: str | None) -> None:
+    def __init__(
+        self, reader: Reader | ServerReader, id: str, namespace: str, run_id: str | None, traces: bool
+    ) -> None:
         from backstay.cli import words
         from backstay.cli.screen import console
         from backstay.cli.timeline import Timeline
@@ -111,6 +117,7 @@ class _Words(_Teller):
         super().__init__(reader, id, namespace, run_id)
         self.console = console()
         self.timeline = Timeline()
+        self.traces = traces
         run = self.run
         self.console.print(
             f"{run.workflow_id}  {run.workflow_type}  run {run.number} ({run.run_id}),"
@@ -120,9 +127,13 @@ class _Words(_Teller):
         )
 
     def event(self, entry: Recorded) -> None:
+        from backstay.cli import words
+
         line = self.timeline.tell(entry)
         if line is not None:
             self.console.print(line)
+            for frame in words.where(entry.event, self.traces):
+                self.console.print(f"{'':>21}{frame}", style="bright_black", markup=False, highlight=False)
 
     def end(self) -> None:
         from backstay.cli import words

@@ -186,8 +186,9 @@ def _log_to(out: Console) -> None:
     root = logging.getLogger()
     root.setLevel(logging.INFO)
     root.addHandler(_Handler(out))
-    # The stream tells of blocked runs from the database, also of those that an earlier life left.
+    # The stream tells of failures and of blocked runs from the database, also of those that an earlier life left.
     logging.getLogger("backstay.worker").addFilter(lambda record: "is blocked: " not in record.getMessage())
+    logging.getLogger("backstay.failures").addFilter(lambda record: hasattr(record, "update_name"))
     logging.getLogger("backstay.engine").setLevel(logging.WARNING)
 
 

@@ -14,7 +14,7 @@ from backstay.cli import words
 from backstay.cli.differences import side_by_side
 from backstay.cli.reading import Reader
 from backstay.kernel.decision import RunRow
-from backstay.kernel.event import Recorded
+from backstay.kernel.event import Event, Recorded
 from backstay.kernel.features.activity import (
     ActivityFailed,
     ActivityRetryScheduled,
@@ -111,10 +111,10 @@ class Stream:
                     pause = words.span(e.retry_available_at - entry.at)
                     why = words.failure(e.timeout_kind or e.exception_type, e.message)
                     attempt = f"{e.activity_type} attempt {e.retry_after_attempt}"
-                    self._line("↻", "yellow", run, f"{attempt} failed: {why}; again in {pause}")
+                    self._line("↻", "yellow", run, f"{attempt} failed: {why}; again in {pause}", e)
                 case ActivityFailed() as e:
                     why = words.failure(e.exception_type, e.message)
-                    self._line("✗", "red", run, f"{e.activity_type} failed for good: {why}")
+                    self._line("✗", "red", run, f"{e.activity_type} failed for good: {why}", e)
                 case ActivityTimedOut() as e:
                     self._line("✗", "red", run, f"{e.activity_type} timed out: {words.shortened(e.message)}")
                 case ActivityStarted(attempt_number=1) as e:
@@ -131,8 +131,8 @@ class Stream:
         match last.event if last is not None else None:
             case WorkflowCompleted(output=output):
                 self._line("✓", "green", run, f"completed in {took} → {words.value(output)}")
-            case WorkflowFailed(exception_type=kind, message=message):
-                self._line("✗", "bold red", run, f"failed after {took}: {words.failure(kind, message)}")
+            case WorkflowFailed(exception_type=kind, message=message) as e:
+                self._line("✗", "bold red", run, f"failed after {took}: {words.failure(kind, message)}", e)
             case WorkflowTimedOut(message=message):
                 self._line("✗", "bold red", run, f"timed out after {took}: {words.shortened(message)}")
             case _:
@@ -159,8 +159,11 @@ class Stream:
         loaded = self._reader.get(self._reader.store.load(task.workflow))
         return "?" if loaded is None else loaded.row.workflow_id
 
-    def _line(self, mark: str, style: str, run: RunRow, text: str) -> None:
+    def _line(self, mark: str, style: str, run: RunRow, text: str, failed: Event | None = None) -> None:
         self._row(mark, style, run.workflow_id, f"{run.workflow_type} {text}" if text == "started" else text)
+        if self._told <= LINES:
+            for frame in words.where(failed, whole=True):
+                self._out.print(f"{'':>12}{frame}", style="bright_black", markup=False, highlight=False)
 
     def _row(self, mark: str, style: str, id: str, text: str) -> None:
         self._told += 1

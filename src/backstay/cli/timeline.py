@@ -92,6 +92,7 @@ class Timeline:
         self.began: Micros = 0
         self.open: dict[int, Step] = {}
         self.last_failure: tuple[Micros, str] | None = None
+        self.failed: Event | None = None  # the event of it
         self.closed = False
         self._type = "workflow"
 
@@ -100,7 +101,10 @@ class Timeline:
         if not self.began:
             self.began = entry.at
         event = entry.event
+        before = self.last_failure
         told = self._words(event, entry.at)
+        if self.last_failure is not before:
+            self.failed = event
         if told is None:
             return None
         mark, style, text = told

@@ -8,6 +8,8 @@ from typing import Any, cast
 
 from backstay.codec.errors import PayloadError
 from backstay.codec.values import loads
+from backstay.kernel.event import Event
+from backstay.kernel.failure import Failure
 from backstay.kernel.values import SECOND, Micros
 
 WIDEST = 120
@@ -100,6 +102,27 @@ def shortened(text: str, widest: int = WIDEST) -> str:
     """One line without control characters, cut with an ellipsis: nothing a payload holds may reach the terminal raw."""
     line = "".join(c if c.isprintable() else " " for c in text).strip()
     return line if len(line) <= widest else line[: widest - 1] + "…"
+
+
+FOLDED = 4  # frames of a traceback that a timeline shows
+
+
+def where(event: Event | None, whole: bool = False) -> list[str]:
+    """Where the exception of an event was raised, a line a frame: the innermost ones, or all as Python prints them."""
+    failure: Failure | None = getattr(event, "exception", None)
+    found = None if failure is None else failure.diagnostics
+    if found is None:
+        return []
+    if whole:
+        lines = found.traceback.splitlines() if found.traceback else found.trace
+        return [_printable(line) for line in lines]
+    hidden = len(found.trace) - FOLDED
+    more = [f"... {hidden} more, see --traces"] if hidden > 0 else []
+    return more + [shortened(f"at {line}", 200) for line in found.trace[-FOLDED:]]
+
+
+def _printable(line: str) -> str:
+    return "".join(c if c.isprintable() else " " for c in line).rstrip()
 
 
 def failure(type: str | None, message: str) -> str:

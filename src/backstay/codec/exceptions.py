@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any, Final, Literal
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -21,7 +22,7 @@ from backstay.codec.rebuild import Unrestorable, details_of, properties_of, read
 from backstay.codec.reference import ExceptionClasses, Namespace, configured, name_of
 from backstay.codec.traces import diagnose
 from backstay.codec.values import dumps
-from backstay.kernel.failure import Failure, Property
+from backstay.kernel.failure import Diagnostics, Failure, Property
 
 Source = Literal["exception_type", "class_alias", "recorded_class", "external"]
 Blocked = Literal["unresolved", "misconfigured", "unrestorable"]
@@ -56,6 +57,26 @@ class RemoteFailure(Exception):
         return avro.decode(self.failure.details)
 
 
+class RemoteTraceback(Exception):
+    """The traceback of an exception from where it was raised. It is the `__cause__` of the exception that was restored."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.text = text
+
+    def __str__(self) -> str:
+        return f'\n"""\n{self.text.rstrip()}\n"""'
+
+
+def traced(exc: Exception, failure: Failure) -> Exception:
+    """The exception with the traceback that was recorded with it."""
+    found = failure.diagnostics
+    if found is not None and (found.traceback or found.trace):
+        cause = RemoteTraceback(found.traceback or "\n".join(found.trace))
+        BaseException.__setattr__(exc, "__cause__", cause)  # an exception may be a frozen dataclass
+    return exc
+
+
 class UnresolvedFailure(BaseException):
     """Replay cannot go on: a recorded exception has no class here. Not for `except Exception` of workflow code."""
 
@@ -82,7 +103,9 @@ class Exceptions:
         types: Mapping[str, type | str] | None = None,
         class_aliases: Mapping[str, type | str] | None = None,
         modules: Iterable[Namespace] = (),
+        diagnostics: bool = True,
     ) -> None:
+        self._diagnostics = diagnostics
         self._classes = ExceptionClasses()
         for module in modules:
             self.include(module)
@@ -105,10 +128,10 @@ class Exceptions:
         """Know the exceptions that a module can name; `module` is its globals."""
         self._classes.include(module)
 
-    def failure(self, exc: BaseException, diagnostics: bool = True, depth: int = 0) -> Failure:
-        """What history keeps of `exc`; without `diagnostics` nothing that names our classes, files or lines."""
+    def failure(self, exc: BaseException, depth: int = 0) -> Failure:
+        """What history keeps of `exc`: the stable surface, what it is restored from, and where it was raised."""
         if isinstance(exc, RemoteFailure):
-            return exc.failure if diagnostics else replace(exc.failure, diagnostics=None)
+            return exc.failure
         details = details_of(exc)
         stable = Failure(
             message=readable(exc),
@@ -118,9 +141,7 @@ class Exceptions:
             details=details,
             details_payload_codec=None if details is None else avro.CODEC,
         )
-        if not diagnostics:
-            return stable
-        located = replace(stable, diagnostics=diagnose(exc))
+        located = replace(stable, diagnostics=diagnose(exc)) if self._diagnostics else stable
         if depth > DEEPEST:
             return located
         try:
@@ -135,7 +156,7 @@ class Exceptions:
         try:
             return self.restore(failure).exception
         except UnresolvedFailure as unresolved:
-            remote = RemoteFailure(failure)
+            remote = traced(RemoteFailure(failure), failure)
             remote.add_note(f"its exception could not be restored here: {unresolved}")
             return remote
 
@@ -144,7 +165,7 @@ class Exceptions:
         if failure.exception_type in self._types:
             return self._restored(failure, self._types[failure.exception_type], "exception_type")
         if failure.exception_class is None:
-            return Restored(RemoteFailure(failure), "external")
+            return Restored(traced(RemoteFailure(failure), failure), "external")
         if failure.exception_class in self._moved:
             return self._restored(failure, self._moved[failure.exception_class], "class_alias")
         return self._restored(failure, failure.exception_class, "recorded_class")
@@ -156,7 +177,7 @@ class Exceptions:
             why: Blocked = "unresolved" if source == "recorded_class" else "misconfigured"
             raise UnresolvedFailure(failure, why, str(error)) from None
         try:
-            return Restored(rebuild(cls, failure, self._member), source)
+            return Restored(traced(rebuild(cls, failure, self._member), failure), source)
         except (Unrestorable, PayloadError) as error:
             raise UnresolvedFailure(failure, "unrestorable", str(error)) from None
 
@@ -195,6 +216,28 @@ class Exceptions:
                 )
                 return plain if self._comes_back(plain, kind) else None
         return None
+
+
+def exception_payload(error: BaseException, *, diagnostics: bool = False) -> dict[str, Any]:
+    """What is stable of an error across languages and releases, to log or send on.
+
+    Class, file, line and traceback are of one runtime and one release: they come along, in an envelope of their own, only if
+    they are asked for.
+    """
+    recorded = _attribute(error, "failure")
+    failure = recorded if isinstance(recorded, Failure) else Exceptions().failure(error)
+    details, codec = failure.details, failure.details_payload_codec
+    payload: dict[str, Any] = {
+        "exception_type": failure.exception_type,
+        "message": failure.message,
+        "code": failure.code,
+        "non_retryable": failure.non_retryable,
+        "details": None if details is None else {"codec": codec, "blob": avro.to_text(details)},
+    }
+    if diagnostics:
+        found = failure.diagnostics or Diagnostics()
+        payload["diagnostics"] = {"class": failure.exception_class, **msgspec.to_builtins(found)}
+    return payload
 
 
 def _own_alias(exc: BaseException | type[BaseException]) -> str:

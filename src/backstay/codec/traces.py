@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import traceback
 from types import TracebackType
 from typing import Final
 
 from backstay.kernel.failure import Diagnostics
 
 MAX_FRAMES: Final = 20
+LONGEST: Final = 4_000  # characters of a traceback
 
 
 def diagnose(exc: BaseException) -> Diagnostics:
@@ -21,7 +23,26 @@ def diagnose(exc: BaseException) -> Diagnostics:
         file=innermost.tb_frame.f_code.co_filename,
         line=innermost.tb_lineno,
         trace=[_line(frame) for frame in shown[-MAX_FRAMES:]],
+        traceback=formatted(exc),
     )
+
+
+def formatted(exc: BaseException) -> str:
+    """The traceback as Python prints it, with the exceptions it came from: no locals, no frames of ours, not endless."""
+    told = traceback.TracebackException(type(exc), exc, exc.__traceback__, limit=-2 * MAX_FRAMES, compact=True)
+    _leave_out_machinery(told)
+    text = "".join(told.format()).encode("utf-8", "backslashreplace").decode()
+    half = LONGEST // 2
+    return text if len(text) <= LONGEST else f"{text[:half]}\n  [...]\n{text[-half:]}"
+
+
+def _leave_out_machinery(told: traceback.TracebackException) -> None:
+    chain = [told]
+    while chain:
+        one = chain.pop()
+        kept = [frame for frame in one.stack if not frame.filename.startswith(_OWN)]
+        one.stack[:] = kept or one.stack[-1:]
+        chain += filter(None, [one.__cause__, one.__context__, *(one.exceptions or ())])
 
 
 def _frames(innermost: TracebackType | None) -> list[TracebackType]:
@@ -42,4 +63,5 @@ def _line(frame: TracebackType) -> str:
     return f"{code.co_filename}:{frame.tb_lineno} in {code.co_qualname}"
 
 
+_OWN: Final = __file__.removesuffix("codec/traces.py")
 _MACHINERY: Final = frozenset({"backstay", "asyncio", "concurrent", "threading", "greenlet"})

@@ -23,6 +23,7 @@ class Diagnostics(Struct, frozen=True, kw_only=True, omit_defaults=True):
     file: str | None = None
     line: int | None = None
     trace: list[str] = []
+    traceback: str | None = None  # as Python prints it, with the exceptions it came from
 
 
 class Failure(Struct, frozen=True, kw_only=True, omit_defaults=True):

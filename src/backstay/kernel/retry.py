@@ -19,6 +19,14 @@ class RetryPolicy(Struct, frozen=True, kw_only=True, omit_defaults=True):
     heartbeat_timeout: float | None = None
     snapshot_version: int = 1
 
+    def fatal(self, exception_type: str | None, exception_class: str | None) -> bool:
+        """Whether the policy names this exception as one that trying again does not help."""
+        named = self.non_retryable_error_types
+        return bool(named) and (exception_type in named or exception_class in named)
+
+    def in_budget(self, tries: int) -> bool:
+        return self.max_attempts is None or tries < self.max_attempts
+
     def backoff(self, failures: int) -> Micros:
         steps = self.backoff_seconds
         return seconds(steps[min(failures - 1, len(steps) - 1)]) if steps else 0

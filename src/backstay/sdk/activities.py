@@ -29,6 +29,7 @@ from backstay.kernel.message import Message
 from backstay.sdk.activity import error_type
 from backstay.sdk.attempt import Attempt, set_current
 from backstay.sdk.errors import ActivityCancelled
+from backstay.sdk.failure_log import attempt_failed
 from backstay.sdk.host import Heard, Host
 from backstay.sdk.registry import Registry
 
@@ -168,9 +169,9 @@ class Activities:
         try:
             return dumps(result)
         except Exception as error:  # the work is done: to do it again would give the same once more
-            return replace(self._failure(assignment, error), non_retryable=True)
+            return self._failure(assignment, error, unencodable=True)
 
-    def _failure(self, assignment: ActivityAssignment, error: BaseException) -> Failure:
+    def _failure(self, assignment: ActivityAssignment, error: BaseException, *, unencodable: bool = False) -> Failure:
         if isinstance(error, ActivityCancelled):
             return Failure(message=str(error), exception_type=CANCELLED, non_retryable=True)
         try:
@@ -180,8 +181,9 @@ class Activities:
             log.error("activity %r raised %s, which cannot be recorded", assignment.activity_type, name, exc_info=worse)
             failure = Failure(message=f"<{name} that cannot be recorded>", exception_type=error_type(type(error)))
         fatal = assignment.retry_policy.non_retryable_error_types
-        if fatal and any(error_type(kind) in fatal for kind in type(error).__mro__):
-            return replace(failure, non_retryable=True)  # as with `except`, a subclass counts
+        if unencodable or (fatal and any(error_type(kind) in fatal for kind in type(error).__mro__)):
+            failure = replace(failure, non_retryable=True)  # as with `except`, a subclass counts
+        attempt_failed(assignment, error, failure)
         return failure
 
     def _ended(self, assignment: ActivityAssignment, attempt: Attempt, result: bytes | Failure) -> None:

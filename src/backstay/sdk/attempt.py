@@ -12,6 +12,7 @@ from typing import Any
 
 from backstay.kernel.features.activity import ActivityAssignment, Progress
 from backstay.sdk.errors import ActivityCancelled, BackstayError
+from backstay.sdk.failure_log import ids_of_attempt
 
 _DETAIL = (str, int, float, bool, type(None))
 
@@ -56,6 +57,16 @@ class Attempt:
         return self._assignment.run_id
 
     @property
+    def step(self) -> int:
+        """The step of its workflow that this activity is."""
+        return self._assignment.step
+
+    @property
+    def ids(self) -> dict[str, Any]:
+        """The fields that log records of this attempt have."""
+        return ids_of_attempt(self._assignment)
+
+    @property
     def idempotency_key(self) -> str:
         """Pass this to whatever must not happen twice (a payment, an e-mail)."""
         return self.id
@@ -84,6 +95,10 @@ class Attempt:
 _current: ContextVar[Attempt | None] = ContextVar("backstay_attempt", default=None)
 
 set_current = _current.set
+
+
+def current_attempt() -> Attempt | None:
+    return _current.get()
 
 
 def attempt() -> Attempt:

@@ -311,6 +311,7 @@ class AsyncClient:
                     ended.run_id,
                 )
                 if failure is not None:
+                    error.failure = failure
                     error.__cause__ = self.restored(failure, definition)
                 raise error
             case WorkflowTimedOut(message=message):

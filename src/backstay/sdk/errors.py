@@ -38,6 +38,8 @@ from typing import Any
 
 from greenlet import GreenletExit
 
+from backstay.kernel.failure import Failure
+
 
 class BackstayError(Exception):
     pass
@@ -118,7 +120,12 @@ class WorkflowError(BackstayError):
 
 
 class WorkflowFailed(WorkflowError):
-    """The run failed; `__cause__` is the exception its code raised, restored where its class is known."""
+    """The run failed; `__cause__` is the exception its code raised, restored where its class is known.
+
+    `failure` is what was recorded of it; `exception_payload(error)` is the part of that which is stable across languages.
+    """
+
+    failure: Failure | None = None
 
 
 class WorkflowTimedOut(WorkflowError, TimeoutError):
@@ -158,6 +165,8 @@ class ScheduleAlreadyExists(RequestRefused):
 
 class UpdateFailed(BackstayError):
     """The update failed; `__cause__` is the exception its handler raised, restored where its class is known."""
+
+    failure: Failure | None = None
 
     def __init__(self, message: str, update_id: str | None) -> None:
         super().__init__(message)

@@ -12,6 +12,7 @@ from backstay.codec.exceptions import UnresolvedFailure
 from backstay.kernel.feature import Thrown
 from backstay.kernel.task import Block
 from backstay.sdk.errors import ActivityCancelled, ActivityTimedOut
+from backstay.sdk.failure_log import timed_out
 from backstay.sdk.fiber import Fiber
 
 E = TypeVar("E", bound=BaseException)
@@ -30,6 +31,7 @@ def remember(fiber: Fiber, outcome: Thrown, exception: E) -> E:
 
 def _restore(fiber: Fiber, outcome: Thrown) -> BaseException:
     if outcome.timeout_kind is not None:
+        timed_out(fiber, outcome.failure.message)
         return ActivityTimedOut(outcome.failure.message, outcome.timeout_kind)
     if outcome.category == "cancelled":
         return ActivityCancelled(outcome.failure.message)

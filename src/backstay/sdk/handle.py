@@ -117,6 +117,7 @@ def answer(client: AsyncClient, status: tell.UpdateStatus, returns: Any, definit
         f"update {status.update_name!r} failed: {event.exception_type or 'error'}: {event.message}", status.update_id
     )
     if event.exception is not None:
+        error.failure = event.exception
         error.__cause__ = client.restored(event.exception, definition)
     raise error
 

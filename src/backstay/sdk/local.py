@@ -164,9 +164,8 @@ class _Round:
             self.stop_if_idle()
             return
         if isinstance(result, Failure):
-            named = policy.non_retryable_error_types
-            final = result.non_retryable or result.exception_type in named or result.exception_class in named
-            if not final and (policy.max_attempts is None or number < policy.max_attempts):
+            final = result.non_retryable or policy.fatal(result.exception_type, result.exception_class)
+            if not final and policy.in_budget(number):
                 pause = policy.backoff(number) / 1_000_000
                 tries.append(LocalAttempt(failure=result, timeout_kind=timeout_kind, backoff_seconds=pause))
                 self.alarms[step] = self.executor.host.later(pause, lambda: self._try(step, call))

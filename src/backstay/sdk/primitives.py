@@ -23,7 +23,9 @@ from backstay.kernel.features.side_effect import RecordSideEffect
 from backstay.kernel.features.version import DEFAULT_VERSION, RecordVersionMarker, VersionMarkerRecorded, is_fresh
 from backstay.kernel.message import Refused
 from backstay.kernel.task import Block
+from backstay.sdk.attempt import current_attempt
 from backstay.sdk.errors import NotInWorkflow
+from backstay.sdk.failure_log import ids_of_run
 from backstay.sdk.fiber import Fiber
 from backstay.sdk.options import is_whole
 from backstay.sdk.strand import current_fiber, current_strand
@@ -232,7 +234,10 @@ def info() -> RunInfo:
 
 
 class WorkflowLogger(logging.LoggerAdapter[logging.Logger]):
-    """Logs what happens, not what is repeated: silent while a run replays or is being given up."""
+    """Logs what happens, not what is repeated: silent while a run replays or is being given up.
+
+    Every record has the ids of the run as fields; in an activity also its type, its step and the number of the attempt.
+    """
 
     def isEnabledFor(self, level: int) -> bool:  # noqa: N802 - the name logging uses
         fiber = current_fiber()
@@ -242,12 +247,14 @@ class WorkflowLogger(logging.LoggerAdapter[logging.Logger]):
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
         fiber = current_fiber()
+        attempt = current_attempt() if fiber is None else None
         if fiber is not None:
-            task = fiber.assignment
-            extra = {"workflow_id": task.workflow_id, "run_id": task.run_id, "workflow_type": task.workflow_type}
-            kwargs["extra"] = {**extra, **(kwargs.get("extra") or {})}
+            kwargs["extra"] = {**ids_of_run(fiber.assignment), **(kwargs.get("extra") or {})}
+        elif attempt is not None:
+            kwargs["extra"] = {**attempt.ids, **(kwargs.get("extra") or {})}
         return msg, kwargs
 
 
 def logger(name: str = "backstay.workflow") -> WorkflowLogger:
+    """A logger for workflows and activities, whose records have the ids of what they are about as fields."""
     return WorkflowLogger(logging.getLogger(name), {})

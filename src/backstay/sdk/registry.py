@@ -61,14 +61,14 @@ def activity_methods(cls: type[Any]) -> list[ActivityDefinition[Any, Any]]:
 
 
 class Registry:
-    def __init__(self, types: Types | None = None, guard: Guard = "warn") -> None:
+    def __init__(self, types: Types | None = None, guard: Guard = "warn", diagnostics: bool = True) -> None:
         expect("guard", guard)
         types = types or Types()
         self.guard: Guard = guard
         self.workflows: dict[str, WorkflowDefinition] = {}
         self.activities: dict[str, ActivityDefinition[Any, Any]] = {}
         self.instances: dict[str, object] = {}
-        self.exceptions = Exceptions(types.exceptions, types.exception_class_aliases, [vars(errors)])
+        self.exceptions = Exceptions(types.exceptions, types.exception_class_aliases, [vars(errors)], diagnostics)
         self.functions = Functions()
         self._types = types
         self._keys: dict[int, str] = {}

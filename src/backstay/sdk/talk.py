@@ -34,6 +34,7 @@ from backstay.kernel.limits import over_count
 from backstay.kernel.task import Block
 from backstay.sdk import strand as strands
 from backstay.sdk.errors import DurableCallRefused, Evicted
+from backstay.sdk.failure_log import update_failed
 from backstay.sdk.fiber import Fiber
 from backstay.sdk.members import Handlers, Member
 from backstay.sdk.strand import current_strand
@@ -337,6 +338,7 @@ def apply_update(fiber: Fiber, update_id: str) -> list[Command]:
             ]
             return [*signals, CompleteUpdate(update_id=update_id, result=result)]
     failure = fiber.exceptions.failure(error)
+    update_failed(fiber, event.update_name, error, failure.message)
     return [
         FailUpdate(
             update_id=update_id,

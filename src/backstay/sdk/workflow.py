@@ -26,6 +26,7 @@ from backstay.sdk.cancellation import Cancelled, was_requested
 from backstay.sdk.durations import Duration, to_seconds
 from backstay.sdk.errors import ContinueAsNewRequested, DefinitionError, Evicted, NonDeterminismError, NotInWorkflow
 from backstay.sdk.exits import for_the_process
+from backstay.sdk.failure_log import workflow_failed
 from backstay.sdk.fiber import Fiber
 from backstay.sdk.loop import WorkflowLoop
 from backstay.sdk.members import Handlers, Signal
@@ -251,6 +252,7 @@ def _keep_running(fiber: Fiber, error: BaseException) -> None:
 
 def _failed(fiber: Fiber, error: BaseException) -> FailWorkflow:
     failure = fiber.exceptions.failure(error)
+    workflow_failed(fiber, error, failure.message)
     return FailWorkflow(
         message=failure.message,
         exception_type=failure.exception_type,

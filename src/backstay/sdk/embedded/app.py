@@ -50,6 +50,7 @@ class BackstayOptions(TypedDict, total=False):
     types: Types | None
     guard: Guard
     shims: bool
+    diagnostics: bool
     compatibility: str | None
     limits: Limits | None
     cache_bytes: int
@@ -84,6 +85,7 @@ class AsyncBackstay(AsyncClient):
         types: Types | None = None,
         guard: Guard = "warn",
         shims: bool = False,
+        diagnostics: bool = True,
         compatibility: str | None = None,
         limits: Limits | None = None,
         cache_bytes: int = 48 << 20,
@@ -91,7 +93,7 @@ class AsyncBackstay(AsyncClient):
         run_tasks: bool = True,
         world: Callable[[], World] | None = None,
     ) -> None:
-        self.registry = Registry(types, guard)
+        self.registry = Registry(types, guard, diagnostics)
         if shims:
             install_shims()
         self._engine_room = InProcess()

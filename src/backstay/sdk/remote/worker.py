@@ -56,6 +56,7 @@ class WorkerOptions(TypedDict, total=False):
     types: Types | None
     guard: Guard
     shims: bool
+    diagnostics: bool
     compatibility: str | None
     worker_id: str | None
     drain: float
@@ -80,6 +81,7 @@ class AsyncWorker:
         types: Types | None = None,
         guard: Guard = "warn",
         shims: bool = False,
+        diagnostics: bool = True,
         compatibility: str | None = None,
         worker_id: str | None = None,
         drain: float = 30.0,
@@ -88,7 +90,7 @@ class AsyncWorker:
 
         `live`: runs whose code is kept in memory between tasks. `drain`: seconds that running work gets to end.
         """
-        self.registry = Registry(types, guard)
+        self.registry = Registry(types, guard, diagnostics)
         self.registry.register(register)
         if shims:
             install_shims()

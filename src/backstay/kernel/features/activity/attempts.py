@@ -202,19 +202,14 @@ def _again(turn: Turn, execution: Execution) -> None:
 
 
 def retryable(execution: Execution, failure: Failure) -> bool:
-    policy = execution.policy
-    if failure.non_retryable:
-        return False
-    named = policy.non_retryable_error_types
-    if named and (failure.exception_type in named or failure.exception_class in named):
+    if failure.non_retryable or execution.policy.fatal(failure.exception_type, failure.exception_class):
         return False
     return in_budget(execution)
 
 
 def in_budget(execution: Execution) -> bool:
     """Only failures and timeouts spend the budget. A lost lease is delivered again for nothing."""
-    budget = execution.policy.max_attempts
-    return budget is None or execution.retry < budget
+    return execution.policy.in_budget(execution.retry)
 
 
 def retry(turn: Turn, execution: Execution, failure: Failure, *, reason: str, timeout_kind: str | None = None) -> None:
