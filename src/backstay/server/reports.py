@@ -150,6 +150,7 @@ class Reports:
             met=resumed.met,
             lease=Lease(owner=self._owner),
             seen=resumed.after + 1,
+            result_of=attempt_id(report.run_id, report.step, report.attempt),
         )
         stand: wire.Stand | None = None
 

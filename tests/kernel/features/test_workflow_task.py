@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from backstay.kernel.command import Command
+from backstay.kernel.failure import Failure
 from backstay.kernel.features.activity import RetryPolicy, ScheduleActivity
 from backstay.kernel.features.close import CompleteWorkflow, FailWorkflow, WorkflowFailed
 from backstay.kernel.features.condition import OpenConditionWait
@@ -18,9 +19,9 @@ from backstay.kernel.features.version import RecordVersionMarker
 from backstay.kernel.features.workflow_task import WAITING_FOR_HISTORY, CompleteWorkflowTask, FailWorkflowTask
 from backstay.kernel.limits import Limits
 from backstay.kernel.task import START, Block, Lease, Resume
-from backstay.kernel.values import SECOND
+from backstay.kernel.values import SECOND, workflow_task_id
 
-from ..given import WORKER, Flow, given, instant, names, refold, running, snapshot, vars_of
+from ..given import TALKING, WORKER, Flow, given, instant, names, refold, running, snapshot, vars_of
 
 SIDE = RecordSideEffect(result=b"x")
 HELD = OpenConditionWait(satisfied=True)
@@ -382,3 +383,54 @@ def test_an_assignment_carries_what_the_code_started_with() -> None:
     assert (assignment.workflow_id, assignment.run_id, assignment.run_number) == ("order-1", "RUN1", 1)
     assert assignment.started.arguments == b"args"
     assert (assignment.last_sequence, assignment.cursor, assignment.task.owner) == (2, 0, WORKER)
+
+
+# -- code that ran ahead
+
+
+def ahead(flow: Flow, *commands: Command) -> CompleteWorkflowTask:
+    """What code did with the result of step 1, which it thinks is the next event."""
+    seen = flow.run.length + 1
+    return CompleteWorkflowTask(
+        task_id=workflow_task_id(flow.run.run_id, seen),
+        owner=WORKER,
+        attempt=1,
+        commands=list(commands),
+        lease=Lease(owner=WORKER),
+        seen=seen,
+        result_of=flow.execution(1).attempt_id,
+    )
+
+
+def test_code_that_ran_ahead_with_a_result_goes_on_from_there() -> None:
+    flow = running()
+    message = ahead(flow, CompleteWorkflow(result=b"done"))
+    flow.finish(1)
+    flow.when(message)
+    assert names(flow.history)[-2:] == ["ActivityCompleted", "WorkflowCompleted"]
+
+
+@pytest.mark.parametrize("instead", ["a failure", "a limit", "a timeout", "a signal"])
+def test_what_code_did_ahead_is_refused_if_history_has_something_else_in_its_place(instead: str) -> None:
+    flow = running(
+        RetryPolicy(max_attempts=1, start_to_close_timeout=5), limits=Limits(payload_size=10), definition=TALKING
+    )
+    message = ahead(flow, CompleteWorkflow(result=b"done"))
+    if instead == "a failure":
+        flow.fail(1, Failure(message="no", non_retryable=True))
+    elif instead == "a limit":
+        flow.finish(1, b"x" * 11)
+    elif instead == "a timeout":
+        flow.due(at=100)
+    else:
+        flow.signal("go")
+    assert flow.workflow_task.id == message.task_id, "it stands in the very same place"
+    assert flow.refused(message).reason == "eager_refused"
+
+
+def test_what_code_did_ahead_is_refused_if_something_stands_behind_the_result() -> None:
+    flow = running(definition=TALKING)
+    message = ahead(flow, CompleteWorkflow(result=b"done"))
+    flow.finish(1)
+    flow.signal("go")
+    assert flow.refused(message).reason == "eager_refused"

@@ -27,7 +27,10 @@ class CompleteWorkflowTask(Message, frozen=True, kw_only=True):
     lease: Lease | None = None
     numbered: bool = True
     met: int | None = None  # code that has ended got no further in what its task had seen
-    seen: int | None = None  # with `lease`: what the code had seen when it ran ahead; refused if that is not all
+    # With `lease`, of code that ran ahead: what it had seen, and the attempt whose result was the last of it. Refused if
+    # that is not all, or if history has anything else in that place.
+    seen: int | None = None
+    result_of: str | None = None
     report: bool = False
 
 

@@ -201,8 +201,8 @@ def _held(turn: Turn, message: CompleteWorkflowTask | FailWorkflowTask) -> Task:
         if task is None or task.id != message.task_id:
             task = _claimable(turn, message.task_id)
         seen = sees(run, task)
-        if isinstance(message, CompleteWorkflowTask) and message.seen is not None and message.seen != seen:
-            raise Refused("eager_refused", f"something else reached the run of task {message.task_id} first")
+        if isinstance(message, CompleteWorkflowTask) and message.seen is not None and not _met(task, message, seen):
+            raise Refused("eager_refused", f"the code of task {message.task_id} went on with what is not in history")
         return replace(
             task,
             state="leased",
@@ -214,6 +214,17 @@ def _held(turn: Turn, message: CompleteWorkflowTask | FailWorkflowTask) -> Task:
     task = turn.hold(message.task_id, message.owner, message.attempt)
     _refuse_other(task)
     return task
+
+
+def _met(task: Task, message: CompleteWorkflowTask, seen: int) -> bool:
+    """Whether what code saw when it ran ahead is what history has, and no more: that result, and nothing behind it.
+
+    A result may be recorded as a failure (it passes a limit), or not at all (its time was over), and something else may
+    have taken the place of its event.
+    """
+    resume = task.resume
+    woken = (resume.workflow_sequence, resume.workflow_event_type, resume.activity_attempt_id)
+    return message.seen == seen and woken == (seen, "ActivityCompleted", message.result_of)
 
 
 def _claimable(turn: Turn, task_id: str) -> Task:
