@@ -144,6 +144,7 @@ class Bridge:
             handled_failures=request.handled_failures,
             numbered=request.numbered,
             met=request.met,
+            breach=request.breach,
             report=True,
         )
         try:
@@ -232,6 +233,7 @@ class Bridge:
                 owner=request.lease_owner,
                 run_id=run_id,
                 result=request.result,
+                breach=request.breach,
                 report=True,
             ),
         )

@@ -34,6 +34,7 @@ class Breach(Struct, frozen=True):
 _FEWER = "wait for some of them before the code asks for more: one gather() does so by itself, several at a time do not"
 _ADVICE = {
     "payload_size": "store what is so large elsewhere, and pass on where it is",
+    "max_body_bytes": "store what is so large elsewhere, or let the server take more: its setting max_body_bytes",
     "memo_size": "keep less in the memo",
     "search_attribute_size": "keep less in the search attributes",
     "pending_activity_count": _FEWER,

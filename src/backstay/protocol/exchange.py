@@ -16,6 +16,7 @@ from backstay.kernel.command import Command
 from backstay.kernel.failure import Failure
 from backstay.kernel.features.activity import ActivityAssignment, Progress
 from backstay.kernel.features.start import Definition
+from backstay.kernel.limits import Breach, Limits
 from backstay.kernel.machine import Machine
 from backstay.kernel.task import Block, Resume
 from backstay.protocol.calls import Refusal
@@ -65,11 +66,16 @@ class Opening(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Opened(Struct, frozen=True, kw_only=True):
-    """`lost`: tasks that the worker holds and that are not its own any more. `commands`: the types this server takes."""
+    """`lost`: tasks that the worker holds and that are not its own any more. `commands`: the types this server takes.
+
+    `limits`, `max_body_bytes`: what a run may hold, and one request. Whatever is more the worker does not even send.
+    """
 
     station: str
     lost: list[str]
     commands: list[str]
+    limits: Limits
+    max_body_bytes: int
 
 
 class Closing(Struct, frozen=True, kw_only=True):
@@ -97,6 +103,7 @@ class TaskDone(Struct, frozen=True, array_like=True, tag="task", omit_defaults=T
     commands: list[AnyCommand]
     handled: list[str] = []
     met: int | None = None
+    breach: Breach | None = None  # instead of commands: one of them passes this limit
 
 
 class TaskFailed(Struct, frozen=True, array_like=True, tag="task_failed"):
@@ -113,6 +120,7 @@ class ActivityDone(Struct, frozen=True, array_like=True, tag="activity", omit_de
     attempt: int
     result: bytes | None
     resumed: Resumed | None = None
+    breach: Breach | None = None  # instead of a result: it passes this limit
 
 
 class ActivityFailed(Struct, frozen=True, array_like=True, tag="activity_failed"):

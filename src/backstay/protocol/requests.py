@@ -19,6 +19,7 @@ from backstay.kernel.features.activity import (
 )
 from backstay.kernel.features.start import Definition, DuplicatePolicy, Reserved, Started
 from backstay.kernel.features.workflow_task import TaskOutcome, WorkflowAssignment
+from backstay.kernel.limits import Breach
 from backstay.kernel.task import Block, Task
 from backstay.kernel.values import Micros, Routing
 from backstay.kernel.views.actions import Actions, Declared
@@ -268,6 +269,7 @@ class CompleteTask(WorkerVerb[TaskOutcome], frozen=True, kw_only=True):
     numbered: bool = True
     met: int | None = None  # code that has ended got no further in the history it was shown
     quiet: bool = False  # it may have nothing to ask for
+    breach: Breach | None = None  # the commands are left out, since one of them passes this limit
 
 
 class FailTask(WorkerVerb[TaskOutcome], frozen=True, kw_only=True):
@@ -310,6 +312,7 @@ class CompleteActivityTask(WorkerVerb[AttemptOutcome], frozen=True, kw_only=True
     activity_attempt_id: str
     lease_owner: str | None
     result: bytes | None = None
+    breach: Breach | None = None  # the result is left out, since it passes this limit
 
 
 class FailActivityTask(WorkerVerb[AttemptOutcome], frozen=True, kw_only=True):

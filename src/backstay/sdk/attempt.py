@@ -15,6 +15,7 @@ from backstay.sdk.errors import ActivityCancelled, BackstayError
 from backstay.sdk.failure_log import ids_of_attempt
 
 _DETAIL = (str, int, float, bool, type(None))
+_LONGEST = 2000  # characters of a detail
 
 
 class Attempt:
@@ -141,6 +142,11 @@ def _progress(
     for key, value in details.items():
         if not isinstance(value, _DETAIL):
             raise TypeError(f"heartbeat detail {key!r} must be text, a number or a boolean, not {type(value).__name__}")
+        if isinstance(value, str) and len(value) > _LONGEST:
+            raise ValueError(
+                f"heartbeat detail {key!r} has {len(value)} characters, at most {_LONGEST} are taken; store what is longer"
+                " elsewhere, and pass on where it is"
+            )
     return Progress(
         message=None if message is None else message[:280],
         current=current,

@@ -127,5 +127,10 @@ class Gone(Exception):
 
 def _too_large(limit: int) -> Problem:
     return Problem(
-        413, "payload_too_large", f"the body is larger than {limit} bytes", field="body", configured_limit=limit
+        413,
+        "payload_too_large",
+        f"the body is larger than {limit} bytes (max_body_bytes); store what is so large elsewhere and pass on where it"
+        " is, or let this server take more",
+        field="body",
+        configured_limit=limit,
     )

@@ -103,6 +103,7 @@ class Reports:
             commands=self._described(report.commands, task),
             handled_failures=report.handled,
             met=report.met,
+            breach=report.breach,
         )
         apart = task is not None and task.upto is not None
         stand: wire.Stand | None = None
@@ -170,7 +171,12 @@ class Reports:
 
     def _completed(self, report: wire.ActivityDone) -> CompleteActivity:
         return CompleteActivity(
-            step=report.step, attempt=report.attempt, owner=self._owner, run_id=report.run_id, result=report.result
+            step=report.step,
+            attempt=report.attempt,
+            owner=self._owner,
+            run_id=report.run_id,
+            result=report.result,
+            breach=report.breach,
         )
 
     def _described(self, commands: list[Command], of: Task | Run | None) -> list[Command]:
@@ -212,6 +218,7 @@ class Reports:
                     commands=self._described(report.commands, self._engine.leases.get(namespace, report.task_id)),
                     handled_failures=report.handled,
                     met=report.met,
+                    breach=report.breach,
                     quiet=True,
                 )
             case wire.TaskFailed():
@@ -228,6 +235,7 @@ class Reports:
                     namespace=namespace,
                     lease_owner=self._owner,
                     result=report.result,
+                    breach=report.breach,
                 )
             case wire.ActivityFailed():
                 return ask.FailActivityTask(

@@ -28,6 +28,7 @@ from backstay.protocol.entries import unpack
 from backstay.sdk.host import Heard, Reply
 from backstay.sdk.registry import Registry
 from backstay.sdk.remote.ahead import RemoteExecutor
+from backstay.sdk.remote.bounds import Bounds
 from backstay.sdk.remote.outgoing import Pending
 from backstay.sdk.remote.reports import Reports
 from backstay.sdk.remote.standing import Standings
@@ -67,6 +68,7 @@ class RemoteHost:
         owner: str,
         send: Callable[[Pending], None],
         fetch: FetchHistory,
+        bounds: Bounds,
         *,
         namespace: str,
         queues: frozenset[str],
@@ -92,7 +94,7 @@ class RemoteHost:
         )
         self._standings = Standings(self.executor, live)
         self._tasks = Tasks(self, self.executor, self._standings, fetch)
-        self._reports = Reports(self.executor, self._standings, self._tasks, send)
+        self._reports = Reports(self.executor, self._standings, self._tasks, bounds, send)
         self._over: OrderedDict[str, None] = OrderedDict()  # runs that have closed lately
         self.leases: dict[str, int] = {}  # task id -> attempt, of all that is ours
 

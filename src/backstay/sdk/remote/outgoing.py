@@ -19,9 +19,9 @@ BYTES = 1 << 20  # of payload in one request, unless a single report has more
 
 
 class Pending:
-    """A report on its way. `run`: of the live code it speaks for."""
+    """A report on its way. `run`: of the live code it speaks for. `size`: about how many bytes it has, once it leaves."""
 
-    __slots__ = ("again", "answered", "report", "run", "task_id")
+    __slots__ = ("again", "answered", "report", "run", "size", "task_id")
 
     def __init__(
         self, report: wire.Report, task_id: str | None, run: int | None, answered: Callable[[wire.Answered], None]
@@ -31,6 +31,7 @@ class Pending:
         self.run = run
         self.answered = answered
         self.again = False
+        self.size = 0
 
 
 class Outgoing:
@@ -81,7 +82,8 @@ class Outgoing:
             report = pending.report
             if isinstance(report, wire.Beat):
                 self._beats.pop(_attempt(report), None)
-            size += weight(report)
+            pending.size = weight(report)
+            size += pending.size
             batch.append(pending)
         self._out.extend(batch)
         return batch

@@ -18,6 +18,7 @@ from backstay.protocol.calls import Refusal
 from backstay.sdk import host
 from backstay.sdk.host import Reply
 from backstay.sdk.remote.ahead import Ahead, RemoteExecutor
+from backstay.sdk.remote.bounds import Bounds
 from backstay.sdk.remote.outgoing import Pending
 from backstay.sdk.remote.standing import Standings, advance
 from backstay.sdk.remote.tasks import Tasks
@@ -34,11 +35,17 @@ class Heard(NamedTuple):
 
 class Reports:
     def __init__(
-        self, executor: RemoteExecutor, standings: Standings, tasks: Tasks, send: Callable[[Pending], None]
+        self,
+        executor: RemoteExecutor,
+        standings: Standings,
+        tasks: Tasks,
+        bounds: Bounds,
+        send: Callable[[Pending], None],
     ) -> None:
         self._executor = executor
         self._standings = standings
         self._tasks = tasks
+        self._bounds = bounds
         self._send = send
         self._ahead = Ahead(executor, standings)
         self._attempts: dict[str, str] = {}  # attempt -> its task
@@ -126,6 +133,11 @@ class Reports:
         self._queue(Pending(done, message.task_id, run, answered))
 
     def _activity_done(self, key: int, message: CompleteActivity) -> None:
+        breach = self._bounds.over(message.result)
+        if breach is not None:
+            over = wire.ActivityDone(key, message.run_id, message.step, message.attempt, None, breach=breach)
+            self._queue(Pending(over, self._task_of(message), None, _ended))
+            return
         run = self._standings.run_of(message.run_id)
         resumed = None if run is None else self._ahead.resume(run, message)
         done = wire.ActivityDone(key, message.run_id, message.step, message.attempt, message.result, resumed)

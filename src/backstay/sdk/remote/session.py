@@ -19,12 +19,14 @@ from backstay.kernel.event import Recorded
 from backstay.kernel.machine import Machine
 from backstay.kernel.message import Refused
 from backstay.kernel.task import Block
+from backstay.kernel.values import run_of
 from backstay.protocol import exchange as wire
 from backstay.protocol.entries import unpack
 from backstay.sdk import errors
+from backstay.sdk.remote.bounds import Bounds
 from backstay.sdk.remote.host import RemoteHost
 from backstay.sdk.remote.http import HttpClient, Lost, NotHttp, Reply
-from backstay.sdk.remote.outgoing import Outgoing, Pending
+from backstay.sdk.remote.outgoing import Outgoing, Pending, weight
 from backstay.sdk.remote.transport import PAUSES, Access, refusal, said_by
 
 log = logging.getLogger("backstay.worker")
@@ -40,9 +42,17 @@ class Reset(Exception):
 
 
 class Session:
-    def __init__(self, access: Access, host: RemoteHost, opening: Callable[[list[wire.Holding]], wire.Opening]) -> None:
+    def __init__(
+        self,
+        access: Access,
+        host: RemoteHost,
+        opening: Callable[[list[wire.Holding]], wire.Opening],
+        bounds: Bounds,
+    ) -> None:
+        """`bounds`: set to what the server says of itself, whenever a station is opened."""
         self.access = access
         self.host = host
+        self._bounds = bounds
         self._opening = opening
         self._http: HttpClient = access.client()
         self._station = ""
@@ -102,6 +112,8 @@ class Session:
         opened = wire.decode_opened(reply.body)
         self._station = opened.station
         self._untaken = OURS - frozenset(opened.commands)
+        self._bounds.set(opened.limits, opened.max_body_bytes)
+        host.executor.machine.limits = opened.limits
         if opened.lost:
             host.lose(opened.lost)
 
@@ -194,17 +206,9 @@ class Session:
         return self.host.claims(self._outgoing.owed())
 
     async def _exchange(self, batch: list[Pending], wait: float) -> wire.Exchanged:
-        body = wire.encode(
-            wire.Exchange(
-                worker_id=self.host.executor.owner,
-                station=self._station,
-                reports=[pending.report for pending in batch],
-                wait=wait,
-                again=bool(batch) and batch[0].again,
-                draining=self._draining,
-                holding=[] if batch else self._claims(),
-            )
-        )
+        body = self._body(batch, wait)
+        if body is None:
+            return await self._halves(batch)
         reply = await self._http.post(wire.EXCHANGE, body, ANSWER + wait)
         if reply.status == 413 and len(batch) > 1:
             return await self._halves(batch)
@@ -217,6 +221,40 @@ class Session:
         self._answered(batch, exchanged.answers)
         self._delivered(exchanged)
         return exchanged
+
+    def _body(self, batch: list[Pending], wait: float) -> bytes | None:
+        """A request that the server takes; None if several reports are too much together. One that is too much alone says so."""
+        while True:
+            size = batch[0].size if len(batch) == 1 else 0
+            if not self._bounds.passed(size):  # what is huge is not even encoded
+                exchange = wire.Exchange(
+                    worker_id=self.host.executor.owner,
+                    station=self._station,
+                    reports=[pending.report for pending in batch],
+                    wait=wait,
+                    again=bool(batch) and batch[0].again,
+                    draining=self._draining,
+                    holding=[] if batch else self._claims(),
+                )
+                body = wire.encode(exchange)
+                size = len(body)
+                if not batch or not self._bounds.passed(size):
+                    return body
+                if len(batch) > 1:
+                    return None
+            self._reduce(batch[0], size)
+
+    def _reduce(self, pending: Pending, size: int) -> None:
+        report = pending.report
+        pending.report = self._bounds.reduced(report, size)
+        pending.size = weight(pending.report)
+        if pending.report == report:
+            raise Reset(f"{type(report).__name__} of {size} bytes is more than it takes")
+        if not isinstance(report, wire.ActivityDone) or report.resumed is None:
+            what = f"{type(report).__name__} for run {run_of(pending.task_id)}" if pending.task_id else "a report"
+            log.error("%s has %d bytes, the server takes %d (max_body_bytes)", what, size, self._bounds.body)
+        if pending.run is not None:
+            self.host.forget(pending.run)
 
     async def _halves(self, batch: list[Pending]) -> wire.Exchanged:
         """Together they are too large for one request."""

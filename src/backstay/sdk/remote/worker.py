@@ -29,6 +29,7 @@ from backstay.sdk.errors import ServerUnreachable
 from backstay.sdk.guard.shims import install as install_shims
 from backstay.sdk.options import expect, served
 from backstay.sdk.registry import Guard, Registry, Types
+from backstay.sdk.remote.bounds import Bounds
 from backstay.sdk.remote.host import RemoteHost
 from backstay.sdk.remote.http import Lost
 from backstay.sdk.remote.outgoing import Pending
@@ -113,6 +114,7 @@ class AsyncWorker:
     async def __aenter__(self) -> Self:
         loop = asyncio.get_running_loop()
         machine = Machine()
+        bounds = Bounds(machine.limits)
         self.host = RemoteHost(
             loop,
             machine,
@@ -120,6 +122,7 @@ class AsyncWorker:
             self.worker_id,
             self._send,
             self._history,
+            bounds,
             namespace=self.access.namespace,
             queues=frozenset(self.queues),
             compatibility=self._compatibility,
@@ -130,7 +133,7 @@ class AsyncWorker:
         self.executor = self.host.executor
         known = {*machine.outcomes, *RULES.reactions}
         self._quiet = sorted(name for name, kind in machine.kinds.items() if kind not in known)
-        self.session = Session(self.access, self.host, self._opening)
+        self.session = Session(self.access, self.host, self._opening, bounds)
         try:
             await self._first_open()
         except BaseException:

@@ -39,7 +39,14 @@ async def open_station(server: Server, call: Call) -> Answer:
         await server.recovery.deployed()
     desk = Desk(server, worker, opening)
     lost = server.stations.open(desk, opening.holding)
-    return Answer({}, raw=wire.encode(wire.Opened(station=desk.id, lost=lost, commands=_COMMANDS)))
+    opened = wire.Opened(
+        station=desk.id,
+        lost=lost,
+        commands=_COMMANDS,
+        limits=server.engine.machine.limits,
+        max_body_bytes=server.settings.max_body_bytes,
+    )
+    return Answer({}, raw=wire.encode(opened))
 
 
 class Taken:

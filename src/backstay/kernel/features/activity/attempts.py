@@ -23,7 +23,7 @@ from backstay.kernel.features.activity.records import (
 )
 from backstay.kernel.features.activity.schedule import CancelActivity, task_of
 from backstay.kernel.features.cancel import requested as cancel_requested
-from backstay.kernel.limits import over_count
+from backstay.kernel.limits import Breach, over_count
 from backstay.kernel.message import Message, Refused
 from backstay.kernel.state import Run, Workflow
 from backstay.kernel.task import Task
@@ -39,6 +39,7 @@ class CompleteActivity(Message, frozen=True, kw_only=True):
     owner: str | None
     run_id: str
     result: bytes | None = None
+    breach: Breach | None = None  # its worker may not send the result: it passes this limit
     report: bool = False
 
 
@@ -111,7 +112,7 @@ def claimed(turn: Turn, task: Task) -> None:
 def complete(turn: Turn, message: CompleteActivity) -> None:
     execution = current(turn, message)
     size, bound = len(message.result or b""), turn.machine.limits.payload_size
-    breach = over_count("payload_size", size, bound) if size > bound else None
+    breach = over_count("payload_size", size, bound) if size > bound else message.breach
     if message.report:
         turn.made = []
     task_id = spend(turn, execution)

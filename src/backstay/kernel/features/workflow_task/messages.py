@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from backstay.kernel.command import Command
+from backstay.kernel.limits import Breach
 from backstay.kernel.message import Message
 from backstay.kernel.task import Block, Lease
 from backstay.kernel.values import Micros
@@ -26,6 +27,7 @@ class CompleteWorkflowTask(Message, frozen=True, kw_only=True):
     handled_failures: list[str] = []
     lease: Lease | None = None
     numbered: bool = True
+    breach: Breach | None = None  # its worker may not send the commands: one of them passes this limit
     met: int | None = None  # code that has ended got no further in what its task had seen
     # With `lease`, of code that ran ahead: what it had seen, and the attempt whose result was the last of it. Refused if
     # that is not all, or if history has anything else in that place.

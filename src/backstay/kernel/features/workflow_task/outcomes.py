@@ -60,7 +60,7 @@ def complete(turn: Turn, message: CompleteWorkflowTask) -> None:
         turn.machine.before_commands(turn, met)
     for failure_id in message.handled_failures if message.numbered else _handled(turn, task, message):
         failures.handled(turn, failure_id)
-    breach = turn.machine.breach(turn, commands)
+    breach = message.breach or turn.machine.breach(turn, commands)
     if breach is not None:
         close.fail_by_limit(turn, breach)
     else:
