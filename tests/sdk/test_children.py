@@ -260,7 +260,53 @@ async def test_the_ids_of_a_child_are_there_behind_the_next_wait(app: Any) -> No
     assert (id, run_id) == (event.child_workflow_instance_id, event.child_workflow_run_id)
 
 
-@pytest.mark.contract("CHILD-13", "CHILD-14", "HNDL-04")
+on = Signal[None]("on")
+
+
+@workflow(type="relay", signals=[on])
+def relay(left: int) -> str:
+    wait(on)
+    if left:
+        continue_as_new(relay, left - 1)
+    return info().run_id
+
+
+@pytest.mark.contract("HNDL-04")
+async def test_a_handle_follows_the_runs_that_its_parent_was_told_of_and_keeps_its_call() -> None:
+    @workflow(type="coach")
+    class Coach:
+        handle_of: Any = None
+
+        @query
+        def ids(self) -> list[Any]:
+            handle = self.handle_of
+            return [handle.id, handle.run_id, handle.call_id]
+
+        def handle(self) -> list[Any]:
+            self.handle_of = child.start(relay, 2)
+            ran = self.handle_of.join()
+            return [ran, *self.ids()]
+
+    for make in (memory, evicting):
+        async with make(Coach, relay, *FAMILY) as app:
+            coach = await app.start(Coach, "run")
+            instance = await child_id(app, "run")
+            (call,) = events(await app.history("run"), "ChildWorkflowScheduled")
+            runs: list[str] = []
+            for number in (1, 2, 3):
+
+                async def newest(number: int = number) -> str | None:
+                    found = events(await app.history("run"), "ChildRunStarted")
+                    return found[-1].child_workflow_run_id if len(found) == number else None
+
+                runs.append(await eventually(newest, f"the parent was told of run {number}"))
+                assert await coach.query("ids") == [instance, runs[-1], call.child_call_id]
+                await app.handle(relay, instance).signal(on)
+            assert len(set(runs)) == 3
+            assert await coach.result(timeout=10) == [runs[-1], instance, runs[-1], call.child_call_id]
+
+
+@pytest.mark.contract("CHILD-13", "CHILD-14")
 async def test_a_child_that_continues_as_new_is_waited_for() -> None:
     @workflow
     def run() -> list[Any]:
@@ -448,7 +494,7 @@ async def names_of(handle: Any) -> list[str]:
 
 
 @pytest.mark.contract("CHILD-15")
-async def test_a_query_of_a_parent_waits_with_it() -> None:
+async def test_a_query_of_a_parent_waits_with_it_whatever_the_rows_of_the_child_say() -> None:
     @workflow(type="asked")
     class Asked:
         def __init__(self) -> None:
@@ -460,15 +506,27 @@ async def test_a_query_of_a_parent_waits_with_it() -> None:
 
         def handle(self) -> str:
             self.at = "calling"
-            value = long()
-            self.at = "behind"
-            return value
+            try:
+                return long()
+            finally:
+                self.at = "stopped"
 
     for make in (memory, evicting):
         async with make(Asked, *FAMILY) as app:
             handle = await app.start(Asked, "run")
-            await child_id(app, "run")
+            instance = await child_id(app, "run")
             assert await handle.query("where") == "calling"
+            connection = app.store._writer.connection  # type: ignore[attr-defined]
+            closing = "update run set status = 'completed', closed_reason = 'completed', closed_at = 1"
+            assert connection.execute(f"{closing} where workflow_id = ?", (instance,)).rowcount == 1
+            for entry in list(app.engine.cache):
+                app.engine.discard_cached(entry)
+            assert await handle.query("where") == "calling", "the parent's own history has no end of it"
+            assert not [name for name in names(await app.history("run")) if name.startswith("ChildRunCompleted")]
+            await app.handle(long, instance).terminate()
+            with pytest.raises(WorkflowFailed):
+                await handle.result(timeout=10)
+            assert await handle.query("where") == "stopped"
 
 
 # -- what becomes of them

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from backstay import Cancelled, Signal, continue_as_new, query, shield, signal, spawn, update, wait, workflow
 from backstay.codec.exceptions import Exceptions
@@ -361,3 +362,40 @@ def test_the_drive_gets_everywhere() -> None:
         "TimerFired",
         "TimerCancelled",
     } <= kinds
+
+
+@workflow(type="program", unchecked=True)
+class Waiting:
+    @update
+    def told(self, n: int) -> int:
+        return n
+
+    @query
+    def state(self) -> list[Any]:
+        return [0]
+
+    def handle(self, program: Any) -> None:
+        wait(lambda: False, key="for ever")
+
+
+@pytest.mark.contract("RESUME-15")
+@pytest.mark.parametrize("named", [0, 1, 2])
+def test_a_task_is_for_the_update_that_it_names_whatever_history_has_first(named: int) -> None:
+    drive = TalkingDrive(Waiting, [], [0], threaded=False)
+    drive.act(next(iter(drive.flow.tasks.values())))
+    while drive.flow.busy is not None:
+        drive.act(drive.flow.tasks[drive.flow.busy])
+    for n in (5, 6, 7):
+        drive.message(Update(name="told", arguments=dumps([n]), values=[n]))
+    accepted = [entry for entry in drive.history if entry.type == "UpdateAccepted"]
+    (task,) = drive.flow.tasks.values()
+    update_id: str = accepted[named].event.update_id  # type: ignore[attr-defined]
+    asked = replace(task, upto=accepted[-1].sequence, resume=replace(task.resume, workflow_update_id=update_id))
+    fiber = drive.fiber(task)
+    fiber.assignment = replace(fiber.assignment, task=asked)
+    fiber.resume(drive.history, drive.flow.cursor)
+    (answer,) = fiber.answer
+    assert (answer.update_id, loads(answer.result)) == (update_id, 5 + named)
+    fiber.abandon()
+    assert drive.live is not None
+    drive.live.abandon()

@@ -174,17 +174,16 @@ def run_started(fiber: Fiber, entry: Recorded) -> None:
 
 @contextmanager
 def shown(fiber: Fiber, history: Iterable[Recorded]) -> Generator[None]:
-    """For a question to live code: with the children that history has and the code will meet with its next task."""
+    """For a question: with the children that this part of history has, which the code will meet with its next task."""
     family = fiber.part(Family)
     before = family.known
     family.known = {step: copy(known) for step, known in before.items()}
     try:
         for entry in history:
-            if entry.sequence > fiber.position:
-                if isinstance(entry.event, ChildWorkflowScheduled):
-                    scheduled(fiber, entry)
-                elif isinstance(entry.event, ChildRunStarted):
-                    run_started(fiber, entry)
+            if isinstance(entry.event, ChildWorkflowScheduled):
+                scheduled(fiber, entry)
+            elif isinstance(entry.event, ChildRunStarted):
+                run_started(fiber, entry)
         yield
     finally:
         family.known = before

@@ -8,6 +8,7 @@ from typing import Any
 from backstay.codec.errors import PayloadError
 from backstay.codec.values import dumps
 from backstay.kernel.event import Recorded
+from backstay.kernel.features.child import ChildRunStarted
 from backstay.kernel.features.start import WorkflowStarted
 from backstay.kernel.features.workflow_task import WorkflowAssignment, place_of
 from backstay.kernel.machine import Machine
@@ -26,10 +27,29 @@ from backstay.sdk.workflow import WorkflowDefinition
 def answer_on(fiber: Fiber, inquiry: Inquiry, history: Sequence[Recorded] = ()) -> Any:
     """Ask live code. An exception is the answer too; it is returned, because it crosses threads.
 
-    Live code has not met what its own last task recorded; a replay would have.
+    Live code has not met what its own last task recorded; a replay would have. Which run a child is on is known as soon as
+    it is recorded: no task is made for that.
     """
+    return _answer(
+        fiber,
+        inquiry,
+        [
+            entry
+            for entry in history
+            if entry.sequence > fiber.position
+            and (
+                entry.context.decided_after is not None
+                or entry.sequence <= inquiry.cursor
+                or isinstance(entry.event, ChildRunStarted)
+            )
+        ],
+    )
+
+
+def _answer(fiber: Fiber, inquiry: Inquiry, unmet: list[Recorded]) -> Any:
+    """`unmet`: events whose children the code is to know of, though it has not met them yet."""
     try:
-        with shown(fiber, [e for e in history if e.context.decided_after is not None or e.sequence <= inquiry.cursor]):
+        with shown(fiber, unmet):
             return _query(fiber, inquiry) if inquiry.kind == "query" else _objection(fiber, inquiry)
     except Exception as error:
         return error
@@ -39,9 +59,7 @@ def replayed(
     machine: Machine, registry: Registry, definition: WorkflowDefinition, inquiry: Inquiry, history: list[Recorded]
 ) -> Fiber:
     """Code that has been replayed, only to be looked at, from what the tasks of the run have seen. Abandon it in the end."""
-    # Tasks decide behind what they have seen, so that says how far they had looked, of a closed run too.
-    horizon = max((entry.context.decided_after or 0 for entry in history), default=0)
-    horizon = max(horizon, inquiry.cursor)
+    horizon = _horizon(inquiry, history)
     fiber = Fiber(
         machine,
         _assignment(inquiry, history, horizon),
@@ -62,6 +80,11 @@ def replayed(
     return fiber
 
 
+def _horizon(inquiry: Inquiry, history: list[Recorded]) -> int:
+    """How far tasks have looked. They decide behind what they have seen, so that says it, of a closed run too."""
+    return max(inquiry.cursor, *(entry.context.decided_after or 0 for entry in history), 0)
+
+
 def answer_from(
     machine: Machine, registry: Registry, definition: WorkflowDefinition, inquiry: Inquiry, history: list[Recorded]
 ) -> Any:
@@ -79,7 +102,9 @@ def answer_from(
             if made.error is not None:
                 return Refused("query_rejected", f"its class could not be made: {made.error!r}")
             fiber.instance = made.value
-        return answer_on(fiber, inquiry)
+        horizon = _horizon(inquiry, history)
+        moved = [entry for entry in history if isinstance(entry.event, ChildRunStarted) and place_of(entry) > horizon]
+        return _answer(fiber, inquiry, moved)
     except Exception as error:
         return Refused("query_rejected", f"the run could not be replayed: {error}")
     finally:
