@@ -375,7 +375,7 @@ class Waiting:
         return [0]
 
     def handle(self, program: Any) -> None:
-        wait(lambda: False, key="for ever")
+        wait(lambda: False, key="never")
 
 
 @pytest.mark.contract("RESUME-15")
