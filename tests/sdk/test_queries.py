@@ -118,7 +118,16 @@ async def test_a_query_answers_with_its_type_and_records_nothing(make: Any) -> N
         assert await run.query("progress") == {"done": 2, "note": None}
         assert await run.query(Job.later) == 2
         assert await run.history() == before
-        assert len((await run.describe()).commands) == 1
+        found = await run.describe()
+        assert len(found.commands) == 1
+        assert found.declared is not None
+        asked = {target.name: target for target in found.declared.declared_query_targets}
+        assert [
+            (one["name"], one["position"], one["type"], one["allows_null"], one["required"])
+            for one in asked["done-plus"].parameters
+        ] == [("n", 0, "int", False, True), ("by", 1, "int", False, False)]
+        assert asked["done-plus"].has_contract
+        assert asked["progress"].parameters == []
 
 
 @pytest.mark.contract("QRY-08", "QRY-09")

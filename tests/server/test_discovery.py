@@ -126,12 +126,20 @@ async def test_the_topology_of_this_node_is_published() -> None:
         here, there = (await info(api))["topology"], (await info(quiet))["topology"]
         assert (here["current_shape"], here["current_process_class"]) == ("standalone_server", "server")
         assert "matching" in here["current_roles"]
-        one, two = here["matching_role"], there["matching_role"]
-        assert (one["queue_wake_enabled"], two["queue_wake_enabled"]) == (True, False)
-        assert one.keys() == two.keys()
-        assert one.keys() >= {"shape", "wake_owner", "task_dispatch_mode", "partition_primitives", "backpressure_model"}
-        assert one["partition_primitives"] == two["partition_primitives"]
-        assert two["wake_signal_ttl_seconds"] == 5
+        frozen = {
+            "task_dispatch_mode": "long_poll",
+            "partition_primitives": ["namespace", "connection", "queue", "compatibility", "activity_type"],
+            "backpressure_model": "lease",
+        }
+        for server, role, shape in (
+            (api, here["matching_role"], (True, "in_server", "server", 60)),
+            (quiet, there["matching_role"], (False, "dedicated", "repair_pass", 5)),
+        ):
+            told = ("queue_wake_enabled", "shape", "wake_owner", "wake_signal_ttl_seconds")
+            assert tuple(role[name] for name in told) == shape
+            assert {name: role[name] for name in frozen} == frozen
+            metrics = (await server.control("GET", "/system/operator-metrics")).json()["operator_metrics"]
+            assert metrics["matching_role"] == role, "the same wherever it is asked for"
 
 
 async def test_health_and_readiness_need_no_credential() -> None:

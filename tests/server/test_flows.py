@@ -63,6 +63,35 @@ async def test_a_run_in_a_list_says_what_moves_it_next() -> None:
         assert listed["task"]["history_size_bytes"] == stored
 
 
+@pytest.mark.contract("LIVE-01", "UPD-12")
+async def test_a_run_in_a_list_says_how_its_next_task_stands_and_which_update_it_is_for() -> None:
+    async with serving() as api:
+        await api.register()
+        await asking(api, "o-1", {"type": "open_condition_wait", "condition_key": "paid"})
+        update = (await api.control("POST", "/workflows/o-1/update/rename", {})).json()["update_id"]
+
+        async def told(*names: str) -> tuple[Any, ...]:
+            (flow,) = (await flows(api))["flows"]
+            return tuple(flow[name] for name in names)
+
+        waits = ("wait_kind", "open_wait_id", "resume_source_kind", "resume_source_id")
+        following = ("next_task_id", "next_task_type", "next_task_status", "liveness_state")
+        assert await told(*waits) == ("update", f"update:{update}", "workflow_update", update)
+        assert (await told(*following))[1:] == ("workflow", "ready", "workflow_task_ready")
+        task = await api.poll()
+        assert await told(*following) == (task["task_id"], "workflow", "leased", "workflow_task_leased")
+        await api.fail(task, message="it differs", type="HistoryShapeMismatch")
+        assert await told(*following) == (task["task_id"], "workflow", "failed", "workflow_replay_blocked")
+        assert await told(*waits) == ("update", f"update:{update}", "workflow_update", update)
+        await api.control("POST", "/workflows/o-1/repair", {})
+        await api.complete(await api.poll(), {"type": "complete_update", "update_id": update})
+        ordinary = await api.poll()
+        await api.complete(ordinary, {"type": "schedule_activity", "activity_type": "charge"})
+        work = await api.poll("activity")
+        assert await told(*following) == (work["task_id"], "activity", "leased", "activity_task_leased")
+        assert await told(*waits[:3]) == ("activity", f"activity:{work['activity_execution_id']}", "activity_execution")
+
+
 @pytest.mark.contract("LIVE-05")
 async def test_screens_of_ended_runs_go_by_their_status_and_the_bucket_has_all_three() -> None:
     async with serving() as api:

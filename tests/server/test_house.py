@@ -53,6 +53,45 @@ async def test_the_same_commands_as_webhooks() -> None:
         assert signal["source"] == "http"
 
 
+@pytest.mark.contract("HOOK-03", "HOOK-04")
+async def test_every_command_may_name_the_run_that_it_is_for() -> None:
+    async with serving() as api:
+        await api.register()
+        old = (await hook(api, "start/order", {"workflow_id": "h", "task_queue": "q"})).json()["run_id"]
+        await api.complete(await api.poll(), {"type": "continue_as_new"})
+        run = (await api.describe("h"))["run_id"]
+        await api.complete(await api.poll(), WAIT)
+        for verb in ("signals/pay", "updates/rename", "repair", "cancel", "terminate"):
+            refused = await hook(api, f"instances/h/runs/{old}/{verb}", {})
+            said = refused.json()
+            assert (refused.status_code, said["rejection_reason"]) == (409, "selected_run_not_current"), verb
+            assert (said["outcome"], said["target_scope"]) == ("rejected_not_current", "run")
+            assert said["command_status"] == "rejected"
+        wait = {"wait_for": "accepted"}
+        for verb, body, status, outcome in (
+            ("updates/rename", wait, 202, "update_accepted"),
+            ("repair", {}, 200, "repair_not_needed"),
+            ("archive", {}, 409, "rejected_run_not_closed"),
+            ("signals/pay", {}, 202, "signal_received"),
+            ("cancel", {}, 200, "cancelled"),
+            ("terminate", {}, 409, "rejected_not_active"),
+            ("archive", {}, 200, "archived"),
+            ("archive", {}, 200, "archive_not_needed"),
+        ):
+            answer = await hook(api, f"instances/h/runs/{run}/{verb}", body)
+            said = answer.json()
+            assert (answer.status_code, said["outcome"]) == (status, outcome), (verb, said)
+            assert (said["run_id"], said["target_scope"]) == (run, "run")
+            assert said["command_id"]
+        archived = await hook(api, f"instances/h/runs/{old}/archive", {})
+        assert (archived.status_code, archived.json()["outcome"]) == (200, "archived"), "any closed run can be"
+        await api.start("stopped")
+        terminated = await hook(api, f"instances/stopped/runs/{(await api.describe('stopped'))['run_id']}/terminate")
+        assert terminated.json()["outcome"] == "terminated"
+        elsewhere = await hook(api, f"instances/stopped/runs/{run}/cancel")
+        assert elsewhere.status_code in (404, 409)
+
+
 async def test_search_attributes_have_a_registry() -> None:
     async with serving() as api:
         made = await api.control("POST", "/search-attributes", {"name": "Customer", "type": "keyword"})

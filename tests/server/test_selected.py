@@ -187,6 +187,45 @@ async def test_what_is_not_declared_cannot_be_said_and_the_detail_says_why() -> 
         assert (told["can_signal"], told["can_update"]) == (True, True), "a contract that is not known takes anything"
 
 
+@pytest.mark.contract("CHILD-12", "FAIL-01")
+async def test_a_handled_failure_of_a_child_outlives_the_child() -> None:
+    async with serving() as api:
+        await doing(api, {"type": "start_child_workflow", "workflow_type": "order"})
+        child = await api.poll()
+        gone = {"type": "fail_workflow", "message": "no bolts", "exception_type": "OutOfStock"}
+        await api.complete(child, gone)
+        await api.complete(await api.poll(), {"type": "start_timer", "delay_seconds": 60})
+
+        async def shown() -> tuple[dict[str, Any], dict[str, Any]]:
+            found = await detail(api)
+            path = f"/workflows/o-1/runs/{found['run_id']}/history/export"
+            return found, (await api.control("GET", path)).json()
+
+        before, exported = await shown()
+        (failure,) = before["exceptions"]
+        assert (failure["message"], failure["exception_type"], failure["handled"]) == ("no bolts", "OutOfStock", True)
+        assert (failure["source_kind"], failure["source_id"]) == ("child_workflow_run", child["run_id"])
+        assert (before["exception_count"], exported["failures"]) == (1, before["exceptions"])
+        points = {point["type"]: point for point in before["timeline"]}
+        assert points["ChildRunFailed"]["message"] == "no bolts"
+        assert points["FailureHandled"]["failure_id"] == points["ChildRunFailed"]["failure_id"] == failure["failure_id"]
+
+        key = "(select key from workflow where workflow_id = ?)"
+        for table, which in (
+            ("event", f"run in (select key from run where workflow = {key})"),
+            ("command", f"workflow = {key}"),
+            ("run", f"workflow = {key}"),
+            ("workflow", f"key = {key}"),
+        ):
+            assert sql(api, f"delete from {table} where {which}", child["workflow_id"]), table
+        assert (await api.control("GET", f"/workflows/{child['workflow_id']}")).status_code == 404
+        after, again = await shown()
+        for part in ("exceptions", "exception_count", "timeline", "children", "waits"):
+            assert after[part] == before[part], part
+        for part in ("failures", "timeline", "links", "history_events"):
+            assert again[part] == exported[part], part
+
+
 async def lost(api: Api) -> dict[str, Any]:
     """The one task that is missing once every row is gone."""
     await tampered(api)

@@ -54,6 +54,33 @@ async def test_what_a_start_attaches_is_shown() -> None:
         assert [workflow["workflow_id"] for workflow in listed] == ["o-1"]
 
 
+@pytest.mark.contract("START-08", "START-09")
+async def test_a_memo_is_with_the_instance_its_runs_their_start_and_their_exports() -> None:
+    async with serving() as api:
+        await api.register()
+        first = (await api.start(memo={"note": [1], "by": "ann"}))["run_id"]
+        note = {"type": "upsert_memo", "entries": {"note": blob([2])}}
+        await api.complete(await api.poll(), note, {"type": "continue_as_new"})
+        second = (await api.describe())["run_id"]
+        assert second != first
+        for run_id, begun, now in ((first, [1], [2]), (second, [2], [2])):
+            path = f"/workflows/o-1/runs/{run_id}"
+            events = (await api.control("GET", f"{path}/history")).json()["events"]
+            started = next(event["payload"] for event in events if event["event_type"] == "WorkflowStarted")
+            assert {name: value({"blob": one}) for name, one in started["memo"].items()} == {"note": begun, "by": "ann"}
+            for shown in ((await api.control("GET", path)).json(), (await api.control("GET", f"{path}/detail")).json()):
+                assert shown["memo"] == {"note": now, "by": "ann"}
+            exported = (await api.control("GET", f"{path}/history/export")).json()["workflow"]["memo"]
+            assert {name: value(one) for name, one in exported.items()} == {"note": now, "by": "ann"}
+        assert (await api.describe())["memo"] == {"note": [2], "by": "ann"}, "of the instance"
+        listed = (await api.control("GET", "/flows/all")).json()
+        assert "memo" not in {field for flow in listed["flows"] for field in flow}
+        fields = [field["field"] for field in listed["visibility_filters"]["definition"]["fields"]]
+        assert "business_key" in fields
+        assert "memo" not in fields
+        assert (await api.control("GET", "/flows/all?memo=note")).status_code == 422
+
+
 async def test_an_id_is_used_once_unless_the_running_one_will_do() -> None:
     async with serving() as api:
         await api.register()

@@ -26,7 +26,7 @@ from backstay.protocol.history import explained, iso
 from backstay.protocol.payloads import envelope
 from backstay.protocol.redaction import Leaf, Redactor, payloads, redact
 from backstay.protocol.requests import Description
-from backstay.protocol.selected import PROJECTION_SOURCES, declared, selected
+from backstay.protocol.selected import PROJECTION_SOURCES, declared, memo, selected
 
 SCHEMA = "durable-workflow.v2.history-export"
 FRAMING = "single-object-v1"
@@ -123,7 +123,6 @@ def _workflow(
     started = next((e.event for e in history if isinstance(e.event, WorkflowStarted)), None)
     archived = next((e for e in reversed(history) if isinstance(e.event, WorkflowArchived)), None)
     why = archived.event if archived is not None and isinstance(archived.event, WorkflowArchived) else None
-    memo = held.memo if held is not None else {} if started is None else started.memo
     return {
         "instance_id": row.workflow_id,
         "run_id": row.run_id,
@@ -143,7 +142,7 @@ def _workflow(
         "archive_reason": None if why is None else why.reason,
         "business_key": row.business_key,
         "visibility_labels": row.labels,
-        "memo": {name: envelope(blob) for name, blob in memo.items()},
+        "memo": {name: envelope(blob) for name, blob in memo(history).items()},
         "search_attributes": row.search_attributes,
         "task_queue": row.queue,
         "connection": row.connection,

@@ -5,11 +5,12 @@ All of it is folded from typed history. Only tasks are rows, and what is said of
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from backstay.kernel.decision import CommandRecord, RunRow
 from backstay.kernel.event import Recorded
+from backstay.kernel.features.memo import MemoUpserted
 from backstay.kernel.features.start import WorkflowStarted
 from backstay.kernel.views import actions
 from backstay.kernel.views.activities import activities
@@ -62,6 +63,20 @@ def selected(
         "parents": [show.shown_link(link) for link in family.parents],
         "children": [show.shown_link(link) for link in family.children],
     }
+
+
+def memo(history: Iterable[Recorded]) -> dict[str, bytes]:
+    """The memo of a run as its history leaves it."""
+    found: dict[str, bytes] = {}
+    for entry in history:
+        match entry.event:
+            case WorkflowStarted(memo=begun):
+                found = begun
+            case MemoUpserted(merged=merged):
+                found = merged
+            case _:
+                pass
+    return found
 
 
 def declared(history: list[Recorded]) -> dict[str, Any]:

@@ -9,7 +9,6 @@ import msgspec
 from backstay.kernel.decision import RunRow
 from backstay.kernel.event import Recorded
 from backstay.kernel.features.close import WorkflowCompleted
-from backstay.kernel.features.memo import MemoUpserted
 from backstay.kernel.features.start import WorkflowStarted
 from backstay.kernel.values import CODEC, SECOND
 from backstay.protocol import requests as ask
@@ -17,6 +16,7 @@ from backstay.protocol.detail import BUCKET_OF
 from backstay.protocol.history import iso
 from backstay.protocol.payloads import decoded, envelope
 from backstay.protocol.requests import Description
+from backstay.protocol.selected import memo
 from backstay.protocol.tasks import optional_iso
 from backstay.server.problems import Problem
 
@@ -130,7 +130,7 @@ async def run_of_workflow(server: Server, row: RunRow, *, is_current: bool) -> d
     store = server.engine.store
     view = _shown(row, await store.history(row.key, 0, 2), await store.last_event(row.key), is_current=is_current)
     if not is_current:
-        view["memo"] = await _last_memo(server, row) or view.get("memo")
+        view["memo"] = {key: decoded(blob) for key, blob in memo(await store.history(row.key)).items()}
     return view
 
 
@@ -165,13 +165,6 @@ def _shown(row: RunRow, opening: list[Recorded], last: Recorded | None, *, is_cu
             "can_archive": not open_run,
         },
     }
-
-
-async def _last_memo(server: Server, row: RunRow) -> dict[str, Any] | None:
-    for entry in reversed(await server.engine.store.history(row.key)):
-        if isinstance(entry.event, MemoUpserted):
-            return {key: decoded(blob) for key, blob in entry.event.merged.items()}
-    return None
 
 
 async def found_run(server: Server, call: Call) -> RunRow:
