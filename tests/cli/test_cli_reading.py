@@ -172,7 +172,12 @@ def test_describe_shows_the_last_failure_and_open_tasks(place: Place) -> None:
     assert re.search(r"last failure +flaky: ConnectionError: no \[answer\]", shown)
     with Backstay(place.directory / "backstay.db", run_tasks=False) as backstay:
         backstay.start(asleep, "stuck-1")
-    shown = place.ask("describe", "stuck-1").stdout
+        shown = place.ask("describe", "stuck-1").stdout
+        assert "no process runs tasks on this database, so nothing moves; start one" in shown
+    with Backstay(place.directory / "backstay.db"):
+        shown = place.ask("describe", "stuck-1").stdout
+        assert "no process runs tasks" not in shown
+    assert "no process runs tasks" not in place.ask("describe", "busy-1").stdout, "it has ended"
     assert re.search(r"task +workflow asleep, ready, waiting for a worker of queue 'default'", shown)
 
 

@@ -144,7 +144,7 @@ def test_a_process_beside_the_engine_answers_from_what_is_on_disk_when_it_answer
     async def story() -> None:
         path = tmp_path / "app.db"
         async with (
-            AsyncBackstay(path, run_tasks=False) as app,
+            AsyncBackstay(path) as app,
             AsyncBackstay(path, run_tasks=False) as guest,
         ):
             await app.call(ask.StartWorkflow(workflow_type="order", workflow_id="o"))

@@ -77,6 +77,9 @@ class Orders:
     def is_engine(self) -> bool:
         return self._app.is_engine
 
+    def has_engine(self) -> bool:
+        return self._app.has_engine()
+
 
 def main() -> None:
     path, options = sys.argv[1], json.loads(sys.argv[2])

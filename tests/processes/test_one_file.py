@@ -163,6 +163,27 @@ def test_a_repair_from_beside_leaves_running_work_alone(remote: Start, place: Pl
     assert [line.attempt for line in place.signed("gate")] == [1]
 
 
+@BOTH
+def test_a_process_that_runs_no_tasks_leaves_the_engine_to_those_that_do(remote: Start, place: Place) -> None:
+    web = remote(run_tasks=False).opened()
+    assert web.ask("is_engine") is False
+    assert web.ask("has_engine") is False
+    web.ask("start", workflow="visit", id="before", args=[place.ledger, "tea"])
+    web.ask("start", workflow="nap", id="nap", args=[place.ledger, 0.1])
+    worker = remote().opened()
+    assert worker.ask("is_engine") is True
+    assert web.ask("has_engine") is True
+    for id in ("before", "nap"):
+        assert web.ask("result", workflow="visit", id=id).endswith("done")
+    assert web.ask("execute", workflow="visit", id="beside", args=[place.ledger, "tea"]) == "tea done"
+    worker.kill()
+    later = web.tell("execute", workflow="visit", id="after", args=[place.ledger, "tea"])
+    eventually("nobody is the engine", lambda: not web.ask("has_engine"))
+    second = remote().opened()
+    assert later() == "tea done"
+    assert [line.pid for line in place.signed("tea")] == [worker.pid, worker.pid, second.pid]
+
+
 def test_a_foreign_command_during_a_local_activity_does_not_disturb_it(remote: Start, place: Place) -> None:
     app = remote().opened()
     beside = remote(run_tasks=False).opened()

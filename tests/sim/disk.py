@@ -255,6 +255,10 @@ class MemoryStore:
         return self.disk.holder is self
 
     @at_once
+    def has_engine(self) -> bool:
+        return self.disk.holder is not None
+
+    @at_once
     def changed(self) -> bool:
         if self._down or self._version == self.disk.version or self._seam.misses():
             return False

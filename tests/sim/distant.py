@@ -26,7 +26,7 @@ LOCK_LOST = "lock lost"
 SHARE = 1 / 3
 """How many seeds have their database elsewhere."""
 
-FROM_AFAR = (*READS, "kept", "changed")
+FROM_AFAR = (*READS, "kept", "changed", "has_engine")
 IN_ORDER = ("probe", "acquire", "notices", "close")
 """Done by the session that writes."""
 

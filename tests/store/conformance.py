@@ -1043,6 +1043,16 @@ class Shared:
         await one.close()
         assert await other.acquire()
 
+    async def test_everybody_sees_whether_there_is_an_engine(self, database: Database) -> None:
+        one, other = await database.open(), await database.open()
+        assert [await one.has_engine(), await other.has_engine()] == [False, False]
+        assert await one.acquire()
+        assert [await one.has_engine(), await other.has_engine()] == [True, True]
+        assert not await other.acquire()
+        await one.close()
+        assert not await other.has_engine()
+        assert await other.acquire(), "to look is not to take"
+
     async def test_an_engine_notices_what_others_commit_and_is_told_once(self, database: Database) -> None:
         engine, guest = await database.open(), await database.open()
         assert await engine.acquire()

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from backstay.protocol.requests import Description, TaskView
 
 
+IDLE = "no process runs tasks on this database, so nothing moves; start one that does (your program, or dw dev FILE)"
+
+
 @click.command(name="describe")
 @click.argument("id")
 @options.place
@@ -41,6 +44,7 @@ def command(id: str, path: options.Place, namespace: str) -> None:
         described = reader.ask(DescribeWorkflow(workflow_id=id, namespace=namespace))
         for entry in reader.ask(GetHistory(workflow_id=id, namespace=namespace)):
             timeline.tell(entry)
+        idle = described.run is not None and described.run.closed_at is None and not reader.has_engine()
     out = console()
     status = "blocked" if described.blocked else described.status
     out.print(f"{described.workflow_id}  {described.workflow_type}  {status}", style="bold", markup=False)
@@ -48,6 +52,8 @@ def command(id: str, path: options.Place, namespace: str) -> None:
         out.print(f"  {name:<13} {text}", markup=False)
     for line in words.where(timeline.failed, whole=True):
         out.print(f"  {'':<13} {line}", style="bright_black", markup=False, highlight=False)
+    if idle:
+        out.print(f"  {'engine':<13} {IDLE}", style="yellow", markup=False)
     for view in described.tasks:
         _show_task(out, view)
     for view in described.tasks:

@@ -69,6 +69,9 @@ class Reader:
         with told():
             return self._loop.run_until_complete(waited())
 
+    def has_engine(self) -> bool:
+        return self.get(self.store.has_engine())
+
     def changed(self) -> bool:
         """Whether anything was committed since this was last asked."""
         return self.get(self.store.changed())
@@ -97,6 +100,10 @@ class ServerReader:
     def ask(self, request: Request[R]) -> R:
         with told():
             return self._client.call(request)
+
+    def has_engine(self) -> bool:
+        """A server that answers is one."""
+        return True
 
     def changed(self) -> bool:
         """A server does not say; whoever asks looks."""

@@ -72,7 +72,7 @@ def command(workflow: str, id: str, args: tuple[str, ...], path: options.Place, 
             if backstay.is_engine:
                 click.echo("no engine runs this database; running it here", err=True)
             _print_result(handle)
-        elif backstay.is_engine:
+        elif not backstay.has_engine():
             click.echo(f"no engine runs this database now; it runs when one starts (dw dev {file})", err=True)
 
 

@@ -78,8 +78,10 @@ def opened(path: options.Place, namespace: str, app: str | None = None) -> Gener
 
 
 def alone(client: Client) -> bool:
-    """Whether nobody is there to act on what is said: this process holds the database."""
-    return getattr(client, "is_engine", False)
+    """Whether nobody is there to act on what is said: no process runs the engine of the database."""
+    from backstay import Backstay
+
+    return isinstance(client, Backstay) and not client.has_engine()
 
 
 def _shown(value: Any) -> str:

@@ -296,7 +296,7 @@ class Commands:
 
     async def _living(self, key: int) -> str:
         """Whose in-process leases count. Beside another engine, its own: it ended those of its predecessors."""
-        if not self._engine.holder:
+        if not self._engine.holder and await self._engine.store.has_engine():
             flow = await self._access.committed(key)
             for task in (*flow.tasks.values(), *self._engine.machine.expect(flow).tasks.values()):
                 if task.owner is not None and task.until is None:

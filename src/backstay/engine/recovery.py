@@ -1,7 +1,8 @@
 """What keeps an engine honest over time: taking the lock, recovering on start, sweeping, noticing other processes.
 
 Everything here works by the same message, `Reconcile`: expected minus actual. A guest (another process holds the engine
-lock) only looks whether it may take over.
+lock) only looks whether it may take over; a process that runs no tasks does not even do that, since work would wait while it is
+the engine.
 """
 
 from __future__ import annotations
@@ -39,9 +40,13 @@ Place = tuple[Micros, int, str]
 
 
 class Recovery:
-    def __init__(self, engine: Engine, overdue: Micros | None = None, every: Micros | None = None) -> None:
-        """`overdue`: how long a task may be ready in no lane; `every`: the pause between two sweeps."""
+    def __init__(
+        self, engine: Engine, overdue: Micros | None = None, every: Micros | None = None, *, guest: bool = False
+    ) -> None:
+        """`overdue`: how long a task may be ready in no lane; `every`: the pause between two sweeps; `guest`: this process
+        never becomes the engine of a database that others can reach."""
         self._engine = engine
+        self._guest = guest and engine.store.shared
         self._overdue = overdue or OVERDUE
         self._pause = every or SWEEP
         self._alarms: dict[str, Alarm] = {}
@@ -68,7 +73,10 @@ class Recovery:
         engine.on_down = self._went_down
 
     async def start(self) -> None:
-        if await self._engine.store.acquire():
+        if self._guest:
+            log.info("this process runs no tasks, so it leaves the engine of the database to others")
+        elif await self._engine.store.acquire():
+            await self._engine.store.notices()
             await self._take_over()
         else:
             log.info("another process runs the engine of this database; this one reads and submits beside it")
@@ -116,6 +124,7 @@ class Recovery:
                 self.look_at(task.workflow)
 
     async def _take_over(self) -> None:
+        """Become the engine. Notices from before were taken off the store unread: recovery reads what they are about."""
         self._term += 1
         self._engine.holder = True
         self._forget_guest_state()
@@ -224,6 +233,7 @@ class Recovery:
             log.info("the process that ran the engine is gone; this one takes over")
             for prepare in self.on_take_over:
                 await prepare()
+            await self._engine.store.notices()
             if await self._engine.store.acquire():  # it may have been lost while that was prepared
                 await self._take_over()
         elif self._engine.holder and not self._up and self._engine.down is None:

@@ -276,6 +276,10 @@ class Store(Protocol):
         """Become the one engine of this database, if there is none. Held until the process ends or closes the store."""
         ...
 
+    def has_engine(self) -> Awaitable[bool]:
+        """Whether some process, this one or another, is the engine of this database."""
+        ...
+
     def changed(self) -> Awaitable[bool]:
         """Whether another process has committed since the last time this was asked."""
         ...

@@ -157,6 +157,10 @@ class AsyncBackstay(AsyncClient):
         if self._engine_room.operations is not None:
             await self._close()
 
+    async def has_engine(self) -> bool:
+        """Whether some process, this one or another, runs the engine of the database. Without one, what is started waits."""
+        return await self.store.has_engine()
+
     async def __aenter__(self) -> Self:
         return await self.open()
 
@@ -169,7 +173,7 @@ class AsyncBackstay(AsyncClient):
         self._commits = commits
         self.store = await self._open_store(machine, offload)
         self.engine = Engine(world, self.store, machine, cache_bytes=self._cache_bytes)
-        self.recovery = Recovery(self.engine)
+        self.recovery = Recovery(self.engine, guest=not self._run_tasks)
         self._host = EngineHost(self.engine, world, self._threads)
         self.executor = EmbeddedExecutor(
             self._host,
@@ -250,6 +254,10 @@ class Backstay(Client):
     def is_engine(self) -> bool:
         """Whether this process runs the engine of the database, or another one does."""
         return self._engine_thread.mine and self._app.engine.holder
+
+    def has_engine(self) -> bool:
+        """Whether some process, this one or another, runs the engine of the database. Without one, what is started waits."""
+        return self._bridge.run(self._app.has_engine())
 
     def register(self, *things: Any) -> None:
         """Workflows, activities, objects with activity methods, exception classes: what this process can run."""

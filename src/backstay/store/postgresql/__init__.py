@@ -12,7 +12,7 @@ from typing import Any, Self, TypeVar
 from backstay.kernel.decision import Decision, RunRow
 from backstay.kernel.event import Event, HistoryDamaged
 from backstay.store import Applied, Entry, Later, Loaded, RunFilter, Unavailable
-from backstay.store.postgresql.connection import Address, address, connect, prepare
+from backstay.store.postgresql.connection import LOCK, Address, address, connect, prepare
 from backstay.store.postgresql.listing import select_runs
 from backstay.store.postgresql.readers import Readers
 from backstay.store.postgresql.writer import Writer
@@ -106,6 +106,9 @@ class PostgresqlStore(Reading):
 
     async def acquire(self) -> bool:
         return await self._writer.acquire()
+
+    async def has_engine(self) -> bool:
+        return self._writer.holder or (await self._fetch("locked", LOCK))[0][0]
 
     async def changed(self) -> bool:
         await self._writer.check()

@@ -228,6 +228,19 @@ where key = any($1::bigint[])
 -- Held by this session: it goes with the connection, and so does everything that the connection could still have committed.
 select pg_try_advisory_lock(($1::bigint << 32) | 'workflow'::regclass::oid::bigint)
 
+-- name: locked
+-- Whether any session has it: a lock by one big number is shown as its two halves.
+select exists (
+  select 1
+  from pg_locks
+  where locktype = 'advisory'
+    and database = (select oid from pg_database where datname = current_database())
+    and classid = $1::bigint::oid
+    and objid = 'workflow'::regclass::oid
+    and objsubid = 1
+    and granted
+)
+
 -- name: unlock
 select pg_advisory_unlock(($1::bigint << 32) | 'workflow'::regclass::oid::bigint)
 

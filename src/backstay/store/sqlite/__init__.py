@@ -6,6 +6,7 @@ Writes go through one connection in group commits; reads use another, so that a 
 from __future__ import annotations
 
 import asyncio
+import errno
 import fcntl
 import os
 import sqlite3
@@ -122,6 +123,22 @@ class SqliteStore(Reading):
         forks.locks.add(lock)
         self._writer.tell = False
         return True
+
+    @at_once
+    def has_engine(self) -> bool:
+        if self.path == ":memory:" or self._lock is not None:
+            return True
+        try:
+            # Shared and only for a moment: whoever wants to be the engine just then tries again soon.
+            with open(f"{self.path}-engine", encoding="utf-8") as lock:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            if error.errno == errno.EWOULDBLOCK:
+                return True
+            raise StoreError(f"cannot read the engine lock {self.path}-engine: {error}") from error
+        return False
 
     @at_once
     def changed(self) -> bool:
