@@ -6,7 +6,7 @@ import os
 import time
 from pathlib import Path
 
-from backstay import activity, attempt, info, sleep, workflow
+from backstay import activity, attempt, info, query, signal, sleep, update, wait, workflow
 
 
 @activity
@@ -51,8 +51,40 @@ def nap(ledger: str, seconds: float) -> str:
     return stamp(ledger, info().workflow_id)
 
 
-REGISTER = [visit, gated, gated_beside, nap, stamp, pass_gate, pass_gate_beside]
-BY_NAME = {flow.type: flow for flow in (visit, gated, gated_beside, nap)}
+@workflow
+class Counter:
+    def __init__(self) -> None:
+        self.total = 0
+        self.done = False
+
+    @signal
+    def add(self, number: int) -> None:
+        self.total += number
+
+    @update
+    def settle(self, expected: int) -> int:
+        return self.total
+
+    @settle.validator
+    def _sees_the_same(self, expected: int) -> None:
+        if self.total != expected:
+            raise ValueError(f"{self.total} is not {expected}")
+
+    @query
+    def read(self) -> int:
+        return self.total
+
+    @signal
+    def stop(self) -> None:
+        self.done = True
+
+    def handle(self) -> int:
+        wait(lambda: self.done)
+        return self.total
+
+
+REGISTER = [visit, gated, gated_beside, nap, Counter, stamp, pass_gate, pass_gate_beside]
+BY_NAME = {"counter": Counter, **{flow.type: flow for flow in (visit, gated, gated_beside, nap)}}
 
 
 def sign(ledger: str, name: str) -> None:

@@ -56,6 +56,15 @@ class Orders:
     def execute(self, workflow: str, id: str, args: list[Any]) -> Any:
         return self._app.execute(flows.BY_NAME[workflow], id, *args)
 
+    def signal(self, workflow: str, id: str, name: str, args: list[Any]) -> None:
+        self._app.handle(flows.BY_NAME[workflow], id).signal(name, *args)
+
+    def update(self, workflow: str, id: str, name: str, args: list[Any]) -> Any:
+        return self._app.handle(flows.BY_NAME[workflow], id).update(name, *args)
+
+    def query(self, workflow: str, id: str, name: str, args: list[Any]) -> Any:
+        return self._app.handle(flows.BY_NAME[workflow], id).query(name, *args)
+
     def describe(self, id: str) -> dict[str, Any]:
         found = self._app.describe(id)
         return {"status": found.status, "wait_kind": found.wait_kind, "liveness_state": found.liveness_state}

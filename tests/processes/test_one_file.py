@@ -184,6 +184,37 @@ def test_a_process_that_runs_no_tasks_leaves_the_engine_to_those_that_do(remote:
     assert [line.pid for line in place.signed("tea")] == [worker.pid, worker.pid, second.pid]
 
 
+@BOTH
+@pytest.mark.parametrize("run_tasks", [True, False])
+def test_what_one_program_has_acknowledged_the_next_who_asks_another_sees(
+    remote: Start, place: Place, run_tasks: bool
+) -> None:
+    programs = [remote().opened(), remote(run_tasks=run_tasks).opened()]
+    programs[0].ask("start", workflow="counter", id="c", args=[])
+    for number in range(1, 25):
+        teller, asker = programs[number % 2], programs[number // 2 % 2]
+        teller.ask("signal", workflow="counter", id="c", name="add", args=[1])
+        if number % 3:
+            assert asker.ask("query", workflow="counter", id="c", name="read", args=[]) == number
+        else:
+            assert asker.ask("update", workflow="counter", id="c", name="settle", args=[number]) == number
+    programs[1].ask("signal", workflow="counter", id="c", name="stop", args=[])
+    assert programs[1].ask("result", workflow="counter", id="c") == 24
+    assert "UpdateRejected" not in programs[0].ask("history", id="c")
+
+
+def test_a_query_of_what_no_process_runs_is_answered_from_what_its_code_has_seen(remote: Start, place: Place) -> None:
+    worker, web = remote().opened(), remote(run_tasks=False).opened()
+    web.ask("start", workflow="counter", id="c", args=[])
+    web.ask("signal", workflow="counter", id="c", name="add", args=[1])
+    assert web.ask("query", workflow="counter", id="c", name="read", args=[]) == 1
+    worker.kill()
+    web.ask("signal", workflow="counter", id="c", name="add", args=[1])
+    assert web.ask("query", workflow="counter", id="c", name="read", args=[]) == 1, "nobody is there to apply it"
+    remote().opened()
+    assert web.ask("query", workflow="counter", id="c", name="read", args=[]) == 2
+
+
 def test_a_foreign_command_during_a_local_activity_does_not_disturb_it(remote: Start, place: Place) -> None:
     app = remote().opened()
     beside = remote(run_tasks=False).opened()

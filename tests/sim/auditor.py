@@ -26,6 +26,7 @@ from backstay.kernel.state import Run, Workflow
 from backstay.kernel.task import Task
 from backstay.kernel.turn import watch
 from backstay.kernel.values import SECOND, activity_task_id, kind_at
+from backstay.protocol.commands import SIGNAL_WAIT
 from backstay.protocol.export import bundle, canonical
 from backstay.sdk.fiber import Fiber
 from backstay.sdk.registry import Registry
@@ -111,6 +112,9 @@ class Auditor:
         self.touched: set[int] = set()
         self.schedules = ScheduleLaws(sim)
         self.at_work: set[str] = set()  # workflow tasks that are leased
+        self.halted: set[int] = (
+            set()
+        )  # instances whose code was kept from moving: paused, or a workflow task has failed
         self._unheard: dict[Any, float] = {}  # who waits for what has come, and since when that is so
 
     def must(self, holds: bool, law: str, about: object) -> None:
@@ -125,6 +129,8 @@ class Auditor:
             self.event(entry, decision.workflow)
         row = decision.workflow
         self.touched.add(row.key)
+        if any(command.command_type == "pause" for command in decision.commands):
+            self.halted.add(row.key)
         self.sim.falsified.difference_update(run.key for _, run in decision.runs)
         if row.key not in self.sim.sabotaged:
             rows = len(self.sim.disk.tasks.get(row.key, ()))
@@ -146,6 +152,8 @@ class Auditor:
         """The row of a workflow task that somebody works on does not go away as long as history has use for it."""
         for change in decision.tasks:
             if change.task is not None:
+                if change.task.kind == "workflow" and change.task.state == "failed":
+                    self.halted.add(decision.workflow.key)
                 if change.task.kind == "workflow" and change.task.state == "leased":
                     self.at_work.add(change.task_id)
                 else:
@@ -642,6 +650,32 @@ class Auditor:
         added = [number for part in (*said, ["said", result[1], result[2]]) for number in part[2]]
         for number, answer in told.added.items():
             self.must(added.count(number) == 1, "I7 an acknowledged update was applied once", (told.id, number, answer))
+
+    def noted(self, told: Told) -> tuple[int, int]:
+        """The current run of an instance, and how many notes it has been sent."""
+        disk = self.sim.disk
+        row = disk.workflows[disk.names["default", told.id]]
+        run = row.run or 0
+        held: list[Any] = [event for event, _ in row.held]
+        recorded: list[Any] = [] if told.damaged else [e.event for e in disk.history(self.machine.kinds, run)]
+        sent = [e for e in (*recorded, *held) if type(e).__name__ == "SignalReceived" and e.signal_name == "note"]
+        return run, len(sent)
+
+    def moves(self, told: Told) -> bool:
+        """Whether the code of an instance deals with what it is sent: nothing has ever kept it from that."""
+        key = self.sim.disk.names["default", told.id]
+        hindered = told.away or told.damaged or key in self.halted or key in self.sim.sabotaged
+        return not hindered and self.runs[self.sim.disk.workflows[key].run or 0].closed is None
+
+    def query_answered(self, told: Told, noted: tuple[int, int], seen: int) -> None:
+        """What had been sent to a run before a query was asked is in its answer."""
+        if self.moves(told) and self.noted(told)[0] == noted[0]:
+            self.must(seen >= noted[1], "I7 what was acknowledged is seen by who asks next", (told.id, noted, seen))
+
+    def update_refused(self, told: Told, waited: float) -> None:
+        """Behind a signal an update waits, unless code does not move."""
+        if self.moves(told):
+            self.must(waited > SIGNAL_WAIT - 0.001, "I7 an update waits for the signals before it", (told.id, waited))
 
     def received(self, history: list[Recorded], name: str) -> list[str]:
         """The tokens of the signals a chain of runs was told, in order; what the next run is told again counts once."""

@@ -7,6 +7,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from backstay.kernel.event import HistoryDamaged
+from backstay.kernel.features.update import PENDING
 from backstay.protocol.requests import Request
 from backstay.sdk.client import AsyncClient
 from backstay.sdk.errors import RequestRefused, UpdateFailed, WorkflowAlreadyStarted
@@ -180,6 +181,7 @@ class Client:
         request_id = f"{self.name}-{self.serial()}"
         value = self._value(verb, told)
         for attempt in range(6):
+            asked = self.sim.loop.time()
             try:
                 await self.say(verb, told, request_id, value)
                 if verb in COMMANDS:
@@ -200,7 +202,7 @@ class Client:
                 return True
             except RequestRefused as refusal:
                 self.sim.log(f"{self.name} {verb} {told.id} refused: {refusal.reason}")
-                return self.refused(verb, told, value, refusal)
+                return self.refused(verb, told, value, refusal, self.sim.loop.time() - asked)
         return False
 
     def _value(self, verb: str, told: Told) -> Any:
@@ -226,7 +228,9 @@ class Client:
                 pass
         return None
 
-    def refused(self, verb: str, told: Told, value: Any, refusal: RequestRefused) -> bool:
+    def refused(self, verb: str, told: Told, value: Any, refusal: RequestRefused, waited: float) -> bool:
+        if verb == "add" and refusal.reason == PENDING:
+            self.sim.auditor.update_refused(told, waited)
         if verb == "note":
             told.notes.pop(value)
         elif verb == "letter":
@@ -252,9 +256,11 @@ class Client:
                     told.adds[value] = True
                     told.added[value] = answer
             case "query":
+                noted = self.sim.auditor.noted(told)
                 found = await self.client().handle(told.definition, told.id).query(definition.status)
                 if len(found) != 2:
                     self.sim.violation("a query answers something else", told.id)
+                self.sim.auditor.query_answered(told, noted, found[0])
             case "result":
                 await self.result(told)
             case "describe":

@@ -37,6 +37,18 @@ K = "kernel/features"
 MUTANTS = [
     # what the simulator itself has found, undone
     Mutant("bounded groups are handed out again", "kernel/machine.py", "run.part(Groups).settled()", "pass"),
+    Mutant(
+        "a query does not wait for signals",
+        "engine/inquiries.py",
+        "if request.after_signals and loaded is not None",
+        "if False and loaded is not None",
+    ),
+    Mutant(
+        "an update does not wait for signals",
+        "engine/commands.py",
+        "patient = request.after_signals",
+        "patient = False",
+    ),
     Mutant("unmet signals count as applied", "sdk/executor.py", "met=fiber.ended_at", "met=None"),
     Mutant("an update behind the end", "sdk/rules.py", " and fiber.closing is None", ""),
     Mutant(

@@ -15,6 +15,7 @@ from backstay.engine.access import Access, resolver, start_message
 from backstay.engine.engine import Engine
 from backstay.engine.inquiries import Inquiries
 from backstay.engine.recovery import Recovery
+from backstay.engine.settling import Settling
 from backstay.engine.updates import find_update
 from backstay.engine.waiting import Waiting
 from backstay.kernel import contract
@@ -27,10 +28,10 @@ from backstay.kernel.features.repair import Repair, Repaired
 from backstay.kernel.features.signal import Signal
 from backstay.kernel.features.signal_with_start import SignalWithStart, StartedAndSignalled
 from backstay.kernel.features.start import Identity, WorkflowStarted
-from backstay.kernel.features.update import Update, topic
+from backstay.kernel.features.update import PENDING, Update, topic
 from backstay.kernel.message import Message, Refused
 from backstay.kernel.state import Workflow
-from backstay.kernel.values import run_of
+from backstay.kernel.values import SECOND, run_of
 from backstay.kernel.views.liveness import liveness, wait_of
 from backstay.protocol import commands as tell
 from backstay.protocol.requests import Request
@@ -63,7 +64,8 @@ class Commands:
         self._access = access
         self._waiting = waiting
         self._payloads = payloads
-        self._inquiries = Inquiries(engine, access)
+        self._settling = Settling(engine, access, waiting, guest=recovery.guest)
+        self._inquiries = Inquiries(engine, access, self._settling)
         self.table: dict[type[Request[Any]], Callable[[Any], Awaitable[Any]]] = {
             tell.SignalWorkflow: self.signal,
             tell.SignalWithStart: self.signal_with_start,
@@ -148,22 +150,8 @@ class Commands:
             )
         key = await self._target(request)
         given = await self._arguments(key, request, request.update_name, "declared_update_contracts")
-        addressed = await self._addressed(key, request, "update")
-        available, objection = True, None
-        if addressed["retained"] is None and not given.errors:
-            available, objection = await self._inquiries.would_take(key, request.update_name, given.blob)
-            addressed = await self._addressed(key, request, "update")  # that took a while
         end: asyncio.Future[Recorded | None] = self._engine.world.future()
-        message = Update(
-            name=request.update_name,
-            arguments=given.blob,
-            values=given.values,
-            errors=given.errors,
-            available=available,
-            objection=objection,
-            **addressed,
-        )
-        command = await self._submit_update(request.namespace, key, message, end)
+        command = await self._ask_for_update(key, request, given, end)
         status = tell.UpdateStatus(
             workflow_id=command.workflow_id,
             run_id=command.run_id,
@@ -182,6 +170,44 @@ class Commands:
             return await self._follow(request.namespace, key, status, command.update_id, request.wait_seconds)
         completed = await self._waiting.until(key, topic(command.update_id), end, request.wait_seconds)
         return _stands(status, completed, request.wait_seconds)
+
+    async def _ask_for_update(
+        self, key: int, request: tell.UpdateWorkflow, given: Arguments, end: asyncio.Future[Recorded | None]
+    ) -> Commanded:
+        """Have an update judged, behind the signals that were accepted before it if its sender waits for those.
+
+        Other signals may come meanwhile, and it is judged with none of them on its way. What cannot be waited for, or takes too
+        long, is for the kernel to reject, on record.
+        """
+        now = self._engine.world.now
+        wait = tell.SIGNAL_WAIT if request.wait_seconds is None else min(request.wait_seconds, tell.SIGNAL_WAIT)
+        until = now() + round(wait * SECOND)
+        patient = request.after_signals
+        while True:
+            addressed = await self._addressed(key, request, "update")
+            try:
+                available, objection = True, None
+                if addressed["retained"] is None and not given.errors:
+                    available, objection = await self._inquiries.would_take(
+                        key, request.update_name, given.blob, patient=patient
+                    )
+                    addressed = await self._addressed(key, request, "update")  # that took a while
+                message = Update(
+                    name=request.update_name,
+                    arguments=given.blob,
+                    values=given.values,
+                    errors=given.errors,
+                    available=available,
+                    objection=objection,
+                    patient=patient,
+                    **addressed,
+                )
+                return await self._submit_update(request.namespace, key, message, end)
+            except Refused as refusal:
+                if refusal.reason != PENDING or not patient:
+                    raise
+            settled = await self._settling.settle(key, max(until - now(), 0) / SECOND)
+            patient = not settled.stands and now() < until
 
     def _submit_update(
         self, namespace: str, key: int, message: Update, end: asyncio.Future[Recorded | None]

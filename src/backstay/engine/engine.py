@@ -74,6 +74,7 @@ class Engine:
         # What is known here of a workflow type that nobody who knows its code starts.
         self.define: Callable[[Routing, str], tuple[Routing, Definition | None]] = lambda routing, _: (routing, None)
         self.watching = Watching()
+        self.moved: dict[int, list[Callable[[Entry], None]]] = {}  # called with each commit of these instances
         self.naming = Naming(self)
         self.loading = Loading(self)
         self.sending = Sending(self)
@@ -354,6 +355,9 @@ class Engine:
             self.watching.tell(entry.flow.key, topic, news)
         if decision.closed:
             self._closed(entry, decision)
+        if self.moved and entry.flow.key in self.moved:
+            for moved in tuple(self.moved[entry.flow.key]):
+                moved(entry)
         if entry.inflight == 0:
             if self.losses.careful:
                 self.losses.careful.discard(entry.flow.name)

@@ -3,30 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import takewhile
 from typing import Any, Literal
 
 from backstay.engine.access import Access
 from backstay.engine.engine import Engine
+from backstay.engine.settling import Settling
 from backstay.engine.workers import Executor, Inquirer
 from backstay.kernel import contract
 from backstay.kernel.decision import RunRow
 from backstay.kernel.event import Recorded
+from backstay.kernel.features.signal import SignalApplied, SignalReceived
 from backstay.kernel.features.start import WorkflowStarted
+from backstay.kernel.features.update import PENDING
 from backstay.kernel.message import Refused
 from backstay.kernel.state import Workflow
 from backstay.protocol import commands as tell
 from backstay.protocol import rejections
+from backstay.store import Loaded
 
 Listed = Callable[[WorkflowStarted, str, tell.QueryWorkflow], Any]
 
 
 class Inquiries:
-    def __init__(self, engine: Engine, access: Access) -> None:
+    def __init__(self, engine: Engine, access: Access, settling: Settling) -> None:
         self._engine = engine
         self._access = access
+        self._settling = settling
 
     async def query(self, key: int, request: tell.QueryWorkflow, listed: Listed) -> tell.QueryResult:
         loaded = await self._engine.store.load(key)
+        if request.after_signals and loaded is not None and _unseen_signals(loaded, request.run_id):
+            await self._settle(key, request)
+            loaded = await self._engine.store.load(key)
         if loaded is None or loaded.run is None:
             raise Refused("instance_not_started", f"workflow {request.workflow_id!r} has not been started yet")
         run, history, cursor = loaded.run, loaded.history, loaded.row.cursor
@@ -51,8 +60,25 @@ class Inquiries:
             workflow_id=request.workflow_id, run_id=run.run_id, query_name=request.query_name, result=result
         )
 
-    async def would_take(self, key: int, name: str, arguments: bytes | None) -> tuple[bool, str | None]:
-        """(whether the definition is available, what its validator objects) for an update of the current run."""
+    async def _settle(self, key: int, request: tell.QueryWorkflow) -> None:
+        """Let code have the signals that were accepted before; those that nobody is there to apply are not waited for."""
+        settled = await self._settling.settle(key, tell.SIGNAL_WAIT)
+        if settled.left is not None and not settled.stands:
+            raise Refused(
+                PENDING,
+                f"workflow {request.workflow_id!r} was sent signal {settled.left!r} before query {request.query_name!r}, and"
+                f" its code has not had that signal after {tell.SIGNAL_WAIT:g} seconds; its worker is busy or away, ask again",
+                signal_name=settled.left,
+                query_name=request.query_name,
+            )
+
+    async def would_take(
+        self, key: int, name: str, arguments: bytes | None, *, patient: bool
+    ) -> tuple[bool, str | None]:
+        """(whether the definition is available, what its validator objects) for an update of the current run.
+
+        `patient`: while a signal that was accepted earlier is not applied the validator is not asked, and this is refused.
+        """
         entry = self._engine.cache.get(key)
         flow = await self._access.committed(key) if entry is None else entry.flow
         live = flow.run
@@ -69,6 +95,8 @@ class Inquiries:
         loaded = await self._engine.store.load(key)
         if loaded is None or loaded.run is None:
             return True, None
+        if patient and _unseen_signals(loaded, None):
+            raise Refused(PENDING, f"the validator of update {name!r} has to see a signal that was accepted earlier")
         run = loaded.run
         objection = await executor.inquire(
             self._inquiry("validate", run, loaded.row.cursor, name, arguments),
@@ -133,6 +161,25 @@ class Inquiries:
         """Whether live code of this instance stands exactly where its committed history ends."""
         entry = self._engine.cache.get(key)
         return entry is not None and entry.inflight == 0 and not entry.held and _settled(entry.flow, history)
+
+
+def _unseen_signals(loaded: Loaded, run_id: str | None) -> bool:
+    """Whether a signal was accepted that no task of the code has seen; the code of that run, if one is named."""
+    if run_id is not None and (loaded.run is None or loaded.run.run_id != run_id):
+        return False
+    if any(isinstance(event, SignalReceived) for event, _ in loaded.row.held):
+        return True
+    cursor = loaded.row.cursor
+    applied: set[str] = set()
+    for entry in takewhile(lambda entry: entry.sequence > cursor, reversed(loaded.history)):
+        match entry.event:
+            case SignalApplied(signal_id=id):
+                applied.add(id)
+            case SignalReceived(signal_id=id) if id not in applied:
+                return True
+            case _:
+                pass
+    return False
 
 
 def _settled(flow: Workflow, history: list[Recorded]) -> bool:

@@ -46,7 +46,7 @@ class Recovery:
         """`overdue`: how long a task may be ready in no lane; `every`: the pause between two sweeps; `guest`: this process
         never becomes the engine of a database that others can reach."""
         self._engine = engine
-        self._guest = guest and engine.store.shared
+        self.guest = guest and engine.store.shared
         self._overdue = overdue or OVERDUE
         self._pause = every or SWEEP
         self._alarms: dict[str, Alarm] = {}
@@ -73,7 +73,7 @@ class Recovery:
         engine.on_down = self._went_down
 
     async def start(self) -> None:
-        if self._guest:
+        if self.guest:
             log.info("this process runs no tasks, so it leaves the engine of the database to others")
         elif await self._engine.store.acquire():
             await self._engine.store.notices()

@@ -80,6 +80,11 @@ class Waiting:
                 alarm.cancel()
             self._engine.watching.unwatch(key, topic, future)
 
+    def look_for(self, key: int, topic: str) -> None:
+        """What is waited for under this topic may have happened."""
+        for watcher in self._engine.watching.of(key, topic):
+            self._engine.world.spawn(self._look(key, topic, watcher), "backstay-watch")
+
     def look_around(self) -> None:
         """Another process committed: what somebody waits for here may have happened there."""
         self._look_once_more = True

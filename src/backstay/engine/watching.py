@@ -30,6 +30,9 @@ class Watching:
             for watcher in list(watchers):
                 yield key, topic, watcher
 
+    def of(self, key: int, topic: str) -> list[Watcher]:
+        return list(self._watchers.get((key, topic), ()))
+
     def tell(self, key: int, topic: str, news: Any) -> None:
         for watcher in self._watchers.pop((key, topic), ()):
             if watcher.future.done():

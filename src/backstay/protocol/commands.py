@@ -23,6 +23,8 @@ R = TypeVar("R")
 WaitFor = Literal["accepted", "completed"]
 UPDATE_WAIT = 10.0
 """Seconds a caller waits for an update unless it says otherwise."""
+SIGNAL_WAIT = 10.0
+"""Seconds that a question or an update waits at most for signals that were accepted before it."""
 
 
 class ToInstance(Request[R], frozen=True, kw_only=True):
@@ -80,6 +82,7 @@ class UpdateWorkflow(ToInstance[UpdateStatus], frozen=True, kw_only=True):
     named: dict[str, Any] | None = None
     wait_for: WaitFor = "completed"
     wait_seconds: float | None = UPDATE_WAIT
+    after_signals: bool = False  # wait until signals accepted earlier have been applied, instead of being rejected
 
 
 class GetUpdate(Request[UpdateStatus], frozen=True, kw_only=True):
@@ -105,6 +108,7 @@ class QueryWorkflow(Request[QueryResult], frozen=True, kw_only=True):
     run_id: str | None = None
     arguments: bytes | None = None
     named: dict[str, Any] | None = None
+    after_signals: bool = False  # wait until signals accepted earlier have been applied, and show their effect
 
 
 class CancelWorkflow(ToInstance[Commanded], frozen=True, kw_only=True):

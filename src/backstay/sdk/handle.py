@@ -186,6 +186,7 @@ class AsyncHandle(Generic[R]):
                 query_name=name,
                 arguments=arguments,
                 named=named,
+                after_signals=True,
             )
         )
         return loads(found.result, query.signature.returns if isinstance(query, Member) else Any)
@@ -280,6 +281,7 @@ class AsyncHandle(Generic[R]):
                 named=named,
                 wait_for=wait_for,
                 wait_seconds=None,
+                after_signals=True,
             )
         )
         if status.command is not None:

@@ -179,16 +179,21 @@ def too_large(turn: Turn, message: Signal) -> Rejection | None:
 
 
 def pending(flow: Workflow) -> bool:
-    """Whether a signal is still to be dealt with: seen by no closed task yet, or wanted by an open wait."""
-    if _held(flow):
-        return True
+    """Whether a signal is still to be dealt with."""
+    return next(outstanding(flow), None) is not None
+
+
+def outstanding(flow: Workflow) -> Iterator[SignalReceived]:
+    """The accepted signals that are still to be dealt with: seen by no closed task yet, or wanted by an open wait."""
+    if flow.held:
+        yield from _held(flow)
     signals = flow.current.part(Signals)
     if not signals.received:
-        return False
-    if next(reversed(signals.received.values())).sequence > flow.cursor:
-        return True
+        return
     wanted = {wait.signal_name for wait in open_waits(flow.current)}
-    return bool(wanted) and any(entry.event.signal_name in wanted for entry in signals.received.values())
+    for entry in signals.received.values():
+        if entry.sequence > flow.cursor or entry.event.signal_name in wanted:
+            yield entry.event
 
 
 # -- what workflow code says

@@ -38,10 +38,15 @@ from backstay.kernel.values import CODEC, failure_id
 
 
 class Update(Telling, frozen=True, kw_only=True):
-    """`available`: some live worker knows the definition. `objection`: why its validator turned it down."""
+    """`available`: some live worker knows the definition. `objection`: why its validator turned it down.
+
+    `patient`: its sender waits for signals that were accepted earlier. Behind one of those it is refused without a record, to be
+    sent again, where others are rejected for good.
+    """
 
     command_type = "update"
 
+    patient: bool = False
     available: bool = True
     objection: str | None = None
 
@@ -117,7 +122,8 @@ class Updates:
 
 
 _UNAVAILABLE = Rejection("workflow_definition_unavailable", "rejected_workflow_definition_unavailable", passing=True)
-_BEHIND_A_SIGNAL = Rejection("earlier_signal_pending", "rejected_pending_signal", passing=True)
+PENDING = "earlier_signal_pending"
+_BEHIND_A_SIGNAL = Rejection(PENDING, "rejected_pending_signal", passing=True)
 
 
 def topic(id: str) -> str:
@@ -129,6 +135,8 @@ def update(turn: Turn, message: Update) -> None:
     if repeated(turn, message):
         return
     why = misdirected(turn, message) or _invalid(turn, message)
+    if message.patient and why is _BEHIND_A_SIGNAL:
+        raise Refused(PENDING, "a signal that was accepted earlier has not been applied yet")
     if why is not None:
         command = reject(turn, message, why)
         if turn.flow.run is not None and turn.run.open:
