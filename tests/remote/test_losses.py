@@ -165,7 +165,7 @@ async def test_a_lease_is_renewed_only_while_its_worker_says_that_it_works_on_it
         (task,) = app.engine.leases
 
         def until() -> int:
-            return app.engine.leases.get(task.id).until
+            return app.engine.leases.get("default", task.id).until
 
         await eventually(lambda: until() > task.until, "it was renewed")
         claims: Any = app.worker.host.claims
@@ -176,6 +176,18 @@ async def test_a_lease_is_renewed_only_while_its_worker_says_that_it_works_on_it
         await eventually(lambda: len(asked) > seen + 5, "it polls")
         assert until() == last
         monkeypatch.setattr(app.worker.host, "claims", claims)
+        gate.set()
+        assert await handle.result() == 2
+
+
+async def test_an_attempt_that_was_stopped_by_mistake_is_made_again() -> None:
+    """Who was told that its task is another's stops. That is no outcome, as long as history has no other attempt."""
+    async with Remote(one_guarded, guarded) as app:
+        handle = await app.start(one_guarded, "g")
+        await eventually(lambda: ran == [1], "it was running")
+        (task,) = app.engine.leases
+        app.worker.host.lose([task.id])
+        await eventually(lambda: ran == [1, 1], "the next attempt runs")
         gate.set()
         assert await handle.result() == 2
 

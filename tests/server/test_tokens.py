@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from backstay.cli.main import dw
+from backstay.store import Unavailable
 
 from .kit import ME, TOKEN, Api, serving
 
@@ -130,6 +131,31 @@ async def test_the_command_line_makes_tokens_for_a_server_that_runs(tmp_path: Pa
         await until(refused)
         missing = await asyncio.to_thread(CliRunner().invoke, dw, ["token", "revoke", "nobody", "--db", str(database)])
         assert (missing.exit_code, "there is no token nobody" in missing.output) == (1, True)
+
+
+async def test_a_token_is_refused_soon_although_the_database_was_away_when_it_was_revoked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database = tmp_path / "tokens.db"
+    async with serving(store=f"sqlite:{database}", still=False) as api:
+        token = await made(api, "operator")
+        kept, away = api.server.store.kept, ["namespace", "token"]  # once at the first registry, once at the last
+
+        def fails(kind: str) -> Any:
+            if away and kind == away[0]:
+                away.pop(0)
+                raise Unavailable("the database is away")
+            return kept(kind)
+
+        monkeypatch.setattr(api.server.store, "kept", fails)
+        revoke = ["token", "revoke", token["token_id"], "--db", str(database)]
+        assert (await asyncio.to_thread(CliRunner().invoke, dw, revoke)).exit_code == 0
+
+        async def refused() -> bool:
+            return (await api.control("GET", "/workflows", token=token["token"])).status_code == 401
+
+        await until(refused)
+        assert not away
 
 
 async def test_a_server_that_takes_over_knows_workers_rollouts_and_tokens(tmp_path: Path) -> None:

@@ -144,13 +144,15 @@ class Activities:
         set_current(attempt)
         try:
             if attempt.cancelled:
-                raise ActivityCancelled(f"activity {attempt.type!r} is no longer wanted")
+                raise _unwanted(attempt)
             return self._kept(assignment, await self._call(assignment))
         except GeneratorExit:
             raise  # its loop is gone, and whom it could tell with it
         except BaseException as error:
-            if isinstance(error, asyncio.CancelledError) and not attempt.cancelled and _being_cancelled():
-                raise  # the process is stopping: the lease ends with it and the activity is delivered again
+            if isinstance(error, asyncio.CancelledError) and _being_cancelled():
+                if not attempt.cancelled:
+                    raise  # the process is stopping: the lease ends with it and the activity is delivered again
+                error = _unwanted(attempt)  # that is what its code was told, whatever asyncio calls it
             return self._failure(assignment, error)
 
     def _call(self, assignment: ActivityAssignment) -> Any:
@@ -226,6 +228,10 @@ class Activities:
                 attempt.cancel(stale=not reply.cancel_requested)
 
         self._host.post(lambda: self._host.beat(assignment.task.workflow, message, heard))
+
+
+def _unwanted(attempt: Attempt) -> ActivityCancelled:
+    return ActivityCancelled(f"activity {attempt.type!r} is no longer wanted")
 
 
 def _has_begun(task: asyncio.Task[Any]) -> bool:

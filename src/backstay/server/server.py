@@ -38,6 +38,7 @@ from backstay.server.settings import Settings
 from backstay.server.stations import Desks
 from backstay.server.tokens import Tokens
 from backstay.server.workers import Workers
+from backstay.store import Unavailable
 from backstay.store.opening import open_store
 
 RELOAD = SECOND
@@ -150,8 +151,14 @@ class Server:
 
     def _load_soon(self) -> None:
         self._reload = None
-        if self.engine.down is None:
-            self._loading = self.engine.world.spawn(self._load(), "backstay-registries")
+        self._loading = self.engine.world.spawn(self._load_again(), "backstay-registries")
+
+    async def _load_again(self) -> None:
+        """Until it is done: a token that was revoked is not known for ever because the database was away."""
+        try:
+            await self._load()
+        except Unavailable:
+            self._changed_elsewhere()
 
     def _define(self, routing: Routing, workflow_type: str) -> tuple[Routing, Definition | None]:
         """As a start over HTTP would have it: the promoted build of its queue, and what that says of its code."""
