@@ -452,7 +452,8 @@ class Auditor:
         assert run is not None
         about = loaded.row.workflow_id
         commands = self.sim.disk.commands.get(run.workflow, [])
-        text = canonical(bundle(run, loaded.history, commands, loaded.history[-1].at))
+        chain = {other.run_id: other for other in self.sim.disk.runs.values() if other.workflow == run.workflow}
+        text = canonical(bundle(run, loaded.history, commands, loaded.history[-1].at, chain))
         read = exports.read(text, self.machine.kinds)
         events = [(e.sequence, e.at, e.event, exports.said(e.context)) for e in loaded.history]
         back = [(e.sequence, e.at, e.event, e.context) for e in read]

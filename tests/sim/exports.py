@@ -76,6 +76,8 @@ def _event(wire: dict[str, Any], kind: type[Event]) -> Event:
 
 def _context(wire: dict[str, Any]) -> Context:
     task, command = wire["payload"].get("task", {}), wire["payload"].get("command", {})
+    if "source" not in command:
+        command = {}  # explained to operators, who are told which command an event goes back to
     times = {name: micros(task[name]) for name in ("leased_at", "lease_expires_at") if name in task}
     return Context(
         decided_after=wire.get("decided_after"),
