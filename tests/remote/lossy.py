@@ -37,6 +37,10 @@ class Lossy:
         for writer in list(self._open):
             writer.transport.abort()
 
+    async def target(self) -> tuple[str, int]:
+        """Where a new connection is led."""
+        return self._host, self._port
+
     async def __aenter__(self) -> Self:
         self._server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
         port = self._server.sockets[0].getsockname()[1]
@@ -52,7 +56,11 @@ class Lossy:
         await self._server.wait_closed()
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        there, back = await asyncio.open_connection(self._host, self._port)
+        try:
+            there, back = await asyncio.open_connection(*await self.target())
+        except OSError:
+            writer.close()
+            return
         lanes = [
             asyncio.create_task(self._requests(reader, back, writer)),
             asyncio.create_task(self._replies(there, writer)),

@@ -53,6 +53,18 @@ def one_guarded() -> int:
     return guarded.step(1).run()
 
 
+@activity
+async def also(n: int) -> int:
+    ran.append(n)
+    await gate.wait()
+    return n + 1
+
+
+@workflow
+def also_guarded() -> int:
+    return also.step(7).run()
+
+
 @workflow
 class Counter:
     extra = Signal[int]()
@@ -373,6 +385,35 @@ async def test_work_of_a_worker_that_is_gone_is_done_by_another(monkeypatch: pyt
         gone.executor.stop()
         gone.host.close()
         gone.session._http.close()
+
+
+async def test_what_a_worker_held_that_died_with_its_server_is_offered_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database = str(tmp_path / "crash.db")
+    async with House(database) as house, AsyncClient(house.url, token=TOKEN) as client:
+        gone = AsyncWorker(house.url, [one_guarded, guarded], token=TOKEN)
+        await gone.__aenter__()
+        living = AsyncWorker(house.url, [steps, also_guarded, also], token=TOKEN, drain=1.0)
+        await living.__aenter__()
+        await client.start(one_guarded, "g")
+        await client.start(also_guarded, "kept")
+        await eventually(lambda: sorted(ran) == [1, 7], "both workers have something")
+        assert gone._life is not None
+        gone._life.cancel()
+        await asyncio.gather(gone._life, return_exceptions=True)
+        gone.executor.stop()
+        gone.host.close()
+        gone.session._http.close()
+        port = int(house.url.rpartition(":")[2])
+    monkeypatch.setattr(stations, "LOST", 2_000_000)
+    async with House(database, port) as house, AsyncClient(house.url, token=TOKEN) as client:
+        async with AsyncWorker(house.url, [one_guarded, guarded], token=TOKEN):
+            gate.set()
+            assert await client.handle(one_guarded, "g").result() == 2
+            assert await client.handle(also_guarded, "kept").result() == 8
+        await living.close()
+    assert sorted(ran) == [1, 1, 7], "what its worker still had was left to it"
 
 
 async def test_a_worker_that_drains_keeps_what_it_works_on(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,8 @@ from typing import Any
 import httpx
 import pytest
 
+from backstay.store import Unavailable
+
 from .kit import ME, Api, parked, serving, settle, until
 
 POLL = {"worker_id": ME, "task_queue": "q"}
@@ -187,9 +189,25 @@ async def test_a_poll_that_is_repeated_while_its_lease_is_written_gets_that_leas
 async def test_a_queue_that_cannot_be_coordinated_is_unavailable() -> None:
     async with serving() as api:
         await api.register()
-        api.server.engine.holder = False
+        api.server.engine.down = Unavailable("the disk is gone")
         answer = await answered(api)
         assert (answer.status_code, answer.json()["poll_status"], answer.json()["task"]) == (200, "unavailable", None)
+        api.server.engine.down = None
+
+
+async def test_a_server_that_is_not_the_engine_sends_workers_elsewhere_at_once() -> None:
+    async with serving() as api:
+        await api.register()
+        waiting = asyncio.ensure_future(answered(api, poll_request_id="p-1", timeout_seconds=30))
+        await until(lambda: api.server.engine.matching.polled)
+        api.server.recovery._step_down()
+        for answer in (await waiting, await answered(api, poll_request_id="p-1", timeout_seconds=30)):
+            said = answer.json()
+            assert (answer.status_code, said["reason"], said["poll_status"]) == (503, *2 * ("backend_unavailable",))
+            assert (said["operation"], said["worker_id"]) == ("poll_workflow_task", ME)
+            assert said["poll_request_id"] == "p-1"
+            assert said["retry_same_poll_request_id"]
+            assert answer.headers["connection"] == "close"
 
 
 @pytest.mark.contract("POLL-12", "STREAM-06", "STREAM-11", "FLEET-07")

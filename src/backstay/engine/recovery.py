@@ -31,6 +31,7 @@ SWEEP = 5 * SECOND
 SWEEP_IDLE = 300 * SECOND
 ASK = 300 * SECOND
 PROBE = SECOND
+LONG_DOWN = 5  # probes: whoever waits for work here may find it elsewhere
 OVERDUE = 3 * SECOND
 UNHEARD = 3 * SECOND // 2  # how long a worker of the engine before has to show that it holds its task
 PAGE = 500
@@ -57,6 +58,7 @@ class Recovery:
         self._troubled: set[str] = set()  # what could not reach the database the last time
         self._up = False  # as the holder: what was on disk has been picked up
         self._term = 0  # changes when this process becomes the engine or stops being it
+        self._probes = 0  # in a row that have failed
         self._unheard = False  # leases of the engine before are still to be asked after
         self._sweep_from = 0
         self._ready_from: Place | None = None
@@ -65,6 +67,8 @@ class Recovery:
         self.on_take_over: list[
             Callable[[], Awaitable[None]]
         ] = []  # awaited when this process becomes the engine later
+        self.on_lost: list[Callable[[], None]] = []  # called when it is the engine no longer, or cannot be for long now
+        self.on_up: list[Callable[[], None]] = []  # called when it is the engine, and has picked up what is on disk
         self.on_foreign: list[Callable[[], None]] = []  # called when another process has committed
         self.rests: Callable[[], bool] = lambda: False  # whether somebody else says when to sweep
         self.on_sweep: list[Callable[[], None]] = []
@@ -145,6 +149,13 @@ class Recovery:
         if self._unheard:
             self._unheard = False
             self._offer_unheard()
+        for callback in self.on_up:
+            callback()
+
+    @property
+    def up(self) -> bool:
+        """Whether this process is the engine, and knows everything that is on disk."""
+        return self._engine.holder and self._up
 
     def _offer_unheard(self) -> None:
         """The answer to a poll may have died with the engine before us. Who got it speaks up soon, or it is offered again.
@@ -356,7 +367,11 @@ class Recovery:
             error = await engine.store.probe()
             if error is not None:
                 engine.down = error
+                self._probes += 1
+                if self._probes == LONG_DOWN and engine.holder:
+                    self._tell_lost()
                 return
+            self._probes = 0
             log.warning("the database is available again")
             self._up = False
             if engine.holder and not await engine.store.acquire():
@@ -370,10 +385,15 @@ class Recovery:
         log.warning("another process runs the engine now; this one reads and submits beside it")
         self._term += 1
         self._engine.step_down()
+        self._tell_lost()
         alarm = self._alarms.pop("unheard", None)
         if alarm is not None:
             alarm.cancel()
         self._every("take over", TAKE_OVER, self._try_to_take_over)
+
+    def _tell_lost(self) -> None:
+        for callback in self.on_lost:
+            callback()
 
     def _every(self, name: str, interval: Micros, work: Callable[[], Any]) -> None:
         """Call an async function again and again, never twice at once."""

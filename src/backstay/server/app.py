@@ -111,6 +111,8 @@ class App:
             return headers, b""
         content = answer.raw if answer.raw is not None else _encode(body)
         headers.append((b"content-length", str(len(content)).encode()))
+        if answer.last:
+            headers.append((b"connection", b"close"))
         if answer.status == 401:
             headers.append((b"www-authenticate", b"Bearer"))
         if answer.status in (429, 503):
@@ -121,7 +123,7 @@ class App:
 def failed(call: Call, error: Exception) -> Answer:
     """What a caller is told when there is no other answer."""
     problem = problem_of(error, f"{call.method} {call.path}")
-    return Answer(problem.body(), problem.status)
+    return Answer(problem.body(), problem.status, last=problem.last)
 
 
 async def _send_parts(answer: Answer, headers: Headers, send: Send) -> None:

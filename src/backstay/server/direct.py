@@ -144,7 +144,7 @@ class Protocol(HttpToolsProtocol):
             self.transport.write(_DONE % (len(content), content))
         else:
             self._reply_otherwise(route, call, answer)
-        if self._last:
+        if self._last or answer.last:
             return
         self.flow.resume_reading()
         self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
@@ -154,9 +154,9 @@ class Protocol(HttpToolsProtocol):
         parts = [_STATUS[answer.status]]
         for name, value in headers:
             parts += (name, b": ", value, b"\r\n")
-        parts += (b"connection: close\r\n\r\n" if self._last else b"\r\n", content)
+        parts += (b"connection: close\r\n\r\n" if self._last and not answer.last else b"\r\n", content)
         self.transport.write(b"".join(parts))
-        if self._last:
+        if self._last or answer.last:
             self.transport.close()
 
     # -- the end

@@ -48,7 +48,9 @@ _REASONS = {"workflow_not_found": "instance_not_found"}  # the word that publish
 
 
 class Problem(Exception):
-    """An answer that is a refusal."""
+    """An answer that is a refusal. `last`: the connection ends with it."""
+
+    last = False
 
     def __init__(self, status: int, reason: str, message: str, **fields: Any) -> None:
         super().__init__(message)
@@ -76,6 +78,17 @@ def refused(refusal: Refused) -> Problem:
     if status == 422 and isinstance(field, str):
         fields = _errors(field, refusal.message) | fields
     return Problem(status, reason, refusal.message, **fields)
+
+
+class Elsewhere(Problem):
+    """This server is not the engine of its database (any more), and has no work to hand out: whoever asks for some is to
+    ask another server. Their connection ends, since a proxy that knows which one that is looks at new ones only."""
+
+    last = True
+
+    def __init__(self, reason: str, **fields: Any) -> None:
+        said = "another process runs the engine of this database; this server has no tasks"
+        super().__init__(503, reason, said, retryable=True, retry_after_seconds=1, **fields)
 
 
 def invalid(field: str, message: str, reason: str = "validation_failed") -> Problem:

@@ -26,13 +26,17 @@ Plane = Literal["open", "discovery", "worker", "control", "own"]
 
 
 class Answer(NamedTuple):
-    """`raw`: bytes of a type of its own, without the envelope of the plane. `parts`: the same, sent as they come."""
+    """`raw`: bytes of a type of its own, without the envelope of the plane. `parts`: the same, sent as they come.
+
+    `last`: the connection ends with it, so that whoever asks again may be led to another server.
+    """
 
     body: Mapping[str, Any]
     status: int = 200
     raw: bytes | None = None
     content_type: str = "application/json"
     parts: AsyncIterator[bytes] | None = None
+    last: bool = False
 
 
 Handler = Callable[["Server", "Call"], Awaitable[Mapping[str, Any] | Answer]]

@@ -93,9 +93,11 @@ class Server:
         )
         self.observer = Observer(self)
         self.recovery.on_take_over.append(self._read_registries)
-        self.stations = Desks()
+        self.stations = Desks(self)
         self.questions.desks = self.stations
         self.rollouts.on_change = self.stations.look_at_rollouts
+        self.recovery.on_lost.append(self._send_away)
+        self.recovery.on_up.append(self.stations.expect)
         collector.relax()
         try:
             await self._read_registries()
@@ -169,6 +171,12 @@ class Server:
     @property
     def now(self) -> Micros:
         return self.engine.world.now()
+
+    def _send_away(self) -> None:
+        """This process is the engine no longer: whoever waits for tasks here is to ask the one that is."""
+        for waiter in self.engine.matching.waiting():
+            self.engine.serving.give_up(waiter)
+        self.stations.send_away()
 
     def drain(self) -> None:
         """Lease nothing any more; whoever waits is told at once that there is nothing."""

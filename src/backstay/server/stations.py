@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("backstay.server")
 
+BATCHES = "task_batches"
+"""What a worker can that opens a desk."""
 UNSEEN = 2 * SECOND
 LOST = 10 * SECOND
 
@@ -386,8 +388,28 @@ class Desk:
 class Desks:
     """Every open desk, by worker."""
 
-    def __init__(self) -> None:
+    def __init__(self, server: Server) -> None:
+        self._server = server
         self._desks: dict[tuple[str, str], Desk] = {}
+        self._expecting: Alarm | None = None
+
+    def expect(self) -> None:
+        """The engine has come up. Workers that live open a desk here and say what they hold; what is leased to one that has
+        not come in time is for others. Workers of the published package say nothing of the kind: their leases run out."""
+        world = self._server.engine.world
+        if self._expecting is not None:
+            self._expecting.cancel()
+        self._expecting = world.at(world.now() + LOST, self._give_up_missing)
+
+    def _give_up_missing(self) -> None:
+        server = self._server
+        if not server.recovery.up:
+            return
+        for task in server.engine.leases:
+            key = (task.routing.namespace, task.owner or "")
+            worker = server.workers.get(*key)
+            if key not in self._desks and worker is not None and BATCHES in worker.capabilities:
+                server.release(task)
 
     def __iter__(self) -> Iterator[Desk]:
         return iter(list(self._desks.values()))
@@ -400,8 +422,14 @@ class Desks:
         self._desks[key] = desk
         return desk.open(holding)
 
+    def send_away(self) -> None:
+        """This server has no more work to hand out. Its workers keep what they have, and look for another server."""
+        for desk in self:
+            self._replace(desk)
+        self._desks.clear()
+
     def _replace(self, desk: Desk) -> None:
-        """The same worker comes again: it says itself what it holds, so nothing of it is taken away here."""
+        """The worker says itself what it holds, here or elsewhere, so nothing of it is taken away."""
         for task in list(desk.station.held.values()):
             if task.state == "leased":  # what is still on its way to disk comes here, and goes back
                 desk.server.engine.matching.stations.give_back(task.id)

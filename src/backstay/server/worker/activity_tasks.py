@@ -67,7 +67,7 @@ async def poll(server: Server, call: Call) -> Answer:
         seconds,
     )
     if assigned is None:
-        return nothing(server, "activity", worker)
+        return nothing(server, call, "activity", worker)
     return leased(assigned, activity_task(assigned))
 
 

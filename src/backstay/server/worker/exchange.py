@@ -11,11 +11,11 @@ from backstay.protocol import requests as ask
 from backstay.protocol.entries import pack
 from backstay.server.auth import WORKER
 from backstay.server.call import Call, Gone
-from backstay.server.problems import Problem, invalid
+from backstay.server.problems import Elsewhere, Problem, invalid
 from backstay.server.reports import Reports
 from backstay.server.routing import Answer, Route
 from backstay.server.server import Server
-from backstay.server.stations import Desk, Waiting
+from backstay.server.stations import BATCHES, Desk, Waiting
 from backstay.server.worker.lifecycle import leave
 from backstay.server.workers import CommandContract, Worker
 
@@ -31,6 +31,11 @@ async def open_station(server: Server, call: Call) -> Answer:
     _check(opening)
     if server.draining:
         raise _stopping()
+    if server.engine.down is not None:
+        raise server.engine.down
+    _refuse_guest(server)
+    if not server.recovery.up:
+        raise _coming_up()  # it does not know yet what the worker holds
     worker = _registration(server, call, opening)
     await server.workers.register(worker)
     if worker.workflow_definition_fingerprints:
@@ -86,6 +91,7 @@ class Taken:
 
 def take(server: Server, call: Call) -> Taken | Answer:
     body = call.decode(wire.Exchange)
+    _refuse_guest(server)
     desk = _desk(server, call, body.worker_id, body.station)
     server.workers.heard(desk.worker)
     if body.draining:
@@ -159,8 +165,18 @@ def _desk(server: Server, call: Call, worker_id: str, station: str) -> Desk:
     return desk
 
 
+def _refuse_guest(server: Server) -> None:
+    if not server.engine.holder:
+        raise Elsewhere("engine_elsewhere")
+
+
 def _stopping() -> Problem:
     return Problem(503, "server_draining", "this server is about to stop", retryable=True, retry_after_seconds=1)
+
+
+def _coming_up() -> Problem:
+    message = "the engine of this server is coming up; open a station in a moment"
+    return Problem(503, "engine_starting", message, retryable=True, retry_after_seconds=1)
 
 
 def _full() -> Problem:
@@ -217,7 +233,7 @@ def _registration(server: Server, call: Call, opening: wire.Opening) -> Worker:
             for type, definition in opening.workflows.items()
         },
         definitions=opening.workflows,
-        capabilities=["task_batches", "eager_resume"],
+        capabilities=[BATCHES, "eager_resume"],
         max_concurrent_workflow_tasks=max(1, opening.workflow_slots),
         max_concurrent_activity_tasks=max(1, opening.activity_slots + opening.async_slots),
     )

@@ -18,7 +18,7 @@ from backstay.protocol.history import Encoding
 from backstay.protocol.requests import Request
 from backstay.protocol.tasks import lease
 from backstay.server.call import Call, Gone
-from backstay.server.problems import Problem
+from backstay.server.problems import Elsewhere, Problem
 from backstay.server.routing import Answer
 from backstay.server.server import Server
 from backstay.server.workers import Worker
@@ -40,6 +40,7 @@ class PollBody(Struct, frozen=True, kw_only=True):
 
 
 def polling(server: Server, call: Call, body: PollBody) -> Worker:
+    _refuse_guest(server, call)
     worker = server.workers.polling(call.namespace, body.worker_id, body.task_queue, body.build_id)
     if server.rollouts.draining(call.namespace, worker.task_queue, worker.build_id):
         raise Problem(
@@ -84,16 +85,35 @@ async def watching(server: Server, call: Call) -> AsyncGenerator[None]:
         watch.cancel()
 
 
-def nothing(server: Server, kind: str, worker: Worker) -> Answer:
+def nothing(server: Server, call: Call, kind: str, worker: Worker) -> Answer:
     """Why there is no task: nothing is ready, the queue may not lease, or this server cannot tell."""
+    _refuse_guest(server, call)
     queue = (kind, worker.namespace, worker.task_queue)
     refusal = server.admission.refusal(queue)
     if refusal is not None and not server.draining:
         return Answer({"task": None, "poll_status": "throttled", "reason": refusal, "retry_after_seconds": 1})
-    down = server.engine.down is not None or not server.engine.holder
-    if down and not server.draining:
+    if server.engine.down is not None and not server.draining:
         return Answer({"task": None, "poll_status": "unavailable", "retry_after_seconds": 1})
     return Answer({"task": None, "poll_status": "empty", "retry_after_seconds": None})
+
+
+def _refuse_guest(server: Server, call: Call) -> None:
+    """A server that is not the engine has no tasks. Workers of the published package know this refusal and ask again."""
+    if server.engine.holder or server.draining:
+        return
+    body = call.decode(PollBody)
+    kind = call.path.rstrip("/").split("/")[-2].removesuffix("s").replace("-", "_")
+    raise Elsewhere(
+        "backend_unavailable",
+        operation=f"poll_{kind}",
+        outcome="unknown",
+        worker_id=body.worker_id,
+        task_queue=body.task_queue,
+        task=None,
+        poll_status="backend_unavailable",
+        poll_request_id=body.poll_request_id,
+        retry_same_poll_request_id=True,
+    )
 
 
 def leased(assigned: WorkflowAssignment | ActivityAssignment, task: Mapping[str, Any]) -> Answer:

@@ -115,7 +115,7 @@ async def poll(server: Server, call: Call) -> Answer:
     else:
         assigned = await park(server, call, request, seconds)
     if assigned is None:
-        return nothing(server, "workflow", worker)
+        return nothing(server, call, "workflow", worker)
     if isinstance(assigned, Question):
         return asked(server, assigned)
     return leased(assigned, await _task(server, assigned, body))

@@ -1,0 +1,142 @@
+"""Two servers on one PostgreSQL database: when the engine goes from one to the other, workers and their work go along."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+
+import asyncpg
+import httpx
+import pytest
+
+from backstay import AsyncClient, AsyncWorker, activity, workflow
+from backstay.store.postgresql.connection import address
+
+from ..remote.lossy import Lossy
+from ..sdk.kit import eventually
+from .conftest import Place
+
+TOKEN = "secret"
+PATIENCE = 90
+HEADERS = {"Authorization": f"Bearer {TOKEN}", "X-Durable-Workflow-Protocol-Version": "1.0"}
+
+pytestmark = pytest.mark.parametrize("place", ["postgresql"], indirect=True)
+
+
+@activity
+def add(n: int) -> int:
+    return n + 1
+
+
+@workflow(type="failover-adds")
+def adds(count: int) -> int:
+    total = 0
+    for _ in range(count):
+        total = add(total)
+    return total
+
+
+class Server:
+    """`dw server` in a process of its own, known to the database by a name."""
+
+    def __init__(self, place: Place, name: str) -> None:
+        self._database = str(place.database)
+        self.name = f"{name}-{place.directory.name}"[:60]
+        store = f"{self._database}&application_name={self.name}"
+        command = [sys.executable, "-P", "-m", "backstay.cli.main", "server", "--port", "0", "--token", TOKEN]
+        self.process = subprocess.Popen([*command, "--store", store], stdout=subprocess.PIPE, text=True)
+        assert self.process.stdout is not None
+        self.url = self.process.stdout.readline().split()[-1]
+
+    async def ready(self) -> bool:
+        async with httpx.AsyncClient() as http:
+            with suppress(httpx.HTTPError):
+                return (await http.get(f"{self.url}/api/ready", timeout=0.5)).status_code == 200
+        return False
+
+    async def cut(self) -> None:
+        """End every session that it has with the database."""
+        connection = await asyncpg.connect(address(self._database).dsn)
+        try:
+            assert await connection.fetch(
+                "select pg_terminate_backend(pid, 10000) from pg_stat_activity where application_name = $1", self.name
+            )
+        finally:
+            await connection.close()
+
+    def end(self) -> None:
+        self.process.send_signal(signal.SIGCONT)
+        self.process.terminate()
+        self.process.wait(30)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+@pytest.fixture
+def servers(place: Place) -> Iterator[list[Server]]:
+    started: list[Server] = []
+    try:
+        started += [Server(place, "first")]
+        started += [Server(place, "second")]
+        yield started
+    finally:
+        for server in started:
+            server.end()
+
+
+class Following(Lossy):
+    """A proxy that leads every new connection to the server that is ready, and leaves the others alone."""
+
+    def __init__(self, servers: list[Server]) -> None:
+        super().__init__(servers[0].url)
+        self._servers = servers
+
+    async def target(self) -> tuple[str, int]:
+        for server in self._servers:
+            if await server.ready():
+                return "127.0.0.1", int(server.url.rpartition(":")[2])
+        raise ConnectionRefusedError
+
+
+def test_work_goes_on_at_the_next_engine_while_the_old_one_lives(place: Place, servers: list[Server]) -> None:
+    asyncio.run(asyncio.wait_for(_goes_on(servers), PATIENCE))
+
+
+async def _goes_on(servers: list[Server]) -> None:
+    first, second = servers
+    assert await first.ready()
+    assert not await second.ready()
+    async with (
+        Following(servers) as proxy,
+        AsyncWorker(proxy.url, [adds, add], token=TOKEN, drain=1.0) as worker,
+        AsyncClient(second.url, token=TOKEN) as client,  # a server that is not the engine takes what it is told
+        httpx.AsyncClient(base_url=first.url, headers=HEADERS, timeout=60) as published,
+    ):
+        assert await client.execute(adds, "before", 3) == 3
+        registered = await published.post("/api/worker/register", json={"worker_id": "p", "task_queue": "other"})
+        assert registered.status_code in (200, 201)
+        poll = {"worker_id": "p", "task_queue": "other", "poll_request_id": "one", "timeout_seconds": 50}
+        parked = asyncio.create_task(published.post("/api/worker/workflow-tasks/poll", json=poll))
+
+        first.process.send_signal(signal.SIGSTOP)
+        await first.cut()
+        await eventually(second.ready, "the second has become the engine")
+        first.process.send_signal(signal.SIGCONT)
+
+        assert await client.execute(adds, "after", 3) == 3
+        assert worker.session.lost >= 1
+        for answer in (await parked, await published.post("/api/worker/activity-tasks/poll", json=poll)):
+            said = answer.json()
+            assert (answer.status_code, said["reason"], said["task"]) == (503, "backend_unavailable", None)
+            assert (said["poll_request_id"], said["retry_after_seconds"]) == ("one", 1)
+            assert answer.headers["connection"] == "close"
+        async with httpx.AsyncClient(base_url=first.url, headers=HEADERS | {"X-Backstay-Protocol": "1"}) as http:
+            answer = await http.post("/api/worker/station", json={"worker_id": "w", "queues": ["default"]})
+        assert (answer.status_code, answer.json()["reason"]) == (503, "engine_elsewhere")
+
+        await second.cut()  # its session alone: whoever is quicker is the engine, and the work goes on
+        assert await client.execute(adds, "again", 3) == 3
