@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import hmac
 import json
+import re
 from hashlib import sha256
 from typing import Any
 
 import pytest
 
+from backstay.protocol.calls import HEADER, VERSION
+from backstay.server.routing import Route
+from backstay.server.table import ROUTES
+
 from .kit import Api, serving
+from .test_direct import line, request
 
 ROLES = {"worker_token": "w", "operator_token": "o", "admin_token": "a", "token": "all"}
 
@@ -34,6 +40,52 @@ async def test_a_token_opens_the_doors_of_its_role_and_no_other(
             if not opens:
                 assert answer.json()["reason"] == "forbidden"
                 assert answer.json()["allowed_roles"]
+
+
+# Who may call a route is written down here once more, so that a new one is not open to everybody by mistake.
+FOR_WORKERS = ("/api/worker/", "/webhooks/activity-")
+FOR_ADMINS = {
+    ("DELETE", "/api/workers/{worker_id}"),
+    ("POST", "/api/namespaces"),
+    ("PUT", "/api/namespaces/{namespace}"),
+    ("DELETE", "/api/namespaces/{namespace}"),
+}
+OF_ADMINS = ("/api/tokens", "/api/system/repair", "/api/system/retention", "/api/system/activity-timeouts")
+FOR_ALL = ("/api/cluster/info",)
+FOR_ANYBODY = ("/api/health", "/api/ready", "/api/openapi.json", "/api/asyncapi.json")
+
+
+def allowed(route: Route) -> str:
+    """The tokens that open a route."""
+    if route.path in FOR_ALL:
+        return "woa"
+    if route.path.startswith(FOR_WORKERS):
+        return "w"
+    return "a" if (route.method, route.path) in FOR_ADMINS or route.path.startswith(OF_ADMINS) else "oa"
+
+
+async def test_every_route_is_for_its_roles_alone_on_both_ways() -> None:
+    async with serving(worker_token="w", operator_token="o", admin_token="a") as api, line(api) as ours:
+        for route in ROUTES:
+            path = re.sub(r"\{\w+\}", "zz", route.path)
+            if route.path in FOR_ANYBODY:
+                assert (await api.http.request(route.method, path)).status_code == 200
+                continue
+            for token in (None, "nope", "w", "o", "a"):
+                headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+                expected = 401 if token not in ("w", "o", "a") else None if token in allowed(route) else 403
+                bad = "[" if route.method in ("POST", "PUT") else None  # nobody who is let in gets any further
+                answer = await api.http.request(route.method, path, headers=headers, content=bad)
+                statuses = [answer.status_code]
+                if route.begin is not None:
+                    told = {"X-Namespace": "default", HEADER: str(VERSION), "Content-Type": "application/json"}
+                    statuses.append((await ours.ask(request(path, b"[", told | headers)))[0])
+                for status in statuses:
+                    if expected is None:
+                        assert status not in (401, 403), (route.method, route.path, token)
+                        assert status < 500, (route.method, route.path, token, answer.text)
+                    else:
+                        assert status == expected, (route.method, route.path, token)
 
 
 @pytest.mark.parametrize("header", [None, "", "Bearer", "Bearer wrong", "Basic secret", "secret", "Bearer secret2"])

@@ -192,6 +192,43 @@ async def test_a_head_that_says_otherwise_is_for_the_ordinary_way(header: str, w
     assert "short" not in ways
 
 
+LIST = b'{"limit":1}'
+TWO_LENGTHS = "Content-Length: 4\r\nTransfer-Encoding: chunked"
+
+
+@pytest.mark.parametrize(
+    "lengths",
+    [
+        "Content-Length: 5\r\nContent-Length: 11",
+        "content-length: 5\r\nContent-Length: 11",
+        "Content-Length: +11",
+        "Content-Length: -1",
+        "Content-Length: 99999999999999999999999",
+        "Content-Length: 11, 11",
+        f"{TWO_LENGTHS}",
+        "Transfer-Encoding: chunked\r\nContent-Length: 11",
+        "Transfer-Encoding: xchunked\r\nContent-Length: 11",
+        "Transfer-Encoding:\r\n chunked\r\nContent-Length: 11",
+        "Transfer-Encoding : chunked\r\nContent-Length: 11",
+        "X: a\rY: b\r\nContent-Length: 11",
+        "X: a\0b\r\nContent-Length: 11",
+    ],
+)
+async def test_a_head_that_can_be_read_in_two_ways_is_read_in_none(lengths: str) -> None:
+    """Of what stands behind it nothing may be taken for a request."""
+    async with serving() as api, line(api) as ours:
+        smuggled = call("start-workflow", workflow_type="t", workflow_id="smuggled")
+        head = "".join(f"{name}: {value}\r\n" for name, value in MINE.items())
+        first = f"POST {calls.PATH}list-workflows HTTP/1.1\r\nHost: here\r\n{head}{lengths}\r\n\r\n".encode()
+        ours.send(first + LIST + smuggled)
+        ours.writer.write_eof()
+        answers = await asyncio.wait_for(ours.reader.read(), 30)
+        assert answers.startswith(b"HTTP/1.1 400"), answers[:100]
+        assert answers.count(b"HTTP/1.1 ") == 1
+        assert await api.server.engine.store.find("default", "smuggled") is None
+        assert (await api.http.get("/api/health")).status_code == 200
+
+
 async def test_signed_bodies_are_checked() -> None:
     import hmac
 
