@@ -18,6 +18,7 @@ from backstay.sdk.child import child, children
 from backstay.sdk.errors import (
     AccessDenied,
     ActivityCancelled,
+    ActivityCrashed,
     ActivityError,
     ActivityTimedOut,
     BackstayError,
@@ -79,6 +80,7 @@ __version__ = "0.1.0"
 __all__ = [
     "AccessDenied",
     "ActivityCancelled",
+    "ActivityCrashed",
     "ActivityError",
     "ActivityTimedOut",
     "AsyncBackstay",

@@ -68,7 +68,9 @@ def scheduled(**named: float) -> Flow:
 
 
 def started(**named: float) -> Flow:
-    return running(timeouts(**named), at=BEFORE, until=None)
+    flow = scheduled(**named)
+    flow.begin(1, owner="new/worker", until=None)
+    return flow
 
 
 CASES: dict[str, tuple[Callable[[], Flow], float, list[str]]] = {

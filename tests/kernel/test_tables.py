@@ -76,7 +76,7 @@ ALLOWED = {
     "ActivityHeartbeatRecorded": f"{ATTEMPT} heartbeat_at lease_expires_at progress",
     "ActivityRetryScheduled": f"{ACT} {LOCAL} {EXC} {GROUP} activity activity_attempt_id retry_task_id retry_of_task_id"
     " retry_available_at retry_backoff_seconds retry_after_attempt_id retry_after_attempt retry_reason max_attempts"
-    " retry_policy timeout_kind",
+    " retry_policy timeout_kind crashes",
     "ActivityCompleted": f"{ATTEMPT} result payload_codec",
     "ActivityFailed": f"{ATTEMPT} {EXC} {LIMIT} failure_id failure_category non_retryable",
     "ActivityTimedOut": f"{ATTEMPT} failure_id failure_category timeout_kind message exception_class"

@@ -785,6 +785,7 @@ async def test_a_silent_worker_loses_its_activity_to_the_next_one() -> None:
             assert work.attempt_number == number
             if number < 3:
                 await by.world.advance(301)
+                await by.world.advance(1)  # the second one in a row is offered a second later
         assert len({work.activity_attempt_id for work in tries}) == 3
         assert {work.activity_execution_id for work in tries} == {tries[0].activity_execution_id}
         for number, work in enumerate(tries[:2], 1):

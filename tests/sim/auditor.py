@@ -231,7 +231,7 @@ class Auditor:
                 self.must(entry.context.task_id == task, "I4 an attempt is one of its own task", (about, entry.context))
         if entry.type in ("WorkflowPaused", "WorkflowUnpaused"):
             run.paused = entry.type == "WorkflowPaused"
-        if entry.type == "ActivityRetryScheduled":
+        if entry.type == "ActivityRetryScheduled" and event.retry_task_id != event.retry_of_task_id:
             run.retries[step] += 1
         if entry.type in OUTCOMES and step in run.attempts and not event.local_activity:
             number, owner = run.attempts[step]
@@ -542,6 +542,7 @@ class Auditor:
             if not self.checks["I15 an export reads back the same"] or row.workflow_id == sim.told[-1].id:
                 self.export(loaded)
         self.done_once()
+        self.must(not ledger.too_often, "I4 what may be begun so often is begun no more", ledger.too_often)
         left = sim.undelivered()
         self.must(not left, "I9 every send is taken", left[:2])
         self.chains()

@@ -52,6 +52,7 @@ CHANCES: dict[str, float] = {
     "drain": 0.5,  # a worker elsewhere takes no more tasks, and the next of its name begins beside it
     "moved to thread": 0.01,  # a workflow type proves slow
     "evicted": 0.05,  # live code is given up
+    "deadly activity": 0.9,  # one that kills its process does so
     "poison": 0.02,  # an activity raises what no codec can write
     "unresolvable": 0.02,  # an activity raises what no other process can restore
     # rows

@@ -200,6 +200,25 @@ MUTANTS = [
         far=True,
     ),
     # fences and attempts
+    Mutant("crashes have no bound", f"{K}/activity/crashes.py", "if crashes <= bound:", "if True:"),
+    Mutant(
+        "a lost lease is no crash",
+        f"{K}/lease.py",
+        "turn.machine.lost(turn, turn.flow.tasks[task_id])",
+        "turn.release(turn.flow.tasks[task_id])",
+    ),
+    Mutant(
+        "a row offers what is running",
+        f"{K}/activity/schedule.py",
+        '    return not (execution.running and task.state == "ready")',
+        "    return True",
+    ),
+    Mutant(
+        "who never reported was never given it",
+        f"{K}/activity/crashes.py",
+        "    elif not begun:",
+        "    elif True:",
+    ),
     Mutant(
         "a missing fence on activities",
         f"{K}/activity/attempts.py",

@@ -7,11 +7,13 @@ statement may leave. Values are made of tokens that occur once, so that whatever
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from random import Random
 from typing import Any
 
 from backstay import (
+    ActivityCrashed,
     ActivityTimedOut,
     Saga,
     Signal,
@@ -63,6 +65,15 @@ class Ledger:
         self.tried: dict[str, str] = {}  # by attempt id
         self.twice: list[str] = []
         self.poison: Callable[[], str | None] = lambda: None
+        self.kill: Callable[[], object] = lambda: None  # the process that is running an activity, if this is the time
+        self.begun: Counter[str] = Counter()
+        self.too_often: list[tuple[str, int]] = []
+
+    def begin(self, key: str, at_most: int) -> None:
+        """An execution that may be begun so often, and no more."""
+        self.begun[key] += 1
+        if self.begun[key] > at_most:
+            self.too_often.append((key, self.begun[key]))
 
     def take(self, attempt_id: str, who: str) -> None:
         """A worker elsewhere begins an attempt."""
@@ -103,19 +114,19 @@ def _value(token: str) -> Any:
     return f"{token}!"
 
 
-@activity(type="good", retries="forever", backoff=2)
+@activity(type="good", crashes="forever", retries="forever", backoff=2)
 def good(token: str) -> str:
     ledger.act(token)
     return _value(token)
 
 
-@activity(type="bad", retries=1, backoff=1, fatal=[Declined])
+@activity(type="bad", crashes="forever", retries=1, backoff=1, fatal=[Declined])
 def bad(token: str) -> str:
     ledger.act(token)
     raise Declined(token)
 
 
-@activity(type="flaky", retries=4, backoff=[0.5, 1, 2, 20])
+@activity(type="flaky", crashes="forever", retries=4, backoff=[0.5, 1, 2, 20])
 def flaky(token: str, failures: int) -> str:
     ledger.act(token)
     if attempt().number <= failures:
@@ -123,18 +134,34 @@ def flaky(token: str, failures: int) -> str:
     return f"{token}!"
 
 
-@activity(type="hasty", retries=3, backoff=1, timeout=20, start_timeout=900, schedule_timeout=7200)
+@activity(type="hasty", crashes="forever", retries=3, backoff=1, timeout=20, start_timeout=900, schedule_timeout=7200)
 def hasty(token: str) -> str:
     ledger.act(token)
     return f"{token}!"
 
 
-@activity(type="beating", retries="forever", backoff=1, heartbeat=30)
+@activity(type="beating", crashes="forever", retries="forever", backoff=1, heartbeat=30)
 async def beating(token: str, beats: int) -> str:
     ledger.act(token)
     for beat in range(beats):
         heartbeat("beat", current=beat, total=beats)
         await asyncio.sleep(4)
+    return f"{token}!"
+
+
+@activity(type="once", at_most_once=True)
+def once(token: str) -> str:
+    ledger.begin(attempt().idempotency_key, 1)
+    ledger.act(token)
+    return f"{token}!"
+
+
+@activity(type="deadly", crashes=2)
+def deadly(token: str) -> str:
+    """Kills whoever runs it, nearly always."""
+    ledger.begin(attempt().idempotency_key, 3)
+    ledger.act(token)
+    ledger.kill()
     return f"{token}!"
 
 
@@ -157,12 +184,17 @@ AWAY = "away"
 """The queue of workers in other processes that run everything."""
 
 
-@activity(type="far", queue="far", retries="forever", backoff=1)
+@activity(type="far", crashes="forever", queue="far", retries="forever", backoff=1)
 def far(token: str) -> str:
     raise AssertionError("done elsewhere")
 
 
-ACTIVITIES = [good, bad, flaky, hasty, beating, near, near_bad, Declined, Flaky]
+@activity(type="far_once", queue="far", at_most_once=True)
+def far_once(token: str) -> str:
+    raise AssertionError("done elsewhere")
+
+
+ACTIVITIES = [good, bad, flaky, hasty, beating, once, deadly, near, near_bad, Declined, Flaky]
 
 
 def aside(token: str) -> str:
@@ -211,6 +243,8 @@ class Play:
                     return ["declined", str(declined)]
                 except ActivityTimedOut as late:
                     return ["late", late.timeout_kind]
+                except ActivityCrashed as crashed:
+                    return ["crashed", crashed.crashes]
             case ["sleep", seconds]:
                 before = now()
                 sleep(seconds)
@@ -297,6 +331,12 @@ class Play:
                 return hasty.step(token)
             case ["act", "beating", token, beats]:
                 return beating.step(token, beats)
+            case ["act", "once", token]:
+                return once.step(token)
+            case ["act", "far_once", token]:
+                return far_once.step(token)
+            case ["act", "deadly", token]:
+                return deadly.step(token)
             case ["act", "near", token]:
                 return near.step(token)
             case ["act", "far", token]:
@@ -339,6 +379,8 @@ class Play:
                     return ["declined", str(declined)]
                 except ActivityTimedOut as late:
                     return ["late", late.timeout_kind]
+                except ActivityCrashed as crashed:
+                    return ["crashed", crashed.crashes]
             case ["sleep", seconds]:
                 before = now()
                 await asyncio.sleep(seconds)
@@ -542,7 +584,10 @@ class Grammar:
             case "leaf":
                 return self.leaf()
             case "risk":
-                return ["risk", pick.choice(["bad", "near_bad", "hasty"]), self.token()]
+                kind, token = pick.choice(["bad", "near_bad", "hasty"]), self.token()
+                if kind == "hasty":
+                    kind = Random(token).choice(["hasty", "hasty", "once", "far_once", "deadly"])
+                return ["risk", kind, token]
             case "effect" | "memo" | "fails" | "background":
                 return [kind, self.token()]
             case "version":
@@ -588,6 +633,10 @@ def agrees(s: Any, line: Any) -> bool:
             return line in (["no", f"{token}!"], ["late", "start_to_close"], ["late", "schedule_to_start"]) or (
                 line == ["late", "schedule_to_close"]
             )
+        case ["risk", "once" | "far_once", token]:
+            return line in (["no", f"{token}!"], ["crashed", 1])
+        case ["risk", "deadly", token]:
+            return line in (["no", f"{token}!"], ["crashed", 3])
         case ["risk", _, token]:
             return line == ["declined", token]
         case ["sleep", _]:

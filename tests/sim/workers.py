@@ -65,7 +65,7 @@ class Worker:
                 return await self.wire.call(
                     ask.PollActivityTask(
                         worker_id=self.name,
-                        activity_types=frozenset({"far"}),
+                        activity_types=frozenset({"far", "far_once"}),
                         queue=FAR,
                         wait_seconds=self.random.choice([0, 20, 35]),
                         poll_request_id=call,
@@ -82,6 +82,8 @@ class Worker:
         again = ledger.tried.get(task.activity_attempt_id) == self.name
         if not again:  # a poll that is repeated gives the same attempt to the same worker
             ledger.take(task.activity_attempt_id, self.name)
+            if task.activity_type == "far_once":
+                ledger.begin(task.activity_execution_id, 1)
         sim.operation(f"{self.name} works on {task.activity_attempt_id[-8:]} {token}")
         for _ in range(self.random.choice([0, 0, 1, 3])):
             await asyncio.sleep(self.random.choice([0.1, 5, 60]))
@@ -89,7 +91,7 @@ class Worker:
                 return
         if sim.faults.fires("lease runs out"):
             await asyncio.sleep(self.random.choice([left(self.sim, task.task), 301, 700]))
-        failed = sim.faults.fires("worker fails")
+        failed = task.activity_type == "far" and sim.faults.fires("worker fails")
         for attempt in range(4):
             try:
                 await self._report(task, token, failed)

@@ -16,6 +16,7 @@ from backstay.engine.world import Alarm, Minted
 from backstay.kernel.values import SECOND, Micros
 
 from .faults import Faults
+from .programs import ledger
 from .virtual import EPOCH, VirtualLoop, VirtualWorld
 
 T = TypeVar("T")
@@ -163,6 +164,8 @@ class SimPool:
         self._world.later(self._pause() if self._activities else 0, lambda: self._make(call, done))
 
     def _make(self, call: Callable[[], T], done: Callable[[T], None]) -> None:
+        if self._activities:
+            ledger.kill = lambda: self._world.life.survives("deadly activity")
         result = call()
         if not self._world.life.alive or (self._activities and not self._world.life.survives("kill in activity")):
             return

@@ -109,9 +109,12 @@ class Stream:
             match entry.event:
                 case ActivityRetryScheduled() as e:
                     pause = words.span(e.retry_available_at - entry.at)
-                    why = words.failure(e.timeout_kind or e.exception_type, e.message)
-                    attempt = f"{e.activity_type} attempt {e.retry_after_attempt}"
-                    self._line("↻", "yellow", run, f"{attempt} failed: {why}; again in {pause}", e)
+                    if e.retry_task_id == e.retry_of_task_id:
+                        said = words.shortened(e.message)
+                    else:
+                        why = words.failure(e.timeout_kind or e.exception_type, e.message)
+                        said = f"{e.activity_type} attempt {e.retry_after_attempt} failed: {why}"
+                    self._line("↻", "yellow", run, f"{said}; again in {pause}", e)
                 case ActivityFailed() as e:
                     why = words.failure(e.exception_type, e.message)
                     self._line("✗", "red", run, f"{e.activity_type} failed for good: {why}", e)

@@ -21,8 +21,8 @@ from backstay.kernel.features.activity import (
     ActivityScheduled,
     ActivityStarted,
     ActivityTimedOut,
-    Progress,
 )
+from backstay.kernel.features.activity.records import told
 from backstay.kernel.features.archive import ArchiveRequested, WorkflowArchived
 from backstay.kernel.features.cancel import CancelRequested, TerminateRequested, WorkflowCancelled, WorkflowTerminated
 from backstay.kernel.features.child import (
@@ -293,11 +293,13 @@ class Timeline:
             case ActivityStarted():
                 return self._attempt(event, at)
             case ActivityHeartbeatRecorded():
-                said = _progress(event.progress)
+                said = None if event.progress is None else told(event.progress)
                 step = self.open.get(event.sequence)
                 if step is not None:
                     step.progress = said or step.progress
                 return "♥", QUIET, f"{event.activity_type} is alive" + (f": {said}" if said else "")
+            case ActivityRetryScheduled() if event.retry_task_id == event.retry_of_task_id:
+                return self._lost(event, at)
             case ActivityRetryScheduled():
                 why = self._failed(at, event.timeout_kind or event.exception_type, event.message, event.activity_type)
                 took = self._took(event.sequence, at)
@@ -335,13 +337,27 @@ class Timeline:
 
     def _attempt(self, event: ActivityStarted, at: Micros) -> tuple[str, str, str]:
         step = self.open.get(event.sequence)
-        lost = ""
         if step is not None:
-            # No failure and no retry in between: whoever ran the attempt before is gone.
-            if step.started_at is not None:
-                lost = f"; attempt {step.attempt} never reported, its process is gone"
             step.attempt, step.started_at, step.again_at = event.attempt_number, at, None
-        return "▸", AGAIN if lost else QUIET, f"{event.activity_type} attempt {event.attempt_number} started{lost}"
+        return "▸", QUIET, f"{event.activity_type} attempt {event.attempt_number} started"
+
+    def _lost(self, event: ActivityRetryScheduled, at: Micros) -> tuple[str, str, str]:
+        """An attempt that never reported; the same task is offered for the next one."""
+        step = self.open.get(event.sequence)
+        if step is not None:
+            step.started_at, step.again_at = None, event.retry_available_at
+        wait = event.retry_available_at - at
+        pause = f"again in {words.span(wait)}" if wait > 0 else "again at once"
+        if not event.crashes or event.retry_reason != "activity_crashed":
+            return (
+                "↻",
+                QUIET,
+                f"{event.activity_type} attempt {event.retry_after_attempt} never reached its worker; {pause}",
+            )
+        self.last_failure = (at, f"{event.activity_type}: {event.message}")
+        times = "" if event.crashes == 1 else f" ({event.crashes} in a row)"
+        gone = "crashed: it never reported, its process is gone"
+        return "↻", AGAIN, f"{event.activity_type} attempt {event.retry_after_attempt} {gone}{times}; {pause}"
 
     def _failed(self, at: Micros, type: str | None, message: str, where: str | None = None) -> str:
         why = words.failure(type, message) if type else words.shortened(message)
@@ -356,20 +372,6 @@ class Timeline:
     def _since(self, step: int, at: Micros) -> str:
         found = self.open.get(step)
         return "" if found is None else words.span(at - found.scheduled_at)
-
-
-def _progress(progress: Progress | None) -> str | None:
-    if progress is None:
-        return None
-    parts: list[str] = []
-    if progress.current is not None:
-        of = "" if progress.total is None else f" of {progress.total:g}"
-        parts.append(f"{progress.current:g}{of}" + (f" {progress.unit}" if progress.unit else ""))
-    if progress.message:
-        parts.append(words.shortened(progress.message))
-    if progress.details:
-        parts.append(words.shortened(repr(progress.details)))
-    return ", ".join(parts) or None
 
 
 def _at_most(seconds: float | None) -> str:

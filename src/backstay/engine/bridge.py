@@ -323,7 +323,8 @@ class Bridge:
             assigned: WorkflowAssignment | ActivityAssignment | None = _resolved(future)
             if assigned is not None:
                 task = assigned.task
-                engine.submit(task.workflow, Release(task_id=task.id, owner=worker_id, attempt=task.attempt))
+                release = Release(task_id=task.id, owner=worker_id, attempt=task.attempt, begun=False)
+                engine.submit(task.workflow, release)
             raise
         finally:
             alarm.cancel()

@@ -41,7 +41,7 @@ class Serving:
         if waiter is None:
             return  # claimed by name: the caller has the task in its reply
         if waiter.future.done():
-            release = Release(task_id=task.id, owner=task.owner or "", attempt=task.attempt)
+            release = Release(task_id=task.id, owner=task.owner or "", attempt=task.attempt, begun=False)
             self._engine.submit(entry.flow.key, release)
         else:
             waiter.future.set_result(assignment)

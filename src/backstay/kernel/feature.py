@@ -29,6 +29,19 @@ class CommandRule(NamedTuple):
     apply: Callable[[Turn, Any], None]
 
 
+class TaskRule(NamedTuple):
+    """What is special about one kind of task."""
+
+    serves: Callable[[Workflow, Task], bool]
+    """Whether something open stands behind the task."""
+    assign: Callable[[Workflow, Task], Any]
+    """What a worker is handed with the leased task."""
+    claimed: Callable[[Turn, Task], None] | None = None
+    """What a claim records."""
+    lost: Callable[[Turn, Task, bool], None] | None = None
+    """What follows when a lease ends without a report; unless told, the task is offered again. The flag: work may have begun."""
+
+
 class Deadline(NamedTuple):
     """A kind of agenda entry. An entry counts only while `armed` still answers its time.
 
@@ -91,12 +104,7 @@ class Feature(Struct, frozen=True, kw_only=True, eq=False):
     carry: Callable[[Run], Iterable[tuple[int, Event, Context]]] | None = None
     """What the next run of a chain is told again, by its place in the history of this one."""
     deadlines: Mapping[str, Deadline] = {}
-    claim: Mapping[str, Callable[[Turn, Task], None]] = {}
-    """What a claim of that kind of task records."""
-    serves: Mapping[str, Callable[[Workflow, Task], bool]] = {}
-    """Whether something open stands behind a task of that kind."""
-    assign: Mapping[str, Callable[[Workflow, Task], Any]] = {}
-    """What a worker is handed with a leased task of that kind."""
+    tasks: Mapping[str, TaskRule] = {}
     expect: Callable[[Workflow], Iterable[Task]] | None = None
     """The tasks that must exist for what is open."""
     cancel: Callable[[Turn], None] | None = None

@@ -14,7 +14,7 @@ from backstay.kernel.agenda import Agenda, may_stay
 from backstay.kernel.command import Command
 from backstay.kernel.decision import Decision, Ended, TaskChange, WorkflowRow
 from backstay.kernel.event import NO_CONTEXT, Context, Event, Recorded, StepEvent
-from backstay.kernel.feature import CommandRule, Feature, Outcome, Shape
+from backstay.kernel.feature import CommandRule, Feature, Outcome, Shape, TaskRule
 from backstay.kernel.features import (
     activity,
     archive,
@@ -122,9 +122,7 @@ class Machine:
         evolve = _merge(features, lambda f: f.evolve)
         resume = _merge(features, lambda f: f.resume)
         self.agenda = Agenda(_merge(features, lambda f: f.deadlines))
-        self.claims = _merge(features, lambda f: f.claim)
-        self._serves = _merge(features, lambda f: f.serves)
-        self._assign = _merge(features, lambda f: f.assign)
+        self.tasks: dict[str, TaskRule] = _merge(features, lambda f: f.tasks)
         self._shapes = _merge(features, lambda f: f.shapes)
         self.outcomes = _merge(features, lambda f: f.outcomes)
         self._expect = [f.expect for f in features if f.expect is not None]
@@ -267,12 +265,26 @@ class Machine:
 
     def expects(self, flow: Workflow, task: Task) -> bool:
         """Whether something is open that this task serves."""
-        rule = self._serves.get(task.kind)
-        return rule is None or rule(flow, task)
+        return self.tasks[task.kind].serves(flow, task)
+
+    def lost(self, turn: Turn, task: Task, begun: bool = True) -> None:
+        """A lease ends without a report: the task is offered again, unless its kind has something to say about that."""
+        rule = self.tasks[task.kind].lost
+        if rule is None:
+            turn.release(task)
+        else:
+            rule(turn, task, begun)
+
+    def stray(self, turn: Turn, task: Task) -> None:
+        """A row is offered that serves nothing: most often nobody waits for it any more."""
+        if self.tasks[task.kind].lost is None:
+            turn.drop(task.id)
+        else:
+            self.lost(turn, task)
 
     def assign(self, flow: Workflow, task: Task) -> Any:
         """What the worker that leased this task needs to know, as of now."""
-        return self._assign[task.kind](flow, task)
+        return self.tasks[task.kind].assign(flow, task)
 
     def receiver(self, flow: Workflow, parcel: Parcel) -> Callable[[Turn, Any], None]:
         """What a send means to the instance it has reached."""
@@ -401,7 +413,7 @@ class Machine:
     def _match(self, turn: Turn) -> None:
         """Offer what is ready to whoever waits: such a task is born leased and never enters a queue.
 
-        A row that serves nothing is closed instead. What was made in this very turn was made because it serves something.
+        A row that serves nothing is put right instead. What was made in this very turn was made because it serves something.
         """
         stirred, turn.stirred = turn.stirred, []
         if not pause.allows(turn.run):
@@ -413,7 +425,7 @@ class Machine:
             if task is None or task.state != "ready" or not task.due(turn.now):
                 continue
             if turn.touched.get(id, True) and not self.expects(flow, task):
-                turn.drop(id)
+                self.stray(turn, task)
                 continue
             offered = turn.offer(task)
             if offered is None:

@@ -6,9 +6,15 @@ from msgspec import Struct
 
 from backstay.kernel.values import Micros, seconds
 
+CRASHES = 10
+FOREVER = (1 << 31) - 1
+
 
 class RetryPolicy(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """`max_attempts` None is unlimited. The backoff after the n-th failure is the n-th entry, then always the last."""
+    """`max_attempts` None is unlimited. The backoff after the n-th failure is the n-th entry, then always the last.
+
+    `max_crashes`: so often in a row it is begun again after an attempt that never reported.
+    """
 
     max_attempts: int | None
     backoff_seconds: list[float] = []
@@ -17,6 +23,7 @@ class RetryPolicy(Struct, frozen=True, kw_only=True, omit_defaults=True):
     schedule_to_start_timeout: float | None = None
     schedule_to_close_timeout: float | None = None
     heartbeat_timeout: float | None = None
+    max_crashes: int = CRASHES
     snapshot_version: int = 1
 
     def fatal(self, exception_type: str | None, exception_class: str | None) -> bool:

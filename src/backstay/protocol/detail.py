@@ -145,6 +145,7 @@ def log(view: ActivityView) -> dict[str, Any]:
         "activity_type": view.activity_type,
         "status": view.status,
         "attempt_count": view.attempt_count,
+        "crash_count": view.crash_count,
         "result": envelope(view.result),
         "message": view.message,
         "created_at": iso(view.created_at),

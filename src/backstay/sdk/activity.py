@@ -19,6 +19,7 @@ from backstay.kernel.feature import Outcome, Plain, Value
 from backstay.kernel.features.activity import CancelActivity, RetryPolicy, ScheduleActivity
 from backstay.kernel.features.activity.schedule import check_policy
 from backstay.kernel.message import Refused
+from backstay.kernel.retry import CRASHES, FOREVER
 from backstay.sdk.durations import Duration, to_seconds
 from backstay.sdk.errors import DefinitionError, NotInWorkflow
 from backstay.sdk.failures import throw
@@ -38,9 +39,14 @@ _DOUBLING = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0]
 
 
 class ActivityOptions(TypedDict, total=False):
-    """`retries` counts tries after the first one. `fatal` exceptions are not retried. `local` runs in the workflow's worker."""
+    """`retries` counts tries after the first one. `fatal` exceptions are not retried. `local` runs in the workflow's worker.
+
+    `crashes` counts tries after an attempt whose process died, in a row; `at_most_once` allows neither.
+    """
 
     retries: int | Literal["forever"]
+    crashes: int | Literal["forever"]
+    at_most_once: bool
     backoff: Duration | Sequence[Duration]
     timeout: Duration
     start_timeout: Duration
@@ -238,6 +244,14 @@ def in_async_code() -> bool:
 
 def policy_of(options: ActivityOptions) -> RetryPolicy:
     retries = options.get("retries", 0)
+    crashes = options.get("crashes")
+    once = options.get("at_most_once", False)
+    if once and (retries or crashes):
+        raise DefinitionError("an activity with at_most_once is never begun again: leave out retries and crashes")
+    if options.get("local") and (once or crashes is not None):
+        raise DefinitionError(
+            "a local activity is begun again with its workflow task: at_most_once and crashes need local=False"
+        )
     backoff = options.get("backoff")
     if backoff is None:
         pauses = _DOUBLING if retries else []
@@ -253,6 +267,7 @@ def policy_of(options: ActivityOptions) -> RetryPolicy:
         schedule_to_start_timeout=_optional(options.get("start_timeout")),
         schedule_to_close_timeout=_optional(options.get("schedule_timeout")),
         heartbeat_timeout=_optional(options.get("heartbeat")),
+        max_crashes=0 if once else CRASHES if crashes is None else FOREVER if crashes == "forever" else crashes,
     )
     try:
         check_policy(policy)

@@ -34,6 +34,7 @@ from backstay.protocol import requests as ask
 from backstay.sdk import errors
 from backstay.sdk.activity import Definition as ActivityDefinition
 from backstay.sdk.durations import Duration, to_seconds
+from backstay.sdk.failures import crash
 from backstay.sdk.handle import AsyncHandle, Known, accept, error_of, packed
 from backstay.sdk.members import Signal, SignalMethod
 from backstay.sdk.options import check, expect, listed
@@ -312,7 +313,7 @@ class AsyncClient:
                 )
                 if failure is not None:
                     error.failure = failure
-                    error.__cause__ = self.restored(failure, definition)
+                    error.__cause__ = crash(failure) or self.restored(failure, definition)
                 raise error
             case WorkflowTimedOut(message=message):
                 raise errors.WorkflowTimedOut(

@@ -9,6 +9,7 @@
     ├── CompensationFailed       a saga could not undo everything; it has the original error and those of the undoing
     ├── ActivityError            what a workflow sees of an activity that did not end well by itself
     │   ├── ActivityTimedOut
+    │   ├── ActivityCrashed      its process or worker died while it ran, once too often
     │   └── ActivityCancelled
     ├── ChildError               what a workflow sees of a child that did not end by its own code
     │   ├── ChildTimedOut
@@ -92,6 +93,14 @@ class ActivityTimedOut(ActivityError, TimeoutError):
     def __init__(self, message: str, timeout_kind: str) -> None:
         super().__init__(message)
         self.timeout_kind = timeout_kind
+
+
+class ActivityCrashed(ActivityError):
+    """Attempts were begun and never reported, so many in a row that it is not begun again. It may have done its work."""
+
+    def __init__(self, message: str, crashes: int) -> None:
+        super().__init__(message)
+        self.crashes = crashes
 
 
 class ActivityCancelled(ActivityError):

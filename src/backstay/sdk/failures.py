@@ -9,9 +9,11 @@ from __future__ import annotations
 from typing import NoReturn, TypeVar
 
 from backstay.codec.exceptions import UnresolvedFailure
+from backstay.kernel.failure import Failure
 from backstay.kernel.feature import Thrown
+from backstay.kernel.features.activity.crashes import CRASHED
 from backstay.kernel.task import Block
-from backstay.sdk.errors import ActivityCancelled, ActivityTimedOut
+from backstay.sdk.errors import ActivityCancelled, ActivityCrashed, ActivityTimedOut
 from backstay.sdk.failure_log import timed_out
 from backstay.sdk.fiber import Fiber
 
@@ -29,12 +31,22 @@ def remember(fiber: Fiber, outcome: Thrown, exception: E) -> E:
     return exception
 
 
+def crash(failure: Failure) -> ActivityCrashed | None:
+    """What the engine itself says of an activity; the code of such a failure is how often it has crashed."""
+    if failure.exception_type != CRASHED or failure.exception_class is not None or not isinstance(failure.code, int):
+        return None
+    return ActivityCrashed(failure.message, failure.code)
+
+
 def _restore(fiber: Fiber, outcome: Thrown) -> BaseException:
     if outcome.timeout_kind is not None:
         timed_out(fiber, outcome.failure.message)
         return ActivityTimedOut(outcome.failure.message, outcome.timeout_kind)
     if outcome.category == "cancelled":
         return ActivityCancelled(outcome.failure.message)
+    crashed = crash(outcome.failure)
+    if crashed is not None:
+        return crashed
     try:
         return fiber.exceptions.restore(outcome.failure).exception
     except UnresolvedFailure as unresolved:

@@ -157,6 +157,8 @@ EXPECTED: dict[str, Kind] = {
     "local": _FLAG,
     "paused": _FLAG,
     "retries": Kind(_is_retries, "0, a positive whole number or 'forever'"),
+    "crashes": Kind(_is_retries, "0, a positive whole number or 'forever'"),
+    "at_most_once": _FLAG,
     "backoff": Kind(_is_backoff, "a duration, or several"),
     "fatal": Kind(_is_fatal, "several exception classes or their names, as in [ValueError]"),
     "timeout": _DURATION,

@@ -189,6 +189,7 @@ class Server:
         for give_up in list(self.waiting.values()):
             give_up()
 
-    def release(self, task: Task) -> None:
-        """Take back a lease that its worker cannot use."""
-        self.engine.submit(task.workflow, Release(task_id=task.id, owner=task.owner or "", attempt=task.attempt))
+    def release(self, task: Task, *, begun: bool = True) -> None:
+        """Take back a lease that its worker cannot use. `begun` False: it has certainly never heard of it."""
+        release = Release(task_id=task.id, owner=task.owner or "", attempt=task.attempt, begun=begun)
+        self.engine.submit(task.workflow, release)

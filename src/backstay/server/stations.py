@@ -17,7 +17,7 @@ from backstay.engine.stations import Standing, Station
 from backstay.engine.world import Alarm
 from backstay.kernel.event import HistoryDamaged, Recorded
 from backstay.kernel.features.activity import ActivityAssignment
-from backstay.kernel.features.lease import Claimant, Release, Renew
+from backstay.kernel.features.lease import Claimant, Renew
 from backstay.kernel.features.workflow_task import WorkflowAssignment, shown_to
 from backstay.kernel.task import Task
 from backstay.kernel.values import LEASE, SECOND
@@ -82,8 +82,11 @@ class Desk:
 
     # -- its life
 
-    def open(self, holding: list[wire.Holding]) -> list[str]:
-        """Take over what the worker holds; give away what it was leased and does not hold. Returns what it lost."""
+    def open(self, holding: list[wire.Holding], unheard: frozenset[str] = frozenset()) -> list[str]:
+        """Take over what the worker holds; give away what it was leased and does not hold. Returns what it lost.
+
+        `unheard`: what the desk before this one had not sent.
+        """
         engine = self.server.engine
         engine.matching.stations.add(self.station)
         leased = {task.id: task for task in engine.leases.of(self.worker.namespace, self.worker.worker_id)}
@@ -96,7 +99,7 @@ class Desk:
                 engine.matching.stations.keep(self.station, task)
                 self._renew(task)
         for task in leased.values():
-            self.server.release(task)
+            self.server.release(task, begun=task.id not in unheard)
         self._watch(LOST)
         return lost
 
@@ -105,9 +108,11 @@ class Desk:
         if self.closed:
             return
         self.closed = True
-        self._outbox.clear()
+        unsent = self.unsent
+        self._take_back_undelivered()
         for task in self.server.engine.matching.stations.remove(self.station):
-            self._release(task)
+            if task.id not in unsent:
+                self._release(task)
         if self._alarm is not None:
             self._alarm.cancel()
         self._leave_parked()
@@ -177,20 +182,23 @@ class Desk:
                 self._release(task)
         self._watch(LOST - UNSEEN)
 
+    @property
+    def unsent(self) -> frozenset[str]:
+        """The tasks that no reply has taken along yet."""
+        tasks = [delivery for delivery in self._outbox if not isinstance(delivery, wire.Asked)]
+        return frozenset(one.task_id if isinstance(one, wire.TaskLease) else one.assignment.task.id for one in tasks)
+
     def _take_back_undelivered(self) -> None:
+        for id in self.unsent:
+            self._release(self.station.held.get(id), begun=False)
         outbox, self._outbox = self._outbox, []
         for delivery in outbox:
-            match delivery:
-                case wire.TaskLease(task_id=id):
-                    self._release(self.station.held.get(id))
-                case wire.ActivityLease(assignment=assignment):
-                    self._release(self.station.held.get(assignment.task.id))
-                case wire.Asked(question=id):
-                    self.server.questions.return_unasked(self.worker.namespace, id)
+            if isinstance(delivery, wire.Asked):
+                self.server.questions.return_unasked(self.worker.namespace, delivery.question)
 
-    def _release(self, task: Task | None) -> None:
+    def _release(self, task: Task | None, *, begun: bool = True) -> None:
         if task is not None and task.state == "leased":
-            self.server.release(task)
+            self.server.release(task, begun=begun)
 
     def _renew(self, task: Task) -> None:
         renew = Renew(task_id=task.id, owner=self.station.owner, attempt=task.attempt)
@@ -217,9 +225,7 @@ class Desk:
     def _deliver(self, entry: Entry, assignment: Any) -> None:
         """Its lease is on disk."""
         if self.closed or not self.station.open:
-            engine = self.server.engine
-            task: Task = assignment.task
-            engine.submit(task.workflow, Release(task_id=task.id, owner=task.owner or "", attempt=task.attempt))
+            self.server.release(assignment.task, begun=False)
         elif isinstance(assignment, ActivityAssignment):
             self.put(wire.ActivityLease(assignment))
         else:
@@ -246,9 +252,7 @@ class Desk:
         except Unavailable as error:
             # Its lease would be renewed for as long as the worker is there, which never hears of it: it is let go instead.
             log.error("workflow %s cannot be shown to its worker now: %s", assignment.workflow_id, error)
-            task = assignment.task
-            release = Release(task_id=task.id, owner=task.owner or "", attempt=task.attempt)
-            self.server.engine.submit(task.workflow, release)
+            self.server.release(assignment.task, begun=False)
             return
         except HistoryDamaged as damage:
             log.error("%s", damage)
@@ -417,10 +421,12 @@ class Desks:
     def open(self, desk: Desk, holding: list[wire.Holding]) -> list[str]:
         key = (desk.worker.namespace, desk.worker.worker_id)
         before = self._desks.get(key)
+        unheard: frozenset[str] = frozenset()
         if before is not None:
+            unheard = before.unsent
             self._replace(before)
         self._desks[key] = desk
-        return desk.open(holding)
+        return desk.open(holding, unheard)
 
     def send_away(self) -> None:
         """This server has no more work to hand out. Its workers keep what they have, and look for another server."""

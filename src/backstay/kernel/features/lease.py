@@ -1,7 +1,7 @@
 """Leases: who may work on a task. ready → leased → (spent | released | expired) → ready again, next attempt.
 
 A claim is a decision, so it is durable before anybody works. An expired or lost lease keeps the task and its id;
-it is offered again. Lost leases never count against a retry budget.
+it is offered again. Lost leases never count against a retry budget; what they count against is `activity/crashes`.
 """
 
 from __future__ import annotations
@@ -68,11 +68,15 @@ class Offer(Message, frozen=True, kw_only=True):
 
 
 class Release(Message, frozen=True, kw_only=True):
-    """The worker cannot use its lease (it went away, or is stopping)."""
+    """The worker cannot use its lease (it went away, or is stopping).
+
+    `begun` False: it is certain that the task never left this process, so nobody has begun to work on it.
+    """
 
     task_id: str
     owner: str
     attempt: int
+    begun: bool = True
 
 
 class Renew(Message, frozen=True, kw_only=True):
@@ -119,7 +123,7 @@ def offer(turn: Turn, message: Offer) -> None:
 
 
 def release(turn: Turn, message: Release) -> None:
-    turn.release(turn.hold(message.task_id, message.owner, message.attempt))
+    turn.machine.lost(turn, turn.hold(message.task_id, message.owner, message.attempt), message.begun)
 
 
 def renew(turn: Turn, message: Renew) -> None:
@@ -143,9 +147,10 @@ def grant(turn: Turn, task: Task, lease: Lease) -> Task:
         )
     )
     turn.granted.append(leased)
-    if task.kind in turn.machine.claims:  # to claim a workflow task is no fact of its run
+    claimed = turn.machine.tasks[task.kind].claimed
+    if claimed is not None:  # to claim a workflow task is no fact of its run
         turn.context = context(leased)
-        turn.machine.claims[task.kind](turn, leased)
+        claimed(turn, leased)
         turn.context = NO_CONTEXT
     return leased
 
@@ -172,7 +177,7 @@ def _length(flow: Workflow, task_id: str) -> Micros:
 
 
 def _expire(turn: Turn, task_id: str) -> None:
-    turn.release(turn.flow.tasks[task_id])
+    turn.machine.lost(turn, turn.flow.tasks[task_id])
 
 
 FEATURE = Feature(

@@ -58,14 +58,15 @@ def reconcile(turn: Turn, message: Reconcile) -> None:
     turn.machine.bear(turn)
     expected = turn.machine.expect(flow).tasks
     result = Reconciled(restored=[], released=[], dropped=[], revived=[], woken=woken)
-    for id, task in list(flow.tasks.items()):
+    rows = dict(flow.tasks)
+    for id, task in rows.items():
         if id not in expected:
             turn.drop(id)
             result.dropped.append(id)
         elif task.state == "leased" and (
             _over(task.owner, task.until, turn.now, message.incarnation) or _let_go(task, message)
         ):
-            turn.release(task)
+            turn.machine.lost(turn, task)
             result.released.append(id)
         elif task.state == "failed" and _fit_again(task, message):
             workflow_task.revive(turn, task)
@@ -78,7 +79,7 @@ def reconcile(turn: Turn, message: Reconcile) -> None:
                 result.revived.append(id)
     left = 0  # rows that are lost, of work that may still be going on
     for id, task in expected.items():
-        if id in flow.tasks:
+        if id in rows:
             continue
         if task.state == "leased":
             until = None if task.until is None else task.until + GRACE
@@ -86,8 +87,10 @@ def reconcile(turn: Turn, message: Reconcile) -> None:
             if not foreign and not _over(task.owner, until, turn.now, message.incarnation):
                 left += 1
                 continue
-            task = replace(task, state="ready", owner=None, until=None)
-        turn.put(replace(task, repair_count=1))
+            turn.machine.lost(turn, task)
+            task = flow.tasks.get(id)
+        if task is not None:
+            turn.put(replace(task, repair_count=1))
         result.restored.append(id)
     if flow.run is not None and (flow.missing != left or (flow.amiss and not left)):
         # What the rows say of it is written again: or the sweep would come back for ever, or never if one that is lost

@@ -19,13 +19,14 @@ from backstay.kernel.features.activity import (
     ActivityTimedOut,
     Progress,
 )
+from backstay.kernel.features.activity.crashes import CRASHED
 from backstay.kernel.groups import GroupEntry
 from backstay.kernel.retry import RetryPolicy
 from backstay.kernel.values import Micros
 
 
 class AttemptView(Struct, kw_only=True):
-    """One try. `expired`: another one was begun without a word from this one."""
+    """One try. `expired`: it never reported."""
 
     id: str
     attempt_number: int
@@ -55,6 +56,7 @@ class ActivityView(Struct, kw_only=True):
     result: bytes | None = None
     retry_policy: RetryPolicy
     attempt_count: int = 0
+    crash_count: int = 0  # attempts in a row that never reported
     current_attempt_id: str | None = None
     available_at: Micros | None = None  # of the next try, while one is waited for
     last_heartbeat_at: Micros | None = None
@@ -142,7 +144,10 @@ def _heartbeat(view: ActivityView, event: ActivityHeartbeatRecorded, entry: Reco
 
 
 def _retried(view: ActivityView, event: ActivityRetryScheduled, entry: Recorded) -> None:
-    view.end_attempt("timed_out" if event.timeout_kind is not None else "failed", entry.at, event.message)
+    lost = event.retry_task_id == event.retry_of_task_id
+    status = "expired" if lost else "timed_out" if event.timeout_kind is not None else "failed"
+    view.end_attempt(status, entry.at, event.message)
+    view.crash_count = event.crashes
     view.status, view.available_at, view.message = "pending", event.retry_available_at, event.message
 
 
@@ -153,7 +158,11 @@ def _completed(view: ActivityView, event: ActivityCompleted, entry: Recorded) ->
 
 
 def _failed(view: ActivityView, event: ActivityFailed | ActivityTimedOut, entry: Recorded) -> None:
-    view.end_attempt("timed_out" if isinstance(event, ActivityTimedOut) else "failed", entry.at, event.message)
+    crashed = isinstance(event, ActivityFailed) and event.exception_type == CRASHED
+    status = "timed_out" if isinstance(event, ActivityTimedOut) else "expired" if crashed else "failed"
+    view.end_attempt(status, entry.at, event.message)
+    if crashed:
+        view.crash_count += 1
     view.end("failed", entry.at)
     view.failure_id, view.message = event.failure_id, event.message
 

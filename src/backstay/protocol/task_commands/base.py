@@ -11,7 +11,7 @@ from backstay.codec.errors import PayloadError
 from backstay.kernel.failure import Diagnostics, Failure
 from backstay.kernel.groups import GroupEntry
 from backstay.kernel.message import Refused
-from backstay.kernel.retry import RetryPolicy
+from backstay.kernel.retry import CRASHES, FOREVER, RetryPolicy
 from backstay.kernel.values import CODEC
 from backstay.protocol.payloads import is_envelope, payload
 
@@ -48,6 +48,7 @@ class WireRetry(Struct, frozen=True, kw_only=True):
     max_attempts: Annotated[int, Meta(ge=1)] | None = 1
     backoff_seconds: Annotated[list[Seconds], Meta(max_length=1000)] = []
     non_retryable_error_types: list[Name] = []
+    max_crashes: Annotated[int, Meta(ge=0, le=FOREVER)] = CRASHES
 
     def policy(
         self,
@@ -65,6 +66,7 @@ class WireRetry(Struct, frozen=True, kw_only=True):
             schedule_to_start_timeout=schedule_to_start,
             schedule_to_close_timeout=schedule_to_close,
             heartbeat_timeout=heartbeat,
+            max_crashes=self.max_crashes,
         )
 
 

@@ -177,6 +177,7 @@ async def _shown(server: Server, row: RunRow) -> dict[str, Any] | None:
         "input": envelope(view.arguments),
         "result": envelope(view.result),
         "attempt_count": view.attempt_count,
+        "crash_count": view.crash_count,
         "started_at": iso(row.started_at),
         "closed_at": optional_iso(row.closed_at),
         "last_progress_at": iso(history[-1].at),

@@ -108,12 +108,13 @@ def test_what_is_not_retryable_is_not_retried(failure: Failure, retried: bool) -
 
 def test_a_lost_lease_does_not_spend_the_budget() -> None:
     flow = running(RetryPolicy(max_attempts=2, backoff_seconds=[1, 60]))
-    for at in (300, 600, 900):
+    for at in (300, 620, 950):  # each redelivery waits longer than the one before
         flow.due(at)
+        flow.due(at + 20)
         flow.begin(1)
     event = only(flow.fail(1), ActivityRetryScheduled)
     assert (event.retry_after_attempt, event.retry_backoff_seconds) == (4, 1)
-    flow.due(901)
+    flow.due(971)
     flow.begin(1)
     assert only(flow.fail(1), ActivityFailed).attempt_number == 5
 

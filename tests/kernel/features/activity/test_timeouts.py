@@ -127,12 +127,19 @@ def test_the_attempt_that_timed_out_can_no_longer_report() -> None:
     assert flow.beat(1, attempt=1, owner="worker-1").reply.can_continue is False
 
 
-def test_a_timeout_still_counts_when_the_lease_was_lost_before_it() -> None:
-    flow = running(policy(1, start_to_close=400))
+def test_the_timeout_of_an_attempt_ends_with_its_lease_and_that_of_the_activity_does_not() -> None:
+    flow = running(policy(1, start_to_close=400, schedule_to_close=500))
     flow.due(300)
     assert flow.activity_task(1).state == "ready"
-    assert only(flow.due(400), ActivityTimedOut).timeout_kind == "start_to_close"
+    assert flow.due(400).events == []
+    assert only(flow.due(500), ActivityTimedOut).timeout_kind == "schedule_to_close"
     assert set(flow.rows) == {flow.workflow_task.id}
+
+
+def test_what_a_worker_lost_has_its_time_to_wait_for_the_next_one() -> None:
+    flow = running(policy(1, schedule_to_start=60))
+    flow.due(300)
+    assert only(flow.due(360), ActivityTimedOut).timeout_kind == "schedule_to_start"
 
 
 @pytest.mark.parametrize(

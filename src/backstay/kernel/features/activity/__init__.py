@@ -1,15 +1,15 @@
 """Activities: work that may fail and be tried again. Scheduled → Started* → Completed | Failed | TimedOut | Cancelled.
 
-Four chapters: `records` (facts and state), `schedule` (what is asked, which tasks must exist), `attempts` (claim, heartbeat,
-outcome, retry, cancel), `timeouts`. The workflow is woken by the end of an execution, never by one of its attempts.
+Five chapters: `records` (facts and state), `schedule` (what is asked, which tasks must exist), `attempts` (claim, heartbeat,
+outcome, retry, cancel), `crashes` (attempts that never report), `timeouts`. The workflow is woken by the end of an execution, never by one of its attempts.
 """
 
 from __future__ import annotations
 
 from backstay.kernel.event import Recorded, StepEvent
 from backstay.kernel.failure import Failure
-from backstay.kernel.feature import CommandRule, Feature, Outcome, Shape, Thrown, Value, nothing_to_check
-from backstay.kernel.features.activity import attempts, records, schedule, timeouts
+from backstay.kernel.feature import CommandRule, Feature, Outcome, Shape, TaskRule, Thrown, Value, nothing_to_check
+from backstay.kernel.features.activity import attempts, crashes, records, schedule, timeouts
 from backstay.kernel.features.activity.attempts import (
     AttemptOutcome,
     CompleteActivity,
@@ -138,9 +138,7 @@ FEATURE = Feature(
         ActivityTimedOut: _wake_unless_local,
     },
     deadlines=timeouts.DEADLINES,
-    claim={"activity": attempts.claimed},
-    serves={"activity": schedule.serves},
-    assign={"activity": schedule.assign},
+    tasks={"activity": TaskRule(schedule.serves, schedule.assign, attempts.claimed, crashes.lost)},
     expect=schedule.expect,
     dispatch=schedule.dispatch,
     cancel=attempts.cancel_all,

@@ -158,7 +158,14 @@ def complete(turn: Turn, message: CompleteActivity) -> None:
 def fail(turn: Turn, message: FailActivity) -> None:
     execution = current(turn, message)
     if message.gave_up:
-        _again(turn, execution)
+        # It was told otherwise, by another clock, and has stopped: as if it had never reported.
+        turn.machine.lost(turn, task_of(turn.flow, turn.run, execution))
+        turn.reply = AttemptOutcome(
+            task_id=execution.task_id,
+            activity_attempt_id=attempt_id(message.run_id, message.step, message.attempt),
+            outcome="released",
+            recorded=False,
+        )
         return
     if message.report:
         turn.made = []
@@ -194,14 +201,6 @@ def fail(turn: Turn, message: FailActivity) -> None:
     )
 
 
-def _again(turn: Turn, execution: Execution) -> None:
-    """The current attempt was told otherwise, by another clock, and has stopped: its work is offered to the next one."""
-    task = turn.put(replace(task_of(turn.flow, turn.run, execution), state="ready", owner=None, until=None))
-    turn.reply = AttemptOutcome(
-        task_id=task.id, activity_attempt_id=execution.attempt_id, outcome="released", recorded=False
-    )
-
-
 def retryable(execution: Execution, failure: Failure) -> bool:
     if failure.non_retryable or execution.policy.fatal(failure.exception_type, failure.exception_class):
         return False
@@ -209,7 +208,7 @@ def retryable(execution: Execution, failure: Failure) -> bool:
 
 
 def in_budget(execution: Execution) -> bool:
-    """Only failures and timeouts spend the budget. A lost lease is delivered again for nothing."""
+    """Only failures and timeouts spend the budget; attempts that never report have a bound of their own."""
     return execution.policy.in_budget(execution.retry)
 
 
@@ -281,7 +280,7 @@ def heartbeat(turn: Turn, message: HeartbeatActivity) -> None:
         execution.heard_at = turn.now
         if execution.policy.heartbeat_timeout is not None:
             turn.run.remind(turn.now + round(execution.policy.heartbeat_timeout * SECOND), "heartbeat", message.step)
-    if task is not None and not _leased_to(task, execution):
+    if task is not None and not leased_to(task, execution):
         task = replace(task_of(turn.flow, run, execution), leased_at=turn.now)  # its row was forged, or given back
         turn.put(replace(task, until=until))
     elif task is not None and task.until is not None:
@@ -412,12 +411,12 @@ def _is_current(flow: Workflow, execution: Execution, attempt: int, owner: str |
     until = execution.lease_until
     if task is None or until is None:
         return True
-    if task.until is not None and _leased_to(task, execution):
+    if task.until is not None and leased_to(task, execution):
         until = max(until, task.until)
     return until > now
 
 
-def _leased_to(task: Task, execution: Execution) -> bool:
+def leased_to(task: Task, execution: Execution) -> bool:
     return task.state == "leased" and task.owner == execution.owner and task.attempt == execution.attempt
 
 

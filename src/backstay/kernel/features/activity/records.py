@@ -31,6 +31,19 @@ class Progress(Struct, frozen=True, kw_only=True, omit_defaults=True):
     details: dict[str, Any] | None = None
 
 
+def told(progress: Progress) -> str | None:
+    """Progress in a few words, for people."""
+    parts: list[str] = []
+    if progress.current is not None:
+        of = "" if progress.total is None else f" of {progress.total:g}"
+        parts.append(f"{progress.current:g}{of}" + (f" {progress.unit}" if progress.unit else ""))
+    if progress.message:
+        parts.append(progress.message[:100])
+    if progress.details:
+        parts.append(repr(progress.details)[:100])
+    return ", ".join(parts) or None
+
+
 class ActivitySnapshot(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The activity as it was scheduled."""
 
@@ -84,6 +97,7 @@ class ActivityRetryScheduled(_ActivityEvent, frozen=True, kw_only=True, omit_def
     exception_class: str | None = None
     code: int | str | None = None
     exception: Failure | None = None
+    crashes: int = 0  # so many in a row by now
 
 
 class ActivityCompleted(_ActivityEvent, frozen=True, kw_only=True, omit_defaults=True):
@@ -140,12 +154,14 @@ class Execution:
         "attempt",
         "attempt_id",
         "close_deadline",
+        "crashes",
         "heard_at",
         "heartbeat_at",
         "lease_until",
         "owner",
         "policy",
         "progress",
+        "reached",
         "retry",
         "retry_at",
         "running",
@@ -173,6 +189,8 @@ class Execution:
         self.owner: str | None = None
         self.lease_until: Micros | None = None
         self.progress: Progress | None = None
+        self.crashes = 0  # attempts in a row that never reported
+        self.reached: Progress | None = None  # the farthest that was heard of attempts that crashed
         self.heartbeat_at: Micros | None = None
         self.heard_at: Micros | None = None
         self.close_deadline: Micros | None = None
@@ -227,7 +245,10 @@ def started(run: Run, event: ActivityStarted, entry: Recorded) -> None:
 
 def heartbeat_recorded(run: Run, event: ActivityHeartbeatRecorded, entry: Recorded) -> None:
     execution = run.part(Activities).open[event.sequence]
-    execution.progress = event.progress or execution.progress
+    if event.progress is not None:
+        execution.progress = event.progress
+        if execution.crashes and _farther(event.progress, execution.reached):
+            execution.crashes = 0
     execution.heartbeat_at = execution.heard_at = event.heartbeat_at
     execution.lease_until = event.lease_expires_at
     deadline = after(event.heartbeat_at, execution.policy.heartbeat_timeout)
@@ -241,8 +262,12 @@ def retry_scheduled(run: Run, event: ActivityRetryScheduled, entry: Recorded) ->
     execution.owner = None
     execution.lease_until = None
     execution.close_deadline = None
-    execution.retry += 1
-    execution.task_id = activity_task_id(run.run_id, event.sequence, execution.retry)
+    if event.retry_task_id != event.retry_of_task_id:
+        execution.retry += 1
+        execution.task_id = event.retry_task_id
+    elif execution.progress is not None and _farther(execution.progress, execution.reached):
+        execution.reached = execution.progress
+    execution.crashes = event.crashes
     execution.since = clock(entry)
     execution.retry_at = event.retry_available_at
     execution.start_deadline = after(event.retry_available_at, execution.policy.schedule_to_start_timeout)
@@ -250,6 +275,15 @@ def retry_scheduled(run: Run, event: ActivityRetryScheduled, entry: Recorded) ->
         run.remind(execution.start_deadline, "schedule_to_start", event.sequence)
     if event.retry_available_at > execution.since and not event.local_activity:
         run.remind(event.retry_available_at, "retry", event.sequence)
+
+
+def _farther(progress: Progress, before: Progress | None) -> bool:
+    """Whether an attempt has come farther than those before it, as far as one can tell."""
+    if before is None:
+        return True
+    if progress.current is not None and before.current is not None:
+        return progress.current > before.current
+    return progress != before
 
 
 def closed(run: Run, event: Terminal, entry: Recorded) -> None:

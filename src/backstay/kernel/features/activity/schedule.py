@@ -63,6 +63,10 @@ def check_policy(policy: RetryPolicy) -> None:
         raise Refused(
             "invalid_commands", "retry_policy.max_attempts must be 1 or more", field="retry_policy.max_attempts"
         )
+    if policy.max_crashes < 0:
+        raise Refused(
+            "invalid_commands", "retry_policy.max_crashes must not be negative", field="retry_policy.max_crashes"
+        )
     pauses = policy.backoff_seconds
     if pauses and not (min(pauses) >= 0 and sum(pauses) < 1e10):  # also false for what is not a number
         raise Refused(
@@ -204,9 +208,11 @@ def expect(flow: Workflow) -> Iterable[Task]:
 
 
 def serves(flow: Workflow, task: Task) -> bool:
-    """A row of another name is nobody's, whatever step it says it is for."""
+    """A row of another name is nobody's, whatever step it says it is for, and so is an offer of what is running."""
     execution = flow.run.part(Activities).open.get(task.step or 0) if flow.run is not None else None
-    return execution is not None and execution.task_id == task.id
+    if execution is None or execution.task_id != task.id:
+        return False
+    return not (execution.running and task.state == "ready")
 
 
 def limits(turn: Turn, commands: list[Command]) -> Breach | None:

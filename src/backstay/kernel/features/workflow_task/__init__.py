@@ -9,7 +9,7 @@ Four chapters: `messages`, `due` (which task must exist, and what it may see), `
 
 from __future__ import annotations
 
-from backstay.kernel.feature import Feature
+from backstay.kernel.feature import Feature, TaskRule
 from backstay.kernel.features.workflow_task.due import (
     WorkflowAssignment,
     assign,
@@ -52,7 +52,6 @@ FEATURE = Feature(
     name="workflow_task",
     decide={CompleteWorkflowTask: complete, FailWorkflowTask: fail, HeartbeatWorkflowTask: heartbeat},
     deadlines={"repair": REPAIR},
-    assign={"workflow": assign},
-    serves={"workflow": serves},
+    tasks={"workflow": TaskRule(serves, assign)},
     expect=expect,
 )

@@ -1,0 +1,109 @@
+"""Crashes: attempts that were begun and never reported, because their process or worker is gone.
+
+Nobody knows how far such an attempt got. The activity is begun again under the same task, at once the first time and then
+after a growing pause, since it may be what kills its workers. `max_crashes` bounds how often that happens in a row; an
+attempt that reports, or whose heartbeat shows progress beyond all attempts before, starts the count anew. With a bound of
+0 an activity runs at most once. Crashes are no failures of the activity: they spend nothing of its retry budget.
+"""
+
+from __future__ import annotations
+
+from backstay.kernel.failure import Failure
+from backstay.kernel.features.activity.attempts import leased_to
+from backstay.kernel.features.activity.records import (
+    Activities,
+    ActivityFailed,
+    ActivityRetryScheduled,
+    Execution,
+    told,
+)
+from backstay.kernel.features.activity.schedule import task_of
+from backstay.kernel.task import Task
+from backstay.kernel.turn import Turn
+from backstay.kernel.values import SECOND, Micros, failure_id
+
+CRASHED = "ActivityCrashed"
+LONGEST = 60 * SECOND
+
+
+def pause_after(crashes: int) -> Micros:
+    """None after the first one, which is most often a deploy; then a second, doubled each time."""
+    return 0 if crashes < 2 else min(SECOND << min(crashes - 2, 10), LONGEST)
+
+
+def lost(turn: Turn, task: Task, begun: bool) -> None:
+    """The lease of an attempt is over, and it has not said how it ended."""
+    execution = turn.run.part(Activities).open.get(task.step or 0)
+    if execution is None or execution.task_id != task.id:
+        turn.drop(task.id)  # nobody waits for it any more
+    elif not execution.running:
+        turn.put(task_of(turn.flow, turn.run, execution))
+    elif not leased_to(task, execution) and (execution.lease_until or turn.now + 1) > turn.now:
+        turn.put(task_of(turn.flow, turn.run, execution))  # the row lies: history says who holds it
+    elif not begun:
+        _again(turn, execution, "activity_not_delivered", execution.crashes, "never reached its worker")
+    else:
+        _crashed(turn, execution)
+
+
+def _crashed(turn: Turn, execution: Execution) -> None:
+    crashes = execution.crashes + 1
+    bound = execution.policy.max_crashes
+    if crashes <= bound:
+        _again(turn, execution, "activity_crashed", crashes, "never reported: its process or worker is gone")
+        return
+    run = turn.run
+    scheduled = execution.scheduled
+    turn.drop(execution.task_id)
+    message = _conclusion(execution, crashes)
+    turn.record(
+        ActivityFailed(
+            sequence=execution.step,
+            activity_execution_id=scheduled.activity_execution_id,
+            activity_type=scheduled.activity_type,
+            activity_attempt_id=execution.attempt_id,
+            attempt_number=execution.attempt,
+            failure_id=failure_id(run.run_id, run.length + 1),
+            message=message,
+            non_retryable=True,
+            exception_type=CRASHED,
+            code=crashes,
+            exception=Failure(message=message, exception_type=CRASHED, code=crashes, non_retryable=True),
+        )
+    )
+
+
+def _conclusion(execution: Execution, crashes: int) -> str:
+    name = f"activity {execution.scheduled.activity_type!r}"
+    if execution.policy.max_crashes == 0:
+        end = f"attempt {execution.attempt} of {name} never reported, and it may run at most once"
+    else:
+        end = f"{name} was begun {crashes} times in a row by a process or worker that then was gone"
+    said = None if execution.progress is None else told(execution.progress)
+    heard = "" if said is None else f" (last heard of it: {said})"
+    return f"{end}{heard}; it may have done its work, in part or whole"
+
+
+def _again(turn: Turn, execution: Execution, reason: str, crashes: int, why: str) -> None:
+    """Close this attempt; the same task is offered for the next one."""
+    pause = pause_after(crashes) if crashes > execution.crashes else 0
+    scheduled = execution.scheduled
+    turn.record(
+        ActivityRetryScheduled(
+            sequence=execution.step,
+            activity_execution_id=scheduled.activity_execution_id,
+            activity_type=scheduled.activity_type,
+            activity_attempt_id=execution.attempt_id,
+            retry_task_id=execution.task_id,
+            retry_of_task_id=execution.task_id,
+            retry_available_at=turn.now + pause,
+            retry_backoff_seconds=pause / SECOND,
+            retry_after_attempt_id=execution.attempt_id,
+            retry_after_attempt=execution.attempt,
+            retry_reason=reason,
+            message=f"attempt {execution.attempt} of activity {scheduled.activity_type!r} {why}",
+            max_attempts=execution.policy.max_attempts,
+            crashes=crashes,
+        )
+    )
+    turn.put(task_of(turn.flow, turn.run, execution))
