@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
 from backstay.store import Unavailable
+from backstay.store.sqlite import writer
 
 from .kit import ME, Api, parked, serving, settle, until
 
@@ -325,3 +329,44 @@ def _seconds(text: str) -> float:
     from datetime import datetime
 
     return datetime.fromisoformat(text).timestamp()
+
+
+@pytest.mark.contract("POLL-11")
+@pytest.mark.parametrize("ready_first", [True, False])
+async def test_a_poll_does_not_outlive_its_time_when_its_lease_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ready_first: bool
+) -> None:
+    """Another program holds the database for longer than the engine waits for it, in the moment a task is leased."""
+    monkeypatch.setattr(writer, "PATIENT", 1500)
+    file = tmp_path / "app.db"
+    async with serving(store=f"sqlite:{file}", still=False) as api:
+        await api.register()
+        if ready_first:
+            await api.start()
+        with closing(sqlite3.connect(file, isolation_level=None)) as other:
+            other.execute("begin immediate")
+            polling = asyncio.create_task(answered(api, timeout_seconds=1))
+            if not ready_first:
+                await parked(api)
+                await api.control("POST", "/workflows", {"workflow_type": "order", "task_queue": "q"})
+            await until(lambda: api.server.engine.down is not None)
+            assert (await asyncio.wait_for(polling, 10)).json()["poll_status"] in ("empty", "unavailable")
+            other.execute("rollback")
+
+
+async def test_a_poll_that_still_waits_gets_the_task_once_the_database_is_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "PATIENT", 100)
+    file = tmp_path / "app.db"
+    async with serving(store=f"sqlite:{file}", still=False) as api:
+        await api.register()
+        await api.start()
+        with closing(sqlite3.connect(file, isolation_level=None)) as other:
+            other.execute("begin immediate")
+            polling = asyncio.create_task(answered(api, timeout_seconds=60))
+            await until(lambda: api.server.engine.down is not None)
+            assert not polling.done()
+            other.execute("rollback")
+        answer = (await asyncio.wait_for(polling, 20)).json()
+        assert (answer["poll_status"], answer["task"]["workflow_id"]) == ("leased", "o-1")

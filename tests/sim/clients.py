@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from backstay.kernel.event import HistoryDamaged
 from backstay.kernel.features.update import PENDING
-from backstay.protocol.requests import Request
+from backstay.protocol.requests import PollActivityTask, PollWorkflowTask, Request
 from backstay.sdk.client import AsyncClient
 from backstay.sdk.errors import RequestRefused, UpdateFailed, WorkflowAlreadyStarted
 from backstay.store import StoreError
@@ -76,7 +76,19 @@ class Wire:
                 answer.set_exception(error)
 
         if node.serving:
-            node.world.spawn(serve(), "request")
+            serving = node.world.spawn(serve(), "request")
+            if isinstance(request, PollWorkflowTask | PollActivityTask):
+                self._sim.loop.call_later(
+                    request.wait_seconds + self._slack(), self._poll_is_over, node, serving, request
+                )
+
+    def _slack(self) -> float:
+        """What reading and writing may take, on top of the time that a poll has."""
+        return 120.0 if self._sim.far else 30.0
+
+    def _poll_is_over(self, node: Node, serving: asyncio.Task[Any], request: Any) -> None:
+        over = serving.done() or not node.serving
+        self._sim.auditor.must(over, "no poll outlives its time", (node.name, request))
 
 
 class Told:

@@ -132,6 +132,9 @@ MUTANTS = [
         "            self._deferred.append((key, message))",
         "            pass",
     ),
+    Mutant(
+        "a poll waits for a lease that was lost", "engine/serving.py", "        if waiter.late:", "        if False:"
+    ),
     Mutant("room is not given back", "engine/losses.py", "executor.give_back(task)", "pass"),
     # liveness
     Mutant(

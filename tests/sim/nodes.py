@@ -37,11 +37,13 @@ class Troubled(Seam):
         for fault, why in (
             ("store down", "the disk reports an error"),
             ("disk full", "the disk is full"),
-            ("busy", "locked"),
         ):
             if faults.fires(fault):
                 self._fail(store, why, done)
                 return
+        if faults.fires("busy"):  # another program holds the lock, and is waited for before that is given up
+            node.world.later(faults.dice("busy").choice([0, 0.05, 5]), lambda: self._fail(store, "locked", done))
+            return
         if faults.fires("ambiguous error"):
             if not store.lose_answer(decisions):
                 self._write(store, decisions)

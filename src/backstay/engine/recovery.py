@@ -146,6 +146,7 @@ class Recovery:
             if term != self._term:
                 return  # the lock was lost meanwhile, and what was read is another's now
         self._up = True
+        self._engine.serving.everybody()
         if self._unheard:
             self._unheard = False
             self._offer_unheard()

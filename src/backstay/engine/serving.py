@@ -11,10 +11,15 @@ from backstay.engine.stations import Station, queue_of
 from backstay.engine.workers import Executor, Lane, Waiter
 from backstay.kernel.features.lease import Offer, Release
 from backstay.kernel.task import Task
+from backstay.kernel.values import SECOND
 from backstay.store import Unavailable
 
 if TYPE_CHECKING:
     from backstay.engine.engine import Engine
+
+
+MOMENT = SECOND
+"""How much longer a poll waits for a commit that is under way when its time is over."""
 
 
 class Serving:
@@ -95,9 +100,34 @@ class Serving:
             self.poll(waiter)
 
     def give_up(self, waiter: Waiter) -> None:
-        """A poll's time is over. If a task was promised to it meanwhile, that commit answers it."""
-        if self._matching.unpark(waiter) and not waiter.future.done():
+        """A poll's time is over. If a task was promised to it just now, it waits a moment for that commit."""
+        waiter.late = True
+        if self._matching.unpark(waiter):
+            self.dismiss(waiter)
+        elif not waiter.future.done():
+            world = self._engine.world
+            world.at(world.now() + MOMENT, lambda: self.dismiss(waiter))
+
+    def dismiss(self, waiter: Waiter) -> None:
+        """There is nothing for this poll. A task that was promised to it goes to others when its commit is through."""
+        if not waiter.future.done():
             waiter.future.set_result(None)
+
+    def take_back(self, waiter: Waiter) -> None:
+        """What was promised to a poll was not written: it waits on, if it has the time."""
+        if waiter.late:
+            self.dismiss(waiter)
+        elif not waiter.future.done():
+            self._matching.park(waiter)
+
+    def everybody(self) -> None:
+        """What is ready on disk stands in the lanes: whoever has been waiting meanwhile is served."""
+        matching = self._matching
+        for queue in matching.parked():
+            self.parked(queue)
+        for stations in list(matching.stations.by_queue.values()):
+            for station in list(stations):
+                self.station(station)
 
     def station(self, station: Station) -> None:
         """A station has room: give it what waits in its lanes."""
