@@ -37,6 +37,7 @@ from backstay.sdk.errors import (
     ServerError,
     ServerTooOld,
     ServerUnreachable,
+    StructuralLimitExceeded,
     UpdateFailed,
     WorkflowAlreadyStarted,
     WorkflowError,
@@ -70,10 +71,16 @@ from backstay.sdk.wait import wait
 from backstay.sdk.workflow import continue_as_new, workflow
 
 if TYPE_CHECKING:
+    from backstay.codec.errors import PayloadError
+    from backstay.kernel.event import HistoryDamaged
+    from backstay.kernel.limits import Limits
     from backstay.sdk.client import AsyncClient
     from backstay.sdk.embedded import AsyncBackstay, Backstay
+    from backstay.sdk.handle import AsyncHandle, AsyncUpdateHandle
     from backstay.sdk.remote.worker import AsyncWorker, Worker
-    from backstay.sdk.sync import Client
+    from backstay.sdk.replay import BlockedRun, Replayed
+    from backstay.sdk.sync import Client, Handle, UpdateHandle
+    from backstay.store import ForkedEngine, IncompatibleStore, StoreError, Unavailable
 
 __version__ = "0.1.0"
 
@@ -85,9 +92,12 @@ __all__ = [
     "ActivityTimedOut",
     "AsyncBackstay",
     "AsyncClient",
+    "AsyncHandle",
+    "AsyncUpdateHandle",
     "AsyncWorker",
     "Backstay",
     "BackstayError",
+    "BlockedRun",
     "Cancelled",
     "ChildError",
     "ChildStopped",
@@ -96,12 +106,19 @@ __all__ = [
     "CompensationFailed",
     "DefinitionError",
     "DurableCallRefused",
+    "ForkedEngine",
     "FunctionNotRegistered",
+    "Handle",
+    "HistoryDamaged",
+    "IncompatibleStore",
+    "Limits",
     "NonDeterminismError",
     "NonDeterminismWarning",
     "NotInWorkflow",
+    "PayloadError",
     "RemoteFailure",
     "RemoteTraceback",
+    "Replayed",
     "RequestRefused",
     "Saga",
     "ScheduleAlreadyExists",
@@ -111,8 +128,12 @@ __all__ = [
     "ServerUnreachable",
     "Signal",
     "Step",
+    "StoreError",
+    "StructuralLimitExceeded",
     "Types",
+    "Unavailable",
     "UpdateFailed",
+    "UpdateHandle",
     "Worker",
     "WorkflowAlreadyStarted",
     "WorkflowError",
@@ -154,13 +175,30 @@ __all__ = [
 ]
 
 _LAZY = {
-    "AsyncClient": "backstay.sdk.client",
     "AsyncBackstay": "backstay.sdk.embedded",
+    "AsyncClient": "backstay.sdk.client",
+    "AsyncHandle": "backstay.sdk.handle",
+    "AsyncUpdateHandle": "backstay.sdk.handle",
     "AsyncWorker": "backstay.sdk.remote.worker",
-    "Client": "backstay.sdk.sync",
     "Backstay": "backstay.sdk.embedded",
+    "BlockedRun": "backstay.sdk.replay",
+    "Client": "backstay.sdk.sync",
+    "ForkedEngine": "backstay.store",
+    "Handle": "backstay.sdk.sync",
+    "HistoryDamaged": "backstay.kernel.event",
+    "IncompatibleStore": "backstay.store",
+    "Limits": "backstay.kernel.limits",
+    "PayloadError": "backstay.codec.errors",
+    "Replayed": "backstay.sdk.replay",
+    "StoreError": "backstay.store",
+    "Unavailable": "backstay.store",
+    "UpdateHandle": "backstay.sdk.sync",
     "Worker": "backstay.sdk.remote.worker",
 }
+
+
+def __dir__() -> list[str]:
+    return [*sorted(__all__), "__version__"]
 
 
 def __getattr__(name: str) -> Any:

@@ -118,6 +118,13 @@ def test_a_worker_and_every_command_over_a_server(shop: Shop) -> None:
         worker.stdout.close()
 
 
+def test_a_server_that_is_not_there_is_waited_for_with_a_word(shop: Shop) -> None:
+    shop.url = "http://127.0.0.1:9"
+    said = shop.dw("list", code=2).splitlines()
+    assert said[0] == "still waiting for an answer of http://127.0.0.1:9; Ctrl-C stops"
+    assert "no Backstay server at http://127.0.0.1:9" in said[1]
+
+
 def test_mistakes_are_said_in_one_line(shop: Shop) -> None:
     assert "token" in shop.dw("list", token="wrong", code=2)
     assert "no workflow 'x'" in shop.dw("describe", "x", code=1)

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from contextlib import contextmanager
+from functools import partial
+from threading import Timer
 
 import click
+
+MOMENT = 1.0  # seconds
 
 
 class Problem(click.ClickException):
@@ -24,6 +28,19 @@ class Unsuccessful(Problem):
     """It was done and did not end well."""
 
     exit_code = 1
+
+
+@contextmanager
+def waiting_for(what: str) -> Generator[None]:
+    """Say what is being waited for if it takes more than a moment."""
+    message = f"still waiting for an answer of {what}; Ctrl-C stops"
+    said = Timer(MOMENT, partial(click.echo, message, err=True))
+    said.daemon = True
+    said.start()
+    try:
+        yield
+    finally:
+        said.cancel()
 
 
 @contextmanager

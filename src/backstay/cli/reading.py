@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from backstay.cli.options import Place, ServerAt, existing
-from backstay.cli.problems import Problem, told
+from backstay.cli.problems import Problem, told, waiting_for
 from backstay.codec.payloads import AvroPayloads
 from backstay.engine.engine import Engine
 from backstay.engine.operations import Operations
@@ -98,7 +98,7 @@ class ServerReader:
         self._client.close()
 
     def ask(self, request: Request[R]) -> R:
-        with told():
+        with told(), waiting_for(self._server.url):
             return self._client.call(request)
 
     def has_engine(self) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from backstay.cli import options
-from backstay.cli.problems import Problem, Unsuccessful, told
+from backstay.cli.problems import Problem, Unsuccessful, told, waiting_for
 from backstay.cli.talk import parsed
 
 
@@ -46,7 +46,8 @@ def command(workflow: str, id: str, args: tuple[str, ...], path: options.Place, 
         from backstay.cli.reading import client_of
 
         with told(), client_of(path, namespace) as client:
-            handle = client.start(target, id, *given)
+            with waiting_for(path.url):
+                handle = client.start(target, id, *given)
             click.echo(f"started {handle.id} (run {handle.run_id})", err=wait)
             if wait:
                 _print_result(handle)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from backstay.cli import options
-from backstay.cli.problems import Problem, Unsuccessful, told
+from backstay.cli.problems import Problem, Unsuccessful, told, waiting_for
 
 if TYPE_CHECKING:
     from backstay import Client
@@ -50,7 +50,7 @@ def opened(path: options.Place, namespace: str, app: str | None = None) -> Gener
     if isinstance(path, options.ServerAt):
         from backstay.cli.reading import client_of
 
-        with told(), client_of(path, namespace) as client:
+        with told(), client_of(path, namespace) as client, waiting_for(path.url):
             yield client
         return
     from backstay import Backstay

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
+from backstay.kernel.errors import BackstayError
+
 Reason = Literal[
     "integer_overflow",
     "invalid_arguments",
@@ -25,7 +27,7 @@ Step = int | str | None
 """One step into a value: an index, a key, or None for the value itself."""
 
 
-class PayloadError(ValueError):
+class PayloadError(BackstayError, ValueError):
     """A value that cannot become a payload, or a payload that cannot become the value asked for."""
 
     def __init__(self, reason: Reason, problem: str, path: str = "$") -> None:

@@ -25,7 +25,7 @@ from backstay.engine.waiting import Waiting
 from backstay.engine.watching import ENDED, Watcher
 from backstay.kernel.decision import CommandRecord, Ended, RunRow
 from backstay.kernel.event import Recorded
-from backstay.kernel.features.start import Reserve, Reserved, Start, Started, check_id
+from backstay.kernel.features.start import CLOSED, Reserve, Reserved, Start, Started, check_id
 from backstay.kernel.message import Refused
 from backstay.kernel.values import Micros
 from backstay.protocol import requests as ask
@@ -79,7 +79,7 @@ class Operations:
             if reply is None:
                 future.set_exception(error or RuntimeError("no answer"))
             elif not reply.accepted:
-                future.set_exception(_duplicate(reply))
+                future.set_exception(_duplicate(reply, request))
             else:
                 future.set_result(reply)
 
@@ -90,11 +90,15 @@ class Operations:
         if request.start.request_id is not None and not request.start.fresh:
             return self._run_once(request.start)
         future: asyncio.Future[ask.Result] = self._engine.world.future()
-        self._start(request.start, partial(self._started, future, request.start.namespace))
+        self._start(request.start, partial(self._started, future, request.start))
         return future
 
     def _started(
-        self, future: asyncio.Future[ask.Result], namespace: str, reply: Started | None, error: BaseException | None
+        self,
+        future: asyncio.Future[ask.Result],
+        start: ask.StartWorkflow,
+        reply: Started | None,
+        error: BaseException | None,
     ) -> None:
         """A start whose end is waited for has been decided."""
         if future.done():
@@ -103,10 +107,11 @@ class Operations:
             future.set_exception(error or RuntimeError("no answer"))
             return
         if not reply.accepted:
-            future.set_exception(_duplicate(reply))
+            future.set_exception(_duplicate(reply, start))
             return
-        workflow_id = reply.workflow_id
-        key = self._engine.cache.named(namespace, workflow_id) if self._engine.holder else None
+        workflow_id, namespace = reply.workflow_id, start.namespace
+        known = self._engine.holder and reply.outcome != CLOSED
+        key = self._engine.cache.named(namespace, workflow_id) if known else None
         if key is None:
             self._engine.world.spawn(self._follow(namespace, workflow_id, future), "backstay-follow")
         else:
@@ -306,11 +311,15 @@ def _result(workflow_id: str, end: Ended) -> ask.Result:
     )
 
 
-def _duplicate(reply: Started) -> Refused:
+def _duplicate(reply: Started, start: ask.StartWorkflow) -> Refused:
+    name = f"workflow {reply.workflow_id!r}"
+    if start.duplicate_policy == "return_existing_active":
+        said = f"{name} was started before and has ended (run {reply.run_id}), so there is no running one to return."
+    else:
+        said = f"{name} has already been started (run {reply.run_id}); ids are used once."
     return Refused(
         reply.rejection_reason or "rejected",
-        f"workflow {reply.workflow_id!r} has already been started (run {reply.run_id}); ids are used once."
-        " To get the running one instead, start with options(existing='return_existing_active')",
+        f"{said} To get the one that exists and its result, start with options(existing='return_existing')",
         workflow_id=reply.workflow_id,
         run_id=reply.run_id,
     )

@@ -7,6 +7,7 @@ send, reply. The store persists exactly these shapes and knows no feature.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 
 from msgspec import Struct
@@ -14,7 +15,7 @@ from msgspec import Struct
 from backstay.kernel.event import Context, Event, Recorded
 from backstay.kernel.send import Send
 from backstay.kernel.task import Task
-from backstay.kernel.values import Micros
+from backstay.kernel.values import Micros, moment
 
 
 class WorkflowRow(Struct, frozen=True, gc=False):
@@ -69,6 +70,22 @@ class RunRow(Struct, frozen=True, gc=False):
     @property
     def open(self) -> bool:
         return self.closed_at is None
+
+    @property
+    def started(self) -> datetime:
+        return moment(self.started_at)
+
+    @property
+    def closed(self) -> datetime | None:
+        return None if self.closed_at is None else moment(self.closed_at)
+
+    def __repr__(self) -> str:
+        """The words of a list, not all fields."""
+        end = "" if self.closed_at is None else f", {self.closed_reason} {moment(self.closed_at):%F %T}"
+        return (
+            f"<run {self.number} of {self.workflow_type} {self.workflow_id!r} ({self.run_id}):"
+            f" {self.status}, started {self.started:%F %T}{end} UTC>"
+        )
 
 
 class CommandRecord(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):

@@ -15,6 +15,7 @@ from zlib import crc32
 import msgspec
 from msgspec import Struct
 
+from backstay.kernel.errors import BackstayError
 from backstay.kernel.values import Micros
 
 
@@ -66,7 +67,7 @@ def clock(entry: Recorded) -> Micros:
     return entry.at if ahead is None else entry.at - ahead
 
 
-class HistoryDamaged(Exception):
+class HistoryDamaged(BackstayError):
     """Stored history does not add up. The run is unreadable until it is restored; nothing is replayed from it."""
 
     def __init__(

@@ -8,6 +8,7 @@ are the same after a crash, and name their run.
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Literal, Protocol
 
 from msgspec import Meta, Struct
@@ -16,6 +17,7 @@ from msgspec.structs import replace
 Micros = Annotated[int, Meta(extra={"time": True})]
 """Microseconds since the epoch. The annotation lets the wire write such fields as ISO-8601."""
 
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 SECOND = 1_000_000
 LEASE = 300 * SECOND
 
@@ -33,6 +35,11 @@ STREAMS = "/streams"
 """The same for the output streams of its runs."""
 
 Kind = Literal["workflow", "schedule", "stream"]
+
+
+def moment(at: Micros) -> datetime:
+    """A time as people read it, in UTC."""
+    return EPOCH + timedelta(microseconds=at)
 
 
 def kind_at(place: str) -> Kind:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any, Generic, Literal, TypeVar
 
 from msgspec import Struct
@@ -21,7 +22,7 @@ from backstay.kernel.features.start import Definition, DuplicatePolicy, Reserved
 from backstay.kernel.features.workflow_task import TaskOutcome, WorkflowAssignment
 from backstay.kernel.limits import Breach
 from backstay.kernel.task import Block, Task
-from backstay.kernel.values import Micros, Routing
+from backstay.kernel.values import Micros, Routing, moment
 from backstay.kernel.views.actions import Actions, Declared
 from backstay.kernel.views.failures import FailureView
 from backstay.kernel.views.messages import SignalView, UpdateView
@@ -141,6 +142,23 @@ class Description(Struct, frozen=True, kw_only=True):
     def blocked(self) -> bool:
         """Whether the code at hand does not fit the run's history."""
         return self.liveness_state == "workflow_replay_blocked"
+
+    @property
+    def next_wake_at(self) -> datetime | None:
+        """When it goes on by itself: the earliest of its timers, retries and timeouts."""
+        return None if self.next_wake is None else moment(self.next_wake)
+
+    def __repr__(self) -> str:
+        """Where it stands, in one line; the fields have the rest."""
+        said = [f"workflow {self.workflow_type} {self.workflow_id!r}: {self.status}"]
+        if self.run is not None:
+            said.append(f"run {self.run.number} since {self.run.started:%F %T} UTC")
+        waits = [wait for wait in self.waits if wait.status == "open"]
+        said += [f"waits for {wait.kind} {wait.target_name or ''}".rstrip() for wait in waits[:3]]
+        if self.next_wake_at is not None:
+            said.append(f"wakes at {self.next_wake_at:%F %T} UTC")
+        said += [f"{view.task.kind} task {view.task.type} is {view.transport_state}" for view in self.tasks][:3]
+        return f"<{', '.join(said)}>"
 
     @property
     def open_wait_count(self) -> int:

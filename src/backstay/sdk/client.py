@@ -34,13 +34,13 @@ from backstay.protocol import requests as ask
 from backstay.sdk import errors
 from backstay.sdk.activity import Definition as ActivityDefinition
 from backstay.sdk.durations import Duration, to_seconds
-from backstay.sdk.failures import crash
+from backstay.sdk.failures import STRUCTURAL_LIMIT, crash
 from backstay.sdk.handle import AsyncHandle, Known, accept, error_of, packed
 from backstay.sdk.members import Signal, SignalMethod
 from backstay.sdk.options import check, expect, listed
 from backstay.sdk.schedules import AsyncSchedules
 from backstay.sdk.transport import Transport
-from backstay.sdk.workflow import Entry, WorkflowDefinition, WorkflowFn, definition_of
+from backstay.sdk.workflow import Entry, NamedWorkflow, WorkflowDefinition, WorkflowFn, definition_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -129,6 +129,9 @@ class AsyncClient:
     ) -> None:
         await self.close()
 
+    def __repr__(self) -> str:
+        return f"<AsyncClient of {self._transport}, namespace {self.namespace}>"
+
     @property
     def schedules(self) -> AsyncSchedules:
         """Workflows that are started by the clock."""
@@ -151,8 +154,13 @@ class AsyncClient:
     async def start(
         self, workflow: type[Entry[P, R]], id: str | None, /, *args: P.args, **kwargs: P.kwargs
     ) -> AsyncHandle[R]: ...
+    @overload
+    async def start(self, workflow: str, id: str | None, /, *args: Any) -> AsyncHandle[Any]: ...
     async def start(self, workflow: Any, id: str | None, /, *args: Any, **kwargs: Any) -> AsyncHandle[Any]:
-        """Start a workflow durably. When this returns, it is on disk. Without an id one is made."""
+        """Start a workflow durably. When this returns, it is on disk. Without an id one is made.
+
+        A workflow whose code is not here is named by its type.
+        """
         definition = self._definition(workflow)
         started = await self.call(self._start_request(definition, id, args, kwargs))
         return AsyncHandle(self, started.workflow_id, started.run_id, definition)
@@ -165,6 +173,8 @@ class AsyncClient:
     ) -> R: ...
     @overload
     async def execute(self, workflow: type[Entry[P, R]], id: str | None, /, *args: P.args, **kwargs: P.kwargs) -> R: ...
+    @overload
+    async def execute(self, workflow: str, id: str | None, /, *args: Any) -> Any: ...
     async def execute(self, workflow: Any, id: str | None, /, *args: Any, **kwargs: Any) -> Any:
         """Start a workflow and wait for its result."""
         definition = self._definition(workflow)
@@ -214,7 +224,7 @@ class AsyncClient:
 
     async def signal_with_start(
         self,
-        workflow: WorkflowFn[Any, R] | type[Entry[Any, Any]],
+        workflow: WorkflowFn[Any, R] | type[Entry[Any, Any]] | str,
         id: str,
         start: Sequence[Any],
         signal: SignalMethod[P, Any] | Signal[Any] | str,
@@ -223,7 +233,7 @@ class AsyncClient:
         **kwargs: P.kwargs,
     ) -> AsyncHandle[Any]:
         """Signal a workflow, starting it first if it does not run; `start` are the arguments of its entry."""
-        definition = definition_of(workflow)
+        definition = self._definition(workflow)
         name, arguments, named = packed(signal, args, kwargs)
         if named:
             raise TypeError("a signal given by name takes positional arguments only")
@@ -283,7 +293,9 @@ class AsyncClient:
         """A run with everything that is known of it, and a checksum over that: JSON to keep, send and verify."""
         return json.loads(await self.call(ask.ExportHistory(workflow_id=id, namespace=self.namespace, run_id=run_id)))
 
-    def _definition(self, workflow: Any) -> WorkflowDefinition:
+    def _definition(self, workflow: Any) -> WorkflowDefinition | NamedWorkflow:
+        if isinstance(workflow, str):
+            return NamedWorkflow(workflow)
         definition = definition_of(workflow)
         if self._redefined is not None:
             self._redefined(workflow, definition)
@@ -296,7 +308,7 @@ class AsyncClient:
         except Refused as refusal:
             raise error_of(refusal.reason, refusal.message, **refusal.fields) from None
 
-    def outcome(self, ended: ask.Result, definition: WorkflowDefinition | ActivityDefinition[Any, Any] | None) -> Any:
+    def outcome(self, ended: ask.Result, definition: Known) -> Any:
         """The value a run returned, or the error it ended with."""
         entry = ended.event
         if ended.status is None or entry is None:
@@ -305,7 +317,7 @@ class AsyncClient:
             case WorkflowCompleted(output=output):
                 annotation = Any if definition is None else definition.signature.returns
                 return None if output is None else loads(output, annotation)
-            case WorkflowFailed(message=message, exception=failure, exception_type=type):
+            case WorkflowFailed(message=message, exception=failure, exception_type=type, failure_category=category):
                 error = errors.WorkflowFailed(
                     f"workflow {ended.workflow_id!r} failed: {type or 'error'}: {message}",
                     ended.workflow_id,
@@ -314,6 +326,8 @@ class AsyncClient:
                 if failure is not None:
                     error.failure = failure
                     error.__cause__ = crash(failure) or self.restored(failure, definition)
+                elif category == STRUCTURAL_LIMIT:
+                    error.__cause__ = errors.StructuralLimitExceeded(message)
                 raise error
             case WorkflowTimedOut(message=message):
                 raise errors.WorkflowTimedOut(
@@ -354,10 +368,12 @@ class AsyncClient:
         return self._request(STANDALONE, id, activity.queue, None, None, asked)
 
     def _start_request(
-        self, definition: WorkflowDefinition, id: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+        self, definition: WorkflowDefinition | NamedWorkflow, id: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> ask.StartWorkflow:
         if id is not None and not isinstance(id, str):
             raise _no_id(id)  # before the arguments are looked at: forgotten, the first of them is taken for it
+        if kwargs and isinstance(definition, NamedWorkflow):
+            raise TypeError(f"{definition.type!r} is given by its type, so its arguments are given by position")
         arguments = definition.signature.pack_fitting(args, kwargs)
         return self._request(definition.type, id, definition.queue, arguments, definition.snapshot, None)
 

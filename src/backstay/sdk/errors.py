@@ -7,6 +7,7 @@
     ├── DefinitionError          a workflow or activity is declared wrongly; raised at import or registration
     ├── FunctionNotRegistered    background() named a function that the worker running it does not know
     ├── CompensationFailed       a saga could not undo everything; it has the original error and those of the undoing
+    ├── StructuralLimitExceeded  a run or an activity asked for more than a limit allows
     ├── ActivityError            what a workflow sees of an activity that did not end well by itself
     │   ├── ActivityTimedOut
     │   ├── ActivityCrashed      its process or worker died while it ran, once too often
@@ -28,7 +29,12 @@
     │   ├── ServerUnreachable    nothing answers, or nothing that is a Backstay server
     │   ├── AccessDenied         wrong token, or one without the role
     │   └── ServerTooOld         it speaks another version of our protocol
-    └── RequestRefused           anything else the engine refused, with its stable reason
+    ├── RequestRefused           anything else the engine refused, with its stable reason
+    ├── StoreError               the database cannot be used (`backstay.store`)
+    │   ├── Unavailable          it cannot commit now; nothing was lost
+    │   ├── IncompatibleStore    it was written by a newer version, or is not ours
+    │   └── ForkedEngine         an engine was used after a fork
+    └── HistoryDamaged           what is stored of a run does not add up (`backstay.kernel.event`)
 
 `Evicted` and `ContinueAsNewRequested` are no errors: they end code without being one, so `except Exception` misses them.
 """
@@ -39,11 +45,8 @@ from typing import Any
 
 from greenlet import GreenletExit
 
+from backstay.kernel.errors import BackstayError
 from backstay.kernel.failure import Failure
-
-
-class BackstayError(Exception):
-    pass
 
 
 class NotInWorkflow(BackstayError):
@@ -83,6 +86,10 @@ class CompensationFailed(BackstayError):
         super().__init__(f"{len(failures)} compensation(s) failed ({said}) after {type(original).__name__}: {original}")
         self.original = original
         self.failures = failures
+
+
+class StructuralLimitExceeded(BackstayError):
+    """More than a limit allows: what an activity returned, or what a run asked for."""
 
 
 class ActivityError(BackstayError):

@@ -13,11 +13,13 @@ from backstay.kernel.failure import Failure
 from backstay.kernel.feature import Thrown
 from backstay.kernel.features.activity.crashes import CRASHED
 from backstay.kernel.task import Block
-from backstay.sdk.errors import ActivityCancelled, ActivityCrashed, ActivityTimedOut
+from backstay.sdk.errors import ActivityCancelled, ActivityCrashed, ActivityTimedOut, StructuralLimitExceeded
 from backstay.sdk.failure_log import timed_out
 from backstay.sdk.fiber import Fiber
 
 E = TypeVar("E", bound=BaseException)
+
+STRUCTURAL_LIMIT = "structural_limit"
 
 
 def throw(fiber: Fiber, outcome: Thrown) -> NoReturn:
@@ -44,6 +46,8 @@ def _restore(fiber: Fiber, outcome: Thrown) -> BaseException:
         return ActivityTimedOut(outcome.failure.message, outcome.timeout_kind)
     if outcome.category == "cancelled":
         return ActivityCancelled(outcome.failure.message)
+    if outcome.category == STRUCTURAL_LIMIT:
+        return StructuralLimitExceeded(outcome.failure.message)
     crashed = crash(outcome.failure)
     if crashed is not None:
         return crashed

@@ -21,7 +21,7 @@ from backstay.sdk.streams import Reader, follow
 if TYPE_CHECKING:
     from backstay.sdk.activity import Definition as ActivityDefinition
     from backstay.sdk.client import AsyncClient
-    from backstay.sdk.workflow import WorkflowDefinition
+    from backstay.sdk.workflow import NamedWorkflow, WorkflowDefinition
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -77,7 +77,7 @@ def packed(
             raise TypeError(f"name it by its method, its Signal or its public name, not {member!r}")
 
 
-Known: TypeAlias = "WorkflowDefinition | ActivityDefinition[Any, Any] | None"
+Known: TypeAlias = "WorkflowDefinition | NamedWorkflow | ActivityDefinition[Any, Any] | None"
 """The code that a handle is about, where its caller has named it."""
 
 
@@ -103,7 +103,7 @@ class AsyncUpdateHandle(Generic[R]):
         return answer(self._client, status, self._returns, self._definition)
 
     def __repr__(self) -> str:
-        return f"<update {self.id}>"
+        return f"<update {self.id} of workflow {self.workflow_id!r}>"
 
 
 def answer(client: AsyncClient, status: tell.UpdateStatus, returns: Any, definition: Known) -> Any:
@@ -312,7 +312,9 @@ class AsyncHandle(Generic[R]):
         raise TypeError(f"{member!r} belongs to {owner.__qualname__}, not to {target.__qualname__}")
 
     def __repr__(self) -> str:
-        return f"<workflow handle {self.id}>"
+        kind = "workflow" if self._definition is None else f"workflow {self._definition.type}"
+        run = "" if self.run_id is None else f", {'only ' if self._only else 'started as '}run {self.run_id}"
+        return f"<{kind} {self.id!r}{run}>"
 
 
 def _returns(update: Any) -> Any:

@@ -67,6 +67,10 @@ class UpdateHandle(Generic[R]):
         self._handle = handle
 
     @property
+    def workflow_id(self) -> str:
+        return self._handle.workflow_id
+
+    @property
     def id(self) -> str:
         return self._handle.id
 
@@ -78,6 +82,8 @@ class UpdateHandle(Generic[R]):
 
 
 class Handle(Generic[R]):
+    """A workflow instance, started or not; or a standalone activity, to which there is nothing to say but to stop."""
+
     def __init__(self, bridge: Bridge, handle: AsyncHandle[R]) -> None:
         self._bridge = bridge
         self._handle = handle
@@ -217,6 +223,13 @@ class Client:
             self._bridge.run(self._client.close())
             self._bridge.stop()
 
+    @property
+    def namespace(self) -> str:
+        return self._client.namespace
+
+    def __repr__(self) -> str:
+        return repr(self._client).replace("<AsyncClient", "<Client", 1)
+
     def __enter__(self) -> Self:
         return self
 
@@ -242,8 +255,13 @@ class Client:
     ) -> Handle[R]: ...
     @overload
     def start(self, workflow: type[Entry[P, R]], id: str | None, /, *args: P.args, **kwargs: P.kwargs) -> Handle[R]: ...
+    @overload
+    def start(self, workflow: str, id: str | None, /, *args: Any) -> Handle[Any]: ...
     def start(self, workflow: Any, id: str | None, /, *args: Any, **kwargs: Any) -> Handle[Any]:
-        """Start a workflow durably. When this returns, it is on disk. Without an id one is made."""
+        """Start a workflow durably. When this returns, it is on disk. Without an id one is made.
+
+        A workflow whose code is not here is named by its type.
+        """
         return Handle(self._bridge, self._bridge.run(self._client.start(workflow, id, *args, **kwargs)))
 
     @overload
@@ -252,6 +270,8 @@ class Client:
     def execute(self, workflow: type[Entry[P, Coro[R]]], id: str | None, /, *args: P.args, **kwargs: P.kwargs) -> R: ...
     @overload
     def execute(self, workflow: type[Entry[P, R]], id: str | None, /, *args: P.args, **kwargs: P.kwargs) -> R: ...
+    @overload
+    def execute(self, workflow: str, id: str | None, /, *args: Any) -> Any: ...
     def execute(self, workflow: Any, id: str | None, /, *args: Any, **kwargs: Any) -> Any:
         """Start a workflow and wait for its result."""
         return self._bridge.run(self._client.execute(workflow, id, *args, **kwargs))
@@ -288,7 +308,7 @@ class Client:
 
     def signal_with_start(
         self,
-        workflow: WorkflowFn[Any, R] | type[Entry[Any, Any]],
+        workflow: WorkflowFn[Any, R] | type[Entry[Any, Any]] | str,
         id: str,
         start: Sequence[Any],
         signal: SignalMethod[P, Any] | Signal[Any] | str,

@@ -15,12 +15,13 @@ from typing import Any, Generic, NamedTuple, ParamSpec, Protocol, TypeVar
 from msgspec import Struct
 
 from backstay.kernel.decision import CommandRecord, Decision, RunRow, WorkflowRow
+from backstay.kernel.errors import BackstayError
 from backstay.kernel.event import Recorded
 from backstay.kernel.task import Task
 from backstay.kernel.values import Micros
 
 
-class StoreError(Exception):
+class StoreError(BackstayError):
     """Base of everything a store says is wrong."""
 
 

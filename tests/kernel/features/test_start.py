@@ -259,6 +259,19 @@ def test_an_id_is_not_used_again_after_its_run_closed_and_history_stays_closed(p
     assert decision.commands[0].rejection_reason == "instance_already_started"
 
 
+def test_a_second_start_may_ask_for_the_run_whether_or_not_it_has_ended() -> None:
+    flow = given()
+    decision = flow.start(duplicate_policy="return_existing", at=1)
+    assert (decision.reply.outcome, decision.reply.run_id) == ("returned_existing_active", flow.run.run_id)
+    assert only(decision, StartAccepted).outcome == "returned_existing_active"
+    flow = given(CompleteWorkflow())
+    decision = flow.start(duplicate_policy="return_existing")
+    assert (decision.reply.accepted, decision.reply.outcome) == (True, "returned_existing_closed")
+    assert decision.reply.run_id == flow.run.run_id
+    assert decision.events == []
+    assert decision.commands[0].status == "accepted"
+
+
 def test_a_rejected_start_is_still_known_after_a_restart() -> None:
     flow = given()
     flow.start(at=1)

@@ -7,7 +7,7 @@ import asyncio
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from random import Random
-from typing import assert_type
+from typing import Any, assert_type
 from uuid import UUID
 
 import backstay
@@ -230,6 +230,9 @@ def outside(app: Backstay, client: Client) -> None:
     assert_type(client.reserve(Shop, "r"), bool)
     assert_type(client.options(business_key="k", labels={"a": "b"}, timeout="1h"), Client)
     assert_type(client.options(existing="return_existing_active").execute(order, "o", "id"), str)
+    assert_type(client.options(existing="return_existing").execute(order, "o", "id"), str)
+    assert_type(client.execute("shop.order", "o", 1, 2), Any)
+    assert_type(client.start("shop.order", None).result(), Any)
     assert_type(client.list(type="order", label=("a", "b"), limit=3)[0].workflow_id, str)
     assert_type(client.describe("o").status, str)
 

@@ -32,7 +32,7 @@ from backstay.sdk.replay import Replayed, replay
 from backstay.sdk.sync import Client
 from backstay.sdk.workflow import WorkflowDefinition
 from backstay.store import Store
-from backstay.store.opening import open_store
+from backstay.store.opening import open_store, shown
 from backstay.store.sqlite.writer import Offload
 
 R = TypeVar("R")
@@ -68,6 +68,9 @@ class InProcess:
         if self.operations is None:
             raise RuntimeError("this Backstay is not open; enter it with `with` or `async with` first")
         return self.operations.call(request)
+
+    def __str__(self) -> str:
+        return "an engine in this process"
 
 
 class AsyncBackstay(AsyncClient):
@@ -127,6 +130,14 @@ class AsyncBackstay(AsyncClient):
             self._deployed()
             self.engine.world.spawn(self.recovery.deployed(), "backstay-deployed")
             self.recovery.offer_waiting()
+
+    def __repr__(self) -> str:
+        if self._engine_room.operations is None:
+            state = "not open"
+        else:
+            state = "the engine" if self.engine.holder else "another process is the engine"
+        known = ", ".join([*self.registry.workflows, *self.registry.activities])
+        return f"<AsyncBackstay {shown(self.path)}: {state}; registered: {known}>"
 
     def _redefine(self, workflow: Any, definition: WorkflowDefinition) -> None:
         """A workflow is started. If it is the one that is registered, defined anew since, then the new one is meant."""
@@ -249,6 +260,9 @@ class Backstay(Client):
     @property
     def path(self) -> str:
         return self._app.path
+
+    def __repr__(self) -> str:
+        return repr(self._app).replace("<AsyncBackstay", "<Backstay", 1)
 
     @property
     def is_engine(self) -> bool:

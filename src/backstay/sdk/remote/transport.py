@@ -58,6 +58,9 @@ class HttpTransport:
     def close(self) -> None:
         self._http.close()
 
+    def __str__(self) -> str:
+        return self.access.url
+
     async def call(self, request: ask.Request[R]) -> R:
         return await self._call(request)
 

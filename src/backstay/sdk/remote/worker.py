@@ -148,6 +148,10 @@ class AsyncWorker:
     ) -> None:
         await self.close()
 
+    async def open(self) -> Self:
+        """What `async with` does at its beginning; `close()` does what it does at its end."""
+        return self if self._life is not None else await self.__aenter__()
+
     async def close(self) -> None:
         """Finish what is running, report it, take nothing more."""
         life, self._life = self._life, None
@@ -237,6 +241,7 @@ class Worker:
         return self._worker.worker_id
 
     def open(self) -> Self:
+        """What `with` does at its beginning; `close()` does what it does at its end."""
         if self._thread is None:
             thread = LoopThread("backstay-worker")
             try:

@@ -64,7 +64,12 @@ __all__ = [
     "start_now",
 ]
 
-DuplicatePolicy = Literal["reject_duplicate", "return_existing_active"]
+DuplicatePolicy = Literal["reject_duplicate", "return_existing_active", "return_existing"]
+"""What a start of an id that is taken gets: nothing, the run if it is open, or the run, open or closed (which is ours)."""
+
+CLOSED = "returned_existing_closed"
+"""The outcome of a start that was given a run which has ended."""
+
 _POLICIES = get_args(DuplicatePolicy)
 
 
@@ -273,14 +278,15 @@ def _already_started(turn: Turn, message: Start) -> None:
     if message.retained is not None:
         turn.reply = _again(turn, message, message.retained)
         return
-    active = message.duplicate_policy == "return_existing_active" and run.open
-    outcome = "returned_existing_active" if active else "rejected_duplicate"
-    reason = None if active else "instance_already_started"
+    policy = message.duplicate_policy
+    given = policy == "return_existing" or (policy == "return_existing_active" and run.open)
+    outcome = ("returned_existing_active" if run.open else CLOSED) if given else "rejected_duplicate"
+    reason = None if given else "instance_already_started"
     command = turn.command(
         "start",
         outcome=outcome,
         source=message.source,
-        status="accepted" if active else "rejected",
+        status="accepted" if given else "rejected",
         rejection_reason=reason,
         request_id=message.request_id,
         fingerprint=_fingerprint(message),
@@ -295,13 +301,13 @@ def _already_started(turn: Turn, message: Start) -> None:
             "workflow_type": message.workflow_type,
             "outcome": outcome,
         }
-        turn.record(StartAccepted(**identity) if active else StartRejected(rejection_reason=str(reason), **identity))
+        turn.record(StartAccepted(**identity) if given else StartRejected(rejection_reason=str(reason), **identity))
     turn.reply = Started(
         workflow_id=turn.flow.workflow_id,
         run_id=run.run_id,
         outcome=outcome,
         command_id=command.id,
-        accepted=active,
+        accepted=given,
         rejection_reason=reason,
     )
 

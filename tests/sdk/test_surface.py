@@ -1,0 +1,155 @@
+"""What authors import: everything the docs name, and the same in both forms, with `await` and without."""
+
+from __future__ import annotations
+
+import builtins
+import inspect
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import backstay
+from backstay import (
+    AsyncBackstay,
+    AsyncClient,
+    AsyncWorker,
+    Backstay,
+    BackstayError,
+    Client,
+    StructuralLimitExceeded,
+    Worker,
+    WorkflowFailed,
+    activity,
+    workflow,
+)
+from backstay.kernel.limits import Limits
+from backstay.kernel.machine import Machine
+from backstay.sdk.schedules import AsyncScheduleHandle
+from backstay.sdk.sync_schedules import ScheduleHandle
+
+from .kit import memory
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+# What handles and workers use of the async client, and what an app consists of.
+INSIDE = {"outcome", "restored", "request_id", "reader", "exceptions", "registry", "access", "queues"}
+
+
+def pairs() -> list[tuple[Any, Any]]:
+    client, server = AsyncClient("http://127.0.0.1:1"), "http://127.0.0.1:1"
+    app, async_app = Backstay(":memory:"), AsyncBackstay(":memory:")
+    handles = app._client.handle(None, "x"), async_app.handle(None, "x")
+    sync_handle = app.handle(None, "x")
+    return [
+        (app, async_app),
+        (Client(client, app._bridge), client),
+        (sync_handle, handles[1]),
+        (sync_handle.submitted("u", "1"), handles[1].submitted("u", "1")),
+        (app.schedules, async_app.schedules),
+        (ScheduleHandle, AsyncScheduleHandle),
+        (Worker(server, [activity(type="a")(print_nothing)]), AsyncWorker(server, [activity(type="a")(print_nothing)])),
+    ]
+
+
+def print_nothing() -> None: ...
+
+
+def public(thing: object) -> set[str]:
+    return {name for name in dir(thing) if not name.startswith("_")} - INSIDE
+
+
+@pytest.mark.parametrize("which", range(7))
+async def test_both_forms_offer_the_same(which: int) -> None:
+    plain, awaited = pairs()[which]
+    assert public(plain) - {"id"} == public(awaited) - {"id"}
+    for name in public(plain) & public(awaited):
+        mine, theirs = getattr(plain, name), getattr(awaited, name)
+        if callable(mine):
+            assert list(inspect.signature(mine).parameters) == list(inspect.signature(theirs).parameters), name
+
+
+def test_both_apps_take_the_same_options() -> None:
+    from backstay.sdk.embedded.app import BackstayOptions
+
+    taken = set(inspect.signature(AsyncBackstay).parameters) - {"path", "register", "world"}
+    assert taken == set(BackstayOptions.__annotations__)
+
+
+def test_completion_finds_every_public_name() -> None:
+    assert set(dir(backstay)) >= set(backstay.__all__)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_what_a_page_names_can_be_imported(page: Path) -> None:
+    text = page.read_text()
+    for module, names in re.findall(r"^ *from (backstay[\w.]*) import ([\w, ]+)$", text, re.M):
+        assert module == "backstay", f"{page.name} sends authors into {module}"
+        assert [name for name in names.split(", ") if not hasattr(backstay, name)] == []
+    if page.name in ("README.md", "authoring.md", "operations.md", "schedules.md"):
+        named = set(re.findall(r"`([A-Z][A-Za-z]*[a-z][A-Za-z]*)(?:[(:\[]|`)", text))
+        known = {*dir(backstay), *Machine().kinds, *dir(builtins), "TaskGroup", "CardDeclined"}
+        assert named - known == set()
+
+
+def test_the_table_of_what_can_go_wrong_names_errors_of_ours() -> None:
+    table = (ROOT / "docs" / "operations.md").read_text().partition("## What can go wrong")[2].partition("\n## ")[0]
+    named = set(re.findall(r"^\| `([A-Z]\w+)", table, re.M))
+    assert len(named) > 5
+    for name in named:
+        assert issubclass(getattr(backstay, name), BackstayError), name
+
+
+async def test_too_much_is_an_error_that_code_and_callers_can_catch() -> None:
+    @activity
+    def large() -> str:
+        return "x" * 2_000
+
+    @workflow
+    def catches() -> str:
+        try:
+            return large()
+        except StructuralLimitExceeded as error:
+            return str(error)
+
+    @workflow
+    def returns_it() -> str:
+        return "x" * 2_000
+
+    async with memory(catches, returns_it, large, limits=Limits(payload_size=1_000)) as app:
+        assert (await app.execute(catches, "c")).endswith("; store what is so large elsewhere, and pass on where it is")
+        with pytest.raises(WorkflowFailed) as caught:
+            await app.execute(returns_it, "r")
+        assert isinstance(caught.value.__cause__, StructuralLimitExceeded)
+
+
+@workflow(type="shop.nothing")
+def nothing() -> int:
+    return 1
+
+
+async def test_what_is_shown_in_a_shell_says_what_it_is() -> None:
+    app = AsyncBackstay(":memory:", register=[nothing])
+    assert re.fullmatch(r"<AsyncBackstay :memory:: not open; registered: .*shop\.nothing>", repr(app))
+    async with app:
+        handle = await app.start(nothing, "n-1")
+        assert repr(handle) == f"<workflow shop.nothing 'n-1', started as run {handle.run_id}>"
+        assert repr(handle.of_run(handle.run_id or "")).endswith(f"only run {handle.run_id}>")
+        assert repr(app.handle(None, "n-1")) == "<workflow 'n-1'>"
+        assert ": the engine; " in repr(app)
+        await handle.result()
+        found = await handle.describe()
+        assert re.fullmatch(
+            r"<workflow shop\.nothing 'n-1': completed, run 1 since \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC>", repr(found)
+        )
+        assert found.run is not None
+        assert found.run.closed is not None
+        assert found.run.started <= found.run.closed
+        assert re.fullmatch(
+            r"<run 1 of shop\.nothing 'n-1' \(.*\): completed, started .*, completed .* UTC>", repr(found.run)
+        )
+    assert repr(Backstay("postgresql://ann:secret@db/x")).startswith("<Backstay postgresql://ann@db/x: not open")
+    client = AsyncClient("http://127.0.0.1:1", token="secret")
+    assert repr(client) == "<AsyncClient of http://127.0.0.1:1, namespace default>"
