@@ -80,7 +80,7 @@ if TYPE_CHECKING:
     from backstay.sdk.remote.worker import AsyncWorker, Worker
     from backstay.sdk.replay import BlockedRun, Replayed
     from backstay.sdk.sync import Client, Handle, UpdateHandle
-    from backstay.store import ForkedEngine, IncompatibleStore, StoreError, Unavailable
+    from backstay.store import ForkedEngine, IncompatibleStore, StoreError, Unavailable, UnknownDatabase
 
 __version__ = "0.1.0"
 
@@ -132,6 +132,7 @@ __all__ = [
     "StructuralLimitExceeded",
     "Types",
     "Unavailable",
+    "UnknownDatabase",
     "UpdateFailed",
     "UpdateHandle",
     "Worker",
@@ -192,6 +193,7 @@ _LAZY = {
     "Replayed": "backstay.sdk.replay",
     "StoreError": "backstay.store",
     "Unavailable": "backstay.store",
+    "UnknownDatabase": "backstay.store",
     "UpdateHandle": "backstay.sdk.sync",
     "Worker": "backstay.sdk.remote.worker",
 }

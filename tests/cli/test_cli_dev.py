@@ -55,6 +55,7 @@ def test_a_save_reloads_and_open_runs_go_on(place: Place) -> None:
     dev.wait("nap.py was saved; reloading")
     dev.wait("1 open runs go on")
     dev.wait("✓ nap-1  completed in")
+    assert sum("nap-1  sleeps" in line for line in dev.lines) == 1, "what was told before the reload is no news"
     shown = place.ask("history", "nap-1").stdout
     assert "'new'" in shown
 

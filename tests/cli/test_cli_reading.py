@@ -15,6 +15,7 @@ from backstay import (
     activity,
     child,
     continue_as_new,
+    emit,
     heartbeat,
     side_effect,
     sleep,
@@ -52,6 +53,12 @@ def busy() -> list[object]:
     except ConnectionError:
         return [value, result]
     return []
+
+
+@workflow
+def talkative() -> None:
+    emit("news", "a", "b")
+    emit("news", "c")
 
 
 @workflow
@@ -119,6 +126,15 @@ def test_history_is_a_timeline_in_words(place: Place) -> None:
     assert "the code caught the failure of step 6 and went on" in text
     assert re.search(r"✓ busy completed in .* → \[7, 'done'\]", lines[-1])
     assert "\x1b" not in text, "neither our colours nor what a payload holds may reach a pipe"
+
+
+def test_what_code_emits_is_shown_as_such(place: Place) -> None:
+    with Backstay(place.directory / "backstay.db", [talkative]) as backstay:
+        backstay.execute(talkative, "t-1")
+    told = place.ask("history", "t-1").stdout
+    assert "≋ 2 items emitted to stream 'news'" in told
+    assert "≋ 1 item emitted to stream 'news'" in told
+    assert "side effect" not in told
 
 
 def test_json_is_the_wire_form_a_line_each(place: Place) -> None:

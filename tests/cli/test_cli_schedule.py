@@ -104,7 +104,7 @@ def test_everything_without_an_engine(office: Place) -> None:
         (["create", "reports.py:report", "r", '"x"', "--cron", "never"], "five", 2),
         (["create", "reports.py:report", "r", '"x"', "--every", "soon"], "not a duration", 2),
         (["create", "reports.py:report", "r", '"x"', "--every", "1h", "--timezone", "Mars"], "no time zone", 2),
-        (["create", "reports.py:report", "r", '"x"'], "needs cron_expressions or intervals", 2),
+        (["create", "reports.py:report", "r", '"x"'], "needs --cron or --every", 2),
         (["create", "reports.py:report", "r", "--cron", "@daily"], "missing a required argument", 2),
         (["create", "reports.py:report", "there", '"x"', "--cron", "@daily"], "already", 2),
         (["create", "reports.py", "r", "--cron", "@daily"], "FILE:WORKFLOW", 2),

@@ -118,6 +118,18 @@ def test_a_worker_and_every_command_over_a_server(shop: Shop) -> None:
         worker.stdout.close()
 
 
+def test_tokens_are_made_by_the_server_that_is_named(shop: Shop) -> None:
+    made = shop.dw("token", "create", "--role", "worker", "--note", "billing").splitlines()
+    id = made[1].split()[0]
+    assert made[1] == f"{id} (worker); shown once:"
+    assert f"{id}  worker" in shop.dw("token", "list")
+    assert f'"token_id":"{id}"' in shop.dw("token", "list", "--json")
+    assert "role" in shop.dw("token", "list", token=made[0], code=2)
+    assert shop.dw("token", "revoke", id) == f"{id}: revoked\n"
+    assert "there is no token" in shop.dw("token", "revoke", "nobody", code=1)
+    assert not (shop.directory / "backstay.db").exists()
+
+
 def test_a_server_that_is_not_there_is_waited_for_with_a_word(shop: Shop) -> None:
     shop.url = "http://127.0.0.1:9"
     said = shop.dw("list", code=2).splitlines()

@@ -218,7 +218,7 @@ async def test_what_is_refused() -> None:
         assert refused.value.reason == "invalid_schedule_spec"
         with pytest.raises(ScheduleNotFound):
             await app.schedules.handle("two").describe()
-        with pytest.raises(RequestRefused, match="needs cron_expressions or intervals"):
+        with pytest.raises(ValueError, match=r"needs options\(cron=...\) or options\(every=...\)"):
             await app.schedules.create(report, "two", "x")
         with pytest.raises(TypeError, match="unknown option 'crno'"):
             app.schedules.options(crno="@daily")  # type: ignore[call-arg]

@@ -44,9 +44,12 @@ def command(file: Path, path: str, namespace: str, queues: tuple[str, ...]) -> N
     from backstay.cli.loading import check
 
     check(file)
-    from backstay.store.opening import is_server
+    from backstay.cli.problems import told
+    from backstay.store.opening import checked, is_server
 
-    parent = Path(path).parent
+    with told():
+        checked(path)
+    parent = Path(path.removeprefix("sqlite:")).parent
     if not is_server(path) and not parent.is_dir():
         raise Problem(f"the directory {parent} does not exist; create it first")
     sys.exit(

@@ -74,8 +74,11 @@ def namespace(command: F) -> F:
 
 def existing(path: str) -> str:
     """Refuse a database that is not there: reading must not create one. What a server has, the server says."""
-    from backstay.store.opening import is_server
+    from backstay.cli.problems import told
+    from backstay.store.opening import checked, is_server
 
-    if not is_server(path) and not Path(path).exists():
+    with told():
+        checked(path)
+    if not is_server(path) and not Path(path.removeprefix("sqlite:")).exists():
         raise Problem(f"there is no database {path}; name one with --db or DW_DB, or make one with `dw dev`")
     return path

@@ -98,6 +98,8 @@ def create(
     file, colon, name = workflow.rpartition(":")
     if not colon or not file or not name:
         raise Problem(f"{workflow!r} names no workflow; write FILE:WORKFLOW, for example shop.py:report")
+    if not (given["cron"] or given["every"]):
+        raise Problem("a schedule needs --cron or --every, which say when it fires")
     values = parsed(args, "dw schedule create")
     target = load(Path(file)).workflow(name)
 

@@ -52,7 +52,9 @@ class Stream:
             for run in self._reader.get(
                 self._reader.store.runs(RunFilter(namespace=self._namespace, status=status, limit=PAGE))
             ):
-                self._open[run.key] = (run, run.length)
+                # The index row of an open run is not written at every step, so it does not say how long its history is.
+                last = self._reader.get(self._reader.store.last_event(run.key))
+                self._open[run.key] = (run, 0 if last is None else last.sequence)
 
     def begin(self) -> None:
         """Say what was there already: the open runs counted, the blocked ones named."""

@@ -8,10 +8,10 @@ from typing import Any
 import click
 
 from backstay.cli import options
+from backstay.cli.control import asked
 from backstay.cli.problems import Problem
 
 PATH = "/api/system/operator-metrics"
-ANSWER = 30.0
 
 
 @click.command(name="system:operator-metrics")
@@ -29,7 +29,7 @@ def operator_metrics(server: str | None, token: str | None, namespace: str, as_j
     """
     if server is None:
         raise Problem("name the server with --server or DW_SERVER")
-    answer = _ask(server, token, namespace)
+    answer = asked(options.ServerAt(server, token), "GET", PATH, namespace=namespace)
     if as_json:
         click.echo(json.dumps(answer))
         return
@@ -38,30 +38,3 @@ def operator_metrics(server: str | None, token: str | None, namespace: str, as_j
         counts: dict[str, Any] = sections[section]
         told = [f"{name}={value}" for name, value in counts.items() if isinstance(value, int | str)]
         click.echo(f"{section:12} {'  '.join(told)}")
-
-
-def _ask(server: str, token: str | None, namespace: str) -> dict[str, Any]:
-    from urllib.error import HTTPError, URLError
-    from urllib.request import Request, urlopen
-
-    from backstay.protocol.versions import CONTROL_PLANE, CONTROL_PLANE_HEADER
-
-    if not server.startswith(("http://", "https://")):
-        raise Problem(f"{server!r} is no address of a server; write http://HOST:PORT")
-    headers = {CONTROL_PLANE_HEADER: str(CONTROL_PLANE), "X-Namespace": namespace}
-    if token is not None:
-        headers["Authorization"] = f"Bearer {token}"
-    try:
-        with urlopen(Request(server.rstrip("/") + PATH, headers=headers), timeout=ANSWER) as reply:
-            return json.loads(reply.read())
-    except HTTPError as refusal:
-        raise Problem(_said(refusal.read()) or f"{server} answers {refusal.code}") from None
-    except (URLError, OSError, ValueError) as error:
-        raise Problem(f"{server} cannot be asked: {getattr(error, 'reason', error)}") from None
-
-
-def _said(body: bytes) -> str | None:
-    try:
-        return json.loads(body).get("message")
-    except (ValueError, AttributeError):
-        return None

@@ -145,6 +145,10 @@ class Timeline:
                 )
             case TimerScheduled() | TimerFired() | TimerCancelled():
                 return self._timer(event, at)
+            case SideEffectRecorded(stream_name=str(stream), stream_items=0):
+                return "≋", PLAIN, f"stream {stream!r} ended"
+            case SideEffectRecorded(stream_name=str(stream), stream_items=items):
+                return "≋", PLAIN, f"{items} {'item' if items == 1 else 'items'} emitted to stream {stream!r}"
             case SideEffectRecorded():
                 return "◆", PLAIN, f"side effect recorded → {words.value(event.result)}"
             case VersionMarkerRecorded():

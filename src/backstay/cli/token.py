@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import quote
 
 import click
 
 from backstay.cli import options
+from backstay.cli.control import asked
 from backstay.cli.problems import Missing, Problem
 
 
@@ -14,11 +16,13 @@ from backstay.cli.problems import Missing, Problem
 def command() -> None:
     """Make, list and revoke tokens of a server.
 
-    A server that runs on the database takes notice within a second.
+    On a database (--db), a server that runs on it takes notice within a second; with --server or DW_SERVER the server
+    does it, for a token with the role admin.
 
     \b
     Examples:
       dw token create --role worker --note "billing workers"
+      dw token create --role worker --server http://127.0.0.1:8080 --token ADMIN
       dw token list
       dw token revoke 01J9ZK3Y8Q5T4W6X7V8B9N0M1P
     """
@@ -30,9 +34,13 @@ def command() -> None:
 )
 @click.option("--namespace", metavar="NAME", help="The only namespace it opens. Default: every one.")
 @click.option("--note", metavar="TEXT", help="What it is for.")
-@options.database
-def create(role: Any, namespace: str | None, note: str | None, path: str) -> None:
+@options.place
+def create(role: Any, namespace: str | None, note: str | None, path: options.Place) -> None:
     """Make a token and print it, once."""
+    if isinstance(path, options.ServerAt):
+        made = asked(path, "POST", "/api/tokens", {"role": role, "namespace": namespace, "note": note})
+        _show(made["token_id"], role, made["namespace"], made["token"])
+        return
     from backstay.cli.reading import Reader
     from backstay.server.namespaces import checked_name
     from backstay.server.problems import Problem as Refusal
@@ -44,39 +52,52 @@ def create(role: Any, namespace: str | None, note: str | None, path: str) -> Non
         raise Problem(refusal.message) from None
     with Reader(path) as reader:
         world = reader.world
-        made, secret = minted(world.ids.ulid(), role, world.now(), place, note)
-        _keep(reader, made.id, made)
-    click.echo(f"{made.id} ({role}{'' if place is None else f', namespace {place}'}); shown once:", err=True)
+        token, secret = minted(world.ids.ulid(), role, world.now(), place, note)
+        _keep(reader, token.id, token)
+    _show(token.id, role, place, secret)
+
+
+def _show(id: str, role: str, namespace: str | None, secret: str) -> None:
+    click.echo(f"{id} ({role}{'' if namespace is None else f', namespace {namespace}'}); shown once:", err=True)
     click.echo(secret)
 
 
 @command.command(name="list")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
-@options.database
-def listing(path: str, as_json: bool) -> None:
-    """The tokens of a database; never their secrets."""
+@options.place
+def listing(path: options.Place, as_json: bool) -> None:
+    """The tokens that there are; never their secrets."""
     import msgspec
 
+    for view in _views(path):
+        if as_json:
+            click.echo(msgspec.json.encode(view).decode())
+        else:
+            place = view["namespace"] or "every namespace"
+            click.echo(f"{view['token_id']}  {view['role']:8}  {place}  {view['created_at']}  {view['note'] or ''}")
+
+
+def _views(path: options.Place) -> list[dict[str, Any]]:
+    if isinstance(path, options.ServerAt):
+        return asked(path, "GET", "/api/tokens")["tokens"]
     from backstay.cli.reading import Reader
     from backstay.server.tokens import shown
 
     with Reader(path) as reader:
-        for token in _all(reader):
-            view = shown(token)
-            if as_json:
-                click.echo(msgspec.json.encode(view).decode())
-            else:
-                place = view["namespace"] or "every namespace"
-                click.echo(f"{view['token_id']}  {view['role']:8}  {place}  {view['created_at']}  {view['note'] or ''}")
+        return [shown(token) for token in _all(reader)]
 
 
 @command.command(name="revoke")
 @click.argument("id")
-@options.database
-def revoke(id: str, path: str) -> None:
+@options.place
+def revoke(id: str, path: options.Place) -> None:
     """Take token ID away: it opens nothing any more."""
     from backstay.cli.reading import Reader
 
+    if isinstance(path, options.ServerAt):
+        asked(path, "DELETE", f"/api/tokens/{quote(id, safe='')}")
+        click.echo(f"{id}: revoked")
+        return
     with Reader(path) as reader:
         if all(token.id != id for token in _all(reader)):
             raise Missing(f"there is no token {id}; dw token list shows those there are")

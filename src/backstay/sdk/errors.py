@@ -32,6 +32,7 @@
     ├── RequestRefused           anything else the engine refused, with its stable reason
     ├── StoreError               the database cannot be used (`backstay.store`)
     │   ├── Unavailable          it cannot commit now; nothing was lost
+    │   ├── UnknownDatabase      what was given names none
     │   ├── IncompatibleStore    it was written by a newer version, or is not ours
     │   └── ForkedEngine         an engine was used after a fork
     └── HistoryDamaged           what is stored of a run does not add up (`backstay.kernel.event`)

@@ -85,11 +85,14 @@ class AsyncSchedules:
         if id is not None:
             expect("id", id)
         definition = definition_of(workflow)
+        plan = _plan(self._options, definition, definition.signature.pack_fitting(args, kwargs))
+        if not (self._options.get("cron") or self._options.get("every")):
+            raise ValueError("a schedule needs options(cron=...) or options(every=...), which say when it fires")
         reply = await self._client.call(
             ask.CreateSchedule(
                 schedule_id=id,
                 namespace=self._client.namespace,
-                plan=_plan(self._options, definition, definition.signature.pack_fitting(args, kwargs)),
+                plan=plan,
                 paused=self._options.get("paused", False),
                 request_id=self._client.request_id,
             )

@@ -33,6 +33,10 @@ class IncompatibleStore(StoreError):
     """The database was written by a newer version, or is not ours."""
 
 
+class UnknownDatabase(StoreError, ValueError):
+    """What was given names no database of a kind that is known."""
+
+
 class ForkedEngine(StoreError, RuntimeError):
     """An engine does not survive a fork: its lock, threads and connections belong to the parent process."""
 

@@ -15,7 +15,11 @@ class RecordSideEffect(StepCommand, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 class SideEffectRecorded(StepEvent, frozen=True, kw_only=True, omit_defaults=True):
+    """`stream_name` (ours): code has written so many items to that stream; none means that it ended it."""
+
     result: bytes
+    stream_name: str | None = None
+    stream_items: int = 0
 
 
 def apply(turn: Turn, command: RecordSideEffect) -> None:

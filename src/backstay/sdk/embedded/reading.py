@@ -14,13 +14,13 @@ from backstay.engine.recovery import Recovery
 from backstay.engine.world import AsyncioWorld
 from backstay.kernel.machine import Machine
 from backstay.protocol.export import exporter
-from backstay.store.opening import is_server, open_store
+from backstay.store.opening import checked, is_server, open_store
 
 
 @asynccontextmanager
 async def reading(database: str) -> AsyncGenerator[tuple[Operations, Machine]]:
     """An engine that is never started: it answers the reading verbs from disk."""
-    if not is_server(database) and not Path(database.removeprefix("sqlite:")).exists():
+    if not is_server(checked(database)) and not Path(database.removeprefix("sqlite:")).exists():
         raise FileNotFoundError(f"there is no database {database}")
     machine = Machine()
     store = await open_store(database, machine.kinds, create=False)

@@ -43,7 +43,7 @@ class Spec(Struct, frozen=True, kw_only=True, omit_defaults=True):
 def check(spec: Spec, now: Micros) -> None:
     """Refuse what cannot be read, and what would never fire."""
     if not spec.cron_expressions and not spec.intervals:
-        raise _bad("spec", "a schedule needs cron_expressions or intervals")
+        raise _bad("spec", "a schedule needs cron_expressions or intervals, which say when it fires")
     if len(spec.cron_expressions) + len(spec.intervals) > MOST:
         raise _bad("spec", f"a schedule has at most {MOST} cron expressions and intervals")
     try:

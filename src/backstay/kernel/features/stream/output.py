@@ -57,7 +57,14 @@ def check(turn: Turn, command: WriteStream) -> None:
 
 def apply(turn: Turn, command: WriteStream) -> None:
     run = turn.run
-    turn.record(SideEffectRecorded(sequence=run.step + 1, result=command.result))
+    turn.record(
+        SideEffectRecorded(
+            sequence=run.step + 1,
+            result=command.result,
+            stream_name=command.stream_name,
+            stream_items=len(command.items),
+        )
+    )
     to = StreamKey(
         stream_name=command.stream_name, workflow_instance_id=turn.flow.workflow_id, workflow_run_id=run.run_id
     )
