@@ -125,7 +125,7 @@ ALLOWED = {
     "SelectionResolved": f"{SELECTION} selection_group_base_sequence selection_group_size outcome resolution_event_id"
     " resolution_event_type",
     "SelectionOperationCancelled": SELECTION,
-    "SideEffectRecorded": "sequence result",
+    "SideEffectRecorded": "sequence result stream_name stream_items",
     "VersionMarkerRecorded": "sequence change_id version min_supported max_supported",
     "FailureHandled": "failure_id sequence failure_category source_kind source_id propagation_kind exception_class"
     " exception_type message handled",

@@ -127,7 +127,7 @@ def test_what_code_writes_is_a_step_and_a_send_of_one_commit() -> None:
     item = Item(payload=b"a", idempotency_key="k")
     flow = given()
     decision = flow.complete(WriteStream(result=b"-", stream_name="out", items=[item], command_identity="task"))
-    assert decision.events[-1].event == SideEffectRecorded(sequence=1, result=b"-")
+    assert decision.events[-1].event == SideEffectRecorded(sequence=1, result=b"-", stream_name="out", stream_items=1)
     (send,) = decision.sends
     assert (send.namespace, send.workflow_id) == ("default/streams", "RUN1:out")
     assert send.parcel.items == [item]  # type: ignore[attr-defined]
