@@ -12,8 +12,11 @@ class Lossy:
 
     `lose(sign)`: the next reply that holds these bytes is never delivered, and its connection is cut. `swallow(sign)`: the
     next request that holds them is never delivered, and its sender hears nothing more. `silence(sign)`: the request is
-    delivered, and its sender hears nothing more. `cut()`: all connections are lost.
+    delivered, and its sender hears nothing more. `cut()`: all connections are lost. `hole`: while it is set, everything that
+    is sent vanishes, and so do new connections.
     """
+
+    hole = False
 
     def __init__(self, url: str) -> None:
         self._host, _, port = url.removeprefix("http://").partition(":")
@@ -83,6 +86,8 @@ class Lossy:
         self, reader: asyncio.StreamReader, back: asyncio.StreamWriter, asking: asyncio.StreamWriter
     ) -> None:
         while data := await reader.read(1 << 20):
+            if self.hole:
+                continue
             found = next((fate for fate in self._swallowed if fate[0] in data), None)
             if found is not None:
                 self._swallowed.remove(found)
@@ -95,7 +100,7 @@ class Lossy:
 
     async def _replies(self, there: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await there.read(1 << 20):
-            if writer in self._mute:
+            if self.hole or writer in self._mute:
                 continue
             for sign in self._signs:
                 if sign(data):

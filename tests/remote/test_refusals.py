@@ -21,10 +21,12 @@ from backstay import (
     workflow,
 )
 from backstay.protocol import calls
-from backstay.sdk.remote import transport
+from backstay.sdk.remote import http, transport
 from backstay.sdk.remote import worker as workers
 
+from ..sdk.kit import eventually
 from .kit import TOKEN, House
+from .lossy import Lossy
 
 
 @workflow
@@ -90,6 +92,53 @@ async def test_where_nothing_listens_is_said_after_a_while(monkeypatch: pytest.M
         await client.start(hello, "h", "ann")
     with pytest.raises(ServerUnreachable, match="nothing listens"):
         await AsyncWorker(url, [hello]).__aenter__()
+
+
+async def test_a_wire_that_swallows_everything_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "SILENT", 0.2)
+    async with House() as house, Lossy(house.url) as network:
+        access = transport.Access(network.url, TOKEN, "default")
+        client = AsyncClient(transport.HttpTransport(access, patience=0.6))
+        assert (await client.start(hello, "h", "ann")).id == "h"
+        network.hole = True
+        for _ in range(2):  # on a connection that stood, and on one that does not come to stand
+            with pytest.raises(ServerUnreachable, match="nothing answers there"):
+                await client.start(hello, "i", "bob")
+        network.hole = False
+        assert (await client.start(hello, "i", "bob")).id == "i", "and that it is well again, too"
+        await client.close()
+
+
+async def test_a_worker_notices_that_nothing_reaches_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "SILENT", 0.2)
+    async with House() as house, Lossy(house.url) as network, AsyncClient(house.url, token=TOKEN) as client:
+        async with AsyncWorker(network.url, [hello], token=TOKEN, drain=0.1) as worker:
+            assert await client.execute(hello, "h", "ann") == "hello ann"
+            network.hole = True
+            await eventually(lambda: worker.session.lost, "it gave the connection up")
+            network.hole = False
+            assert await client.execute(hello, "i", "bob") == "hello bob"
+
+
+async def test_who_waits_long_for_a_server_that_is_there_is_not_disturbed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "SILENT", 0.05)
+    pings: list[bool] = []
+    ping = http.HttpClient.ping
+
+    async def watched(self: http.HttpClient, seconds: float) -> bool:
+        pings.append(await ping(self, 20.0))  # a busy machine is slow, not silent
+        return pings[-1]
+
+    monkeypatch.setattr(http.HttpClient, "ping", watched)
+    async with House() as house, AsyncClient(house.url, token=TOKEN) as client:
+        waiting = asyncio.create_task(client.execute(hello, "h", "ann"))
+        await eventually(lambda: len(pings) > 3, "the server was asked whether it is there")
+        async with AsyncWorker(house.url, [hello], token=TOKEN) as worker:
+            assert await waiting == "hello ann"
+            seen = len(pings)
+            await eventually(lambda: len(pings) > seen + 3, "by the worker, too")
+            assert worker.session.lost == 0
+    assert all(pings)
 
 
 async def answering(reply: bytes) -> tuple[asyncio.Server, str]:

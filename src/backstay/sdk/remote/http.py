@@ -1,5 +1,8 @@
 """A small HTTP/1.1 client: keep-alive connections, one request at a time on each, nothing else.
 
+A reply may take as long as the server is asked to wait for something. So that a wire which swallows everything is not
+taken for that, a server that has said nothing for a while is asked on another connection whether it is there.
+
 Every reply that our server sends has a length, except one that is told line by line; a proxy in between may send chunks. Made for many small requests: the whole
 of a request is one write, the whole of a reply usually one read.
 """
@@ -7,20 +10,28 @@ of a request is one write, the whole of a reply usually one read.
 from __future__ import annotations
 
 import asyncio
+import socket
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import NamedTuple, cast
 from urllib.parse import urlsplit
 
 LIMIT = 256 << 20  # bytes of one reply
 IDLE = 100  # connections kept for later
+CONNECT = 5.0  # seconds until a connection must stand
+SILENT = 5.0  # seconds without a word, after which a server is asked whether it is there, and in which it must say so
+DEAD = 10  # seconds until the system gives up a connection whose other end does not even acknowledge
+HEALTH = "/api/health"
 
 
 class Lost(Exception):
-    """No reply came. `sent`: the request may have arrived all the same."""
+    """No reply came. `sent`: the request may have arrived all the same. `silent`: the server did not say a word."""
 
-    def __init__(self, why: str, *, sent: bool) -> None:
+    def __init__(self, why: str, *, sent: bool, silent: bool = False) -> None:
         super().__init__(why)
         self.sent = sent
+        self.silent = silent
 
 
 class NotHttp(Exception):
@@ -73,6 +84,7 @@ class _Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
+        _keep_alive(transport.get_extra_info("socket"))
 
     def send(self, request: bytes, line: Callable[[bytes], None] | None = None) -> asyncio.Future[Reply]:
         assert self._transport is not None
@@ -85,6 +97,7 @@ class _Connection(asyncio.Protocol):
         return self._reply
 
     def data_received(self, data: bytes) -> None:
+        self._client.heard = time.monotonic()
         if self._lines is not None:
             self._read_lines(data)
             return
@@ -162,6 +175,12 @@ class _Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.close()
 
+    def give_up(self) -> None:
+        """Nobody answers. What was not even taken from us is not waited for."""
+        self._fail(Lost("nothing answers there", sent=True, silent=True))
+        if self._transport is not None:
+            self._transport.abort()
+
 
 class Lines:
     """The body of a reply that comes in chunks, handed on line by line."""
@@ -222,6 +241,10 @@ class HttpClient:
         self._heads: dict[str, bytes] = {}  # of each path; the same every time, which a server may rely on to be quick
         self._idle: list[_Connection] = []
         self._loop: asyncio.AbstractEventLoop | None = None
+        self.heard = 0.0  # when the server last said anything, by the monotonic clock
+        self._waiting: set[_Connection] = set()  # for a reply
+        self._watch: asyncio.TimerHandle | None = None
+        self._asking: asyncio.Task[None] | None = None
 
     async def post(
         self, path: str, body: bytes, seconds: float, more: str = "", line: Callable[[bytes], None] | None = None
@@ -235,7 +258,11 @@ class HttpClient:
         if head is None:
             head = self._heads[path] = f"POST {self.origin.base}{path}{self._rest}".encode()
         request = b"%b%d\r\n%b\r\n%b" % (head, len(body), more.encode(), body)
-        alarm = asyncio.get_running_loop().call_later(seconds, connection.close)
+        loop = asyncio.get_running_loop()
+        alarm = loop.call_later(seconds, connection.give_up)
+        self._waiting.add(connection)
+        if self._watch is None:
+            self._watch = loop.call_later(SILENT, self._look)
         try:
             reply = await connection.send(request, line)
         except BaseException:
@@ -243,10 +270,8 @@ class HttpClient:
             raise
         finally:
             alarm.cancel()
-        if connection.usable and len(self._idle) < IDLE:
-            self._idle.append(connection)
-        else:
-            connection.close()
+            self._waiting.discard(connection)
+        self._keep(connection)
         return reply
 
     async def _connected(self) -> _Connection:
@@ -254,23 +279,83 @@ class HttpClient:
         if loop is not self._loop:
             # Connections belong to a loop; one that has ended took its own along.
             self._loop, self._idle = loop, []
+            self._watch, self._waiting = None, set()
         while self._idle:
             connection = self._idle.pop()
             if connection.usable:
                 return connection
+        return await self._connect()
+
+    async def _connect(self) -> _Connection:
         tls = None
         if self.origin.scheme == "https":
             import ssl
 
             tls = ssl.create_default_context()
         try:
-            async with asyncio.timeout(10):
-                _, made = await loop.create_connection(
+            async with asyncio.timeout(CONNECT):
+                _, made = await asyncio.get_running_loop().create_connection(
                     lambda: _Connection(self), self.origin.host, self.origin.port, ssl=tls
                 )
         except (OSError, TimeoutError) as error:
             raise Lost(_said(error), sent=False) from error
         return made
+
+    # -- is anybody there?
+
+    def _look(self) -> None:
+        """Somebody may be waiting for a server that does not say anything."""
+        self._watch = None
+        if not self._waiting or self._loop is None:
+            return
+        silent = time.monotonic() - self.heard
+        if silent < SILENT:
+            self._watch = self._loop.call_later(SILENT - silent, self._look)
+        else:
+            self._asking = self._loop.create_task(self._ask(list(self._waiting)), name="backstay-ping")
+
+    async def _ask(self, waiting: list[_Connection]) -> None:
+        if not await self.ping(SILENT):
+            for connection in waiting:
+                if connection in self._waiting:
+                    connection.give_up()
+        if self._watch is None and self._loop is not None:
+            self._watch = self._loop.call_later(SILENT, self._look)
+
+    async def ping(self, seconds: float) -> bool:
+        """Whether anything answers, on a connection of its own: one that is idle, or else a new one."""
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._pinged(await self._connected()) or await self._pinged(await self._connect())
+        except (Lost, TimeoutError):
+            return False
+
+    async def reached(self, seconds: float) -> bool:
+        """Whether anything answers on a new connection: those that stand have been of no use."""
+        for connection in list(self._idle):
+            connection.give_up()
+        return await self.ping(seconds)
+
+    async def _pinged(self, connection: _Connection) -> bool:
+        """False if the connection was closed, as one may be that has been idle for long."""
+        request = f"GET {self.origin.base}{HEALTH} HTTP/1.1\r\nHost: {self.origin.host_header}\r\n\r\n".encode()
+        try:
+            await connection.send(request)
+        except NotHttp:
+            pass  # whatever it is, it speaks
+        except Lost:
+            return False
+        except BaseException:
+            connection.give_up()
+            raise
+        self._keep(connection)
+        return True
+
+    def _keep(self, connection: _Connection) -> None:
+        if connection.usable and len(self._idle) < IDLE:
+            self._idle.append(connection)
+        else:
+            connection.close()
 
     def forget(self, connection: _Connection) -> None:
         if connection in self._idle:
@@ -279,6 +364,21 @@ class HttpClient:
     def close(self) -> None:
         for connection in list(self._idle):
             connection.close()
+        if self._watch is not None:
+            self._watch.cancel()
+            self._watch = None
+        if self._asking is not None:
+            self._asking.cancel()
+
+
+def _keep_alive(made: socket.socket) -> None:
+    """Let the system notice that the other end is gone, also while nothing is sent."""
+    with suppress(OSError, AttributeError):  # not everywhere, and not on every kind of socket
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, DEAD // 2)
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 2)
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, DEAD * 1000)
 
 
 def _said(error: BaseException) -> str:

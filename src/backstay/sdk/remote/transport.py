@@ -141,11 +141,15 @@ class HttpTransport:
 
     async def _answered(self, verb: str, body: bytes) -> Reply:
         """Send until there is an answer. Raises what the server refused, or that there is none."""
+        began = time.monotonic()
         pause = PAUSES[0]
         more = ""
-        silent_since: float | None = None
+        since: float | None = None  # there is no answer, or none that helps
+        silent = False
         while True:
             try:
+                if silent and since is not None and not await self._http.reached(self._left(since)):
+                    raise Lost("nothing answers there", sent=False, silent=True)
                 if more:
                     reply = await self._http.post(calls.PATH + verb, body, REPLY_SECONDS, more)
                 else:
@@ -153,6 +157,8 @@ class HttpTransport:
             except Lost as lost:
                 if lost.sent:
                     more = _AGAIN
+                silent = lost.silent
+                since = since or (max(began, self._http.heard) if silent else time.monotonic())
                 why = str(lost)
             except NotHttp as strange:
                 raise errors.ServerUnreachable(self.access.url, str(strange)) from None
@@ -162,13 +168,17 @@ class HttpTransport:
                 if reply.status not in (429, 502, 503, 504):
                     raise refusal(reply, self.access)
                 more = _AGAIN
+                silent = False
+                since = since or time.monotonic()
                 why = _message(reply)
-            now = time.monotonic()
-            silent_since = silent_since or now
-            if now - silent_since > self._patience:
+            if not self._left(since):
                 raise errors.ServerUnreachable(self.access.url, why)
             await asyncio.sleep(pause * (0.5 + random() / 2))
             pause = min(pause * 2, PAUSES[1])
+
+    def _left(self, since: float) -> float:
+        """How much longer a caller is not told that nobody answers."""
+        return max(since + self._patience - time.monotonic(), 0)
 
 
 def _named(start: ask.StartWorkflow) -> ask.StartWorkflow:
