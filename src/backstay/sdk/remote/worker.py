@@ -17,7 +17,7 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
 from types import TracebackType
 from typing import Any, Self, TypedDict, Unpack
 
@@ -108,7 +108,8 @@ class AsyncWorker:
         self._workflow_tasks = workflow_tasks
         self._live = live
         self._compatibility = compatibility
-        self._drain = drain
+        self.drain = drain
+        self._hurried = False
         self._life: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
@@ -159,9 +160,12 @@ class AsyncWorker:
             return
         await self.session.drain()
         loop = asyncio.get_running_loop()
-        until = loop.time() + self._drain
-        while (self.host.busy or not self.session.quiet) and loop.time() < until and not life.done():
+        until = loop.time() + self.drain
+        while (self.host.busy or not self.session.quiet) and loop.time() < until and not (life.done() or self._hurried):
             await asyncio.sleep(0.01)
+        left = len(self.host.leases)
+        if left:
+            log.warning("%d tasks are left unfinished or unreported; the server hands them out again", left)
         life.cancel()
         with contextlib.suppress(asyncio.CancelledError, Exception):
             await life
@@ -169,6 +173,10 @@ class AsyncWorker:
         self.executor.stop()
         self.host.close()
         collector.restore()
+
+    def hurry(self) -> None:
+        """Do not wait for what is running when it closes, or is closing."""
+        self._hurried = True
 
     async def run(self) -> None:
         """Work until cancelled; then drain."""
@@ -279,10 +287,46 @@ def work(worker: AsyncWorker, ready: Callable[[], None]) -> None:
 
 
 async def _until_told(worker: AsyncWorker, ready: Callable[[], None]) -> None:
-    loop = asyncio.get_running_loop()
     told = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, told.set)
-    async with worker:
-        ready()
-        await told.wait()
+    with _signals(asyncio.get_running_loop(), told, worker):
+        opening = asyncio.ensure_future(worker.__aenter__())
+        stopping = asyncio.ensure_future(told.wait())
+        await asyncio.wait({opening, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if not opening.done():
+            opening.cancel()
+            await asyncio.wait({opening})
+            return
+        try:
+            opening.result()
+            ready()
+            await stopping
+            log.info("stopping: what runs has %g seconds to end; another Ctrl-C does not wait for it", worker.drain)
+        finally:
+            stopping.cancel()
+            await worker.close()
+
+
+@contextlib.contextmanager
+def _signals(loop: asyncio.AbstractEventLoop, told: asyncio.Event, worker: AsyncWorker) -> Generator[None]:
+    """SIGTERM and Ctrl-C drain, a second Ctrl-C does not wait for what runs, a third ends the process there and then.
+
+    Python's own handlers, not the loop's: those would wait for their turn behind workflow code that never ends.
+    """
+    asked = 0
+
+    def heard(number: int, _: object) -> None:
+        nonlocal asked
+        asked = asked + 1 if number == signal.SIGINT else max(asked, 1)
+        if asked > 2:
+            os.write(2, b"ended by the third Ctrl-C; what was running is done again\n")
+            os._exit(128 + number)
+        loop.call_soon_threadsafe(told.set)
+        if asked > 1:
+            loop.call_soon_threadsafe(worker.hurry)
+
+    before = {number: signal.signal(number, heard) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
