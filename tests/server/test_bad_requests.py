@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
+import re
+from base64 import b64encode
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
+from backstay.cli.logs import Lines
+from backstay.server.table import ROUTES
+
 from .kit import ME, TOKEN, blob, serving
+from .test_direct import line
 
 CONTROL = {"Authorization": f"Bearer {TOKEN}", "X-Durable-Workflow-Control-Plane-Version": "2"}
 JSON = {"Content-Type": "application/json"}
@@ -64,6 +72,7 @@ async def test_a_body_that_is_not_what_was_asked_for(
         ({"input": {"codec": "avro", "blob": "%%%"}}, "input.blob", "invalid_payload_framing"),
         ({"input": {"codec": "avro", "blob": "wwEAAAAAAAAAAAA="}}, "input.blob", "unsupported_payload_schema"),
         ({"input": {"codec": "avro", "blob": 5}}, "input.blob", "invalid_payload_framing"),
+        ({"input": {"codec": "avro", "blob": "wwHioz3/VYAiNwACAAA="}}, "input", "invalid_payload"),
         ({"payload_codec": "json"}, "payload_codec", "unsupported_payload_codec"),
         ({"duplicate_policy": "use_existing"}, "duplicate_policy", "validation_failed"),
         ({"run_timeout_seconds": 0}, "run_timeout_seconds", "validation_failed"),
@@ -92,6 +101,107 @@ async def test_a_start_with_one_wrong_field_names_it_and_stores_nothing(
         assert found["validation_errors"] == {field: [found["message"]]}
         assert found["control_plane"]["operation"] == "start"
         assert (await api.control("GET", "/workflows")).json()["workflows"] == []
+
+
+FAR = 10**20  # beyond what databases count to
+
+
+@pytest.mark.parametrize(
+    ("verb", "body", "status", "reason"),
+    [
+        ("list-workflows", b'{"x":' + b"[" * 5000 + b"]" * 5000 + b"}", 400, "malformed_json"),
+        ("describe-workflow", b'{"workflow_id":"\xff"}', 400, "malformed_json"),
+        ("list-workflows", {"before": FAR}, 422, "validation_failed"),
+        ("list-workflows", {"searches": [["x", FAR]]}, 422, "validation_failed"),
+        ("list-workflows", {"search": ["x", {"a": 1}]}, 422, "validation_failed"),
+        ("get-history", {"workflow_id": "o-1", "after": FAR}, 422, "validation_failed"),
+        ("get-history", {"workflow_id": "o-1", "after": -FAR}, 422, "validation_failed"),
+        ("get-update", {"workflow_id": "o-1", "update_id": f"RUN-u1.{FAR}"}, 409, "update_not_found"),
+    ],
+)
+@pytest.mark.parametrize("together", [False, True])
+async def test_a_call_that_cannot_be_is_refused(
+    verb: str, body: dict[str, Any] | bytes, status: int, reason: str, together: bool
+) -> None:
+    async with serving() as api:
+        run = (await api.start())["run_id"]
+        text = body if isinstance(body, bytes) else json.dumps(body).replace("RUN", run).encode()
+        headers = {"Authorization": f"Bearer {TOKEN}", "X-Backstay-Protocol": "1"} | JSON
+        if not together:
+            answer = await api.http.post(f"/api/call/{verb}", content=text, headers=headers)
+            assert (answer.status_code, answer.json()["reason"]) == (status, reason), answer.text
+            return
+        many = b'{"calls":[["%b",%b]]}' % (verb.encode(), text)
+        answer = await api.http.post("/api/calls", content=many, headers=headers)
+        if answer.status_code == 200:
+            [[_, said, code]] = answer.json()
+            assert (code, said["reason"]) == (status, reason)
+        else:
+            assert (answer.status_code, answer.json()["reason"]) == (status, reason), answer.text
+
+
+@pytest.mark.parametrize("number", ["99999999999999999999", "-99999999999999999999", "1" + "0" * 400 + ".5"])
+async def test_a_query_with_a_number_beyond_all_is_refused(number: str) -> None:
+    async with serving() as api:
+        await api.control("POST", "/search-attributes", {"name": "x", "type": "int"})
+        answer = await api.control("GET", "/workflows", params={"query": f"x = {number}"})
+        assert (answer.status_code, answer.json()["reason"]) == (422, "invalid_visibility_query")
+
+
+async def test_a_page_token_beyond_all_is_none_of_ours() -> None:
+    async with serving() as api:
+        token = b64encode(b"9999999999999999999").decode()
+        answer = await api.control("GET", "/workflows", params={"next_page_token": token})
+        assert (answer.status_code, answer.json()["reason"]) == (400, "invalid_page_token")
+
+
+SEGMENTS = [
+    "{}",
+    "{workflow_id}",
+    "x\nERROR root: admin logged in",
+    "\x1b[2J",
+    "\u2028",
+    "%00",
+    "..",
+    "",
+    "\U0001f600",
+]
+
+
+@pytest.mark.parametrize("segment", SEGMENTS)
+async def test_whatever_a_path_says_nobody_logs_it(segment: str, caplog: pytest.LogCaptureFixture) -> None:
+    async with serving() as api:
+        for route in ROUTES:
+            path = re.sub(r"{\w+}", quote(segment, safe=""), route.path)
+            answer = await api.http.request(route.method, path)
+            assert answer.status_code in (200, 401, 404, 405), (path, answer.text)
+            assert answer.json()
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"nonsense\r\n\r\n",
+        b"GET /api/health HTTP/1.1\r\nUpgrade: websocket\r\nConnection: upgrade\r\n\r\n",
+        b"GET /api/health HTTP/1.1\r\nContent-Length: x\r\n\r\n",
+        b"GET \xff HTTP/1.1\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00",
+    ],
+)
+async def test_what_is_not_http_is_answered_and_not_logged(said: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    async with serving() as api, line(api) as ours:
+        ours.send(said)
+        first = await asyncio.wait_for(ours.reader.readline(), 10)
+        assert first.split()[1] in (b"200", b"400")
+    assert caplog.records == []
+
+
+def test_a_record_in_the_log_is_one_record() -> None:
+    record = logging.LogRecord("n", logging.ERROR, "", 0, "%s failed", ("a\nERROR root: b\x1b[2J\r\x85",), None)
+    assert Lines("%(levelname)s %(name)s: %(message)s").format(record) == (
+        "ERROR n: a\n    ERROR root: b\\x1b[2J\\x0d\\x85 failed"
+    )
 
 
 async def test_a_body_larger_than_allowed_is_refused_however_it_comes() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import click
 from msgspec.structs import replace
 
+from backstay.cli.logs import log_to_stderr
 from backstay.cli.problems import Problem, told
 
 
@@ -44,9 +45,7 @@ def command(verbose: bool, **flags: Any) -> None:
         settings = load(flags)
     except WrongSetting as wrong:
         raise Problem(str(wrong)) from None
-    logging.basicConfig(
-        level=logging.INFO if verbose else logging.WARNING, format="%(levelname)s %(name)s: %(message)s"
-    )
+    log_to_stderr(logging.INFO if verbose else logging.WARNING)
     made = None
     if settings.auth == "token" and not (
         settings.token or settings.worker_token or settings.operator_token or settings.admin_token

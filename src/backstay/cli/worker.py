@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from backstay.cli import options
+from backstay.cli.logs import log_to_stderr
 from backstay.cli.problems import Problem, told
 
 
@@ -42,7 +43,7 @@ def command(
     from backstay.cli.loading import load
 
     program = load(file)
-    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    log_to_stderr(logging.INFO)
     from backstay.sdk.remote.worker import AsyncWorker, work
 
     wanted = sorted(queues or program.queues)

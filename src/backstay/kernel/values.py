@@ -138,7 +138,7 @@ def update_id(run_id: str, command_sequence: int, behind: int | None = None) -> 
 def accepted_behind(update_id: str) -> int:
     """The history sequence behind which an update was accepted, as far as its id tells."""
     behind = update_id.rpartition(".")[2]
-    return int(behind) if behind.isdecimal() and behind.isascii() else 0
+    return int(behind) if behind.isdecimal() and behind.isascii() and len(behind) < 19 else 0
 
 
 def update_task_id(run_id: str, sequence: int) -> str:

@@ -22,6 +22,7 @@ from backstay.kernel.task import Block, Resume
 from backstay.protocol.calls import Refusal
 from backstay.protocol.commands import Inquiry
 from backstay.protocol.entries import Entry
+from backstay.protocol.requests import Int64
 
 OPEN = "/api/worker/station"
 EXCHANGE = "/api/worker/exchange"
@@ -249,7 +250,7 @@ class HistoryWanted(Struct, frozen=True, kw_only=True):
     worker_id: str
     task_id: str
     attempt: int
-    after: int
+    after: Int64
 
 
 class HistoryPart(Struct, frozen=True, kw_only=True):

@@ -47,9 +47,11 @@ def payload(value: Any, field: str) -> bytes | None:
 
 
 def arguments(value: Any, field: str) -> bytes | None:
-    """Call arguments: an envelope, or a JSON array of the positional ones."""
+    """Call arguments: an envelope, or a JSON array of the positional ones. Code could not begin with what cannot be read."""
     if value is None or is_envelope(value):
-        return payload(value, field)
+        found = payload(value, field)
+        _check_readable(found, field)
+        return found
     if not isinstance(value, list):
         raise Refused(
             "invalid_payload",
@@ -99,6 +101,14 @@ def preview(value: bytes) -> str:
         return f"({len(value)} bytes)"
     text = msgspec.json.encode(decoded(value)).decode()
     return text if len(text) <= PREVIEW else f"{text[:PREVIEW]}…"
+
+
+def _check_readable(blob: bytes | None, field: str) -> None:
+    try:
+        if blob is not None:
+            avro.decode(blob)
+    except PayloadError as error:
+        raise Refused("invalid_payload", f"{field} cannot be read: {error}", field=field) from None
 
 
 def _opened(value: dict[str, Any], field: str) -> bytes | None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Generic, Literal, TypeVar
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from backstay.kernel.command import Command
 from backstay.kernel.decision import CommandRecord, RunRow
@@ -29,6 +29,11 @@ from backstay.kernel.views.messages import SignalView, UpdateView
 from backstay.kernel.views.waits import WaitView
 
 R = TypeVar("R")
+
+Int64 = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+"""A number that a database can be asked for."""
+
+Sought = str | Int64 | float | bool
 
 PAGE_DEFAULT = 500
 PAGE_MAX = 1000
@@ -188,11 +193,11 @@ class ListWorkflows(Request[list[RunRow]], frozen=True, kw_only=True):
     queue: str | None = None
     business_key: str | None = None
     label: tuple[str, str] | None = None
-    search: tuple[str, Any] | None = None
-    searches: tuple[tuple[str, Any], ...] = ()
+    search: tuple[str, Sought] | None = None
+    searches: tuple[tuple[str, Sought], ...] = ()
     run_id: str | None = None
     compatibility: str | None = None
-    before: int | None = None
+    before: Int64 | None = None
     limit: int = 100
     tells_blocked: bool = False
 
@@ -203,7 +208,7 @@ class GetHistory(Request[list[Recorded]], frozen=True, kw_only=True):
     workflow_id: str
     namespace: str = "default"
     run_id: str | None = None
-    after: int = 0
+    after: Int64 = 0
     limit: int | None = None
 
 

@@ -132,6 +132,6 @@ def after_token(token: str | None, field: str) -> int:
         text = b64decode(token, validate=True).decode("ascii")
     except (Base64Error, ValueError):
         text = ""
-    if not text.isdigit() or len(text) > 19:
+    if not text.isdigit() or len(text) > 19 or int(text) >= 1 << 63:
         raise Refused("invalid_page_token", "this page token was not given by this server", field=field)
     return int(text)

@@ -7,7 +7,7 @@ learns nothing about versions, bodies or namespaces, and a caller without a cred
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -21,11 +21,23 @@ from backstay.protocol.versions import (
 )
 from backstay.server.auth import admit, within
 from backstay.server.call import Call, Gone, Receive
+from backstay.server.connections import room
 from backstay.server.control.contract import control_plane
 from backstay.server.problems import Problem, problem_of
 from backstay.server.routing import Answer, Route, Router
 from backstay.server.server import Server
 from backstay.server.table import ROUTES
+
+
+class Connection(Protocol):
+    """Where a request comes from."""
+
+    known: bool
+
+    def signed_in(self) -> None:
+        """A caller has shown a credential."""
+        ...
+
 
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Headers = list[tuple[bytes, bytes]]
@@ -40,6 +52,7 @@ class App:
     def __init__(self, server: Server) -> None:
         self.server = server
         self.router = Router(ROUTES)
+        self.connections = room(server.settings)
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -50,7 +63,7 @@ class App:
         try:
             route, call.params = self.router.find(call.method, call.path)
             if route.plane != "open":
-                await self._admit(route, call)
+                await self._admit(route, call, scope.get("backstay.connection"))
             answer = await route.handler(self.server, call)
         except Gone:
             return
@@ -58,22 +71,24 @@ class App:
             answer = failed(call, error)
         await self._send(route, call, answer if isinstance(answer, Answer) else Answer(answer), send)
 
-    async def _admit(self, route: Route, call: Call) -> None:
+    async def _admit(self, route: Route, call: Call, connection: Connection | None) -> None:
         server = self.server
         if not server.gate.signs_bodies:
-            self.know(route, call)
+            self.know(route, call, connection)
         if call.method in _WITH_BODY:
             await call.read(server.settings.max_body_bytes, server.settings.body_seconds)
         if server.gate.signs_bodies:
-            self.know(route, call)
+            self.know(route, call, connection)
         if call.body:
             check_content_type(call.headers)
         call.version = check_version(route, call.headers)
         self.place(route, call)
 
-    def know(self, route: Route, call: Call) -> None:
+    def know(self, route: Route, call: Call, connection: Connection | None) -> None:
         """Who is calling, and whether this route is for them."""
         call.roles, call.bound = self.server.gate.caller(call.headers, call.body)
+        if connection is not None and not connection.known:
+            connection.signed_in()
         admit(call.roles, route.roles)
 
     def place(self, route: Route, call: Call) -> None:
@@ -122,7 +137,7 @@ class App:
 
 def failed(call: Call, error: Exception) -> Answer:
     """What a caller is told when there is no other answer."""
-    problem = problem_of(error, f"{call.method} {call.path}")
+    problem = problem_of(error, f"{call.method} {call.path!r}")
     return Answer(problem.body(), problem.status, last=problem.last)
 
 

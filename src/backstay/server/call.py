@@ -75,33 +75,19 @@ class Call:
         decoder = _decoders.get(shape)
         if decoder is None:
             decoder = _decoders[shape] = msgspec.json.Decoder(shape)
-        try:
-            return decoder.decode(self.body or b"{}")
-        except msgspec.MsgspecError as error:
-            raise undecodable(error) from None
-        except UnicodeDecodeError:
-            raise Problem(400, "malformed_json", "the body is not UTF-8", field="body") from None
-        except RecursionError:
-            raise Problem(400, "malformed_json", "the body is nested too deeply", field="body") from None
+        return decoded(decoder, self.body or b"{}")
 
     async def read(self, limit: int, seconds: float) -> None:
         """Take in the body, as much as is allowed and not slower than is allowed."""
-        message = await self._receive()
-        if message["type"] == "http.disconnect":
-            raise Gone
-        self.body = message.get("body", b"")
-        if message.get("more_body"):
-            try:
-                async with asyncio.timeout(seconds):
-                    await self._read_on(limit)
-            except TimeoutError:
-                raise Problem(408, "body_timeout", f"the body did not arrive within {seconds:g} seconds") from None
-        if len(self.body) > limit:
-            raise _too_large(limit)
+        try:
+            async with asyncio.timeout(seconds):
+                await self._read(limit)
+        except TimeoutError:
+            raise Problem(408, "body_timeout", f"the body did not arrive within {seconds:g} seconds") from None
 
-    async def _read_on(self, limit: int) -> None:
-        parts = [self.body]
-        size = len(self.body)
+    async def _read(self, limit: int) -> None:
+        parts: list[bytes] = []
+        size = 0
         more = True
         while more:
             message = await self._receive()
@@ -119,6 +105,18 @@ class Call:
         """Returns when the caller has hung up."""
         while (await self._receive())["type"] != "http.disconnect":
             pass
+
+
+def decoded(decoder: msgspec.json.Decoder[T], body: bytes | msgspec.Raw) -> T:
+    """What a body says, or a refusal of whatever is wrong with it."""
+    try:
+        return decoder.decode(body)
+    except msgspec.MsgspecError as error:
+        raise undecodable(error) from None
+    except UnicodeDecodeError:
+        raise Problem(400, "malformed_json", "the body is not UTF-8", field="body") from None
+    except RecursionError:
+        raise Problem(400, "malformed_json", "the body is nested too deeply", field="body") from None
 
 
 class Gone(Exception):

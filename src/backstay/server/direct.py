@@ -9,25 +9,24 @@ request, a head that says more, several requests at once, a caller who does not 
 from __future__ import annotations
 
 import asyncio
-from http import HTTPStatus
 from typing import Any, NamedTuple
 
 import httptools
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from backstay.server.app import App, check_content_type, check_version, failed
 from backstay.server.call import Call
 from backstay.server.problems import Problem
+from backstay.server.reading import STATUS, Reader
 from backstay.server.routing import Answer, Begun, Route
 
 HEADS = 32  # remembered for a connection
+HEAD = 4096  # bytes of one that is: ours have a tenth of it
 LENGTH = b"\r\nContent-Length: "  # the last header of our own callers, and the only one that changes
 # A head that says one of these is for the ordinary way.
 _OTHERWISE = {"content-length", "transfer-encoding", "connection", "expect", "upgrade"}
 _DONE = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b"
-_STATUS = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
 
 
 class Head(NamedTuple):
@@ -37,7 +36,7 @@ class Head(NamedTuple):
     headers: dict[str, str]
 
 
-class Protocol(HttpToolsProtocol):
+class Protocol(Reader):
     def __init__(
         self,
         config: uvicorn.Config,
@@ -46,37 +45,24 @@ class Protocol(HttpToolsProtocol):
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
-        app = config.app
-        assert isinstance(app, App)
-        self._own = app
         self._heads: dict[bytes, Head | None] = {}
-        self._reading = False  # the ordinary way is in the middle of a request
         self._begun: Begun | None = None  # what is being answered the short way
-        self._early: list[bytes] = []  # came before that had left
         self._last = False  # the connection ends with the next reply
 
     # -- what comes
 
     def data_received(self, data: bytes) -> None:
-        if self._begun is not None:
-            self.flow.pause_reading()
-            self._early.append(data)
-        elif not self._whole(data):
+        if self._begun is not None or not self._whole(data):
             super().data_received(data)
 
-    def on_message_begin(self) -> None:
-        self._reading = True
-        super().on_message_begin()
-
-    def on_message_complete(self) -> None:
-        self._reading = False
-        super().on_message_complete()
+    def _waits(self) -> bool:
+        return self._begun is not None or super()._waits()
 
     def _whole(self, data: bytes) -> bool:
         """Take in a request that goes the short way; false if this is none."""
         end = data.find(b"\r\n\r\n")
         at = data.rfind(LENGTH, 0, end)
-        if at < 0 or end < 0 or not self._free():
+        if at < 0 or end < 0 or at > HEAD or not self._free():
             return False
         body = data[end + 4 :]
         if data[at + len(LENGTH) : end] != b"%d" % len(body) or len(body) > self._own.server.settings.max_body_bytes:
@@ -85,6 +71,8 @@ class Protocol(HttpToolsProtocol):
         if head is None:
             return False
         self._unset_keepalive_if_required()
+        if self._deadline is not None:
+            self._stop_clock()
         call = Call("POST", head.route.path, head.headers, b"", _nothing_more)
         call.body = body
         self._take(head.route, call)
@@ -110,7 +98,7 @@ class Protocol(HttpToolsProtocol):
         app = self._own
         assert route.begin is not None
         try:
-            app.know(route, call)
+            app.know(route, call, self)
             app.place(route, call)
             taken = route.begin(app.server, call)
         except Exception as error:
@@ -131,9 +119,8 @@ class Protocol(HttpToolsProtocol):
         except Exception as error:
             answer = failed(call, error)
         self._reply(route, call, answer)
-        early, self._early = self._early, []
-        if early and not self.transport.is_closing():
-            self.data_received(b"".join(early))
+        if self._early:
+            self._go_on()
 
     def _reply(self, route: Route, call: Call, answer: Answer) -> None:
         self.server_state.total_requests += 1
@@ -151,7 +138,7 @@ class Protocol(HttpToolsProtocol):
 
     def _reply_otherwise(self, route: Route, call: Call, answer: Answer) -> None:
         headers, content = self._own.rendered(route, call, answer)
-        parts = [_STATUS[answer.status]]
+        parts = [STATUS[answer.status]]
         for name, value in headers:
             parts += (name, b": ", value, b"\r\n")
         parts += (b"connection: close\r\n\r\n" if self._last and not answer.last else b"\r\n", content)

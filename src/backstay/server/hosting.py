@@ -14,6 +14,7 @@ from types import FrameType
 import uvicorn
 
 from backstay.server.app import App
+from backstay.server.connections import make_room
 from backstay.server.direct import Protocol
 from backstay.server.server import Server
 from backstay.server.settings import Settings
@@ -62,7 +63,7 @@ def config(app: App, settings: Settings) -> uvicorn.Config:
         date_header=False,
         proxy_headers=False,
         backlog=4096,
-        timeout_keep_alive=75,
+        timeout_keep_alive=settings.idle_seconds,  # type: ignore[arg-type]
         timeout_graceful_shutdown=round(settings.drain_seconds),
         ssl_certfile=settings.tls_certificate,
         ssl_keyfile=settings.tls_key,
@@ -71,6 +72,7 @@ def config(app: App, settings: Settings) -> uvicorn.Config:
 
 async def serve(settings: Settings, started: Callable[[str], None]) -> None:
     """Until told to stop. `started` gets the address."""
+    make_room(settings)
     async with Server(settings) as server:
         await Serving(config(App(server), settings), server, started).serve()
 

@@ -76,10 +76,11 @@ class Route(NamedTuple):
 
 
 class _Node:
-    __slots__ = ("children", "routes")
+    __slots__ = ("children", "parameter", "routes")
 
     def __init__(self) -> None:
         self.children: dict[str, _Node] = {}
+        self.parameter: _Node | None = None  # what any other segment leads to
         self.routes: dict[str, tuple[Route, list[str]]] = {}
 
 
@@ -95,8 +96,11 @@ class Router:
             for part in route.path.strip("/").split("/"):
                 if part.startswith("{"):
                     names.append(part[1:-1])
-                    part = "{}"
-                node = node.children.setdefault(part, _Node())
+                    if node.parameter is None:
+                        node.parameter = _Node()
+                    node = node.parameter
+                else:
+                    node = node.children.setdefault(part, _Node())
             if route.method in node.routes:
                 raise ValueError(f"two routes for {route.method} {route.path}")
             node.routes[route.method] = (route, names)
@@ -125,5 +129,6 @@ def _descend(node: _Node, parts: list[str], at: int, values: tuple[str, ...]) ->
         found = _descend(literal, parts, at + 1, values)
         if found is not None:
             return found
-    parameter = node.children.get("{}")
-    return None if parameter is None or not parts[at] else _descend(parameter, parts, at + 1, (*values, parts[at]))
+    if node.parameter is None or not parts[at]:
+        return None
+    return _descend(node.parameter, parts, at + 1, (*values, parts[at]))

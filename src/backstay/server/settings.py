@@ -65,6 +65,14 @@ class Settings(Struct, frozen=True, kw_only=True):
     tls_certificate: str | None = None
     tls_key: str | None = None
 
+    max_connections: Count = 10_000  # fewer, if the process may not have so many descriptors
+    max_anonymous_connections: Count = 1_000  # of callers that have not shown a credential; at most half of all
+    max_anonymous_connections_per_address: Count = 100
+    max_head_bytes: Count = 64 << 10  # of a request: headers, and trailers
+    max_headers: Count = 100
+    max_url_bytes: Count = 16 << 10
+    head_seconds: Seconds = 10  # from the first byte of a head to its last, and for the first request of a connection
+    idle_seconds: Seconds = 75  # between two requests of a connection
     max_body_bytes: Count = 8 << 20
     body_seconds: Seconds = 30
     max_parked_polls: Count = 20_000

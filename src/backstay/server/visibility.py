@@ -116,7 +116,10 @@ def _literal(text: str) -> Literal:
         return re.sub(r"\\(.)", r"\1", text[1:-1])
     if text in ("true", "false"):
         return text == "true"
-    return float(text) if "." in text else int(text)
+    number = float(text) if "." in text else int(text)
+    if not -(2**63) <= number < 2**63:
+        raise _problem("invalid_visibility_query", f"a number has at most 64 bits, which {text[:40]} has not")
+    return number
 
 
 def _problem(reason: str, message: str) -> Problem:

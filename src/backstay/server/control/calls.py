@@ -13,7 +13,7 @@ from backstay.protocol import calls, schedules, streams
 from backstay.protocol import commands as tell
 from backstay.protocol import requests as ask
 from backstay.server.auth import OPERATOR
-from backstay.server.call import Call
+from backstay.server.call import Call, decoded
 from backstay.server.problems import Problem, undecodable
 from backstay.server.routing import Answer, Route
 from backstay.server.server import Server
@@ -80,10 +80,7 @@ class Begun:
 
 def begin(server: Server, call: Call, verb: calls.Verb, body: bytes | msgspec.Raw) -> Begun:
     """Begin to answer a call."""
-    try:
-        request = verb.asked.decode(body or b"{}")
-    except msgspec.MsgspecError as error:
-        raise undecodable(error) from None
+    request = decoded(verb.asked, body or b"{}")
     asked: Any = _placed(server, call, request)
     seconds = calls.PATIENCE
     not_yet: ask.Result | None = None

@@ -83,7 +83,7 @@ class FailBody(LeaseBody, frozen=True, kw_only=True):
 
 class HistoryBody(LeaseBody, frozen=True, kw_only=True):
     next_history_page_token: str | None = None
-    after_sequence: Annotated[int, Meta(ge=0)] | None = None
+    after_sequence: Annotated[int, Meta(ge=0, le=(1 << 63) - 1)] | None = None
     history_page_size: Annotated[int, Meta(ge=1)] | None = None
     accept_history_encoding: Encoding | None = None
 
