@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import logging
 
-_SHOWN = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
-_SHOWN |= {code: f"\\u{code:04x}" for code in (0x2028, 0x2029)}
+_SHOWN = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"} | {
+    code: f"\\u{code:04x}" for code in (0x2028, 0x2029)
+}
 
 
 class Lines(logging.Formatter):

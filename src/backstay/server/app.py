@@ -19,7 +19,7 @@ from backstay.protocol.versions import (
     VERSION_HEADER,
     accepts,
 )
-from backstay.server.auth import admit, within
+from backstay.server.auth import EVERY, admit, within
 from backstay.server.call import Call, Gone, Receive
 from backstay.server.connections import room
 from backstay.server.control.contract import control_plane
@@ -63,7 +63,7 @@ class App:
         try:
             route, call.params = self.router.find(call.method, call.path)
             if route.plane != "open":
-                await self._admit(route, call, scope.get("backstay.connection"))
+                await self._admit(route, call, _target(scope), scope.get("backstay.connection"))
             answer = await route.handler(self.server, call)
         except Gone:
             return
@@ -71,14 +71,17 @@ class App:
             answer = failed(call, error)
         await self._send(route, call, answer if isinstance(answer, Answer) else Answer(answer), send)
 
-    async def _admit(self, route: Route, call: Call, connection: Connection | None) -> None:
+    async def _admit(self, route: Route, call: Call, target: str, connection: Connection | None) -> None:
         server = self.server
-        if not server.gate.signs_bodies:
+        if server.signatures is None:
             self.know(route, call, connection)
         if call.method in _WITH_BODY:
             await call.read(server.settings.max_body_bytes, server.settings.body_seconds)
-        if server.gate.signs_bodies:
-            self.know(route, call, connection)
+        if server.signatures is not None:
+            server.signatures.check(call.method, target, call.headers, call.body)
+            call.roles = EVERY
+            if connection is not None:
+                connection.signed_in()
         if call.body:
             check_content_type(call.headers)
         call.version = check_version(route, call.headers)
@@ -86,7 +89,7 @@ class App:
 
     def know(self, route: Route, call: Call, connection: Connection | None) -> None:
         """Who is calling, and whether this route is for them."""
-        call.roles, call.bound = self.server.gate.caller(call.headers, call.body)
+        call.roles, call.bound = self.server.gate.caller(call.headers)
         if connection is not None and not connection.known:
             connection.signed_in()
         admit(call.roles, route.roles)
@@ -133,6 +136,13 @@ class App:
         if answer.status in (429, 503):
             headers.append((b"retry-after", str(body.get("retry_after_seconds") or 1).encode()))
         return headers, content
+
+
+def _target(scope: Mapping[str, Any]) -> str:
+    """Path and query as they were sent."""
+    query: bytes = scope["query_string"]
+    sent: bytes = scope["raw_path"]
+    return (sent + b"?" + query if query else sent).decode("latin-1")
 
 
 def failed(call: Call, error: Exception) -> Answer:

@@ -172,6 +172,8 @@ def _read(app: App, text: bytes) -> Head | None:
         check_version(route, found.headers)
     except (httptools.HttpParserError, httptools.HttpParserUpgrade, UnicodeDecodeError, Problem):
         return None
+    if app.server.signatures is not None:
+        return None  # it is the whole request that is signed
     if route.begin is None or parser.get_http_version() != "1.1" or _OTHERWISE & found.headers.keys():
         return None
     return Head(route, found.headers)

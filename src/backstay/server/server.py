@@ -35,6 +35,7 @@ from backstay.server.rollouts import Rollouts
 from backstay.server.saved_views import SavedView
 from backstay.server.sessions import Sessions
 from backstay.server.settings import Settings
+from backstay.server.signatures import Signatures
 from backstay.server.stations import Desks
 from backstay.server.tokens import Tokens
 from backstay.server.workers import Workers
@@ -48,6 +49,8 @@ class Server:
     def __init__(self, settings: Settings, world: Callable[[], World] | None = None) -> None:
         self.settings = settings
         self.gate = Gate(settings)
+        signs = settings.auth == "signature"
+        self.signatures = Signatures(settings.signature_key or "", lambda: self.now) if signs else None
         self._exporting = exporting(settings)
         self.capabilities = msgspec.Raw(msgspec.json.encode(server_capabilities(settings)))
         self.draining = False
