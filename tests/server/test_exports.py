@@ -10,6 +10,7 @@ import json
 import re
 import subprocess
 import sys
+import threading
 from typing import Any
 
 import fastavro
@@ -18,6 +19,11 @@ from durable_workflow.history_bundle_verify import verify_bundle
 
 from backstay import AsyncClient
 from backstay.codec import avro
+from backstay.engine import operations
+from backstay.protocol import export as protocol_export
+from backstay.protocol import selected
+from backstay.server.control import detail as detail_route
+from backstay.server.control import history as history_route
 from backstay.server.server import Server
 from backstay.server.settings import Settings, WrongSetting
 
@@ -293,3 +299,88 @@ async def test_one_changed_byte_is_found_and_a_signature_says_who_made_it() -> N
         await busy(api)
         unsigned = (await export(api))["integrity"]
         assert (unsigned["signature"], unsigned["signature_algorithm"], unsigned["key_id"]) == (None, None, None)
+
+
+GOES_ON = threading.Event()
+
+
+def held(value: Any, context: dict[str, Any]) -> Any:
+    """A policy that takes as long as a test likes."""
+    assert GOES_ON.wait(30)
+    return value
+
+
+async def long(api: Api, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The current run of `o-1`, which counts as a long one."""
+    await busy(api)
+    monkeypatch.setattr(operations, "LONG", 1)
+    return (await api.describe())["run_id"]
+
+
+async def test_others_are_answered_while_a_long_run_is_exported(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving(export_redactor=f"{__name__}:held") as api:
+        run = await long(api, monkeypatch)
+        GOES_ON.clear()
+        path = f"/workflows/o-1/runs/{run}/history/export"
+        exports = [asyncio.create_task(api.control("GET", path)) for _ in range(3)]
+        try:
+            for _ in range(20):
+                assert (await api.http.get("/api/health")).status_code == 200
+                assert (await api.control("GET", "/workflows/o-1")).status_code == 200
+            assert not any(export.done() for export in exports)
+        finally:
+            GOES_ON.set()
+        for export in exports:
+            assert verify_bundle((await export).json())["status"] == "ok"
+
+
+async def test_others_are_answered_while_the_detail_of_a_long_run_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving() as api:
+        run = await long(api, monkeypatch)
+        made, go_on = selected.selected, threading.Event()
+
+        def slowly(*given: Any) -> Any:
+            assert go_on.wait(30)
+            return made(*given)
+
+        monkeypatch.setattr(detail_route, "selected", slowly)
+        shown = [
+            asyncio.create_task(api.control("GET", f"/workflows/o-1{part}/detail")) for part in ("", f"/runs/{run}")
+        ]
+        try:
+            for _ in range(20):
+                assert (await api.http.get("/api/health")).status_code == 200
+            assert not any(each.done() for each in shown)
+        finally:
+            go_on.set()
+        assert [(await each).status_code for each in shown] == [200, 200]
+
+
+async def test_an_export_is_the_same_whole_and_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving(export_signing_key="k3y") as api:
+        await busy(api)
+        whole = await export(api)
+        monkeypatch.setattr(operations, "LONG", 1)
+        monkeypatch.setattr(operations.ask, "PAGE_MAX", 2)
+        monkeypatch.setattr(protocol_export, "_TOGETHER", 1)
+        monkeypatch.setattr(history_route, "IN_MEMORY", 1000)
+        monkeypatch.setattr(history_route, "PART", 777)
+        parts = await export(api)
+        assert parts == whole
+        assert verify_bundle(parts, "k3y")["status"] == "ok"
+
+
+@pytest.mark.parametrize(
+    "content", [{}, {"a": []}, {"b": [1] * 5, "a": {"c": {"d": [{"z": "\u00e9"}] * 5}}, "n": None}]
+)
+def test_pieces_are_the_canonical_text(content: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocol_export, "_TOGETHER", 2)
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+    assert b"".join(protocol_export.pieces(content)) == protocol_export.canonical(content) == text
+
+
+async def test_a_policy_that_fails_on_a_thread_fails_the_export(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving(export_redactor=f"{__name__}:broken") as api:
+        run = await long(api, monkeypatch)
+        answer = await api.control("GET", f"/workflows/o-1/runs/{run}/history/export")
+        assert (answer.status_code, answer.json()["reason"]) == (500, "export_redaction_failed")

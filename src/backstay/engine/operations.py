@@ -6,9 +6,9 @@ Nothing here decides anything about workflows: requests become messages or reads
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from msgspec.structs import replace
 
@@ -32,11 +32,16 @@ from backstay.protocol import requests as ask
 from backstay.store import RunFilter
 
 R = TypeVar("R")
+T = TypeVar("T")
 
 BLOCKED = "blocked"
 
-Exporter = Callable[[RunRow, list[Recorded], list[CommandRecord], Micros, Mapping[str, RunRow], ask.Description], str]
+Exporter = Callable[
+    [RunRow, list[Recorded], list[CommandRecord], Micros, Mapping[str, RunRow], ask.Description], Iterator[bytes]
+]
 """Makes a file of a run: it reads payloads, which an engine does not."""
+
+LONG = 1000  # events, from which on what is made of a history is made on a thread
 
 
 class Operations:
@@ -48,6 +53,7 @@ class Operations:
         self._waiting = Waiting(engine, lambda: recovery.stopped)
         self.streams = Streams(engine, self._access)
         self._written = written
+        self._one_aside = asyncio.Lock()
         recovery.on_foreign.append(self._waiting.look_around)
         self._table: dict[type[ask.Request[Any]], Callable[[Any], Awaitable[Any]]] = {
             ask.StartWorkflow: self.start,
@@ -235,6 +241,12 @@ class Operations:
         return found
 
     async def export(self, request: ask.ExportHistory) -> str:
+        parts: list[bytes] = []
+        await self.write(request, parts.append)
+        return b"".join(parts).decode()
+
+    async def write(self, request: ask.ExportHistory, into: Callable[[bytes], object]) -> None:
+        """An export, piece by piece. `into` is called on another thread, if the run is long."""
         found = await self.describe(ask.DescribeWorkflow(workflow_id=request.workflow_id, namespace=request.namespace))
         store = self._engine.store
         row = found.run
@@ -245,9 +257,43 @@ class Operations:
         if row is None:
             raise Refused("instance_not_started", f"workflow {request.workflow_id!r} has no run yet")
         commands = [command for command in found.commands if command.run == row.key]
-        history = await store.history(row.key)
+        history = await self.whole(row)
         chain = await beside(store, row.namespace, history)
-        return self._written(row, history, commands, self._engine.world.now(), chain, found)
+        now = self._engine.world.now()
+
+        def write() -> None:
+            for piece in self._written(row, history, commands, now, chain, found):
+                into(piece)
+
+        await self.aside(history, write)
+
+    async def whole(self, row: RunRow) -> list[Recorded]:
+        """All of a history. Others have their turn between its pages."""
+        found: list[Recorded] = []
+        while True:
+            page = await self._engine.store.history(row.key, found[-1].sequence if found else 0, ask.PAGE_MAX)
+            found += page
+            if len(page) < ask.PAGE_MAX:
+                return found
+            turn = self._engine.world.future()
+            self._engine.world.soon(partial(turn.set_result, None))
+            await turn
+
+    async def aside(self, history: Sequence[Recorded], make: Callable[[], T]) -> T:
+        """What is made of a history: of a long one on a thread, one after the other, so that neither others wait nor memory runs out."""
+        if len(history) < LONG:
+            return make()
+        async with self._one_aside:
+            pool = self._engine.world.pool(1, "backstay-aside")
+            future: asyncio.Future[tuple[T | None, Exception | None]] = self._engine.world.future()
+            try:
+                pool.submit(partial(_tried, make), lambda made: None if future.done() else future.set_result(made))
+                made, error = await future
+            finally:
+                pool.close()
+        if error is not None:
+            raise error
+        return cast(T, made)
 
     async def history(self, request: ask.GetHistory) -> list[Recorded]:
         if request.run_id is not None:
@@ -309,6 +355,13 @@ def _result(workflow_id: str, end: Ended) -> ask.Result:
     return ask.Result(
         workflow_id=workflow_id, run_id=end.run_id, status=end.status, closed_reason=end.closed_reason, event=end.event
     )
+
+
+def _tried(make: Callable[[], T]) -> tuple[T | None, Exception | None]:
+    try:
+        return make(), None
+    except Exception as error:
+        return None, error
 
 
 def _duplicate(reply: Started, start: ask.StartWorkflow) -> Refused:

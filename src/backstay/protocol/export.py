@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import hmac
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from hashlib import sha256
-from typing import Any
+from typing import Any, cast
 
 from msgspec import Struct
 
@@ -30,6 +30,8 @@ from backstay.protocol.selected import PROJECTION_SOURCES, declared, memo, selec
 
 SCHEMA = "durable-workflow.v2.history-export"
 FRAMING = "single-object-v1"
+_DEPTH = 3  # of a bundle, above which lists may be as long as the history
+_TOGETHER = 100  # entries of one that are written at once
 
 
 class Exporting(Struct, frozen=True, kw_only=True):
@@ -98,8 +100,10 @@ def bundle(
 
 def exporter(
     how: Exporting = AS_IT_IS,
-) -> Callable[[RunRow, list[Recorded], list[CommandRecord], Micros, Mapping[str, RunRow], Description], str]:
-    """Writes runs as text."""
+) -> Callable[
+    [RunRow, list[Recorded], list[CommandRecord], Micros, Mapping[str, RunRow], Description], Iterator[bytes]
+]:
+    """Writes runs as text, piece by piece."""
 
     def written(
         row: RunRow,
@@ -108,8 +112,8 @@ def exporter(
         at: Micros,
         chain: Mapping[str, RunRow],
         found: Description,
-    ) -> str:
-        return canonical(bundle(row, history, commands, at, chain, found, how)).decode()
+    ) -> Iterator[bytes]:
+        return pieces(bundle(row, history, commands, at, chain, found, how))
 
     return written
 
@@ -216,20 +220,52 @@ def _entry(paths: list[str], redacted: bool) -> dict[str, Any]:
 
 
 def integrity(content: Mapping[str, Any], how: Exporting) -> dict[str, Any]:
-    text = canonical(content)
     key = how.signing_key
+    checksum, signature = sha256(), hmac.new((key or "").encode(), digestmod=sha256)
+    for piece in pieces(content):
+        checksum.update(piece)
+        signature.update(piece)
     return {
         "canonicalization": "json-recursive-ksort-v1",
         "checksum_algorithm": "sha256",
-        "checksum": sha256(text).hexdigest(),
+        "checksum": checksum.hexdigest(),
         "signature_algorithm": None if key is None else "hmac-sha256",
-        "signature": None if key is None else hmac.new(key.encode(), text, sha256).hexdigest(),
+        "signature": None if key is None else signature.hexdigest(),
         "key_id": None if key is None else how.key_id,
     }
 
 
 def canonical(content: Mapping[str, Any]) -> bytes:
-    return json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+    return b"".join(pieces(content))
+
+
+def pieces(content: Mapping[str, Any]) -> Iterator[bytes]:
+    """The canonical JSON in parts: one call for all of it would keep every other thread waiting, and need it twice."""
+    return _pieces(content, _DEPTH)
+
+
+def _pieces(value: Any, depth: int) -> Iterator[bytes]:
+    if depth and isinstance(value, dict):
+        items = sorted(cast(dict[str, Any], value).items())
+        before = b"{"
+        for name, item in items:
+            yield before + _text(name) + b":"
+            yield from _pieces(item, depth - 1)
+            before = b","
+        yield b"}" if items else b"{}"
+    elif depth and isinstance(value, list) and len(cast(list[Any], value)) > _TOGETHER:
+        many = cast(list[Any], value)
+        before = b"["
+        for at in range(0, len(many), _TOGETHER):
+            yield before + _text(many[at : at + _TOGETHER])[1:-1]
+            before = b","
+        yield b"]"
+    else:
+        yield _text(value)
+
+
+def _text(value: Any) -> bytes:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
 
 
 def _event(entry: Recorded, run_id: str) -> dict[str, Any]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from backstay.engine.summary import beside
-from backstay.kernel.decision import RunRow
+from backstay.kernel.decision import CommandRecord, RunRow
 from backstay.kernel.event import HistoryDamaged, Recorded
 from backstay.kernel.views.activities import activities
 from backstay.protocol import detail as show
@@ -51,10 +52,23 @@ async def _detail(server: Server, found: ask.Description, history: list[Recorded
         run = described(server, found, history)
     else:
         run = await run_of_workflow(server, row, is_current=False)
-        history = await server.engine.store.history(row.key)
+        history = await server.operations.whole(row)
     commands = [command for command in found.commands if command.run == row.key]
     held = found if is_current else None
-    parts = selected(row, history, commands, held, await beside(server.engine.store, row.namespace, history))
+    chain = await beside(server.engine.store, row.namespace, history)
+    return await server.operations.aside(history, lambda: _made(found, history, row, run, commands, held, chain))
+
+
+def _made(
+    found: ask.Description,
+    history: list[Recorded],
+    row: RunRow,
+    run: dict[str, Any],
+    commands: list[CommandRecord],
+    held: ask.Description | None,
+    chain: Mapping[str, RunRow],
+) -> dict[str, Any]:
+    parts = selected(row, history, commands, held, chain)
     done = activities(history)
     return (
         run

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from tempfile import SpooledTemporaryFile
 from typing import Any
 
 from backstay.kernel.event import Recorded
@@ -19,6 +21,8 @@ from backstay.server.worker.polls import watching
 
 HOLD = 30 * SECOND  # how long a reader who follows a run is kept waiting
 LOOK = SECOND // 10
+IN_MEMORY = 1 << 20  # bytes of an export
+PART = 64 << 10
 
 
 async def history(server: Server, call: Call) -> dict[str, Any]:
@@ -58,7 +62,25 @@ async def export(server: Server, call: Call) -> Answer:
     """The whole run as one verifiable file. Sent as it was summed up, byte for byte."""
     row = await found_run(server, call)
     asked = ask.ExportHistory(workflow_id=row.workflow_id, namespace=row.namespace, run_id=row.run_id)
-    return Answer({}, raw=(await server.operations.call(asked)).encode())
+    # A long one waits on disk for a caller who reads slowly.
+    file = SpooledTemporaryFile[bytes](IN_MEMORY)
+    try:
+        await server.operations.write(asked, file.write)
+        size = file.tell()
+        file.seek(0)
+    except BaseException:
+        file.close()
+        raise
+    if size > IN_MEMORY:
+        return Answer({}, parts=_sent(file))
+    with file:
+        return Answer({}, raw=file.read())
+
+
+async def _sent(file: SpooledTemporaryFile[bytes]) -> AsyncIterator[bytes]:
+    with file:
+        while part := file.read(PART):
+            yield part
 
 
 def _shown(entry: Recorded, run_id: str) -> dict[str, Any]:
