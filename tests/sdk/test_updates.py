@@ -15,6 +15,7 @@ from backstay import (
     RequestRefused,
     Signal,
     UpdateFailed,
+    UpdateTimeout,
     WorkflowNotRunning,
     activity,
     aio,
@@ -542,7 +543,7 @@ async def test_an_update_is_found_in_whichever_run_it_has_ended() -> None:
         run = await app.start(Legs, "l", 1)
         await entered[1].wait()
         submitted = await run.submit(Legs.say, "hello")
-        with pytest.raises(TimeoutError, match="'say' has not ended yet"):
+        with pytest.raises(TimeoutError, match="'say' .* has not ended yet"):
             await submitted.result(timeout=0)  # accepted in the middle of a task, whose end makes it history
         for leg in (1, 2, 3):
             await entered[leg].wait()
@@ -636,6 +637,26 @@ async def test_submit_returns_at_once_and_its_answer_is_there_later() -> None:
         await run.unpause()
         assert await late == 3
         assert await submitted.result() == 3
+
+
+@pytest.mark.contract("UPD-09")
+async def test_nobody_waits_for_ever_for_an_update() -> None:
+    async with memory(Account) as app:
+        run = await app.start(Account, "a")
+        assert run._client.update_seconds == 60, "unless told otherwise"
+        await run.pause()
+        hasty = app.options(update_timeout=0.01).handle(Account, "a")
+        with pytest.raises(UpdateTimeout, match="was accepted and has not ended yet") as late:
+            await hasty.update(Account.deposit, 3)
+        assert (late.value.workflow_id, late.value.update_id is None) == ("a", False)
+        assert "submitted('deposit', " in str(late.value), "how to ask again"
+        patient = app.options(update_timeout=None).handle(Account, "a")
+        waiting = asyncio.create_task(patient.update(Account.deposit, 4))
+        await settle()
+        assert not waiting.done()
+        await run.unpause()
+        assert await run.submitted(Account.deposit, late.value.update_id or "").result() == 3
+        assert await waiting == 7
 
 
 async def test_a_bounded_wait_falls_back_to_where_the_update_stands() -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from .kit import serving
+from backstay.server import workers
+
+from .kit import Api, serving
 
 ENTRY = {
     "worker_id", "namespace", "host", "process_id", "connection", "queue", "supported", "supports_required",
@@ -99,3 +101,37 @@ async def test_a_run_whose_type_no_live_worker_knows_says_why_it_cannot_be_queri
         await api.register("stranger", supported_workflow_types=["other"])
         unknown = await api.describe()
         assert (unknown["can_query"], unknown["query_blocked_reason"]) == (False, "workflow_definition_unavailable")
+
+
+async def registered(api: Api) -> list[str]:
+    return [worker["worker_id"] for worker in (await api.control("GET", "/workers")).json()["workers"]]
+
+
+async def test_workers_that_nobody_hears_of_are_forgotten() -> None:
+    async with serving(worker_forgotten_after_seconds=600) as api:
+        await api.register("killed")
+        await api.register("alive")
+        for _ in range(9):
+            await api.world.advance(61)
+            await api.worker("heartbeat", {"worker_id": "alive"})
+        assert await registered(api) == ["killed", "alive"], "stale, and still shown"
+        await api.world.advance(61)
+        await api.worker("heartbeat", {"worker_id": "alive"})
+        assert await registered(api) == ["alive"]
+        assert (await api.worker("workflow-tasks/poll", {"worker_id": "killed", "task_queue": "q"})).status_code == 412
+        assert (await api.register("killed")).status_code == 201
+
+
+async def test_of_many_stale_workers_the_last_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "STALE_KEPT", 3)
+    monkeypatch.setattr(workers, "MOST", 6)
+    async with serving() as api:
+        for number in range(6):
+            assert (await api.register(f"w{number}")).status_code == 201
+            await api.world.advance(1)
+        full = await api.register("one more")
+        assert (full.status_code, full.json()["reason"]) == (429, "worker_capacity_exhausted")
+        assert (await api.register("w0")).status_code == 201, "one that is known comes again"
+        await api.world.advance(300)
+        assert sorted(await registered(api)) == ["w0", "w4", "w5"]
+        assert (await api.register("one more")).status_code == 201

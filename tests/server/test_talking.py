@@ -229,14 +229,19 @@ async def test_an_update_is_found_under_the_runs_that_had_it_and_under_no_other(
             assert answer["reason"] == "run_not_found"
 
 
-async def test_an_update_that_takes_too_long_answers_where_it_stands() -> None:
-    async with serving() as api:
+@pytest.mark.contract("UPD-09")
+@pytest.mark.parametrize(
+    ("asked", "seconds"), [({}, 2), ({"wait_timeout_seconds": 3}, 3), ({"wait_timeout_seconds": 1e9}, 60)]
+)
+async def test_an_update_that_takes_too_long_answers_where_it_stands(asked: dict[str, Any], seconds: float) -> None:
+    async with serving(update_wait_completion_timeout_seconds=2) as api:
         await running(api)
-        body = {"input": ["a"], "wait_for": "completed", "wait_timeout_seconds": 3}
+        body = {"input": ["a"], "wait_for": "completed"} | asked
         waiting = asyncio.create_task(post(api, "update/rename", body))
         while not waiting.done():
-            await api.world.advance(0.01)
+            await api.world.advance(0.1)
         answer = await waiting
+        assert answer.json()["wait_timeout_seconds"] == seconds
         assert (answer.status_code, answer.json()["update_status"], answer.json()["wait_timed_out"]) == (
             202,
             "accepted",

@@ -48,6 +48,10 @@ T = TypeVar("T")
 Coro = Coroutine[Any, Any, T]
 
 
+UPDATE_PATIENCE = 60.0
+"""Seconds that `update()` waits for the end of an update, unless told otherwise."""
+
+
 class StartOptions(TypedDict, total=False):
     """What a start can say beside the workflow's own arguments."""
 
@@ -65,6 +69,7 @@ class StartOptions(TypedDict, total=False):
     compatibility: str
     connection: str
     request_id: str
+    update_timeout: Duration | None  # how long `update()` waits; None: for ever
 
 
 def connected(url: str, token: str | None, namespace: str) -> Transport:
@@ -136,6 +141,12 @@ class AsyncClient:
     def schedules(self) -> AsyncSchedules:
         """Workflows that are started by the clock."""
         return AsyncSchedules(self)
+
+    @property
+    def update_seconds(self) -> float | None:
+        """How long a caller waits for the end of an update; set with `options()`."""
+        timeout = self._options.get("update_timeout", UPDATE_PATIENCE)
+        return None if timeout is None else to_seconds(timeout)
 
     @property
     def request_id(self) -> str | None:

@@ -190,6 +190,15 @@ class UpdateFailed(BackstayError):
         self.update_id = update_id
 
 
+class UpdateTimeout(BackstayError, TimeoutError):
+    """The caller's time is over, the update's is not: it was accepted, and ends whether or not somebody waits for it."""
+
+    def __init__(self, message: str, workflow_id: str, update_id: str | None) -> None:
+        super().__init__(message)
+        self.workflow_id = workflow_id
+        self.update_id = update_id
+
+
 class ServerError(BackstayError):
     """A server could not be used. `url` is where it was looked for."""
 

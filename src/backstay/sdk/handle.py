@@ -109,7 +109,12 @@ class AsyncUpdateHandle(Generic[R]):
 def answer(client: AsyncClient, status: tell.UpdateStatus, returns: Any, definition: Known) -> Any:
     """What an update returned, or the error it ended with."""
     if status.event is None:
-        raise TimeoutError(f"update {status.update_name!r} has not ended yet; wait again with result()")
+        raise errors.UpdateTimeout(
+            f"update {status.update_name!r} of workflow {status.workflow_id!r} was accepted and has not ended yet; it goes on."
+            f" Wait again with handle.submitted({status.update_name!r}, {status.update_id!r}).result()",
+            status.workflow_id,
+            status.update_id,
+        )
     event: Any = status.event.event
     if status.update_status == "completed":
         return None if event.result is None else loads(event.result, returns)
@@ -196,7 +201,10 @@ class AsyncHandle(Generic[R]):
     @overload
     async def update(self, update: str, /, *args: Any, **kwargs: Any) -> Any: ...
     async def update(self, update: Any, /, *args: Any, **kwargs: Any) -> Any:
-        """Change something in the run and wait for what the handler returns."""
+        """Change something in the run and wait for what the handler returns.
+
+        After a minute, or as long as `client.options(update_timeout=...)` says, `UpdateTimeout` is raised: the update goes on.
+        """
         status = await self._update(update, args, kwargs, "completed")
         return answer(self._client, status, _returns(update), self._definition)
 
@@ -280,7 +288,7 @@ class AsyncHandle(Generic[R]):
                 arguments=arguments,
                 named=named,
                 wait_for=wait_for,
-                wait_seconds=None,
+                wait_seconds=self._client.update_seconds,
                 after_signals=True,
             )
         )

@@ -148,7 +148,10 @@ class Handle(Generic[R]):
     @overload
     def update(self, update: str, /, *args: Any, **kwargs: Any) -> Any: ...
     def update(self, update: Any, /, *args: Any, **kwargs: Any) -> Any:
-        """Change something in the run and wait for what the handler returns."""
+        """Change something in the run and wait for what the handler returns.
+
+        After a minute, or as long as `client.options(update_timeout=...)` says, `UpdateTimeout` is raised: the update goes on.
+        """
         return self._bridge.run(self._handle.update(update, *args, **kwargs))
 
     @overload

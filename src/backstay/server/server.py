@@ -43,6 +43,7 @@ from backstay.store import Unavailable
 from backstay.store.opening import open_store
 
 RELOAD = SECOND
+FORGET = 60 * SECOND
 
 
 class Server:
@@ -58,6 +59,8 @@ class Server:
         self.waiting: dict[asyncio.Future[Any], Callable[[], None]] = {}  # calls that wait, and how to end that
         self._world = world
         self._reload: Alarm | None = None
+        self._forget: Alarm | None = None
+        self._forgetting: asyncio.Task[None] | None = None
         self._loading: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
@@ -80,7 +83,9 @@ class Server:
         self.recovery.on_sweep.append(self.cadence.swept)
         self.operations = Operations(self.engine, self.recovery, AvroPayloads(), exporter(self._exporting))
         self.namespaces = Namespaces(self.store, self.settings.default_namespace)
-        self.workers = Workers(self.store, world.now, self.settings.worker_stale_after_seconds)
+        self.workers = Workers(
+            self.store, world.now, settings.worker_stale_after_seconds, settings.worker_forgotten_after_seconds
+        )
         self.rollouts = Rollouts(self.store)
         self.tokens = self.gate.tokens = Tokens(self.store)
         self.sessions = self.engine.matching.sessions = Sessions(self.store, self.engine, self.workers)
@@ -106,6 +111,7 @@ class Server:
             await self._read_registries()
             self.recovery.on_foreign.append(self._changed_elsewhere)
             self.retention.start()
+            self._forget_later()
             await self.recovery.start()
             if self.engine.holder:
                 self.cadence.swept()  # whoever becomes the engine has looked at everything
@@ -124,7 +130,26 @@ class Server:
         await self.engine.drain()
         await self._shut()
 
+    def _forget_later(self) -> None:
+        self._forget = self.engine.world.at(self.now + FORGET, self._forget_workers)
+
+    def _forget_workers(self) -> None:
+        self._forgetting = self.engine.world.spawn(self._forgotten(), "backstay-forget")
+
+    async def _forgotten(self) -> None:
+        try:
+            if self.engine.holder and self.engine.down is None:
+                await self.workers.forget()
+        except Unavailable:
+            pass  # the next time
+        self._forget_later()
+
     async def _shut(self) -> None:
+        if self._forget is not None:
+            self._forget.cancel()
+        if self._forgetting is not None:
+            self._forgetting.cancel()
+            self._forgetting = None
         if self._reload is not None:
             self._reload.cancel()
         if self._loading is not None:

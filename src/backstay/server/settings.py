@@ -80,6 +80,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     heartbeat_interval_seconds: Annotated[int, Meta(ge=1, le=3600)] = 60
     worker_stale_after_seconds: Annotated[int, Meta(ge=1, le=86_400)] = 180
+    worker_forgotten_after_seconds: Annotated[int, Meta(ge=60, le=365 * 86_400)] = 86_400
 
     workflow_task_max_active_leases_per_queue: Limit = 0
     activity_task_max_active_leases_per_queue: Limit = 0
@@ -96,6 +97,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     retention_archive: str | None = None  # a directory for what is removed; None: it is gone
 
     query_timeout_seconds: Seconds = 10
+    update_wait_completion_timeout_seconds: Annotated[float, Meta(gt=0, le=60)] = 10
     query_task_max_pending_per_queue: Annotated[int, Meta(ge=1, le=10_000)] = 1024
 
     continue_as_new_event_threshold: Limit = 10_000  # events of a run, from which on it should continue as new
@@ -217,5 +219,10 @@ def _checked(settings: Settings) -> Settings:
         raise WrongSetting(
             f"worker_stale_after_seconds is {settings.worker_stale_after_seconds}: it must be above"
             f" heartbeat_interval_seconds ({settings.heartbeat_interval_seconds}), or every worker is stale between two"
+        )
+    if settings.worker_forgotten_after_seconds < settings.worker_stale_after_seconds:
+        raise WrongSetting(
+            f"worker_forgotten_after_seconds is {settings.worker_forgotten_after_seconds}: it must not be below"
+            f" worker_stale_after_seconds ({settings.worker_stale_after_seconds})"
         )
     return settings

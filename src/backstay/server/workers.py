@@ -1,7 +1,8 @@
 """Workers: who is there, what they can run, and when they were last heard of.
 
 Registered → active ⇄ stale → gone. The registration is durable, because a worker does not register again when a server
-restarts; when it was heard of is not, and a restarted server gives everybody a new chance.
+restarts; when it was heard of is not, and a restarted server gives everybody a new chance. One that was killed never says
+goodbye: it is forgotten after a while, and of many stale ones only the last are remembered.
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ from backstay.kernel.values import SECOND, Micros
 from backstay.server.kept import Kept
 from backstay.server.problems import Problem
 from backstay.store import Store
+
+STALE_KEPT = 1000  # of a namespace
+MOST = 10_000  # registrations of a namespace: more are refused until some are forgotten
 
 
 class CommandContract(Struct, frozen=True, kw_only=True):
@@ -70,19 +74,43 @@ class Worker(Struct, frozen=True, kw_only=True):
 
 
 class Workers:
-    def __init__(self, store: Store, now: Callable[[], Micros], stale_after_seconds: int) -> None:
+    def __init__(
+        self, store: Store, now: Callable[[], Micros], stale_after_seconds: int, forgotten_after_seconds: int
+    ) -> None:
         self._kept = Kept(store, "worker", Worker)
         self._now = now
         self._heard: dict[tuple[str, str], Micros] = {}
         self._began = now()
         self.stale_after_seconds = stale_after_seconds
+        self._forgotten_after = forgotten_after_seconds * SECOND
 
     async def load(self) -> None:
         await self._kept.load()
 
     async def register(self, worker: Worker) -> None:
+        if self.get(worker.namespace, worker.worker_id) is None and len(self.of(worker.namespace)) >= MOST:
+            raise Problem(
+                429,
+                "worker_capacity_exhausted",
+                f"namespace {worker.namespace!r} has {MOST} registered workers; deregister those that are gone, or wait"
+                " until they are forgotten (worker_forgotten_after_seconds)",
+                retryable=True,
+                retry_after_seconds=60,
+            )
         await self._kept.put(worker.namespace, worker.worker_id, worker)
         self.heard(worker)
+
+    async def forget(self) -> None:
+        """Remove whom nobody has heard of for too long, and all but the last of many that are stale."""
+        stale: dict[str, list[Worker]] = {}
+        for worker in sorted(self.everybody(), key=self.last_heard, reverse=True):
+            if self.stale(worker):
+                stale.setdefault(worker.namespace, []).append(worker)
+        for many in stale.values():
+            for place, worker in enumerate(many):
+                long_ago = self._now() - self.last_heard(worker) > self._forgotten_after
+                if (long_ago or place >= STALE_KEPT) and self.stale(worker):  # it may have come back just now
+                    await self.remove(worker.namespace, worker.worker_id)
 
     async def remove(self, namespace: str, worker_id: str) -> Worker | None:
         self._heard.pop((namespace, worker_id), None)

@@ -143,7 +143,9 @@ async def update(server: Server, call: Call) -> Answer:
     if body.wait_for not in ("accepted", "completed"):
         raise invalid("wait_for", f"wait for accepted or completed, not {body.wait_for!r}")
     positional, named = given(body)
-    seconds = tell.UPDATE_WAIT if body.wait_timeout_seconds is None else min(body.wait_timeout_seconds, MAX_WAIT)
+    wanted = body.wait_timeout_seconds
+    budget = server.settings.update_wait_completion_timeout_seconds
+    seconds = budget if wanted is None else min(wanted, MAX_WAIT)
     status = await server.operations.call(
         tell.UpdateWorkflow(
             update_name=call.params["name"],
