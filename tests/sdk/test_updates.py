@@ -543,7 +543,7 @@ async def test_an_update_is_found_in_whichever_run_it_has_ended() -> None:
         run = await app.start(Legs, "l", 1)
         await entered[1].wait()
         submitted = await run.submit(Legs.say, "hello")
-        with pytest.raises(TimeoutError, match="'say' .* has not ended yet"):
+        with pytest.raises(TimeoutError, match=r"'say' .* has not ended yet"):
             await submitted.result(timeout=0)  # accepted in the middle of a task, whose end makes it history
         for leg in (1, 2, 3):
             await entered[leg].wait()

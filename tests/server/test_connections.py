@@ -173,7 +173,7 @@ async def test_who_says_it_byte_by_byte_is_let_go() -> None:
 
 
 async def test_between_two_requests_a_connection_waits_for_a_while() -> None:
-    async with serving(idle_seconds=0.2) as api, line(api) as ours:
+    async with serving(idle_seconds=2, head_seconds=2) as api, line(api) as ours:
         for _ in range(2):
             assert (await ours.ask(call("describe-workflow", workflow_id="nobody")))[0] == 409
         await ended(ours)
@@ -186,13 +186,11 @@ async def test_between_two_requests_a_connection_waits_for_a_while() -> None:
 
 @pytest.mark.parametrize("ordinary", [False, True])
 async def test_who_waits_for_an_answer_is_not_idle(ordinary: bool) -> None:
-    async with serving(idle_seconds=0.05, head_seconds=0.05) as api, line(api) as ours:
+    async with serving(idle_seconds=2, head_seconds=2) as api, line(api) as ours, line(api) as other:
         await api.start("a")
-        station = await opened(ours)
-        ours.send(exchange(api, station, 0.5, ordinary=ordinary))
-        assert (await ours.reply())[0] == 200
-        ours.send(call("await-result", workflow_id="a", wait_seconds=0.5, ordinary=ordinary))
-        assert (await ours.reply())[0] == 200
+        ours.send(exchange(api, await opened(ours), 4, ordinary=ordinary))
+        other.send(call("await-result", workflow_id="a", wait_seconds=4, ordinary=ordinary))
+        assert [(await each.reply())[0] for each in (ours, other)] == [200, 200]
 
 
 async def test_a_body_that_nobody_reads_ends_as_well(lines: list[Protocol]) -> None:
