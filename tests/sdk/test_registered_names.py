@@ -283,6 +283,7 @@ LOOKED_AT = {
     "codec/native.py": "whether pydantic or attrs was loaded, by literal names",
     "sdk/guard/audit.py": "whether zoneinfo was loaded, by its literal name",
     "sdk/guard/monitor.py": "how many modules were loaded",
+    "sdk/registry.py": "the module of the author's own workflow, for its warnings",
     "sdk/source/locate.py": "the module of the author's own function",
     "sdk/source/names.py": "modules that the author's own source names",
 }
@@ -357,6 +358,7 @@ def test_the_attribute_of_an_object_is_never_named_by_what_was_received() -> Non
         "protocol/history.py": "fields of a struct of ours",
         "protocol/selected.py": "a tuple of literals",
         "protocol/tasks.py": "fields of a struct of ours",
+        "sdk/guard/monitor.py": "names in the author's own code",
         "sdk/guard/shims.py": "a tuple of literals",
         "sdk/source/check.py": "the entry of the author's own class",
         "sdk/source/locate.py": "fields of syntax nodes",

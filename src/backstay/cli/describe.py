@@ -129,6 +129,8 @@ def _show_block(out: Console, id: str, block: Block) -> None:
     out.print()
     what = "blocked" if block.replay_blocked else "the workflow task failed and is tried again"
     out.print(f"{what}: {words.shortened(block.message, 1000)}", style="bold red", markup=False)
+    for line in (block.stack_trace or "").splitlines():
+        out.print(f"  {words.printable(line)}", style="bright_black", markup=False, highlight=False)
     if block.difference:
         out.print(side_by_side(block.difference))
     if block.replay_blocked:

@@ -115,13 +115,14 @@ def where(event: Event | None, whole: bool = False) -> list[str]:
         return []
     if whole:
         lines = found.traceback.splitlines() if found.traceback else found.trace
-        return [_printable(line) for line in lines]
+        return [printable(line) for line in lines]
     hidden = len(found.trace) - FOLDED
     more = [f"... {hidden} more, see --traces"] if hidden > 0 else []
     return more + [shortened(f"at {line}", 200) for line in found.trace[-FOLDED:]]
 
 
-def _printable(line: str) -> str:
+def printable(line: str) -> str:
+    """A line without control characters and with its indentation."""
     return "".join(c if c.isprintable() else " " for c in line).rstrip()
 
 

@@ -19,6 +19,14 @@ from backstay.cli.problems import Problem, told
 @options.namespace
 @click.option("--queue", "queues", metavar="NAME", multiple=True, help="Only this queue. Default: all that FILE names.")
 @click.option("--build", metavar="ID", help="The build that runs started for it are pinned to.")
+@click.option(
+    "--workflow-deadline",
+    metavar="SECONDS",
+    type=float,
+    default=2,
+    show_default=True,
+    help="For workflow code, to wait.",
+)
 @click.option("--drain", metavar="SECONDS", type=float, default=30, show_default=True, help="For what runs, to end.")
 def command(
     file: Path,
@@ -27,6 +35,7 @@ def command(
     namespace: str,
     queues: tuple[str, ...],
     build: str | None,
+    workflow_deadline: float,
     drain: float,
 ) -> None:
     """Work for a server with everything that FILE defines, until SIGTERM or Ctrl-C.
@@ -58,9 +67,10 @@ def command(
             guard="off",  # loading has checked already
             shims=True,
             compatibility=build,
+            workflow_deadline=workflow_deadline or None,
             drain=drain,
         )
-    except ValueError as wrong:
+    except (ValueError, TypeError) as wrong:
         raise Problem(str(wrong)) from None
 
     def ready() -> None:

@@ -36,11 +36,16 @@ def formatted(exc: BaseException) -> str:
     return text if len(text) <= LONGEST else f"{text[:half]}\n  [...]\n{text[-half:]}"
 
 
+def is_own(filename: str) -> bool:
+    """Whether this is a file of Backstay."""
+    return filename.startswith(_OWN)
+
+
 def _leave_out_machinery(told: traceback.TracebackException) -> None:
     chain = [told]
     while chain:
         one = chain.pop()
-        kept = [frame for frame in one.stack if not frame.filename.startswith(_OWN)]
+        kept = [frame for frame in one.stack if not is_own(frame.filename)]
         one.stack[:] = kept or one.stack[-1:]
         chain += filter(None, [one.__cause__, one.__context__, *(one.exceptions or ())])
 

@@ -37,7 +37,7 @@
     │   └── ForkedEngine         an engine was used after a fork
     └── HistoryDamaged           what is stored of a run does not add up (`backstay.kernel.event`)
 
-`Evicted` and `ContinueAsNewRequested` are no errors: they end code without being one, so `except Exception` misses them.
+`Evicted`, `WorkflowInterrupted` and `ContinueAsNewRequested` are no errors: they end code without being one, so `except Exception` misses them.
 """
 
 from __future__ import annotations
@@ -224,6 +224,10 @@ class ServerTooOld(ServerError):
 
 class Evicted(GreenletExit):
     """The live code of a run is being given up. Whatever it does from here on has no effect."""
+
+
+class WorkflowInterrupted(Evicted):
+    """The code of a run has gone on for too long without waiting for anything; it is set aside as it stands."""
 
 
 class ContinueAsNewRequested(BaseException):

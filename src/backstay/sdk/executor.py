@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
 from functools import partial
 from time import perf_counter, thread_time
@@ -18,12 +18,18 @@ from typing import Any
 from backstay.kernel.event import Recorded
 from backstay.kernel.features.activity import ActivityAssignment
 from backstay.kernel.features.update import FailUpdate
-from backstay.kernel.features.workflow_task import CompleteWorkflowTask, FailWorkflowTask, WorkflowAssignment
+from backstay.kernel.features.workflow_task import (
+    DEADLINE_EXCEEDED,
+    CompleteWorkflowTask,
+    FailWorkflowTask,
+    WorkflowAssignment,
+)
 from backstay.kernel.machine import Machine
-from backstay.kernel.message import Message
+from backstay.kernel.message import Message, Refused
 from backstay.kernel.task import Block, Lease, Task
 from backstay.protocol.commands import Inquiry
 from backstay.sdk.activities import Activities
+from backstay.sdk.errors import WorkflowInterrupted
 from backstay.sdk.fiber import Fiber
 from backstay.sdk.guard import guard_of
 from backstay.sdk.host import Host
@@ -32,6 +38,7 @@ from backstay.sdk.local import LocalRunner
 from backstay.sdk.registry import Registry
 from backstay.sdk.rules import RULES
 from backstay.sdk.strand import hidden_loop
+from backstay.sdk.watchdog import Hit, Question, Watch, Watchdog
 
 log = logging.getLogger("backstay.worker")
 
@@ -63,7 +70,10 @@ class EmbeddedExecutor:
         threads: int,
         tasks: int,
         compatibility: str | None,
+        workflow_deadline: float | None = None,
     ) -> None:
+        self._watchdog = None if workflow_deadline is None else Watchdog(workflow_deadline)
+        self._watch: Watch | None = None  # of the thread that inline code runs on
         self.host = host
         self.machine = machine
         self.registry = registry
@@ -140,9 +150,9 @@ class EmbeddedExecutor:
         if fiber.locals:
             self._locals.given_up(fiber)
         if fiber.threaded:
-            self.host.workflow_thread(fiber.abandon, lambda _: None)
+            self.host.workflow_thread(lambda: self.watch_here().run(fiber, fiber.abandon), lambda _: None)
         else:
-            fiber.abandon()
+            (self._watch or self.watch()).run(fiber, fiber.abandon)
 
     def redefined(self, types: set[str]) -> None:
         """These workflows have new code: live code of theirs is given up, and what they do next is a replay with the new one."""
@@ -173,6 +183,8 @@ class EmbeddedExecutor:
         for run in list(self._fibers):
             self.forget(run)
         self.activities.stop()
+        if self._watchdog is not None:
+            self._watchdog.stop()
 
     # -- workflow code
 
@@ -198,14 +210,42 @@ class EmbeddedExecutor:
         fiber.assignment = assignment
         suspected = self._suspects.get(assignment.workflow_type) if self._suspects else None
         clock = perf_counter if suspected is None else thread_time
+        watch = self._watch or self.watch()
         began = clock()
+        # What `Watch.run` does, written out: this is done for every task.
+        watch.turn += 1
+        watch.running = fiber
         try:
             fiber.resume(events, assignment.cursor)
+        except WorkflowInterrupted:
+            pass
         except Exception as error:
             self.broke(fiber, error)
+        watch.running = None
+        while watch.striking or watch.hit is not None:
+            try:
+                hit = watch.settle()
+                if hit is not None:
+                    fiber.freeze(hit.block(fiber.fingerprint))
+            except WorkflowInterrupted:
+                continue
         spent = clock() - began
         if suspected is not None or spent > SLOW:
             self._judge(assignment.workflow_type, suspected, spent, len(events))
+
+    def watch(self) -> Watch:
+        """The watch of the thread that inline code runs on, made when the first of it does."""
+        self._watch = self.watch_here()
+        return self._watch
+
+    def watch_here(self) -> Watch:
+        return Watch() if self._watchdog is None else self._watchdog.here()
+
+    def under_watch(self, fiber: Fiber, call: Callable[[], None]) -> None:
+        """Run code of a fiber on this thread; code that is interrupted stays as it stands."""
+        hit = self.watch_here().run(fiber, call)
+        if isinstance(hit, Hit):
+            fiber.freeze(hit.block(fiber.fingerprint))
 
     def broke(self, fiber: Fiber, error: BaseException) -> None:
         """What escapes from a fiber is our own bug, not the author's: it fails the task, never the engine."""
@@ -270,12 +310,20 @@ class EmbeddedExecutor:
                 answered.set_result(outcome)
 
         if at_rest and fiber is not None and not fiber.threaded and fiber.block is None:
-            done(answer_on(fiber, inquiry, history))
+            told = (self._watch or self.watch()).run(fiber, lambda: answer_on(fiber, inquiry, history))
+            if isinstance(told, Hit):
+                self.forget(inquiry.run_key)  # it may have changed half of what it should only have looked at
+            done(_not_answered(told) if isinstance(told, Hit) else told)
         else:
             definition = self.registry.workflows[inquiry.workflow_type]
-            self.host.workflow_thread(
-                lambda: answer_from(self.machine, self.registry, definition, inquiry, history), done
-            )
+
+            def ask() -> Any:
+                question = Question(inquiry)
+                call = partial(answer_from, self.machine, self.registry, definition, inquiry, history)
+                told = self.watch_here().run(question, call)
+                return _not_answered(told) if isinstance(told, Hit) else told
+
+            self.host.workflow_thread(ask, done)
         return answered
 
     def _new_fiber(self, assignment: WorkflowAssignment) -> Fiber:
@@ -326,7 +374,7 @@ class EmbeddedExecutor:
 
         def resume(live: Fiber, events: list[Recorded]) -> None:
             try:
-                live.resume(events, assignment.cursor)
+                self.under_watch(live, lambda: live.resume(events, assignment.cursor))
             except BaseException as error:  # nothing on this thread is meant for the process
                 self.broke(live, error)
 
@@ -376,6 +424,10 @@ class EmbeddedExecutor:
                 self.host.given_up(assignment.task)
 
         self.host.report(key, message, reported)
+
+
+def _not_answered(hit: Hit) -> Refused:
+    return Refused("query_rejected", f"the run did not answer: {hit.message}", query_blocked_reason=DEADLINE_EXCEEDED)
 
 
 def _goes_on(fiber: Fiber) -> bool:

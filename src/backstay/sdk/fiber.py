@@ -225,6 +225,16 @@ class Fiber:
             else:
                 strands.run(self, self._leave_nothing)
 
+    def freeze(self, block: Block) -> None:
+        """Leave code that was interrupted as it stands, for ever: unwinding it could hang again."""
+        self.block = block
+        self.abandoned = True
+        strands.keep_for_ever(
+            (self._suspended, self.loop, self.instance, self.main_task, self.fatal, list(self.branches))
+        )
+        self._suspended = set()
+        self.loop = self.instance = self.main_task = self.fatal = None
+
     def _leave_nothing(self) -> None:
         """Let go of what the code has kept, here, where whatever its objects do at their end has no effect."""
         if self.loop is not None:

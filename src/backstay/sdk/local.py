@@ -6,6 +6,7 @@ Several may run at once; their results are given to the code in step order, whic
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from backstay.kernel.failure import Failure
@@ -192,7 +193,7 @@ class _Round:
                 self._settle_on_thread(step, record, outcome)
                 return
             try:
-                fiber.settle_local(step, record, outcome)
+                self.executor.under_watch(fiber, partial(fiber.settle_local, step, record, outcome))
             except Exception as error:
                 self.executor.broke(fiber, error)
         self._end()
@@ -200,7 +201,7 @@ class _Round:
     def _settle_on_thread(self, step: int, record: RecordLocalActivity, outcome: Outcome) -> None:
         def settle() -> None:
             try:
-                self.fiber.settle_local(step, record, outcome)
+                self.executor.under_watch(self.fiber, partial(self.fiber.settle_local, step, record, outcome))
             except BaseException as error:  # nothing on this thread is meant for the process
                 self.executor.broke(self.fiber, error)
 

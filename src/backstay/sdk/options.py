@@ -118,6 +118,10 @@ def _is_backoff(value: Any) -> bool:
     return all(to_seconds(pause) >= 0 for pause in value) if several else _is_duration(value)  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
 
 
+def _is_deadline(value: Any) -> bool:
+    return value is None or (isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 1e9)
+
+
 def _is_fatal(value: Any) -> bool:
     return (
         isinstance(value, Collection)
@@ -160,6 +164,7 @@ EXPECTED: dict[str, Kind] = {
     "crashes": Kind(_is_retries, "0, a positive whole number or 'forever'"),
     "at_most_once": _FLAG,
     "backoff": Kind(_is_backoff, "a duration, or several"),
+    "workflow_deadline": Kind(_is_deadline, "a number of seconds above 0, or None for no deadline"),
     "fatal": Kind(_is_fatal, "several exception classes or their names, as in [ValueError]"),
     "timeout": _DURATION,
     "run_timeout": _DURATION,

@@ -16,7 +16,12 @@ from backstay.kernel.features.continue_as_new import ContinueAsNew
 from backstay.kernel.features.side_effect import RecordSideEffect
 from backstay.kernel.features.timer import CancelTimer, StartTimer
 from backstay.kernel.features.version import RecordVersionMarker
-from backstay.kernel.features.workflow_task import WAITING_FOR_HISTORY, CompleteWorkflowTask, FailWorkflowTask
+from backstay.kernel.features.workflow_task import (
+    DEADLINE_EXCEEDED,
+    WAITING_FOR_HISTORY,
+    CompleteWorkflowTask,
+    FailWorkflowTask,
+)
 from backstay.kernel.limits import Limits
 from backstay.kernel.task import START, Block, Lease, Resume
 from backstay.kernel.values import SECOND, workflow_task_id
@@ -302,6 +307,42 @@ def test_waiting_for_history_closes_the_task_without_a_trace() -> None:
     assert decision.events == []
     assert flow.rows == {}
     assert flow.state.cursor == 2
+
+
+HUNG = Block(message="it hangs", replay_blocked=True, reason=DEADLINE_EXCEEDED)
+
+
+def hung(owner: str = "worker-1", attempt: int = 1) -> FailWorkflowTask:
+    return FailWorkflowTask(task_id="RUN1-w2", owner=owner, attempt=attempt, block=HUNG)
+
+
+def test_that_code_hangs_counts_also_from_a_worker_that_has_lost_its_lease() -> None:
+    flow = given()
+    flow.claim("RUN1-w2", owner="worker-1")
+    flow.due(300)
+    flow.claim("RUN1-w2", owner="worker-2")
+    assert flow.when(hung()).reply.outcome == "failed"
+    assert (flow.workflow_task.state, flow.workflow_task.owner) == ("failed", None)
+    assert flow.state.next_wake is None
+    # The next one hangs as well, and finds the task set aside.
+    assert flow.refused(hung("worker-2", 2)).reason == "task_not_leased"
+
+
+def test_that_code_hangs_counts_while_its_task_waits_for_the_next_worker() -> None:
+    flow = given()
+    flow.claim("RUN1-w2", owner="worker-1")
+    flow.due(300)
+    assert flow.workflow_task.state == "ready"
+    flow.when(hung())
+    assert flow.workflow_task.state == "failed"
+
+
+def test_that_code_hangs_says_nothing_of_a_task_that_was_done_meanwhile_nor_of_an_activity() -> None:
+    flow = given(ScheduleActivity(activity_type="a"))
+    flow.claim("RUN1-a1.1")
+    assert flow.refused(hung()).reason == "task_not_found"
+    late = replace(hung(), task_id="RUN1-a1.1", owner="worker-9")
+    assert flow.refused(late).reason == "lease_owner_mismatch"
 
 
 def test_failing_needs_the_lease() -> None:

@@ -30,6 +30,7 @@ from backstay.sdk.options import expect, listed, served
 from backstay.sdk.registry import Guard, Registry, Types, redefines
 from backstay.sdk.replay import Replayed, replay
 from backstay.sdk.sync import Client
+from backstay.sdk.watchdog import WORKFLOW_DEADLINE
 from backstay.sdk.workflow import WorkflowDefinition
 from backstay.store import Store
 from backstay.store.opening import open_store, shown
@@ -51,6 +52,7 @@ class BackstayOptions(TypedDict, total=False):
     guard: Guard
     shims: bool
     diagnostics: bool
+    workflow_deadline: float | None
     compatibility: str | None
     limits: Limits | None
     cache_bytes: int
@@ -89,6 +91,7 @@ class AsyncBackstay(AsyncClient):
         guard: Guard = "warn",
         shims: bool = False,
         diagnostics: bool = True,
+        workflow_deadline: float | None = WORKFLOW_DEADLINE,
         compatibility: str | None = None,
         limits: Limits | None = None,
         cache_bytes: int = 48 << 20,
@@ -105,10 +108,13 @@ class AsyncBackstay(AsyncClient):
         expect("threads", threads)
         expect("async_tasks", async_tasks)
         expect("compatibility", compatibility)
+        expect("workflow_deadline", workflow_deadline)
         self._queues = frozenset(served(queues) if run_tasks else listed("queues", queues))
         self._threads = threads
         self._async_tasks = async_tasks
         self._compatibility = compatibility
+        # In a world of another kind time goes another way.
+        self._workflow_deadline = workflow_deadline if world is None else None
         self._limits = limits
         self._cache_bytes = cache_bytes
         self._grace = grace
@@ -196,6 +202,7 @@ class AsyncBackstay(AsyncClient):
             threads=self._threads,
             tasks=self._async_tasks,
             compatibility=self._compatibility,
+            workflow_deadline=self._workflow_deadline,
         )
         self._host.executor = self.executor
         self.engine.matching.manual = self.executor

@@ -76,6 +76,7 @@ class RemoteHost:
         threads: int,
         tasks: int,
         live: int,
+        workflow_deadline: float | None = None,
     ) -> None:
         clock = LoopClock(loop)
         self._loop = loop
@@ -91,6 +92,7 @@ class RemoteHost:
             threads=threads,
             tasks=tasks,
             compatibility=compatibility,
+            workflow_deadline=workflow_deadline,
         )
         self._standings = Standings(self.executor, live)
         self._tasks = Tasks(self, self.executor, self._standings, fetch)

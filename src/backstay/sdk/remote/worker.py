@@ -37,6 +37,7 @@ from backstay.sdk.remote.session import Reset, Session
 from backstay.sdk.remote.thread import LoopThread, new_loop
 from backstay.sdk.remote.transport import PAUSES, Access
 from backstay.sdk.rules import RULES
+from backstay.sdk.watchdog import WORKFLOW_DEADLINE
 
 log = logging.getLogger("backstay.worker")
 
@@ -58,6 +59,7 @@ class WorkerOptions(TypedDict, total=False):
     guard: Guard
     shims: bool
     diagnostics: bool
+    workflow_deadline: float | None
     compatibility: str | None
     worker_id: str | None
     drain: float
@@ -83,6 +85,7 @@ class AsyncWorker:
         guard: Guard = "warn",
         shims: bool = False,
         diagnostics: bool = True,
+        workflow_deadline: float | None = WORKFLOW_DEADLINE,
         compatibility: str | None = None,
         worker_id: str | None = None,
         drain: float = 30.0,
@@ -103,6 +106,7 @@ class AsyncWorker:
         expect("async_tasks", async_tasks)
         expect("workflow_tasks", workflow_tasks)
         expect("compatibility", compatibility)
+        expect("workflow_deadline", workflow_deadline)
         self._threads = threads
         self._async_tasks = async_tasks
         self._workflow_tasks = workflow_tasks
@@ -110,6 +114,7 @@ class AsyncWorker:
         self._compatibility = compatibility
         self.drain = drain
         self._hurried = False
+        self._workflow_deadline = workflow_deadline
         self._life: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
@@ -130,6 +135,7 @@ class AsyncWorker:
             threads=self._threads,
             tasks=self._async_tasks,
             live=self._live,
+            workflow_deadline=self._workflow_deadline,
         )
         self.executor = self.host.executor
         known = {*machine.outcomes, *RULES.reactions}

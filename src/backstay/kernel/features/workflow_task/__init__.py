@@ -22,6 +22,7 @@ from backstay.kernel.features.workflow_task.due import (
 )
 from backstay.kernel.features.workflow_task.failed import BACKOFF, LONGEST, REPAIR, revive
 from backstay.kernel.features.workflow_task.messages import (
+    DEADLINE_EXCEEDED,
     WAITING_FOR_HISTORY,
     CompleteWorkflowTask,
     FailWorkflowTask,
@@ -32,6 +33,7 @@ from backstay.kernel.features.workflow_task.outcomes import complete, fail, hear
 
 __all__ = [
     "BACKOFF",
+    "DEADLINE_EXCEEDED",
     "FEATURE",
     "LONGEST",
     "WAITING_FOR_HISTORY",

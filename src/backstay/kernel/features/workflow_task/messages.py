@@ -11,6 +11,7 @@ from backstay.kernel.task import Block, Lease
 from backstay.kernel.values import Micros
 
 WAITING_FOR_HISTORY = "WorkflowTaskWaitingForHistory"
+DEADLINE_EXCEEDED = "workflow_deadline_exceeded"  # the reason of a block: its code ran on and on
 
 
 class CompleteWorkflowTask(Message, frozen=True, kw_only=True):

@@ -9,6 +9,7 @@ from backstay.kernel.features import close, deadline, failures, lease
 from backstay.kernel.features.workflow_task.due import sees, serves
 from backstay.kernel.features.workflow_task.failed import pause_after
 from backstay.kernel.features.workflow_task.messages import (
+    DEADLINE_EXCEEDED,
     WAITING_FOR_HISTORY,
     CompleteWorkflowTask,
     FailWorkflowTask,
@@ -80,8 +81,8 @@ def complete(turn: Turn, message: CompleteWorkflowTask) -> None:
 
 
 def fail(turn: Turn, message: FailWorkflowTask) -> None:
-    task = _held(turn, message)
     block = message.block
+    task = _hung(turn, message) if block.reason == DEADLINE_EXCEEDED else _held(turn, message)
     if message.report:
         turn.made = []
     if block.type == WAITING_FOR_HISTORY and task.upto is None:  # a task apart has all the history it is for
@@ -189,6 +190,20 @@ def _apply(turn: Turn, commands: list[Command]) -> None:
         if isinstance(command, StepCommand) and command.sequence is not None and command.sequence <= run.step:
             continue  # recorded by an earlier completion whose reply was lost
         rules[type(command)].apply(turn, command)
+
+
+def _hung(turn: Turn, message: FailWorkflowTask) -> Task:
+    """A worker whose code hung was not heard of meanwhile, and has lost its lease to the next one, which hangs, too.
+
+    What it says is about the code, not about its own try, so it counts as long as the same task is open.
+    """
+    try:
+        return _held(turn, message)
+    except Refused:
+        task = turn.flow.tasks.get(message.task_id)
+        if task is None or task.kind != "workflow" or task.state == "failed" or message.lease is not None:
+            raise
+        return task
 
 
 def _held(turn: Turn, message: CompleteWorkflowTask | FailWorkflowTask) -> Task:
