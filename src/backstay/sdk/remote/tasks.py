@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Coroutine
-from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from backstay.kernel.event import Recorded
@@ -54,12 +53,6 @@ def _ours(lease: wire.TaskLease) -> Ours:
     return Ours(lease.task_id, lease.attempt, lease.key, lease.run, lease.workflow_id)
 
 
-def _go_on(found: list[Recorded] | Exception, then: Callable[[list[Recorded]], None]) -> None:
-    if isinstance(found, Exception):
-        raise found
-    then(found)
-
-
 class Tasks:
     def __init__(
         self,
@@ -82,13 +75,13 @@ class Tasks:
         if self._standings.in_doubt(lease.run):
             self._held_back.setdefault(lease.run, []).append(lease)
         else:
-            self._try(_ours(lease), partial(self._begin, lease))
+            self._try(lease)
 
     def settled(self, run: int) -> None:
         """A report about this run was answered."""
         for lease in self._held_back.pop(run, ()):
             if self._host.leases.get(lease.task_id) == lease.attempt:
-                self._try(_ours(lease), partial(self._begin, lease))
+                self._try(lease)
 
     def at_work(self) -> set[str]:
         """The tasks whose code runs, or waits for something that is on its way."""
@@ -122,14 +115,17 @@ class Tasks:
         if shown is not None:
             self._standings.forget(shown.assignment.run_key)
 
-    def _try(self, ours: Ours, step: Callable[[], None]) -> None:
-        """What goes wrong here is a bug of ours, or a history that this release cannot read: it fails the task alone."""
+    def _try(self, lease: wire.TaskLease) -> None:
         try:
-            step()
+            self._begin(lease)
         except Exception as error:
-            log.error("workflow %s: its task cannot be begun", ours.workflow_id, exc_info=error)
-            self._drop(ours)
-            self._host.cannot_run(ours.key, ours.task_id, ours.attempt, error)
+            self._cannot(_ours(lease), error)
+
+    def _cannot(self, ours: Ours, error: Exception) -> None:
+        """What goes wrong here is a bug of ours, or a history that this release cannot read: it fails the task alone."""
+        log.error("workflow %s: its task cannot be begun", ours.workflow_id, exc_info=error)
+        self._drop(ours)
+        self._host.cannot_run(ours.key, ours.task_id, ours.attempt, error)
 
     def _drop(self, ours: Ours) -> None:
         self._shown.pop(ours.task_id, None)
@@ -178,8 +174,14 @@ class Tasks:
             self._host.leases.pop(ours.task_id)
             self._drop(ours)
             return
-        with self._executor.burst():
-            self._try(ours, partial(_go_on, found, then))
+        if isinstance(found, Exception):
+            self._cannot(ours, found)
+            return
+        try:
+            with self._executor.burst():
+                then(found)
+        except Exception as error:
+            self._cannot(ours, error)
 
     def _show(
         self, assignment: WorkflowAssignment, events: list[Recorded], count: int, reaches: int, fiber: Fiber | None
