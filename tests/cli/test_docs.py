@@ -5,6 +5,7 @@ The Python blocks of one `##` section are one program, in order. A comment `# ->
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -51,6 +52,38 @@ def test_the_program_runs_and_prints_what_it_says(program: str, tmp_path: Path) 
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == _PRINTS.findall(program)
+
+
+ONLY_EMBEDDED = {
+    "Changing the code of open runs": "replay() reads the file of an app that is not open; a worker has none",
+}
+OVER_HTTP = [
+    pytest.param(program, id=section)
+    for section, program in programs(ROOT / "docs" / "authoring.md").items()
+    if "Backstay(" in program and section not in ONLY_EMBEDDED
+]
+
+
+@pytest.mark.parametrize("program", OVER_HTTP)
+def test_the_program_prints_the_same_with_a_server_in_between(program: str, tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(program, encoding="utf-8")
+    start = "import runpy, over_http; runpy.run_path('program.py', run_name='__main__')"
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", start],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parent)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == _PRINTS.findall(program)
+
+
+def test_what_cannot_run_over_http_is_still_there() -> None:
+    assert ONLY_EMBEDDED.keys() <= programs(ROOT / "docs" / "authoring.md").keys()
+    assert len(OVER_HTTP) > 10
 
 
 def test_the_pages_that_teach_have_programs() -> None:
