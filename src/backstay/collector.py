@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import gc
 import threading
+from collections.abc import Generator
+from contextlib import contextmanager
 
 RARELY = 10_000  # containers more than at the last look: some megabytes
 DEFAULTS = (700, 2000)  # of the Pythons there are
@@ -16,6 +18,7 @@ DEFAULTS = (700, 2000)  # of the Pythons there are
 _lock = threading.Lock()
 _open = 0
 _before: tuple[int, int, int] | None = None  # what is put back with the last one that closes
+_resting = 0
 
 
 def relax() -> None:
@@ -38,3 +41,21 @@ def restore() -> None:
             if gc.get_threshold()[0] == RARELY:
                 gc.set_threshold(*_before)
             _before = None
+
+
+@contextmanager
+def resting() -> Generator[None]:
+    """Not at all for now. Whoever builds millions of objects on a thread, none of them in a cycle, would have every other
+    thread stand still for seconds while they are looked through in vain. A program that has switched it off finds it so."""
+    global _resting
+    with _lock:
+        mine = gc.isenabled() or _resting > 0
+        _resting += mine
+        gc.disable()
+    try:
+        yield
+    finally:
+        with _lock:
+            _resting -= mine
+            if mine and _resting == 0:
+                gc.enable()

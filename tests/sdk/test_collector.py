@@ -52,3 +52,19 @@ async def test_an_app_that_cannot_open_changes_nothing(tmp_path: object) -> None
         async with AsyncBackstay(f"{tmp_path}/nowhere/app.db"):
             pass
     assert gc.get_threshold()[0] == 700
+
+
+def test_the_collector_rests_until_the_last_one_that_asked_for_it_is_done() -> None:
+    assert gc.isenabled()
+    with collector.resting():
+        with collector.resting():
+            assert not gc.isenabled()
+        assert not gc.isenabled()
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        with collector.resting():
+            pass
+        assert not gc.isenabled(), "as the program has it"
+    finally:
+        gc.enable()

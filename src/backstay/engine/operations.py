@@ -12,6 +12,7 @@ from typing import Any, TypeVar, cast
 
 from msgspec.structs import replace
 
+from backstay import collector
 from backstay.engine.access import Access, resolver, start_message
 from backstay.engine.bridge import Bridge
 from backstay.engine.cache import Reply
@@ -359,7 +360,8 @@ def _result(workflow_id: str, end: Ended) -> ask.Result:
 
 def _tried(make: Callable[[], T]) -> tuple[T | None, Exception | None]:
     try:
-        return make(), None
+        with collector.resting():
+            return make(), None
     except Exception as error:
         return None, error
 
