@@ -141,6 +141,19 @@ class Place:
             check=False,
         )
 
+    def shell(self, command: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        """A line as somebody types it."""
+        return subprocess.run(
+            command,
+            shell=True,
+            cwd=self.directory,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            env=_environment() | environment,
+            check=False,
+        )
+
     def ask(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
         """The same in this process, which is much faster; for commands that load no file."""
         from click.testing import CliRunner

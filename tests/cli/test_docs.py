@@ -110,3 +110,12 @@ def test_the_changelog_has_the_sections_of_its_format() -> None:
     text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     assert "## [Unreleased]" in text
     assert "### Added" in text
+
+
+def test_the_flags_of_the_server_are_those_that_its_page_names() -> None:
+    from backstay.cli.server import command
+
+    page = (ROOT / "docs" / "server.md").read_text(encoding="utf-8")
+    sentence = page.partition("Those that one changes by hand are flags")[2].partition(".")[0]
+    flags = {option for parameter in command.params for option in parameter.opts}
+    assert set(re.findall(r"`(--[a-z-]+)`", sentence)) == flags - {"--config", "--verbose"}
