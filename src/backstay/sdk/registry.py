@@ -6,7 +6,6 @@ that something was registered from. A string out of history, a payload or a requ
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections.abc import Iterable, Mapping
 from types import FunctionType
@@ -193,13 +192,12 @@ class Registry:
             if finding.severity == "error" or self.guard == "error":
                 raise DefinitionError(str(finding))
             # Where the finding is, and not where it is registered: for a link in an editor, and for filters by module.
-            module: str = definition.target.__module__
-            seen = vars(sys.modules[module]) if module in sys.modules else {}
+            module = definition.entry.__globals__
             warnings.warn_explicit(
                 finding.message,
                 NonDeterminismWarning,
                 finding.file,
                 finding.line,
-                module,
-                seen.setdefault("__warningregistry__", {}),
+                module.get("__name__"),
+                module.setdefault("__warningregistry__", {}),
             )

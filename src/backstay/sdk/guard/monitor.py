@@ -90,8 +90,9 @@ def _judge(target: object, bare: bool) -> tuple[str, str] | None:
 
 def _name(target: object, owner: object) -> str:
     """What was called, as its author would have to write it."""
-    if getattr(random, str(getattr(target, "__name__", "")), None) == target:
-        return f"random.{target.__name__}"  # type: ignore[attr-defined]
+    name = str(getattr(target, "__name__", ""))
+    if vars(random).get(name) == target:
+        return f"random.{name}"
     home = getattr(target, "__module__", None) or type(owner).__module__  # a bound method of a C type has none
     return f"{home}.{getattr(target, '__qualname__', target)}"
 
