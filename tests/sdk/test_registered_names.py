@@ -283,7 +283,6 @@ LOOKED_AT = {
     "codec/native.py": "whether pydantic or attrs was loaded, by literal names",
     "sdk/guard/audit.py": "whether zoneinfo was loaded, by its literal name",
     "sdk/guard/monitor.py": "how many modules were loaded",
-    "sdk/registry.py": "the module of the author's own workflow, for its warnings",
     "sdk/source/locate.py": "the module of the author's own function",
     "sdk/source/names.py": "modules that the author's own source names",
 }
