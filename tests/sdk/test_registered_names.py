@@ -359,6 +359,7 @@ def test_the_attribute_of_an_object_is_never_named_by_what_was_received() -> Non
         "protocol/tasks.py": "fields of a struct of ours",
         "sdk/guard/monitor.py": "names in the author's own code",
         "sdk/guard/shims.py": "a tuple of literals",
+        "sdk/remote/bounds.py": "fields of a struct of ours",
         "sdk/source/check.py": "the entry of the author's own class",
         "sdk/source/locate.py": "fields of syntax nodes",
         "sdk/source/names.py": "names in the author's own source",

@@ -104,8 +104,8 @@ MUTANTS = [
     Mutant(
         "given-up code reports",
         "sdk/executor.py",
-        "        if self._fibers.get(assignment.run_key) is not fiber:\n            self.host.look_at(key)",
-        "        if False:\n            self.host.look_at(key)",
+        "        if self._fibers.get(assignment.run_key) is not fiber:\n            self.host.given_up(",
+        "        if False:\n            self.host.given_up(",
     ),
     Mutant(
         "the rows of a task are believed",
@@ -225,8 +225,9 @@ MUTANTS = [
     Mutant(
         "a missing fence on activities",
         f"{K}/activity/attempts.py",
-        "if not execution.running or execution.attempt != attempt or execution.owner != owner:",
-        "if False:",
+        "    if not execution.running or execution.attempt != attempt:\n        return False\n"
+        "    if owner is not None and execution.owner != owner:\n        return False\n",
+        "",
     ),
     Mutant(
         "a row outvotes the history of an attempt",
