@@ -35,7 +35,8 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 # What handles and workers use of the async client, and what an app consists of.
-INSIDE = {"outcome", "restored", "request_id", "reader", "exceptions", "registry", "access", "queues"}
+INSIDE = {"outcome", "restored", "request_id", "update_seconds", "reader", "exceptions", "registry", "access", "queues"}
+INSIDE |= {"drain", "hurry"}  # of a worker, for whoever ends it by a signal
 
 
 def pairs() -> list[tuple[Any, Any]]:
