@@ -28,7 +28,7 @@ from backstay import (
 )
 from backstay.protocol import requests as ask
 
-from .kit import StillWorld, events, eventually, evicting, memory, names, settle
+from .kit import PATIENCE, StillWorld, events, eventually, evicting, memory, names, settle
 
 seen: list[Any] = []
 
@@ -789,6 +789,102 @@ async def test_an_async_activity_whose_run_closes_before_it_begins_gives_its_roo
             await asyncio.wait_for(app.execute(run, "r"), 10)
         assert app.executor.activities.has_room("late")
         assert (seen, app.executor.holding) == ([], set())
+
+
+# -- cancellation that nobody asked for
+
+
+async def _cancel_own_task() -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+    await asyncio.sleep(60)
+
+
+async def _raise_cancelled() -> None:
+    raise asyncio.CancelledError
+
+
+async def _await_what_is_cancelled() -> None:
+    other = asyncio.get_running_loop().create_future()
+    other.cancel()
+    await other
+
+
+async def _have_itself_cancelled() -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().call_soon(task.cancel)
+    await asyncio.sleep(60)
+
+
+@pytest.mark.parametrize("local", [False, True])
+@pytest.mark.parametrize(
+    "cancelled", [_cancel_own_task, _raise_cancelled, _await_what_is_cancelled, _have_itself_cancelled]
+)
+async def test_a_cancellation_that_nobody_asked_for_fails_the_attempt(cancelled: Any, local: bool) -> None:
+    @activity(type="unsteady", retries=1, backoff=0, local=local)
+    async def unsteady(times: int) -> str:
+        seen.append(attempt().number)
+        if attempt().number <= times:
+            await cancelled()
+        return "done"
+
+    @workflow(type="run")
+    async def run(times: int) -> str:
+        return await unsteady(times)
+
+    async with memory(run, unsteady, async_tasks=1) as app:
+        assert await asyncio.wait_for(app.execute(run, "r", 1), PATIENCE) == "done"
+        with pytest.raises(
+            WorkflowFailed, match="activity 'unsteady' was cancelled, and Backstay did not ask for that"
+        ):
+            await asyncio.wait_for(app.execute(run, "f", 2), PATIENCE)
+        history = await app.history("r")
+        assert app.executor.activities.has_room("unsteady")
+    assert seen == [1, 2, 1, 2]
+    (retry,) = events(history, "ActivityRetryScheduled")
+    assert retry.exception_type == "asyncio.exceptions.CancelledError"
+    assert "did not ask for that" in retry.message
+
+
+async def test_what_is_said_with_a_cancellation_is_recorded() -> None:
+    @activity(type="unsteady", retries=0)
+    async def unsteady() -> None:
+        raise asyncio.CancelledError("no time")
+
+    @workflow(type="run")
+    async def run() -> None:
+        await unsteady()
+
+    async with memory(run, unsteady) as app:
+        with pytest.raises(WorkflowFailed, match="no time"):
+            await asyncio.wait_for(app.execute(run, "r"), PATIENCE)
+
+
+def test_a_loop_that_ends_with_its_app_open_fails_no_attempt(tmp_path: Path) -> None:
+    @activity(type="work", retries=0)
+    async def work() -> None:
+        seen.append(attempt().number)
+        await asyncio.sleep(60)
+
+    @workflow(type="run")
+    async def run() -> None:
+        await work()
+
+    app = AsyncBackstay(tmp_path / "a.db", [run, work])
+
+    async def leave_it_open() -> None:
+        await app.open()
+        await app.start(run, "r")
+        await eventually(lambda: seen)
+
+    async def read() -> list[str]:
+        async with AsyncBackstay(tmp_path / "a.db", [run, work], run_tasks=False) as reader:
+            return names(await reader.history("r"))
+
+    asyncio.run(leave_it_open())
+    assert asyncio.run(read())[-1] == "ActivityStarted"
 
 
 # -- registration

@@ -36,6 +36,11 @@ from backstay.sdk.registry import Registry
 log = logging.getLogger("backstay.worker")
 
 CANCELLED = "ActivityCancelled"
+_UNASKED = (
+    "activity {!r} was cancelled, and Backstay did not ask for that: its code cancelled its own task, or let an"
+    " asyncio.CancelledError of something else through"
+)
+LOOP_ENDS = 0.05  # seconds in which a loop that is being closed has ended
 
 
 class Activities:
@@ -49,6 +54,7 @@ class Activities:
         self._free = {False: threads, True: tasks}  # by: is the activity async
         self._running: dict[str, tuple[Attempt, asyncio.Task[Any] | None]] = {}
         self._leaving = False
+        self._stopped = False
         self._last: asyncio.Future[None] | None = None  # told when nothing runs any more
 
     # -- room
@@ -87,7 +93,31 @@ class Activities:
         async def work() -> None:
             done(await self._async_attempt(assignment, attempt))
 
-        self._running[id] = attempt, self._host.spawn(work(), f"activity-{type}")
+        task = self._host.spawn(work(), f"activity-{type}")
+        task.add_done_callback(partial(self._broken_off, assignment, done))
+        self._running[id] = attempt, task
+
+    def _broken_off(
+        self, assignment: ActivityAssignment, done: Callable[[bytes | Failure], None], task: asyncio.Task[None]
+    ) -> None:
+        """An attempt that was cancelled has failed, unless its process stops: then its lease ends, and it is delivered again.
+
+        Whose loop is closed without a word to us stops as well. From here that looks the same, except that such a
+        loop runs nothing a moment later: so what is to be said is said then.
+        """
+        if task.cancelled() and not self._stopped:
+            try:
+                task.result()
+            except asyncio.CancelledError as error:
+                if not str(error):
+                    error.args = (_UNASKED.format(assignment.activity_type),)
+                self._host.later(LOOP_ENDS, partial(self._fail_broken_off, assignment, done, error))
+
+    def _fail_broken_off(
+        self, assignment: ActivityAssignment, done: Callable[[bytes | Failure], None], error: BaseException
+    ) -> None:
+        if not self._stopped:
+            done(self._failure(assignment, error))
 
     def over(self, attempt_id: str) -> None:
         self._running.pop(attempt_id, None)
@@ -96,7 +126,7 @@ class Activities:
 
     def at_work(self) -> set[str]:
         """The tasks of the attempts that run, or wait for a thread."""
-        return {attempt.task_id for attempt, task in self._running.values() if task is None or not task.done()}
+        return {attempt.task_id for attempt, _ in self._running.values()}
 
     def cancel(self, run_id: str) -> None:
         """Nobody waits for the attempts of this run any more."""
@@ -127,6 +157,7 @@ class Activities:
 
     def stop(self) -> None:
         """Stop the async ones; what runs on a thread cannot be stopped from outside."""
+        self._stopped = True
         for _, task in list(self._running.values()):
             if task is not None:
                 task.cancel()
@@ -149,9 +180,9 @@ class Activities:
         except GeneratorExit:
             raise  # its loop is gone, and whom it could tell with it
         except BaseException as error:
-            if isinstance(error, asyncio.CancelledError) and _being_cancelled():
+            if isinstance(error, asyncio.CancelledError):
                 if not attempt.cancelled:
-                    raise  # the process is stopping: the lease ends with it and the activity is delivered again
+                    raise  # not our doing: see `_broken_off`
                 error = _unwanted(attempt)  # that is what its code was told, whatever asyncio calls it
             return self._failure(assignment, error)
 
@@ -237,9 +268,3 @@ def _unwanted(attempt: Attempt) -> ActivityCancelled:
 def _has_begun(task: asyncio.Task[Any]) -> bool:
     work = task.get_coro()
     return not isinstance(work, Coroutine) or getcoroutinestate(work) != CORO_CREATED
-
-
-def _being_cancelled() -> bool:
-    """Whether this task was told to stop, or its code raised a cancellation of its own."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
