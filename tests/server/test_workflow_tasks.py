@@ -12,7 +12,7 @@ import pytest
 
 from backstay.kernel.task import Resume
 
-from .kit import ME, Api, blob, serving, settle, value
+from .kit import ME, Api, blob, detail, serving, settle, value
 
 DONE = {"type": "complete_workflow"}
 NAP = {"type": "start_timer", "delay_seconds": 5}
@@ -426,3 +426,28 @@ async def test_a_leaf_that_a_bounded_group_lets_go_is_not_what_comes_next_of_a_s
         for number in range(3):
             ended = (await api.activity("complete", await api.poll("activity"), result=blob(number))).json()
             assert (ended["next_task_id"] is None) == (number < 2), "the last one wakes the run"
+
+
+async def test_a_completion_that_is_refused_is_the_error_of_its_task() -> None:
+    async with serving() as api:
+        await api.register()
+        await api.start()
+        for number in (1, 2):
+            task = await api.poll()
+            assert task["workflow_task_attempt"] == number
+            wrong = {"type": "schedule_activity", "activity_type": "charge", "sequence": 7}
+            assert (await api.complete(task, wrong)).json()["reason"] == "invalid_commands"
+            (shown,) = (await detail(api))["tasks"]
+            assert (shown["status"], shown["attempt_count"]) == ("leased", number)
+            assert "the next step of this run is 1" in shown["last_error"]
+            await api.world.advance(301)  # it does not correct itself
+            (shown,) = (await detail(api))["tasks"]
+            assert (shown["status"], shown["attempt_count"], shown["repair_count"]) == ("failed", number, number)
+            assert "the next step of this run is 1" in shown["last_error"]
+            assert await api.poll() is None, "it waits for its next try"
+            await api.world.advance(10)
+        task = await api.poll()
+        await api.complete(task, {"type": "schedule_activity", "activity_type": "charge", "sequence": 7})
+        done = await api.complete(task, {"type": "complete_workflow"})
+        assert done.status_code == 200, "a worker that knows better may say so under its lease"
+        assert (await api.describe())["status"] == "completed"

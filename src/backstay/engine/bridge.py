@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 from backstay.engine.access import Access
 from backstay.engine.engine import Engine
 from backstay.engine.recorded import completed_task, ended_attempt
+from backstay.engine.refused import note_refusal
 from backstay.engine.workers import Waiter
 from backstay.kernel.features.activity import (
     ActivityAssignment,
@@ -150,7 +151,11 @@ class Bridge:
         try:
             return await self._access.submit(place.workflow, message)
         except Refused as refusal:
-            return await self._completed_before(place, request) or _raise(refusal)
+            before = await self._completed_before(place, request)
+            if before is not None:
+                return before
+            note_refusal(self._engine, place.workflow, message, refusal, keep=not request.quiet)
+            raise
 
     async def fail_task(self, request: ask.FailTask) -> TaskOutcome:
         if not request.failure.message:

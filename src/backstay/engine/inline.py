@@ -14,6 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from backstay.engine.cache import Entry, Reply
+from backstay.engine.refused import note_refusal
 from backstay.engine.stations import Ahead
 from backstay.engine.workers import COLD, Executor, Held
 from backstay.kernel.event import HistoryDamaged, Recorded
@@ -26,7 +27,7 @@ from backstay.kernel.features.workflow_task import (
 )
 from backstay.kernel.message import Message, Refused
 from backstay.kernel.state import Run
-from backstay.kernel.task import Block, Lease
+from backstay.kernel.task import Lease
 from backstay.store import Now, Unavailable
 
 if TYPE_CHECKING:
@@ -213,16 +214,8 @@ class InlineCode:
         if isinstance(error, Refused):
             log.warning("workflow %s: completion refused: %s", entry.flow.workflow_id, error)
             self._engine.discard(entry)
-            # The code would ask for the same again: it gets the pause of a failed task, and an operator can see why.
-            block = Block(message=str(error), type="CompletionRefused", reason=error.reason)
-            failure = FailWorkflowTask(
-                task_id=message.task_id,
-                owner=message.owner,
-                attempt=message.attempt,
-                block=block,
-                lease=Lease(owner=message.owner),
-            )
-            self._engine.submit(entry.flow.key, failure, again=False)
+            if isinstance(message, CompleteWorkflowTask):
+                note_refusal(self._engine, entry.flow.key, message, error)
         if reply is not None:
             reply(value, error)
 
@@ -258,12 +251,14 @@ class InlineCode:
 
     def report(self, key: int, message: Message, reply: Reply | None) -> None:
         """What became of work in this process. Who asked for a held task to be run is answered with its outcome."""
-        future = self._held.pop(key, None) if self._held and isinstance(message, TASK_REPORTS) else None
-        if future is None:
+        if not isinstance(message, TASK_REPORTS):
             self._engine.submit(key, message, reply)
             return
+        future = self._held.pop(key, None)
 
         def reported(value: Any, error: BaseException | None) -> None:
+            if isinstance(message, CompleteWorkflowTask):
+                note_refusal(self._engine, key, message, error)
             if reply is not None:
                 reply(value, error)
             _settle(future, value, error)

@@ -36,10 +36,12 @@ class TaskRule(NamedTuple):
     """Whether something open stands behind the task."""
     assign: Callable[[Workflow, Task], Any]
     """What a worker is handed with the leased task."""
+    lost: Callable[[Turn, Task, bool], None]
+    """What follows when a lease ends without a report. The flag: work may have begun."""
     claimed: Callable[[Turn, Task], None] | None = None
     """What a claim records."""
-    lost: Callable[[Turn, Task, bool], None] | None = None
-    """What follows when a lease ends without a report; unless told, the task is offered again. The flag: work may have begun."""
+    stray: Callable[[Turn, Task], None] | None = None
+    """What to do with a row that is offered and serves nothing, unless it is to be closed."""
 
 
 class Deadline(NamedTuple):

@@ -268,19 +268,16 @@ class Machine:
         return self.tasks[task.kind].serves(flow, task)
 
     def lost(self, turn: Turn, task: Task, begun: bool = True) -> None:
-        """A lease ends without a report: the task is offered again, unless its kind has something to say about that."""
-        rule = self.tasks[task.kind].lost
-        if rule is None:
-            turn.release(task)
-        else:
-            rule(turn, task, begun)
+        """A lease ends without a report, as far as anybody knows."""
+        self.tasks[task.kind].lost(turn, task, begun)
 
     def stray(self, turn: Turn, task: Task) -> None:
         """A row is offered that serves nothing: most often nobody waits for it any more."""
-        if self.tasks[task.kind].lost is None:
+        rule = self.tasks[task.kind].stray
+        if rule is None:
             turn.drop(task.id)
         else:
-            self.lost(turn, task)
+            rule(turn, task)
 
     def assign(self, flow: Workflow, task: Task) -> Any:
         """What the worker that leased this task needs to know, as of now."""

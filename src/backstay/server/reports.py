@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from backstay.engine.cache import Entry
+from backstay.engine.refused import note_refusal
 from backstay.kernel.command import Command
 from backstay.kernel.features import pause
 from backstay.kernel.features.activity import CompleteActivity, FailActivity, HeartbeatActivity, HeartbeatReply
@@ -113,6 +114,7 @@ class Reports:
                 self._say(place, wire.Answered(stand=stand))
             else:
                 self._desk.away(run)
+                note_refusal(self._engine, report.key, message, error)
                 self._recorded(place, error)
 
         self._engine.submit(report.key, message, recorded)

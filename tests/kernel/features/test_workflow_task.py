@@ -475,3 +475,21 @@ def test_what_code_did_ahead_is_refused_if_something_stands_behind_the_result() 
     flow.finish(1)
     flow.signal("go")
     assert flow.refused(message).reason == "eager_refused"
+
+
+def test_a_noted_failure_is_forgotten_by_a_good_report_and_counts_when_the_lease_ends() -> None:
+    for good in (True, False):
+        flow = given()
+        task = flow.lease()
+        block = Block(message="refused", reason="invalid_commands")
+        flow.when(FailWorkflowTask(task_id=task.id, owner=WORKER, attempt=1, block=block, keep=True))
+        kept = flow.workflow_task
+        assert (kept.state, kept.until, kept.block) == ("leased", task.until, block)
+        if good:
+            assert names(flow.complete(StartTimer(delay_seconds=1)).events) == ["TimerScheduled"]
+            continue
+        flow.due(300)
+        failed = flow.workflow_task
+        assert (failed.state, failed.block, failed.repair_count) == ("failed", block, 1)
+        flow.due(303)
+        assert (flow.workflow_task.state, flow.workflow_task.block) == ("ready", None)

@@ -138,7 +138,7 @@ FEATURE = Feature(
         ActivityTimedOut: _wake_unless_local,
     },
     deadlines=timeouts.DEADLINES,
-    tasks={"activity": TaskRule(schedule.serves, schedule.assign, attempts.claimed, crashes.lost)},
+    tasks={"activity": TaskRule(schedule.serves, schedule.assign, crashes.lost, attempts.claimed, crashes.stray)},
     expect=schedule.expect,
     dispatch=schedule.dispatch,
     cancel=attempts.cancel_all,

@@ -46,6 +46,11 @@ def lost(turn: Turn, task: Task, begun: bool) -> None:
         _crashed(turn, execution)
 
 
+def stray(turn: Turn, task: Task) -> None:
+    """A row is offered of an attempt that is running, or over for longer than its lease lasted."""
+    lost(turn, task, True)
+
+
 def _crashed(turn: Turn, execution: Execution) -> None:
     crashes = execution.crashes + 1
     bound = execution.policy.max_crashes

@@ -20,7 +20,7 @@ from backstay.kernel.features.workflow_task.due import (
     serves,
     shown_to,
 )
-from backstay.kernel.features.workflow_task.failed import BACKOFF, LONGEST, REPAIR, revive
+from backstay.kernel.features.workflow_task.failed import BACKOFF, LONGEST, REPAIR, lost, revive
 from backstay.kernel.features.workflow_task.messages import (
     DEADLINE_EXCEEDED,
     WAITING_FOR_HISTORY,
@@ -54,6 +54,6 @@ FEATURE = Feature(
     name="workflow_task",
     decide={CompleteWorkflowTask: complete, FailWorkflowTask: fail, HeartbeatWorkflowTask: heartbeat},
     deadlines={"repair": REPAIR},
-    tasks={"workflow": TaskRule(serves, assign)},
+    tasks={"workflow": TaskRule(serves, assign, lost)},
     expect=expect,
 )

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from backstay.kernel.feature import Deadline
 from backstay.kernel.state import Workflow
-from backstay.kernel.task import Task
+from backstay.kernel.task import Block, Task
 from backstay.kernel.turn import Turn
 from backstay.kernel.values import SECOND, Micros
 
@@ -16,6 +16,34 @@ LONGEST = 600 * SECOND  # that anybody may set as its end
 
 def pause_after(failures: int) -> Micros:
     return min(BACKOFF << min(failures, 10), LONGEST)
+
+
+def set_aside(turn: Turn, task: Task, block: Block) -> None:
+    """A task has failed: it waits for its next try, or for somebody if another try would end the same."""
+    backoff = min(pause_after(task.repair_count), turn.machine.failure_backoff)
+    turn.due = None
+    turn.put(
+        replace(
+            task,
+            state="failed",
+            owner=None,
+            leased_at=None,
+            until=None,
+            call=None,
+            seen=None,
+            block=block,
+            repair_count=task.repair_count + 1,
+            repair_available_at=None if block.replay_blocked else turn.now + backoff,
+        )
+    )
+
+
+def lost(turn: Turn, task: Task, begun: bool) -> None:
+    """A lease ends without a good report. If there was a bad one, that is what the task has failed by."""
+    if task.block is None:
+        turn.release(task)
+    else:
+        set_aside(turn, task, task.block)
 
 
 def _repair_armed(flow: Workflow, task_id: str) -> Micros | None:

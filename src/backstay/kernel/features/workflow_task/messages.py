@@ -38,8 +38,12 @@ class CompleteWorkflowTask(Message, frozen=True, kw_only=True):
 
 
 class FailWorkflowTask(Message, frozen=True, kw_only=True):
-    """The code could not be run, or diverged from history. Never the end of the run."""
+    """The code could not be run, or diverged from history. Never the end of the run.
 
+    `keep`: this is only noted; the worker keeps its lease, and the task fails if that ends without a better report.
+    """
+
+    keep: bool = False
     task_id: str
     owner: str
     attempt: int

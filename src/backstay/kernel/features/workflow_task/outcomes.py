@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from backstay.kernel.command import Command, StepCommand, TerminalCommand
 from backstay.kernel.features import close, deadline, failures, lease
 from backstay.kernel.features.workflow_task.due import sees, serves
-from backstay.kernel.features.workflow_task.failed import pause_after
+from backstay.kernel.features.workflow_task.failed import set_aside
 from backstay.kernel.features.workflow_task.messages import (
     DEADLINE_EXCEEDED,
     WAITING_FOR_HISTORY,
@@ -90,23 +90,10 @@ def fail(turn: Turn, message: FailWorkflowTask) -> None:
         turn.machine.before_commands(turn, task)
         turn.machine.acknowledged(turn, task)
         _close(turn, task)
+    elif message.keep:
+        turn.put(replace(task, block=block))
     else:
-        backoff = min(pause_after(task.repair_count), turn.machine.failure_backoff)
-        turn.due = None
-        turn.put(
-            replace(
-                task,
-                state="failed",
-                owner=None,
-                leased_at=None,
-                until=None,
-                call=None,
-                seen=None,
-                block=block,
-                repair_count=task.repair_count + 1,
-                repair_available_at=None if block.replay_blocked else turn.now + backoff,
-            )
-        )
+        set_aside(turn, task, block)
     run = turn.run
     turn.reply = TaskOutcome(
         task_id=task.id,

@@ -1,0 +1,42 @@
+"""Completions that the engine refuses for what they ask: the code would ask for the same again, at once and for ever.
+
+So the refusal becomes the error of the task, where operators look, and the task is tried again after a growing pause. A
+worker of somebody else's may still know better: it keeps its lease, and the task fails when that ends without a good report.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from backstay.kernel.features.workflow_task import CompleteWorkflowTask, FailWorkflowTask
+from backstay.kernel.message import Refused
+from backstay.kernel.task import Block
+
+if TYPE_CHECKING:
+    from backstay.engine.engine import Engine
+
+# About the lease, the run or the moment: whoever has the task next may be answered otherwise.
+_NOT_ITS_FAULT = frozenset(
+    {
+        *("task_not_found", "task_not_leased", "task_not_claimable", "task_not_workflow", "lease_owner_mismatch"),
+        *("workflow_task_attempt_mismatch", "lease_expired", "run_closed", "eager_refused"),
+    }
+)
+
+
+def note_refusal(
+    engine: Engine, key: int, message: CompleteWorkflowTask, error: BaseException | None, *, keep: bool = False
+) -> None:
+    """`keep`: the worker may correct itself under its lease."""
+    if not isinstance(error, Refused) or error.reason in _NOT_ITS_FAULT:
+        return
+    block = Block(message=f"its completion was refused: {error}", type="CompletionRefused", reason=error.reason)
+    failure = FailWorkflowTask(
+        task_id=message.task_id,
+        owner=message.owner,
+        attempt=message.attempt,
+        block=block,
+        lease=message.lease,
+        keep=keep,
+    )
+    engine.submit(key, failure, again=False)
