@@ -156,6 +156,7 @@ async def test_whatever_is_asked_of_a_damaged_run_is_answered_by_name() -> None:
         known = {"workflow_id": "o-1", "run_id": work["run_id"], "name": "x", "stream": "s", "task_id": work["task_id"]}
         known |= {"attempt_id": work["activity_attempt_id"], "update_id": f"{work['run_id']}-u1.1"}
         cut(api, "Timer")
+        await detail(api)  # whoever looks finds it out
         everything = {
             "lease_owner": ME,
             "worker_id": ME,

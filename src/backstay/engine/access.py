@@ -9,13 +9,14 @@ from typing import Any
 
 from backstay.engine.engine import Engine
 from backstay.kernel.decision import CommandRecord
+from backstay.kernel.event import HistoryDamaged
 from backstay.kernel.features.standalone import NOTHING_TO_SAY, StartActivity
 from backstay.kernel.features.start import Start
 from backstay.kernel.message import Message, Refused
 from backstay.kernel.state import Workflow
 from backstay.kernel.values import run_of
 from backstay.protocol.requests import StartWorkflow
-from backstay.store import Located
+from backstay.store import Loaded, Located
 
 REMEMBERED = 20_000  # runs whose place is kept in memory
 
@@ -51,8 +52,16 @@ class Access:
     async def key_of(self, namespace: str, derived_id: str) -> int:
         return (await self.located(namespace, derived_id)).workflow
 
+    async def load(self, key: int) -> Loaded | None:
+        """The rows of an instance. Once somebody has found its history damaged, nothing goes on from what is in memory."""
+        try:
+            return await self._engine.store.load(key)
+        except HistoryDamaged:
+            self._engine.reload(key)
+            raise
+
     async def committed(self, key: int) -> Workflow:
-        loaded = await self._engine.store.load(key)
+        loaded = await self.load(key)
         if loaded is None:
             raise Refused("workflow_not_found", "no such workflow", key=key)
         return self._engine.loading.restore(loaded)

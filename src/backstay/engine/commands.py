@@ -306,6 +306,8 @@ class Commands:
             wait_kind=None if flow.run is None else wait_of(flow).kind,
             **await self._addressed(key, request, "repair"),
         )
+        # What is lost on disk may still be in memory: it is decided by what operators see, not by what we remember.
+        self._engine.reload(key)
         return await self._access.submit(key, message)
 
     def _unoffered(self, flow: Workflow) -> frozenset[str]:

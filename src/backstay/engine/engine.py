@@ -413,6 +413,15 @@ class Engine:
         self.cache.drop(entry)
         self.forget_code(entry)
 
+    def reload(self, key: int) -> bool:
+        """Have an instance folded anew from disk when it is next needed; False if it is moving right now."""
+        entry = self.cache.get(key)
+        if entry is not None:
+            if entry.inflight or entry.held:
+                return False
+            self.discard_cached(entry)
+        return True
+
     def retry(self, key: int, message: Message) -> None:
         """Submit a message again after a while. Hook of recovery."""
 

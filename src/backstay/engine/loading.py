@@ -141,10 +141,10 @@ class Loading:
 
 
 def _is(flow: Workflow, loaded: Loaded) -> bool:
-    """Whether a state is that of these rows: after the same decision, with the same history and the same tasks."""
+    """Whether a state is that of these rows: after the same decision, with the same history, tasks and wake."""
     run, history = flow.run, loaded.history
     return (
-        flow.last == loaded.row.last
+        (flow.last, flow.next_wake) == (loaded.row.last, loaded.row.next_wake)
         and run is not None
         and bool(history)
         and (run.length, run.checksum) == (history[-1].sequence, history[-1].checksum)

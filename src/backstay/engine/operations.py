@@ -188,7 +188,7 @@ class Operations:
     async def look(self, request: ask.DescribeWorkflow) -> tuple[ask.Description, list[Recorded]]:
         """A description, and the history of the current run, which it was made from."""
         key = await self._access.key(request.namespace, request.workflow_id)
-        loaded = await self._engine.store.load(key)
+        loaded = await self._access.load(key)
         if loaded is None:
             raise Refused("workflow_not_found", f"there is no workflow {request.workflow_id!r}")
         engine = self._engine

@@ -340,11 +340,8 @@ class Recovery:
 
     def look_again(self, key: int) -> bool:
         """Fold an instance anew from disk and reconcile it, unless it is moving."""
-        entry = self._engine.cache.get(key)
-        if entry is not None:
-            if entry.inflight or entry.held:
-                return False
-            self._engine.discard_cached(entry)
+        if not self._engine.reload(key):
+            return False
         self.look_at(key)
         return True
 
