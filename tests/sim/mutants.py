@@ -133,7 +133,10 @@ MUTANTS = [
         "            pass",
     ),
     Mutant(
-        "a poll waits for a lease that was lost", "engine/serving.py", "        if waiter.late:", "        if False:"
+        "a poll waits for a lease that was lost",
+        "engine/serving.py",
+        "world.at(world.now() + MOMENT, lambda: self._dismiss(waiter))",
+        "pass",
     ),
     Mutant("room is not given back", "engine/losses.py", "executor.give_back(task)", "pass"),
     # liveness

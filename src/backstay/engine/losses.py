@@ -124,8 +124,8 @@ class Losses:
                 executor.give_back(task)
             matching.stations.give_back(task.id)
             waiter = matching.promised(task.id)
-            if waiter is not None:
-                self._engine.serving.take_back(waiter)
+            if waiter is not None and not waiter.future.done():
+                matching.park(waiter)
 
     # -- when the database is gone
 

@@ -101,24 +101,17 @@ class Serving:
 
     def give_up(self, waiter: Waiter) -> None:
         """A poll's time is over. If a task was promised to it just now, it waits a moment for that commit."""
-        waiter.late = True
         if self._matching.unpark(waiter):
-            self.dismiss(waiter)
+            self._dismiss(waiter)
         elif not waiter.future.done():
             world = self._engine.world
-            world.at(world.now() + MOMENT, lambda: self.dismiss(waiter))
+            world.at(world.now() + MOMENT, lambda: self._dismiss(waiter))
 
-    def dismiss(self, waiter: Waiter) -> None:
+    def _dismiss(self, waiter: Waiter) -> None:
         """There is nothing for this poll. A task that was promised to it goes to others when its commit is through."""
+        self._matching.unpark(waiter)
         if not waiter.future.done():
             waiter.future.set_result(None)
-
-    def take_back(self, waiter: Waiter) -> None:
-        """What was promised to a poll was not written: it waits on, if it has the time."""
-        if waiter.late:
-            self.dismiss(waiter)
-        elif not waiter.future.done():
-            self._matching.park(waiter)
 
     def everybody(self) -> None:
         """What is ready on disk stands in the lanes: whoever has been waiting meanwhile is served."""

@@ -150,7 +150,7 @@ def lane_of(task: Task) -> Lane:
 class Waiter:
     """A parked poll. It is answered once: after the commit that leased its task, or when its time is over."""
 
-    __slots__ = ("future", "kind", "late", "lease", "namespace", "owner", "queue", "session", "types", "worker")
+    __slots__ = ("future", "kind", "lease", "namespace", "owner", "queue", "session", "types", "worker")
 
     def __init__(
         self,
@@ -165,7 +165,6 @@ class Waiter:
     ) -> None:
         self.owner = owner
         self.session: str | None = None  # of the activity it was promised
-        self.late = False  # its time is over
         self.kind = kind
         self.namespace = namespace
         self.queue = queue
