@@ -50,9 +50,7 @@ MISSING = {
 }
 
 
-@pytest.mark.contract(
-    "REPAIR-01", "REPAIR-04", "REPAIR-06", "REPAIR-07", "REPAIR-08", "REPAIR-10", "REPAIR-14", "REPAIR-15", "UPD-13"
-)
+@pytest.mark.contract("REPAIR-14")
 @pytest.mark.parametrize("flow_of", MISSING.values(), ids=MISSING)
 def test_exactly_what_is_missing_is_restored(flow_of: Any) -> None:
     flow = flow_of()

@@ -18,7 +18,7 @@ from backstay.kernel.features.pause import Pause
 from backstay.kernel.features.signal import ApplySignal, OpenSignalWait, Signal
 from backstay.kernel.features.start import Definition, Identity
 from backstay.kernel.features.timer import StartTimer
-from backstay.kernel.features.update import CompleteUpdate, FailUpdate, Update
+from backstay.kernel.features.update import CompleteUpdate, FailUpdate, Update, Updates
 from backstay.kernel.task import Block
 from backstay.kernel.views.actions import actions, declared
 from backstay.kernel.views.failures import failures
@@ -48,6 +48,26 @@ def at(*commands: Command) -> Flow:
 def updating() -> Flow:
     flow = at(OpenConditionWait())
     flow.when(Update(name="add"))
+    return flow
+
+
+def busy_updating() -> Flow:
+    """An update is accepted while everything else is open, too."""
+    flow = at(
+        ScheduleActivity(activity_type="charge"),
+        StartTimer(delay_seconds=9),
+        StartChildWorkflow(workflow_type="ship"),
+        OpenSignalWait(signal_name="note"),
+        OpenConditionWait(),
+    )
+    flow.when(Update(name="add"))
+    return flow
+
+
+def told_beside_a_child() -> Flow:
+    flow = at(StartChildWorkflow(workflow_type="ship"))
+    flow.when(Signal(name="go"))
+    assert flow.workflow_task.state == "ready"
     return flow
 
 
@@ -85,6 +105,8 @@ STATES: list[tuple[str, Callable[[], Flow], str | None, str | None, str]] = [
     ("a fired timeout", timed_out, "condition", "timer", "waiting_for_condition"),
     ("a signal", lambda: at(OpenSignalWait(signal_name="note")), "signal", "signal", "waiting_for_signal"),
     ("an update", updating, "update", "workflow_update", "workflow_task_ready"),
+    ("an update beside all else", busy_updating, "update", "workflow_update", "activity_task_ready"),
+    ("a child and a signal", told_beside_a_child, "child", "child_workflow_run", "waiting_for_child"),
     (
         "a child",
         lambda: at(StartChildWorkflow(workflow_type="ship")),
@@ -102,6 +124,18 @@ def test_what_a_run_waits_for(make: Callable[[], Flow], kind: str, source: str, 
     wait = wait_of(flow.state)
     assert (wait.kind, wait.source_kind) == (kind, source)
     assert liveness(flow.machine, flow.state, flow.now) == state
+
+
+@pytest.mark.contract("UPD-12", "UPD-13")
+@pytest.mark.parametrize("make", [updating, busy_updating])
+def test_an_accepted_update_is_the_wait_whatever_else_is_open_and_when_its_task_is_lost(
+    make: Callable[[], Flow],
+) -> None:
+    flow = make()
+    (update,) = flow.run.part(Updates).pending
+    for _ in range(2):
+        assert wait_of(flow.state) == ("update", f"update:{update}", "workflow_update", update)
+        flow.lose(*(task.id for task in flow.tasks.values() if task.kind == "workflow"))
 
 
 def test_a_condition_stays_the_wait_beside_an_open_workflow_task() -> None:

@@ -32,13 +32,13 @@ NOTHING = Wait(None, None, None, None)
 
 
 def wait_of(flow: Workflow) -> Wait:
-    """The one wait that tells most about an open run: work first, then what was asked of it, then what it waits for."""
+    """The one wait that tells most about an open run: an accepted update first, then work, then what it waits for."""
     run = flow.current
+    for update in (*run.part(Updates).pending, *_held(flow, UpdateAccepted, "update_id")):
+        return Wait("update", f"update:{update}", "workflow_update", update)
     for execution in run.part(Activities).open.values():
         id = execution.scheduled.activity_execution_id
         return Wait("activity", f"activity:{id}", "activity_execution", id)
-    for update in (*run.part(Updates).pending, *_held(flow, UpdateAccepted, "update_id")):
-        return Wait("update", f"update:{update}", "workflow_update", update)
     received = [entry.event.signal_id for entry in run.part(Signals).received.values() if entry.sequence > flow.cursor]
     if not flow.tasks:
         for signal in (*received, *_held(flow, SignalReceived, "signal_id")):
@@ -51,12 +51,12 @@ def wait_of(flow: Workflow) -> Wait:
         return _backed("condition", condition.condition_wait_id, "external_input", run, condition.sequence)
     for wait in open_waits(run):
         return _backed("signal", wait.signal_wait_id, "signal", run, wait.sequence)
-    for task in flow.tasks.values():
-        if task.kind == "workflow":
-            return Wait("workflow-task", f"workflow-task:{task.id}", "workflow_task", task.id)
     for child in run.part(Children).open.values():
         call = child.scheduled.child_call_id
         return Wait("child", f"child:{call}", "child_workflow_run", child.run_id)
+    for task in flow.tasks.values():
+        if task.kind == "workflow":
+            return Wait("workflow-task", f"workflow-task:{task.id}", "workflow_task", task.id)
     return NOTHING
 
 
@@ -97,8 +97,8 @@ def liveness(machine: Machine, flow: Workflow, now: Micros, stranded: bool = Fal
         wait = wait_of(flow).kind
         if wait in ("condition", "signal", "child") and not (run.apart or run.waking):
             return f"waiting_for_{wait}"
-        if wait == "condition" and tasks:
-            return "waiting_for_condition"
+        if wait in ("condition", "child") and tasks:  # a task for something else does not end that wait
+            return f"waiting_for_{wait}"
     for task in activities or tasks:
         return f"{task.kind}_task_{'leased' if task.state == 'leased' else 'ready'}"
     return "timer_scheduled" if run.part(Timers).pending else "repair_needed"

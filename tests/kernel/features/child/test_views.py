@@ -35,7 +35,7 @@ def test_an_open_child_is_what_the_parent_waits_for() -> None:
     assert again != found
 
 
-@pytest.mark.contract("CHILD-16", "CHILD-17", "CHILD-20", "BARRIER-09", "BARRIER-12")
+@pytest.mark.contract("CHILD-16", "CHILD-17", "CHILD-20", "BARRIER-09")
 def test_waits_show_children_by_their_call_and_group() -> None:
     where = [[group(1, 2, index)] for index in range(2)]
     world, parent = calling(*(call(parallel_group_path=entry) for entry in where))
