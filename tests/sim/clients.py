@@ -84,7 +84,7 @@ class Wire:
 
     def _slack(self) -> float:
         """What reading and writing may take, on top of the time that a poll has."""
-        return 120.0 if self._sim.far else 30.0
+        return 120.0 if self._sim.far else 10.0
 
     def _poll_is_over(self, node: Node, serving: asyncio.Task[Any], request: Any) -> None:
         over = serving.done() or not node.serving
