@@ -131,6 +131,12 @@ class Disk:
             overtaken()
         return True
 
+    def run(self, key: int) -> RunRow:
+        """The row of a run, as long as its history is."""
+        run = self.runs[key]
+        row = self.workflows.get(run.workflow)
+        return run if row is None or row.run != key else replace(run, length=row.length)
+
     def all_tasks(self) -> Iterator[Task]:
         for workflow in sorted(self.tasks):
             for id in sorted(self.tasks[workflow]):
@@ -164,7 +170,7 @@ class Disk:
         tasks = self.tasks_of(key)
         if row.run is None:
             return Loaded(row, None, [], tasks)
-        run = self.runs[row.run]
+        run = self.run(row.run)
         try:
             history = self.history(kinds, row.run)
         except HistoryDamaged as damage:
@@ -369,7 +375,7 @@ class MemoryStore:
     @at_once
     def runs(self, where: RunFilter) -> list[RunRow]:
         self._seam.read(self)
-        found = [r for r in self.disk.runs.values() if r.namespace == where.namespace]
+        found = [self.disk.run(r.key) for r in self.disk.runs.values() if r.namespace == where.namespace]
         for column in ("workflow_id", "workflow_type", "status", "business_key", "queue"):
             value = getattr(where, column)
             if value is not None:
@@ -389,7 +395,7 @@ class MemoryStore:
     def _run(self, namespace: str, run_id: str) -> RunRow | None:
         self._seam.read(self)
         run = self.disk.runs.get(self.disk.run_ids.get(run_id, 0))
-        return None if run is None or run.namespace != namespace else run
+        return None if run is None or run.namespace != namespace else self.disk.run(run.key)
 
     @at_once
     def commands(self, workflow: int) -> list[CommandRecord]:

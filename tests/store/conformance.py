@@ -1033,6 +1033,19 @@ class Shared:
         assert await store.suspects(0, 10) == ([], None)
         assert await stored(store, instance) == expected(instance)
 
+    async def test_a_list_says_how_long_the_history_of_an_open_run_is_by_now(self, database: Database) -> None:
+        store = await database.open()
+        (instance,) = instances(1)
+        await applied(store, instance)
+        assert await apply(store, *instance.step(ACTIVITY)) == ALL
+        loaded = await store.load(instance.key)
+        assert loaded is not None
+        assert loaded.run is not None
+        (row,) = await store.runs(RunFilter())
+        found = await store.run("default", loaded.run.run_id)
+        assert found is not None
+        assert [row.length, found.length] == [len(loaded.history)] * 2
+
     # -- several processes
 
     async def test_only_one_handle_is_the_engine_until_it_closes(self, database: Database) -> None:

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from itertools import count
 from typing import Any
 
+from msgspec.structs import replace
+
 from backstay.kernel.command import Command
 from backstay.kernel.decision import Decision
 from backstay.kernel.features.activity import RetryPolicy, ScheduleActivity
@@ -114,10 +116,13 @@ async def applied(store: Store, *instances: Instance) -> None:
 
 
 def expected(instance: Instance) -> dict[str, Any]:
+    runs = dict(instance.runs)
+    if instance.row is not None and instance.row.run in runs:
+        runs[instance.row.run] = replace(runs[instance.row.run], length=instance.row.length)
     return {
         "row": instance.row,
         "tasks": instance.rows,
-        "runs": instance.runs,
+        "runs": runs,
         "histories": instance.histories,
         "commands": instance.commands,
     }

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
 from msgspec import DecodeError
+from msgspec.structs import replace
 
 from backstay.kernel.decision import CommandRecord, RunRow, WorkflowRow
 from backstay.kernel.event import Event, HistoryDamaged, Recorded, restore, unpack_held
@@ -202,6 +203,8 @@ def loaded(kinds: Kinds, instance: Row, tasks: Sequence[bytes], run: Row | None,
             raise HistoryDamaged(row.key, len(history), "it is not the event its workflow ended with")
     except HistoryDamaged as damage:
         raise damage.of(row.workflow_id, row.run_id) from damage.__cause__
+    if row.length != workflow.length:  # the row of a run is not written with every step
+        row = replace(row, length=workflow.length)
     return Loaded(workflow, row, history, open_tasks)
 
 

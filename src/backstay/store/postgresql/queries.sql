@@ -108,7 +108,8 @@ limit $2
 
 -- name: run_by_id
 select key, workflow, run_id, number, namespace, workflow_id, workflow_type, status, closed_reason, queue, connection,
-  compatibility, business_key, labels, search_attributes, started_at, closed_at, length, archived_at
+  compatibility, business_key, labels, search_attributes, started_at, closed_at,
+  coalesce((select length from workflow where workflow.key = run.workflow and workflow.run = run.key), length), archived_at
 from run
 where run_id = $1
   and namespace = $2
@@ -129,8 +130,10 @@ order by number desc
 limit 1
 
 -- name: runs
+-- A run's own row is not written with every step; how long the history of a current run is, its instance knows.
 select key, workflow, run_id, number, namespace, workflow_id, workflow_type, status, closed_reason, queue, connection,
-  compatibility, business_key, labels, search_attributes, started_at, closed_at, length, archived_at
+  compatibility, business_key, labels, search_attributes, started_at, closed_at,
+  coalesce((select length from workflow where workflow.key = run.workflow and workflow.run = run.key), length), archived_at
 from run
 
 -- name: census
