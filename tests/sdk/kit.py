@@ -101,12 +101,15 @@ class StillWorld(AsyncioWorld):
 
     def __init__(self) -> None:
         super().__init__(asyncio.get_running_loop())
+        self.looks = None
         self._still: Micros = 1_800_000_000 * SECOND
         self._alarms: list[tuple[Micros, int, _Alarm]] = []
         self._order = count()
 
     def now(self) -> Micros:
         return getattr(self, "_still", 0)
+
+    ticks = now
 
     def at(self, when: Micros, call: Callable[[], None]) -> _Alarm:
         alarm = _Alarm(call)

@@ -23,6 +23,7 @@ CHANCES: dict[str, float] = {
     "rolling restart": 0.5,  # one node after the other, each with the newer build, while the rest goes on
     "other build": 0.5,  # a node comes back with the other build
     "clock": 0.4,  # a node comes back with another clock
+    "clock step": 0.02,  # and somebody sets the clock of one that is at work, each time it looks
     # the store
     "slow commit": 0.15,
     "store down": 0.006,  # an I/O error: nothing was written

@@ -130,10 +130,11 @@ class Node:
         self.build = build
         self.opening = True
         self.life = Life(sim.faults, self._died)
-        skew = 0
+        skew = sim.ahead
         if sim.faults.fires("clock"):
             skew = sim.faults.dice("clock").choice(SKEWS) * SECOND
         self.world = NodeWorld(sim.loop, f"{sim.seed}:{self.name}", skew, self.life, sim.faults)
+        self.world.before_step = sim.latest
         # Real engines differ by chance and by the microsecond; here many begin in the same one.
         self.world.ids._node = generation % 4096  # type: ignore[attr-defined]
         cache = self.world.random.choice([48 << 20, 48 << 20, 20_000, 0])

@@ -114,9 +114,10 @@ class Simulation:
         # Who has lived through all of it, because nobody is killed in this seed, has the most to show.
         self.stays = Random(f"{seed}:stays").random() < (0.8 if self.faults.on <= GENTLE else 0.4)
         if self.stays:
-            self.faults.chances["clock"] = 0
+            self.faults.chances["clock"] = self.faults.chances["clock step"] = 0
         self.loop_time = 0.0
         self.farthest = 0  # what any clock has ever said
+        self.ahead = 0  # by how much the clocks of all have been set forward
         self.calm_at: int | None = None
         self.crashes_on_send = False
         self._interrupts = False  # whoever takes over next cannot read at first
@@ -197,7 +198,16 @@ class Simulation:
         return max((node.build for node in self.nodes), default="A")
 
     def true_time(self) -> int:
-        return EPOCH + round(self.loop.time() * SECOND)
+        return EPOCH + self.ahead + round(self.loop.time() * SECOND)
+
+    def _set_clocks(self) -> None:
+        """Somebody sets the clocks of all nodes forward, or all of them have slept: what is due by the new time comes soon."""
+        self.ahead = Random(f"{self.seed}:set clocks").choice([0, 0, 400, 4000]) * SECOND
+        if self.ahead:
+            self.log(f"all clocks are set forward by {self.ahead // SECOND} s")
+            self.features.add("clocks set")
+            for node in self.nodes:
+                node.world.step = self.ahead
 
     def latest(self) -> int:
         """What the clock says that is farthest ahead."""
@@ -320,6 +330,8 @@ class Simulation:
         await asyncio.gather(*(client.live() for client in (*self._clients, *others)))
         self.log("calm")
         self.faults.calm = True
+        if self.stays and not self.faults.on <= GENTLE:  # leases and timeouts end with it, and work is done again
+            self._set_clocks()
         self.calm_at = self.true_time()
         if self.stays:
             await self._stay()

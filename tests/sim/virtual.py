@@ -139,12 +139,17 @@ class VirtualWorld(AsyncioWorld):
         self._virtual = loop  # the base class asks for the time at once
         self._epoch = epoch
         super().__init__(loop)
+        self.looks = None
         self.random = random.Random(seed)
         self.ids = Minted(self.now, self.random)
 
     def now(self) -> Micros:
         self._virtual.looked()
         return self._epoch + round(self._virtual.time() * SECOND)
+
+    def ticks(self) -> Micros:
+        self._virtual.looked()
+        return round(self._virtual.time() * SECOND)
 
     def post(self, call: Callable[[], None]) -> None:
         self._virtual.call_soon(call)

@@ -22,6 +22,10 @@ from .virtual import EPOCH, VirtualLoop, VirtualWorld
 T = TypeVar("T")
 
 
+STEPS = [3, 400, 4000, 40_000, -30, -400, -4000]
+"""By how many seconds somebody sets a clock; by more than the little that is followed slowly."""
+
+
 class Life:
     """Whether a node lives, and where it may die."""
 
@@ -46,11 +50,22 @@ class NodeWorld(VirtualWorld):
     def __init__(self, loop: VirtualLoop, seed: str, skew: Micros, life: Life, faults: Faults) -> None:
         self.life = life
         self.faults = faults
-        self._skew = skew
+        self.step: Micros = 0  # somebody has set the clock, and it was not looked at yet
+        self.before_step: Callable[[], object] = lambda: None
         super().__init__(loop, 0, EPOCH + skew)
         self.random = Random(seed)
+        self.looks = 5 * SECOND
         self.ids = Minted(self.now, self.random)
         self.tasks: list[tuple[asyncio.Task[Any], Coroutine[Any, Any, Any]]] = []
+
+    def follow(self) -> Micros:
+        step, self.step = self.step, 0
+        if self.life.alive and self.faults.fires("clock step"):
+            step = self.faults.dice("clock step").choice(STEPS) * SECOND
+        if step:
+            self.before_step()
+        self._epoch += step
+        return step
 
     def _mortal(self, call: Callable[[], None]) -> Callable[[], None]:
         def made() -> None:

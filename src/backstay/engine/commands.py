@@ -179,9 +179,9 @@ class Commands:
         Other signals may come meanwhile, and it is judged with none of them on its way. What cannot be waited for, or takes too
         long, is for the kernel to reject, on record.
         """
-        now = self._engine.world.now
+        ticks = self._engine.world.ticks
         wait = tell.SIGNAL_WAIT if request.wait_seconds is None else min(request.wait_seconds, tell.SIGNAL_WAIT)
-        until = now() + round(wait * SECOND)
+        until = ticks() + round(wait * SECOND)
         patient = request.after_signals
         while True:
             addressed = await self._addressed(key, request, "update")
@@ -206,8 +206,8 @@ class Commands:
             except Refused as refusal:
                 if refusal.reason != PENDING or not patient:
                     raise
-            settled = await self._settling.settle(key, max(until - now(), 0) / SECOND)
-            patient = not settled.stands and now() < until
+            settled = await self._settling.settle(key, max(until - ticks(), 0) / SECOND)
+            patient = not settled.stands and ticks() < until
 
     def _submit_update(
         self, namespace: str, key: int, message: Update, end: asyncio.Future[Recorded | None]

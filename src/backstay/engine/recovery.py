@@ -63,6 +63,7 @@ class Recovery:
         self._sweep_from = 0
         self._ready_from: Place | None = None
         self._ask_from = 0
+        self._set_back: set[int] = set()  # instances that live by the clock of before it was set back
         self.fingerprints: dict[str, str | None] = {}
         self.on_take_over: list[
             Callable[[], Awaitable[None]]
@@ -85,6 +86,8 @@ class Recovery:
         else:
             log.info("another process runs the engine of this database; this one reads and submits beside it")
             self._every("take over", TAKE_OVER, self._try_to_take_over)
+        if self._engine.world.looks is not None:
+            self._every("clock", self._engine.world.looks, self._follow_clock)
         if self._engine.store.shared:
             self._every("notice", NOTICE, self._notice)
             self._every("look anyway", LOOK_ANYWAY, self._look_anyway)
@@ -222,6 +225,42 @@ class Recovery:
             if len(page) < PAGE:
                 return
             after = page[-1]
+
+    async def _follow_clock(self) -> None:
+        """The clock on the wall was set, or the machine slept: what is due by the new time happens now.
+
+        Set back, it is as after a restart: what was set by the clock of before begins again from now (`Machine.rearm`), and that
+        happens when instances are read. So those in memory are given up, and everything is picked up from the disk once more;
+        those that move at this moment follow a little later.
+        """
+        engine = self._engine
+        if self._set_back and self._up:
+            self._forget_set_back()
+        moved = engine.world.follow()
+        if moved > 0:
+            log.warning("the clock was set forward by %s s", moved // SECOND)
+            engine.waking.wind()
+        elif moved < 0:
+            log.warning("the clock was set back by %s s", -moved // SECOND)
+            if engine.holder:
+                self._set_back = {entry.flow.key for entry in engine.cache}
+                engine.waking.forget()
+                engine.loading.outdate()
+                self._forget_set_back()
+                self._up = False
+                self._every("probe", PROBE, self._probe)
+
+    def _forget_set_back(self) -> None:
+        engine = self._engine
+        for key in list(self._set_back):
+            entry = engine.cache.get(key)
+            if entry is not None and (entry.inflight or entry.held):
+                continue
+            self._set_back.discard(key)
+            if entry is not None:
+                engine.discard_cached(entry)
+                if self._up:
+                    self.look_at(key)
 
     def _offer(self, task: Task, seen: set[int]) -> None:
         now = self._engine.world.now()

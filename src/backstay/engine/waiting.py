@@ -100,10 +100,10 @@ class Waiting:
                 self._look_once_more = False
                 waiting = list(self._engine.watching)
                 for first in range(0, len(waiting), LOOKS):
-                    began = world.now()
+                    began = world.ticks()
                     await asyncio.gather(*(self._look(*one) for one in waiting[first : first + LOOKS]))
                     rest: asyncio.Future[None] = world.future()
-                    world.at(world.now() + REST * (world.now() - began), partial(_over, rest))
+                    world.at(world.now() + REST * (world.ticks() - began), partial(_over, rest))
                     await rest
                     if self._stopped():
                         return

@@ -43,6 +43,13 @@ class Waking:
         if not self._stopped:
             await self._look_ahead()
 
+    def wind(self) -> None:
+        """The clock was set forward: what is due by it rings now."""
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        self._arm()
+
     def stop(self) -> None:
         self._stopped = True
         if self._alarm is not None:

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Callable, Coroutine, Iterator
+from functools import partial
 from struct import iter_unpack
-from time import monotonic_ns, time_ns
 from typing import Any, Protocol, TypeVar
 
 from backstay.kernel.values import SECOND, Ids, Micros
@@ -20,6 +21,15 @@ T = TypeVar("T")
 NODE = 12  # bits of a key that say who made it: processes beside one database must not make the same in one microsecond
 STEP = 1 << NODE
 EPOCH: Micros = 1_577_836_800 * SECOND  # 2020
+
+FORWARD = SECOND  # a wall clock that was set forward by more is followed at once
+BACK = 10 * SECOND  # one that was set back by more, too; by less, time goes more slowly for a while
+SLEW = SECOND // 20  # at most, each time somebody looks
+NOISE = SECOND // 200
+LONG = 2 * SECOND
+
+# Linux stops its monotonic clock while the machine sleeps, and has another one that goes on.
+STEADY: Callable[[], int] = partial(time.clock_gettime_ns, getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 _CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _PAIRS = [a + b for a in _CROCKFORD for b in _CROCKFORD]
@@ -38,10 +48,23 @@ class Pool(Protocol):
 
 class World(Protocol):
     ids: Ids
+    looks: Micros | None
+    """How often to look at the clock on the wall; None: nobody sets it."""
 
     def now(self) -> Micros: ...
+    def ticks(self) -> Micros:
+        """For measuring how long something takes: nobody sets this clock, and what it says means nothing else."""
+        ...
+
+    def follow(self) -> Micros:
+        """Look at the clock on the wall, which somebody may have set. By how much this one has jumped after it: mostly 0."""
+        ...
+
     def soon(self, call: Callable[[], None]) -> None: ...
-    def at(self, when: Micros, call: Callable[[], None]) -> Alarm: ...
+    def at(self, when: Micros, call: Callable[[], None]) -> Alarm:
+        """Call when so much time has passed as lies between now and then, wherever the clock is set meanwhile."""
+        ...
+
     def post(self, call: Callable[[], None]) -> None:
         """From any thread: run this on the engine's thread."""
         ...
@@ -118,24 +141,100 @@ class Minted:
         )
 
 
+class LongAlarm:
+    """One that a machine may sleep through: event loops do not count that time, so it is wound up again afterwards."""
+
+    __slots__ = ("_call", "_due", "_others", "handle")
+
+    def __init__(self, others: set[LongAlarm], due: int, call: Callable[[], None]) -> None:
+        self._others = others
+        self._due = due
+        self._call = call
+        self.handle: asyncio.TimerHandle | None = None
+        others.add(self)
+
+    def wind(self, loop: asyncio.AbstractEventLoop, now: int) -> None:
+        if self.handle is not None:
+            self.handle.cancel()
+        self.handle = loop.call_later(max(self._due - now, 0) / 1e9, self._ring)
+
+    def cancel(self) -> None:
+        self._others.discard(self)
+        if self.handle is not None:
+            self.handle.cancel()
+
+    def _ring(self) -> None:
+        self._others.discard(self)
+        self._call()
+
+
 class AsyncioWorld:
     """The real one: an asyncio loop, the machine's clock, threads."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        wall: Callable[[], int] = time.time_ns,
+        steady: Callable[[], int] = STEADY,
+        awake: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        """`wall` is set by people and by NTP; `steady` is set by nobody and counts on while the machine sleeps; `awake`, by
+        which the event loop goes, does not. All in nanoseconds."""
         self.loop = loop
-        # Time is the monotonic clock anchored once: a clock that is set back or forth does not reach a running engine.
-        self._anchor = time_ns() // 1000 - monotonic_ns() // 1000
+        self.looks: Micros | None = SECOND
+        self._wall = wall
+        self._steady = steady
+        self._awake = awake
+        self._anchor = self._anchored()
+        self._asleep = self._slept()
+        self._long: set[LongAlarm] = set()
         self.ids: Ids = Minted(self.now, SystemBits())
 
     def now(self) -> Micros:
-        return monotonic_ns() // 1000 + self._anchor
+        return self._steady() // 1000 + self._anchor
+
+    def ticks(self) -> Micros:
+        return self._steady() // 1000
+
+    def follow(self) -> Micros:
+        # Time is the steady clock with an anchor in the wall clock's time. In between two looks nothing reaches a running
+        # engine; how far the wall clock has come away from the anchor is somebody having set it, since NTP slews both alike.
+        slept = self._slept()
+        if abs(slept - self._asleep) > NOISE:
+            self._asleep = slept
+            for alarm in tuple(self._long):
+                alarm.wind(self.loop, self._steady())
+        away = self._anchored() - self._anchor
+        if away > FORWARD or away < -BACK:
+            self._anchor += away
+            return away
+        if abs(away) > NOISE:
+            self._anchor += max(-SLEW, min(away, SLEW))
+        return 0
+
+    def _anchored(self) -> Micros:
+        """By how much the wall clock is ahead of the steady one. Whoever is interrupted in between measures again."""
+        found: list[tuple[int, int]] = []
+        for _ in range(3):
+            before, wall, after = self._steady(), self._wall(), self._steady()
+            found.append((after - before, wall - (before + after) // 2))
+        return min(found)[1] // 1000
+
+    def _slept(self) -> Micros:
+        """How long the machine has slept since it was started."""
+        return min(self._steady() - self._awake() for _ in range(3)) // 1000
 
     def soon(self, call: Callable[[], None]) -> None:
         self.loop.call_soon(call)
 
     def at(self, when: Micros, call: Callable[[], None]) -> Alarm:
         # However long: event loops themselves wake now and then rather than ask the platform for too long a sleep.
-        return self.loop.call_later(max(when - self.now(), 0) / SECOND, call)
+        pause = when - self.now()
+        if pause < LONG:
+            return self.loop.call_later(max(pause, 0) / SECOND, call)
+        alarm = LongAlarm(self._long, self._steady() + pause * 1000, call)
+        alarm.wind(self.loop, self._steady())
+        return alarm
 
     def post(self, call: Callable[[], None]) -> None:
         self.loop.call_soon_threadsafe(call)

@@ -150,7 +150,7 @@ class Desk:
     def _watch(self, after: int) -> None:
         """Look whether somebody listens, so long after now. One alarm serves any number of exchanges: it is set again when
         it rings too early."""
-        self._missed_at = self.server.engine.world.now() + after
+        self._missed_at = self.server.engine.world.ticks() + after
         if self._alarm is None or self._rings_at > self._missed_at:
             self._ring()
 
@@ -158,13 +158,14 @@ class Desk:
         if self._alarm is not None:
             self._alarm.cancel()
         self._rings_at = self._missed_at
-        self._alarm = self.server.engine.world.at(self._rings_at, self._look)
+        world = self.server.engine.world
+        self._alarm = world.at(world.now() + self._rings_at - world.ticks(), self._look)
 
     def _look(self) -> None:
         self._alarm = None
         if self._parked is not None or self.closed:
             return
-        if self._missed_at > self.server.engine.world.now():
+        if self._missed_at > self.server.engine.world.ticks():
             self._ring()
         else:
             self._unseen()

@@ -46,9 +46,9 @@ async def history(server: Server, call: Call) -> dict[str, Any]:
 async def _news(server: Server, call: Call, run: int, after: int, limit: int) -> list[Recorded]:
     """Held until the run has something to tell, it closes, or the caller's patience is over."""
     world = server.engine.world
-    deadline = world.now() + HOLD
+    deadline = world.ticks() + HOLD
     async with watching(server, call):
-        while not server.draining and world.now() < deadline:
+        while not server.draining and world.ticks() < deadline:
             events = await server.engine.store.history(run, after, limit)
             if events:
                 return events
