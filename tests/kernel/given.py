@@ -123,6 +123,7 @@ class Flow:
         self.runs: dict[int, RunRow] = {}
         self.histories: dict[int, list[Recorded]] = {}
         self.commands: list[CommandRecord] = []
+        self.deployed: dict[str, str | None] = {}
 
     @property
     def now(self) -> Micros:
@@ -141,7 +142,7 @@ class Flow:
         """Decide a message, `at` seconds after the beginning, and store what was decided."""
         if at is not None:
             self.now = instant(at)
-        decision = self.machine.decide(self.state, message, self.now, self.ids, offer)
+        decision = self.machine.decide(self.state, message, self.now, self.ids, offer, self.deployed)
         for field in ("events", "tasks", "runs", "commands", "born", "leased", "closed", "sends", "took", "told"):
             setattr(decision, field, list(getattr(decision, field)))  # tuple or list is the kernel's own business
         self.decisions.append(decision)

@@ -456,8 +456,9 @@ class Story:
                     flow.now = max(flow.now, wake)
                 return Due()
             case _:
-                named = {"force": act.how % 2 == 1, "fingerprints": {"order": "f2"} if act.how > 2 else {}}
-                return Reconcile(incarnation="engine-1" if act.which % 2 else "engine-2", **named)
+                if act.how > 2:
+                    flow.deployed["order"] = "f2"
+                return Reconcile(incarnation="engine-1" if act.which % 2 else "engine-2", force=act.how % 2 == 1)
 
 
 class Inferred(NamedTuple):

@@ -69,7 +69,7 @@ class Shared(Story):
         return outcome
 
     def take(self, message: Message, act: Act) -> Any:
-        turn = self.turn or self.machine.open(self.together, self.ids)
+        turn = self.turn or self.machine.open(self.together, self.ids, deployed=self.flow.deployed)
         turn.offer = self.taker(act)
         try:
             reply = self.machine.take(turn, message, self.flow.now)

@@ -298,7 +298,6 @@ class Commands:
         message = Repair(
             work=Reconcile(
                 incarnation=await self._living(key),
-                fingerprints=self._recovery.fingerprints,
                 force=True,
                 unoffered=self._unoffered(flow),
             ),

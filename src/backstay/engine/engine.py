@@ -73,6 +73,7 @@ class Engine:
         self.on_down: Callable[[], None] = lambda: None
         # What is known here of a workflow type that nobody who knows its code starts.
         self.define: Callable[[Routing, str], tuple[Routing, Definition | None]] = lambda routing, _: (routing, None)
+        self.deployed: dict[str, str | None] = {}  # the fingerprint of each workflow type's definition, as of now
         self.watching = Watching()
         self.moved: dict[int, list[Callable[[Entry], None]]] = {}  # called with each commit of these instances
         self.naming = Naming(self)
@@ -83,7 +84,7 @@ class Engine:
         self.losses = Losses(self)
         # Every turn takes these along, so they are bound once.
         self._turn: Callable[[Workflow], Turn] = partial(
-            machine.open, ids=world.ids, offer=self._offer, here=self._here
+            machine.open, ids=world.ids, offer=self._offer, here=self._here, deployed=self.deployed
         )
         self._forked = False
         _engines.add(self)

@@ -64,7 +64,6 @@ class Recovery:
         self._ready_from: Place | None = None
         self._ask_from = 0
         self._set_back: set[int] = set()  # instances that live by the clock of before it was set back
-        self.fingerprints: dict[str, str | None] = {}
         self.on_take_over: list[
             Callable[[], Awaitable[None]]
         ] = []  # awaited when this process becomes the engine later
@@ -117,7 +116,6 @@ class Recovery:
             incarnation=self._engine.incarnation,
             holding=self._held() if at_rest else None,
             asked_at=self._engine.world.now(),
-            fingerprints=self.fingerprints,
         )
 
     def _held(self) -> frozenset[str]:

@@ -105,6 +105,9 @@ def nobody(what: Task | Run) -> None:
     return
 
 
+NOTHING_DEPLOYED: Mapping[str, str | None] = {}
+
+
 class Machine:
     def __init__(
         self,
@@ -157,9 +160,10 @@ class Machine:
         now: Micros,
         ids: Ids,
         offer: Callable[[Task], Lease | None] = nobody,
+        deployed: Mapping[str, str | None] = NOTHING_DEPLOYED,
     ) -> Decision:
         """What one message changes. The state is folded forward as far as the decision goes."""
-        turn = self.open(flow, ids, offer)
+        turn = self.open(flow, ids, offer, deployed=deployed)
         reply = self.take(turn, message, now)
         if self.idle(turn):
             return Decision(self._row(flow), turn.after, reply=reply, born=turn.born, idle=True)
@@ -171,8 +175,9 @@ class Machine:
         ids: Ids,
         offer: Callable[[Task], Lease | None] = nobody,
         here: Callable[[Run], Any] = nobody,
+        deployed: Mapping[str, str | None] = NOTHING_DEPLOYED,
     ) -> Turn:
-        return Turn(self, flow, ids, offer, here)
+        return Turn(self, flow, ids, offer, here, deployed)
 
     def take(self, turn: Turn, message: Message, now: Micros) -> Any:
         """Decide one more message, and return the reply. One that is refused leaves the turn as it was."""

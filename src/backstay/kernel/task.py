@@ -93,6 +93,7 @@ class Task(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     step: int | None = None  # the activity's step
     session: WorkerSession | None = None  # whose worker runs it
     block: Block | None = None
+    crashes: int = 0  # leases of a workflow task in a row that ended without a report
     repair_count: int = 0
     repair_available_at: Micros | None = None
 

@@ -7,7 +7,7 @@ Features therefore check everything they can refuse before they record anything.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from msgspec.structs import replace
@@ -57,6 +57,7 @@ class Turn:
         "closed",
         "commands",
         "context",
+        "deployed",
         "due",
         "encoded",
         "encoding",
@@ -90,8 +91,10 @@ class Turn:
         ids: Ids,
         offer: Callable[[Task], Lease | None],
         here: Callable[[Run], Any],
+        deployed: Mapping[str, str | None],
     ) -> None:
-        """`here`: who runs the code of a run before the turn is sealed, if anybody does."""
+        """`here`: who runs the code of a run before the turn is sealed, if anybody does. `deployed`: the fingerprint of
+        the definition of each workflow type that workers have now."""
         self.machine = machine
         self.flow = flow
         # The current one; before an instance's first run there is none, and nobody asks.
@@ -100,6 +103,7 @@ class Turn:
         self.ids = ids
         self.offer = offer
         self.here = here
+        self.deployed = deployed
         self.after = flow.last  # the decision this turn is made on top of
         self.context = NO_CONTEXT  # what the events from here on are caused by
         self.encoded = NO_CONTEXT  # the last one that an event needed, and its bytes

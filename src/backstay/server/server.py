@@ -221,3 +221,8 @@ class Server:
         """Take back a lease that its worker cannot use. `begun` False: it has certainly never heard of it."""
         release = Release(task_id=task.id, owner=task.owner or "", attempt=task.attempt, begun=begun)
         self.engine.submit(task.workflow, release)
+
+    def take_back(self, task: Task) -> None:
+        """A worker that is alive gives a lease back. An activity may have done some of its work; workflow code has only
+        been replayed, and its worker did not die of it."""
+        self.release(task, begun=task.kind == "activity")

@@ -218,8 +218,8 @@ class Desk:
     def take_back(self, task_id: str, attempt: int) -> None:
         """The worker has no use for a lease."""
         task = self.station.held.get(task_id)
-        if task is not None and task.attempt == attempt:
-            self._release(task)
+        if task is not None and task.attempt == attempt and task.state == "leased":
+            self.server.take_back(task)
 
     # -- what comes for the worker
 

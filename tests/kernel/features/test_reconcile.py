@@ -242,25 +242,26 @@ BLOCKED = Block(message="diverged", replay_blocked=True, fingerprint="f1")
 
 
 @pytest.mark.parametrize(
-    ("block", "named", "revived"),
+    ("block", "deployed", "force", "revived"),
     [
-        (BLOCKED, {}, False),
-        (BLOCKED, {"fingerprints": {"order": "f1"}}, False),
-        (BLOCKED, {"fingerprints": {"order": None}}, False),
-        (BLOCKED, {"fingerprints": {"other": "f2"}}, False),
-        (BLOCKED, {"fingerprints": {"order": "f2"}}, True),
-        (replace(BLOCKED, fingerprint=None), {"fingerprints": {"order": "f2"}}, True),
-        (BLOCKED, {"force": True}, True),
-        (Block(message="boom"), {"fingerprints": {"order": "f2"}}, False),
-        (Block(message="boom"), {"force": True}, True),
+        (BLOCKED, {}, False, False),
+        (BLOCKED, {"order": "f1"}, False, False),
+        (BLOCKED, {"order": None}, False, False),
+        (BLOCKED, {"other": "f2"}, False, False),
+        (BLOCKED, {"order": "f2"}, False, True),
+        (replace(BLOCKED, fingerprint=None), {"order": "f2"}, False, True),
+        (BLOCKED, {}, True, True),
+        (Block(message="boom"), {"order": "f2"}, False, False),
+        (Block(message="boom"), {}, True, True),
     ],
 )
 def test_a_blocked_task_is_tried_again_under_another_definition_or_on_demand(
-    block: Block, named: dict[str, Any], revived: bool
+    block: Block, deployed: dict[str, str | None], force: bool, revived: bool
 ) -> None:
     flow = given()
     flow.break_task(block)
-    decision = flow.when(reconcile(**named), at=1)
+    flow.deployed = deployed
+    decision = flow.when(reconcile(force=force), at=1)
     assert decision.reply.revived == (["RUN1-w2"] if revived else [])
     assert flow.workflow_task.state == ("ready" if revived else "failed")
     assert [task.id for task in decision.born] == (["RUN1-w2"] if revived else [])

@@ -1,7 +1,8 @@
 """Leases: who may work on a task. ready → leased → (spent | released | expired) → ready again, next attempt.
 
 A claim is a decision, so it is durable before anybody works. An expired or lost lease keeps the task and its id;
-it is offered again. Lost leases never count against a retry budget; what they count against is `activity/crashes`.
+it is offered again. Lost leases never count against a retry budget; what they count against is `activity/crashes` and
+`workflow_task/crashed`.
 """
 
 from __future__ import annotations
@@ -70,7 +71,8 @@ class Offer(Message, frozen=True, kw_only=True):
 class Release(Message, frozen=True, kw_only=True):
     """The worker cannot use its lease (it went away, or is stopping).
 
-    `begun` False: it is certain that the task never left this process, so nobody has begun to work on it.
+    `begun` False: it is certain that the task never left this process, so nobody has begun to work on it; or a worker that
+    lives has given back a workflow task, which nobody need begin twice.
     """
 
     task_id: str

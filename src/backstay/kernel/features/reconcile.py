@@ -24,15 +24,14 @@ class Reconcile(Message, frozen=True, kw_only=True):
     """Bring the task rows back to what history expects.
 
     `incarnation` is the engine's own: in-process leases of any other are over, and so are its own that nobody in the
-    process is `holding`. `fingerprints` maps workflow types to the
-    definitions now deployed, so that runs blocked by another definition are tried again; `force` tries every failed task.
+    process is `holding`. Runs blocked by another definition than the one now deployed are tried again; `force` tries every
+    failed task.
     `ask` asks after other instances that owe this one an answer.
     """
 
     incarnation: str
     holding: frozenset[str] | None = None
     asked_at: Micros | None = None  # when `holding` was true: it says nothing about leases given since
-    fingerprints: dict[str, str | None] = {}
     force: bool = False
     ask: bool = False
     unoffered: frozenset[str] = frozenset()  # tasks that have been ready for a while, and that nobody was told of
@@ -68,7 +67,7 @@ def reconcile(turn: Turn, message: Reconcile) -> None:
         ):
             turn.machine.lost(turn, task)
             result.released.append(id)
-        elif task.state == "failed" and _fit_again(task, message):
+        elif task.state == "failed" and _fit_again(turn, task, message):
             workflow_task.revive(turn, task)
             result.revived.append(id)
         elif task.state == "ready" and task.created_at > turn.now:
@@ -115,12 +114,12 @@ def _let_go(task: Task, message: Reconcile) -> bool:
     return message.asked_at is None or task.leased_at is None or task.leased_at < message.asked_at
 
 
-def _fit_again(task: Task, message: Reconcile) -> bool:
+def _fit_again(turn: Turn, task: Task, message: Reconcile) -> bool:
     if message.force:
         return True
     if task.block is None or not task.block.replay_blocked:
         return False  # its backoff is on the agenda
-    current = message.fingerprints.get(task.type)
+    current = turn.deployed.get(task.type)
     return current is not None and current != task.block.fingerprint
 
 

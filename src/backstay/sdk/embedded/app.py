@@ -248,7 +248,7 @@ class AsyncBackstay(AsyncClient):
         return routing, None if known is None else known.snapshot
 
     def _deployed(self) -> None:
-        self.recovery.fingerprints = {type: d.fingerprint for type, d in self.registry.workflows.items()}
+        self.engine.deployed.update({type: d.fingerprint for type, d in self.registry.workflows.items()})
 
 
 class Backstay(Client):

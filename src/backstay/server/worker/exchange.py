@@ -40,7 +40,7 @@ async def open_station(server: Server, call: Call) -> Answer:
     await server.workers.register(worker)
     if worker.workflow_definition_fingerprints:
         # A definition that differs from the one a run was blocked by is reason to try it again.
-        server.recovery.fingerprints.update(worker.workflow_definition_fingerprints)
+        server.engine.deployed.update(worker.workflow_definition_fingerprints)
         await server.recovery.deployed()
     desk = Desk(server, worker, opening)
     lost = server.stations.open(desk, opening.holding)

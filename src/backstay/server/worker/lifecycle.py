@@ -79,7 +79,7 @@ async def register(server: Server, call: Call) -> Answer:
     await server.workers.register(worker)
     if fingerprints:
         # A definition that differs from the one a run was blocked by is reason to try it again.
-        server.recovery.fingerprints.update(fingerprints)
+        server.engine.deployed.update(fingerprints)
         await server.recovery.deployed()
     draining = server.rollouts.draining(call.namespace, worker.task_queue, worker.build_id)
     acknowledged = _acknowledged(server, worker) | {
@@ -123,7 +123,7 @@ async def leave(server: Server, namespace: str, worker_id: str) -> dict[str, Any
         raise Problem(404, "worker_not_found", f"there is no worker {worker_id!r}", worker_id=worker_id)
     held = server.engine.leases.of(namespace, worker_id)
     for task in held:
-        server.release(task)
+        server.take_back(task)
     server.sessions.relieve(namespace, worker.task_queue)
     return {
         "worker_id": worker_id,

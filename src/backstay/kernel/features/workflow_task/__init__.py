@@ -4,12 +4,14 @@ The task's id derives from the first such event, so losing the row costs nothing
 order, all or none, and moves the cursor to what the code had seen. A failed task never fails the run: it stays, `failed`,
 until its backoff ends or, when replay is blocked, until another definition is deployed or an operator repairs it.
 
-Four chapters: `messages`, `due` (which task must exist, and what it may see), `outcomes` (complete, fail, heartbeat), `failed`.
+Five chapters: `messages`, `due` (which task must exist, and what it may see), `outcomes` (complete, fail, heartbeat),
+`failed`, and `crashed` (nobody reported).
 """
 
 from __future__ import annotations
 
 from backstay.kernel.feature import Feature, TaskRule
+from backstay.kernel.features.workflow_task.crashed import lost
 from backstay.kernel.features.workflow_task.due import (
     WorkflowAssignment,
     assign,
@@ -20,8 +22,9 @@ from backstay.kernel.features.workflow_task.due import (
     serves,
     shown_to,
 )
-from backstay.kernel.features.workflow_task.failed import BACKOFF, LONGEST, REPAIR, lost, revive
+from backstay.kernel.features.workflow_task.failed import BACKOFF, LONGEST, REPAIR, revive
 from backstay.kernel.features.workflow_task.messages import (
+    CRASHED,
     DEADLINE_EXCEEDED,
     WAITING_FOR_HISTORY,
     CompleteWorkflowTask,
@@ -33,6 +36,7 @@ from backstay.kernel.features.workflow_task.outcomes import complete, fail, hear
 
 __all__ = [
     "BACKOFF",
+    "CRASHED",
     "DEADLINE_EXCEEDED",
     "FEATURE",
     "LONGEST",

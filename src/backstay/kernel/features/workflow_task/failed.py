@@ -18,7 +18,7 @@ def pause_after(failures: int) -> Micros:
     return min(BACKOFF << min(failures, 10), LONGEST)
 
 
-def set_aside(turn: Turn, task: Task, block: Block) -> None:
+def set_aside(turn: Turn, task: Task, block: Block, crashes: int = 0) -> None:
     """A task has failed: it waits for its next try, or for somebody if another try would end the same."""
     backoff = min(pause_after(task.repair_count), turn.machine.failure_backoff)
     turn.due = None
@@ -32,18 +32,11 @@ def set_aside(turn: Turn, task: Task, block: Block) -> None:
             call=None,
             seen=None,
             block=block,
+            crashes=crashes,
             repair_count=task.repair_count + 1,
             repair_available_at=None if block.replay_blocked else turn.now + backoff,
         )
     )
-
-
-def lost(turn: Turn, task: Task, begun: bool) -> None:
-    """A lease ends without a good report. If there was a bad one, that is what the task has failed by."""
-    if task.block is None:
-        turn.release(task)
-    else:
-        set_aside(turn, task, task.block)
 
 
 def _repair_armed(flow: Workflow, task_id: str) -> Micros | None:
@@ -56,12 +49,13 @@ def _repair_length(flow: Workflow, task_id: str) -> Micros:
 
 
 def _revive(turn: Turn, task_id: str) -> None:
-    revive(turn, turn.flow.tasks[task_id])
+    task = turn.flow.tasks[task_id]
+    revive(turn, task, task.crashes)
 
 
-def revive(turn: Turn, task: Task) -> None:
-    """Offer a failed task again."""
-    turn.put(replace(task, state="ready", block=None, repair_available_at=None, available_at=turn.now))
+def revive(turn: Turn, task: Task, crashes: int = 0) -> None:
+    """Offer a failed task again. Who does so for a reason of their own has the count of crashes begin anew."""
+    turn.put(replace(task, state="ready", block=None, crashes=crashes, repair_available_at=None, available_at=turn.now))
 
 
 REPAIR = Deadline(_repair_armed, _revive, _repair_length)

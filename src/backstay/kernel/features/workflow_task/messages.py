@@ -12,6 +12,7 @@ from backstay.kernel.values import Micros
 
 WAITING_FOR_HISTORY = "WorkflowTaskWaitingForHistory"
 DEADLINE_EXCEEDED = "workflow_deadline_exceeded"  # the reason of a block: its code ran on and on
+CRASHED = "workflow_task_crashed"  # another one: who had its lease was never heard of again, time after time
 
 
 class CompleteWorkflowTask(Message, frozen=True, kw_only=True):

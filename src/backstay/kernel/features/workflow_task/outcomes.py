@@ -9,6 +9,7 @@ from backstay.kernel.features import close, deadline, failures, lease
 from backstay.kernel.features.workflow_task.due import sees, serves
 from backstay.kernel.features.workflow_task.failed import set_aside
 from backstay.kernel.features.workflow_task.messages import (
+    CRASHED,
     DEADLINE_EXCEEDED,
     WAITING_FOR_HISTORY,
     CompleteWorkflowTask,
@@ -188,8 +189,10 @@ def _hung(turn: Turn, message: FailWorkflowTask) -> Task:
         return _held(turn, message)
     except Refused:
         task = turn.flow.tasks.get(message.task_id)
-        if task is None or task.kind != "workflow" or task.state == "failed" or message.lease is not None:
+        if task is None or task.kind != "workflow" or message.lease is not None:
             raise
+        if task.state == "failed" and (task.block is None or task.block.reason != CRASHED):
+            raise  # why it waits has been told; that its workers went silent is what this explains
         return task
 
 

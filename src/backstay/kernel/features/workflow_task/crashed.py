@@ -1,0 +1,53 @@
+"""Workflow tasks that were begun and never reported, because their worker or its process is gone, or hangs inside C.
+
+The first time is most often a deploy, and the task is offered again at once. After that its code is suspected: pauses as
+after a failure follow, and after `MOST` times in a row the task is blocked, before it takes one worker after the other. A
+report, whatever it says, starts the count anew, and so does whoever releases the block. The count is in the task's row:
+that nobody reported is no fact of the run, and a row that is lost with it costs a few more workers and no more.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from backstay.kernel.features.workflow_task.due import serves
+from backstay.kernel.features.workflow_task.failed import set_aside
+from backstay.kernel.features.workflow_task.messages import CRASHED
+from backstay.kernel.task import Block, Task
+from backstay.kernel.turn import Turn
+
+MOST = 10
+
+
+def lost(turn: Turn, task: Task, begun: bool) -> None:
+    """The lease of a workflow task is over, and nobody has said what became of it."""
+    if not serves(turn.flow, task):
+        turn.drop(task.id)  # the one that is due now takes its place
+    elif task.block is not None:
+        set_aside(turn, task, task.block)  # there was a report, a bad one: that is what the task has failed by
+    elif not begun:
+        turn.release(task)
+    elif task.crashes == 0:
+        turn.release(replace(task, crashes=1))
+    else:
+        set_aside(turn, task, _block(turn, task, task.crashes + 1), task.crashes + 1)
+
+
+def _block(turn: Turn, task: Task, crashes: int) -> Block:
+    enough = crashes >= MOST
+    then = (
+        f"correct the code and deploy it, or try it again as it is with `dw repair {turn.flow.workflow_id}`"
+        if enough
+        else "it is tried again after a pause"
+    )
+    return Block(
+        message=(
+            f"workflow code of type {task.type!r} was begun {crashes} times in a row by a worker that then was gone or"
+            " silent; it may kill its workers (out of memory, a crash or an exit of the process) or hang in a call that"
+            f" cannot be interrupted; {then}"
+        ),
+        type="WorkflowTaskCrashed",
+        replay_blocked=enough,
+        reason=CRASHED,
+        fingerprint=turn.deployed.get(task.type),
+    )
