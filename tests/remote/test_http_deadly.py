@@ -1,4 +1,7 @@
-"""An activity that kills its worker is begun again a bounded number of times, or never: real processes, really killed."""
+"""An activity that kills its worker is begun again a bounded number of times, or never; so is workflow code.
+
+Real processes, really killed.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,9 @@ from typing import Any
 import pytest
 
 from backstay import ActivityCrashed, AsyncClient, WorkflowFailed
+from backstay.kernel.features.workflow_task.crashed import MOST
 
-from ..processes import deadly
+from ..processes import deadly, fatal
 from ..processes.program import Program
 from ..processes.test_deadly import CASES, begun
 from .kit import TOKEN, House
@@ -64,3 +68,31 @@ async def test_who_does_not_catch_it_fails_with_it(tmp_path: Path, program: Star
         cause = failed.value.__cause__
         assert isinstance(cause, ActivityCrashed)
         assert cause.crashes == 1
+
+
+async def test_workflow_code_that_kills_its_workers_is_set_aside_until_it_is_corrected(program: Start) -> None:
+    async with House() as house, AsyncClient(house.url, token=TOKEN) as client:
+        house.server.engine.machine.failure_backoff = 0  # how the pauses grow is for the kernel's tests
+        handle = await client.start(fatal.fatal, "order-1")
+        fleet = {name: program("fatal", house.url, TOKEN, name) for name in ("one", "two")}
+        killed = 0
+        while not (seen := await handle.describe()).blocked:
+            for name, worker in fleet.items():
+                if worker.process.poll() is not None:
+                    assert await asyncio.to_thread(worker.ended) == 9
+                    killed += 1
+                    fleet[name] = program("fatal", house.url, TOKEN, name)
+            await asyncio.sleep(0.01)
+        assert killed == MOST
+        (task,) = seen.tasks
+        assert task.task.block is not None
+        assert task.task.block.reason == "workflow_task_crashed"
+        assert f"{MOST} times in a row" in task.task.block.message
+        innocent = await client.start(fatal.innocent, "order-2")
+        assert await asyncio.wait_for(innocent.result(), 30) == "done"
+        assert (await handle.describe()).blocked  # who was killed is back with the same code: no reason to try it again
+        for worker in fleet.values():
+            worker.process.terminate()
+            await asyncio.to_thread(worker.ended)
+        program("fatal", house.url, TOKEN, "three", "corrected")
+        assert await asyncio.wait_for(handle.result(), 30) == "alive"
