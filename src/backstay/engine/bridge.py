@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 from backstay.engine.access import Access
 from backstay.engine.engine import Engine
+from backstay.engine.pages import read_page
 from backstay.engine.recorded import completed_task, ended_attempt
 from backstay.engine.refused import note_refusal
 from backstay.engine.workers import Waiter
@@ -110,12 +111,15 @@ class Bridge:
                 task_id=request.task_id, owner=request.lease_owner, attempt=request.workflow_task_attempt, renew=False
             ),
         )
-        size = None if request.page_size is None else max(1, min(request.page_size, ask.PAGE_MAX))
         assert outcome.seen is not None, "a leased workflow task knows what it has seen"
-        seen = outcome.seen
-        found = await self._engine.store.history(place.run, request.after_sequence, size)
-        events = [entry for entry in found if entry.sequence <= seen]
-        last = events[-1].sequence if events else request.after_sequence
+        seen, after, store = outcome.seen, request.after_sequence, self._engine.store
+        if request.page_bytes is not None:
+            events = await read_page(store, place.run, after, seen, request.page_bytes)
+        else:
+            size = None if request.page_size is None else max(1, min(request.page_size, ask.PAGE_MAX))
+            found = await store.history(place.run, after, size)
+            events = [entry for entry in found if entry.sequence <= seen]
+        last = events[-1].sequence if events else after
         more = last < seen
         return ask.HistoryPage(
             history_events=events,

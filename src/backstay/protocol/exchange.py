@@ -227,11 +227,14 @@ class ActivityLease(Struct, frozen=True, array_like=True, tag="activity"):
     assignment: ActivityAssignment
 
 
-class Asked(Struct, frozen=True, array_like=True, tag="question"):
+class Asked(Struct, frozen=True, array_like=True, tag="question", omit_defaults=True):
+    """`more`: the rest of the history is asked for, by the id of the question."""
+
     question: str
     attempt: int
     inquiry: Inquiry
     history: list[Entry]
+    more: bool = False
 
 
 Delivery = TaskLease | ActivityLease | Asked
@@ -247,6 +250,8 @@ class Exchanged(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class HistoryWanted(Struct, frozen=True, kw_only=True):
+    """`task_id`: of a workflow task, or of a question."""
+
     worker_id: str
     task_id: str
     attempt: int

@@ -268,13 +268,14 @@ class HistoryPage(Struct, frozen=True, kw_only=True):
 
 
 class GetTaskHistory(WorkerVerb[HistoryPage], frozen=True, kw_only=True):
-    """History for a claimed task: all of it, or page by page with `page_size`."""
+    """History for a claimed task: all of it, or page by page with `page_size`, or with at most `page_bytes` in each."""
 
     task_id: str
     lease_owner: str
     workflow_task_attempt: int
     after_sequence: int = 0
     page_size: int | None = PAGE_DEFAULT
+    page_bytes: int | None = None
 
 
 class ExecuteWorkflowTask(WorkerVerb[TaskOutcome], frozen=True, kw_only=True):

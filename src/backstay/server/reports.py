@@ -121,7 +121,7 @@ class Reports:
         if apart:
             self._desk.away(run)  # it was shown a part only, and what was left out is not known here
         else:
-            stand = self._desk.stand(entry, run, seen)
+            stand = self._desk.stand(entry, run, seen, len(self._waiting.answers))
 
     def _resumed(self, place: int, entry: Entry, report: wire.ActivityDone, resumed: wire.Resumed) -> None:
         """A result, and what the code made of it: one commit, if nothing came in between."""
@@ -169,7 +169,7 @@ class Reports:
                 self._say(place, wire.Answered(stand=stand))
 
         engine.submit(report.key, message, advanced)
-        stand = self._desk.stand(entry, run.key, resumed.after + 1)
+        stand = self._desk.stand(entry, run.key, resumed.after + 1, len(self._waiting.answers))
 
     def _completed(self, report: wire.ActivityDone) -> CompleteActivity:
         return CompleteActivity(

@@ -75,6 +75,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     idle_seconds: Seconds = 75  # between two requests of a connection
     max_body_bytes: Count = 8 << 20
     body_seconds: Seconds = 30
+    max_page_bytes: Annotated[int, Meta(ge=1, le=64 << 20)] = 32 << 20  # of history in a reply to a worker of our own
     max_parked_polls: Count = 20_000
     drain_seconds: Seconds = 20
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from backstay.engine.cache import Entry
+from backstay.engine.pages import fitting, read_page, size_of
 from backstay.engine.stations import Standing, Station
 from backstay.engine.world import Alarm
 from backstay.kernel.event import HistoryDamaged, Recorded
@@ -23,7 +24,6 @@ from backstay.kernel.task import Task
 from backstay.kernel.values import LEASE, SECOND
 from backstay.protocol import exchange as wire
 from backstay.protocol.entries import pack
-from backstay.protocol.requests import PAGE_MAX
 from backstay.server.questions import Question
 from backstay.server.workers import Worker
 from backstay.store import Unavailable
@@ -37,6 +37,7 @@ BATCHES = "task_batches"
 """What a worker can that opens a desk."""
 UNSEEN = 2 * SECOND
 LOST = 10 * SECOND
+LEASE_BYTES = 1024  # of a delivery, besides its history or arguments
 
 
 class Waiting:
@@ -68,6 +69,7 @@ class Desk:
             self._run_closed,
         )
         self.closed = False
+        self._most = server.settings.max_page_bytes  # of history in one reply
         self._quiet = frozenset(opening.quiet)
         self._outbox: list[wire.Delivery] = []
         self._over: list[str] = []  # runs that the worker is to be told have closed
@@ -242,7 +244,7 @@ class Desk:
             after = 0 if standing is None else standing.length
             behind = [e for e in fresh if e.run == assignment.run_key and e.sequence > after]
             reached = behind[0].sequence == after + 1 if behind else assignment.last_sequence <= after
-            if reached and len(behind) <= PAGE_MAX:
+            if reached and fitting(behind, self._most) is behind:
                 self.put(self._lease(assignment, standing, shown_to(assignment, behind), False))
                 return
         self.server.engine.world.spawn(self._show_from_disk(assignment), "backstay-show")
@@ -265,9 +267,10 @@ class Desk:
         store = self.server.engine.store
         last = assignment.last_sequence
         if assignment.task.upto is not None:
-            return shown_to(assignment, await store.history(assignment.run_key)), False
-        events = await store.history(assignment.run_key, 0, min(PAGE_MAX, last))
-        events = [entry for entry in events if entry.sequence <= last]
+            shown = shown_to(assignment, await store.history(assignment.run_key))
+            events = fitting(shown, self._most)
+            return events, len(events) < len(shown)
+        events = await read_page(store, assignment.run_key, 0, last, self._most)
         return events, bool(events) and events[-1].sequence < last
 
     def _lease(
@@ -304,7 +307,9 @@ class Desk:
         return self.station.open
 
     def ask(self, question: Question) -> None:
-        self.put(wire.Asked(question.id, question.attempt, question.inquiry, pack(question.history)))
+        events = fitting(question.history, self._most)
+        more = len(events) < len(question.history)
+        self.put(wire.Asked(question.id, question.attempt, question.inquiry, pack(events), more))
 
     def _run_closed(self, run_id: str) -> None:
         self._over.append(run_id)
@@ -314,8 +319,11 @@ class Desk:
         self._outbox.append(delivery)
         self._turn_soon()
 
-    def stand(self, entry: Entry, run: int, seen: int) -> wire.Stand | None:
-        """Where live code of a run stands that has just reported; what it has not seen goes along."""
+    def stand(self, entry: Entry, run: int, seen: int, reports: int) -> wire.Stand | None:
+        """Where live code of a run stands that has just reported; what it has not seen goes along.
+
+        Unless that is more than its part of a reply to so many reports: then its next task shows everything.
+        """
         current = entry.flow.run
         fresh = entry.fresh
         stations = self.server.engine.matching.stations
@@ -324,7 +332,7 @@ class Desk:
             return None
         behind = [e for e in fresh if e.run == run and e.sequence > seen]
         entry.fresh = []
-        if current.length - seen != len(behind):
+        if current.length - seen != len(behind) or size_of(behind) > self._most // reports:
             stations.leave_home(run, self.station)
             return None
         stations.settle(run, self.station, Standing(current.length, current.checksum))
@@ -382,12 +390,34 @@ class Desk:
     def _answer(self, waiting: Waiting) -> None:
         if waiting.future.done():
             return
-        outbox, self._outbox = self._outbox, []
+        outbox = self._fitting()
         over, self._over = self._over, []
         reply = wire.Exchanged(answers=waiting.answers, deliveries=outbox, closed=over, leaving=self.server.draining)
         if waiting is self._parked:
             self._parked = None
         waiting.future.set_result(wire.encode(reply))
+
+    def _fitting(self) -> list[wire.Delivery]:
+        """What goes with the next reply. The rest of it waits for the one after that."""
+        outbox, self._outbox = self._outbox, []
+        if len(outbox) < 2:
+            return outbox
+        size = 0
+        for at, delivery in enumerate(outbox):
+            size += LEASE_BYTES + _size(delivery)
+            if at and size > self._most:
+                self._outbox = outbox[at:]
+                return outbox[:at]
+        return outbox
+
+
+def _size(delivery: wire.Delivery) -> int:
+    """Bytes of the large parts of a delivery, as they are sent."""
+    match delivery:
+        case wire.TaskLease(events=events) | wire.Asked(history=events):
+            return sum(len(entry.body) + len(entry.context) for entry in events)
+        case wire.ActivityLease(assignment=assignment):
+            return 0 if assignment.arguments is None else len(assignment.arguments) * 4 // 3
 
 
 class Desks:

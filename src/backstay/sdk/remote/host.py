@@ -95,6 +95,7 @@ class RemoteHost:
             workflow_deadline=workflow_deadline,
         )
         self._standings = Standings(self.executor, live)
+        self._fetch = fetch
         self._tasks = Tasks(self, self.executor, self._standings, fetch)
         self._reports = Reports(self.executor, self._standings, self._tasks, bounds, send)
         self._over: OrderedDict[str, None] = OrderedDict()  # runs that have closed lately
@@ -226,6 +227,8 @@ class RemoteHost:
         told = wire.Told(asked.question, asked.attempt)
         try:
             history = unpack(asked.history)
+            if asked.more:
+                history += await self._fetch(asked.question, asked.attempt, history[-1].sequence)
             found = await self.executor.inquire(inquiry, history, self._at_rest(inquiry.run_key, history[-1]))
         except Refused as refusal:
             told = replace(told, refused=Refusal(refusal.reason, refusal.message, refusal.fields))

@@ -104,8 +104,8 @@ class _Connection(asyncio.Protocol):
         received = self._received = self._received + data if self._received else data
         if len(received) < self._needed:
             return
-        if len(received) > LIMIT:
-            self._fail(NotHttp(f"the reply is longer than {LIMIT} bytes"))
+        if len(received) > self._client.most:
+            self._fail(NotHttp(f"the reply is longer than {self._client.most} bytes"))
             return
         try:
             found = self._whole(received)
@@ -232,8 +232,10 @@ def _chunks(received: bytes, at: int) -> bytes | None:
 class HttpClient:
     """Requests to one server, on the loop that makes them."""
 
-    def __init__(self, url: str, headers: dict[str, str]) -> None:
+    def __init__(self, url: str, headers: dict[str, str], most: int = LIMIT) -> None:
+        """`most`: bytes of one reply."""
         self.origin = origin_of(url)
+        self.most = most
         lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         if not lines.isascii() or lines.count("\n") != len(headers):
             raise ValueError("a token or namespace may hold no line breaks and no characters beyond ASCII")

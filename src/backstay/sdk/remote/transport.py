@@ -21,7 +21,7 @@ from backstay.protocol import calls, schedules
 from backstay.protocol import commands as tell
 from backstay.protocol import requests as ask
 from backstay.sdk import errors
-from backstay.sdk.remote.http import HttpClient, Lost, NotHttp, Reply
+from backstay.sdk.remote.http import LIMIT, HttpClient, Lost, NotHttp, Reply
 from backstay.sdk.remote.together import Together
 
 R = TypeVar("R")
@@ -40,12 +40,13 @@ class Access(NamedTuple):
     url: str
     token: str | None
     namespace: str
+    most: int = LIMIT  # bytes of one reply
 
     def client(self) -> HttpClient:
         headers = {"X-Namespace": self.namespace, calls.HEADER: str(calls.VERSION), "Content-Type": "application/json"}
         if self.token is not None:
             headers["Authorization"] = f"Bearer {self.token}"
-        return HttpClient(self.url, headers)
+        return HttpClient(self.url, headers, self.most)
 
 
 class HttpTransport:

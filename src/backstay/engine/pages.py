@@ -1,0 +1,44 @@
+"""Pages of a history: as many events as fit into one reply, and at least one, so that any history can be read to its end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from backstay.kernel.event import Recorded
+from backstay.protocol.requests import PAGE_MAX
+from backstay.store import Store
+
+FIRST = 32  # events to judge by how many more may fit
+
+
+def size_of(events: Iterable[Recorded]) -> int:
+    """Bytes of events as they are sent, but for a few."""
+    return sum(len(entry.body) + len(entry.context_body) for entry in events)
+
+
+def fitting(events: list[Recorded], most: int) -> list[Recorded]:
+    """The first of these events: together so many bytes, or a single one that has more. Itself, if that is all of it."""
+    size = 0
+    for at, entry in enumerate(events):
+        size += size_of((entry,))
+        if at and size > most:
+            return events[:at]
+    return events if len(events) <= PAGE_MAX else events[:PAGE_MAX]
+
+
+async def read_page(store: Store, run: int, after: int, last: int, most: int) -> list[Recorded]:
+    """Events of a run behind `after` and up to `last`, of which there may be more.
+
+    What large events would fill is not read to be thrown away: a few of them say how many to ask for.
+    """
+    found: list[Recorded] = []
+    wanted = FIRST
+    while wanted > 0 and (left := min(last - after, PAGE_MAX - len(found))) > 0:
+        part = await store.history(run, after, min(wanted, left))
+        found += [entry for entry in part if entry.sequence <= last]
+        if not part:
+            break
+        after = part[-1].sequence
+        size = size_of(found)
+        wanted = (most - size) * len(found) // (size + 1)
+    return fitting(found, most)
