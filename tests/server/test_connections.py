@@ -15,6 +15,7 @@ import pytest
 
 from backstay.protocol import calls
 from backstay.server.direct import Protocol
+from backstay.sockets import DEAD
 
 from .kit import TOKEN, Api, serving, until
 from .test_direct import MINE, Line, call, exchange, line, opened
@@ -182,6 +183,21 @@ async def test_between_two_requests_a_connection_waits_for_a_while() -> None:
             other.send(HEALTH)  # and the head of a later request has its time, too
             async with asyncio.timeout(PATIENCE):
                 await ended(other)
+
+
+async def test_the_system_looks_whether_the_other_end_is_still_there(lines: list[Protocol]) -> None:
+    """A machine that vanishes says nothing, and who waits for an answer is not expected to."""
+    async with serving() as api, line(api) as ours:
+        assert (await ours.ask(HEALTH + b"\r\n"))[0] == 200
+        (there,) = lines
+        made = there.transport.get_extra_info("socket")
+        assert made.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        idle, interval, count = (
+            made.getsockopt(socket.IPPROTO_TCP, option)
+            for option in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
+        )
+        assert idle + interval * count <= DEAD + 1
+        assert made.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == DEAD * 1000
 
 
 @pytest.mark.parametrize("ordinary", [False, True])

@@ -21,6 +21,7 @@ from uvicorn.server import ServerState
 
 from backstay.server.app import App
 from backstay.server.problems import Problem
+from backstay.sockets import keep_alive
 
 PIECE = 4096
 """Bytes that are parsed at a time: as many requests as fit in are understood before the first of them is answered."""
@@ -68,6 +69,7 @@ class Reader(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        keep_alive(transport.get_extra_info("socket"))
         self.flow = self._flow = Flow(transport)
         self._deadline = self.loop.call_later(self._own.server.settings.head_seconds, self._too_slow)
         self._own.connections.enter(self)

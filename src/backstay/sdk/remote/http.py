@@ -10,18 +10,17 @@ of a request is one write, the whole of a reply usually one read.
 from __future__ import annotations
 
 import asyncio
-import socket
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from typing import NamedTuple, cast
 from urllib.parse import urlsplit
+
+from backstay.sockets import keep_alive
 
 LIMIT = 256 << 20  # bytes of one reply
 IDLE = 100  # connections kept for later
 CONNECT = 5.0  # seconds until a connection must stand
 SILENT = 5.0  # seconds without a word, after which a server is asked whether it is there, and in which it must say so
-DEAD = 10  # seconds until the system gives up a connection whose other end does not even acknowledge
 HEALTH = "/api/health"
 
 
@@ -84,7 +83,7 @@ class _Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
-        _keep_alive(transport.get_extra_info("socket"))
+        keep_alive(transport.get_extra_info("socket"))
 
     def send(self, request: bytes, line: Callable[[bytes], None] | None = None) -> asyncio.Future[Reply]:
         assert self._transport is not None
@@ -371,16 +370,6 @@ class HttpClient:
             self._watch = None
         if self._asking is not None:
             self._asking.cancel()
-
-
-def _keep_alive(made: socket.socket) -> None:
-    """Let the system notice that the other end is gone, also while nothing is sent."""
-    with suppress(OSError, AttributeError):  # not everywhere, and not on every kind of socket
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, DEAD // 2)
-        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 2)
-        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
-        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, DEAD * 1000)
 
 
 def _said(error: BaseException) -> str:
