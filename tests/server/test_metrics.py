@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
-from .kit import TOKEN, Api, blob, serving, sql
+from backstay.kernel.features.workflow_task.crashed import MOST
+
+from .kit import ME, TOKEN, Api, blob, serving, sql
 
 RETRIED = {"max_attempts": 5, "backoff_seconds": [60]}
 
@@ -182,3 +184,56 @@ async def test_who_looks_at_the_counters_does_not_move_the_sweep() -> None:
         await api.control("GET", "/system/health")
         await api.control("GET", "/system/repair")
         assert api.server.recovery._ready_from == place
+
+
+async def health(api: Api) -> dict[str, Any]:
+    answer = await api.control("GET", "/system/health")
+    assert answer.status_code == 200
+    return answer.json()
+
+
+async def crash(api: Api) -> None:
+    """Workers take the one ready workflow task and are never heard of again, until it is blocked."""
+    api.server.engine.machine.failure_backoff = 0
+    for _ in range(MOST):
+        assert await api.poll() is not None
+        (leased,) = api.server.engine.leases
+        api.server.release(leased)
+
+
+async def test_a_worker_that_leaves_takes_no_blame_for_what_it_gives_back() -> None:
+    async with serving() as api:
+        await api.start("order-1")
+        for _ in range(MOST):
+            await api.register()
+            assert await api.poll() is not None
+            answer = await api.worker(f"registrations/{ME}", method="DELETE")
+            assert answer.json()["recovered_workflow_task_count"] == 1
+        assert (await health(api))["operator_metrics"]["tasks"]["claim_failed"] == 0
+
+
+async def test_health_names_the_runs_that_are_blocked(tmp_path: Path) -> None:
+    async with serving(store=f"sqlite:{tmp_path / 'm.db'}") as api:
+        await api.register()
+        await api.start("crashed")
+        await crash(api)
+        for number in range(11):
+            await api.start(f"blocked-{number}")
+            await api.fail(await api.poll(), message="mismatch", type="NonDeterministicReplayError")
+        await api.start("pausing")
+        await api.fail(await api.poll(), message="boom")
+    async with serving(store=f"sqlite:{tmp_path / 'm.db'}") as api:
+        found = await health(api)
+        assert found["status"] == "warning"
+        (blocked,) = [finding for finding in found["findings"] if finding["code"] == "runs_blocked"]
+        assert (blocked["severity"], blocked["count"]) == ("warning", 12)
+        assert blocked["by_reason"] == {"workflow_task_crashed": 1, "replay_blocked": 11}
+        assert [run["workflow_id"] for run in blocked["runs"]] == ["crashed", *(f"blocked-{n}" for n in range(9))]
+        assert "1 workflow_task_crashed, 11 replay_blocked" in blocked["message"]
+        other = (await api.control("POST", "/namespaces", {"name": "elsewhere", "retention_days": 1})).status_code
+        assert other == 201
+        elsewhere = await api.control("GET", "/system/health", headers={"X-Namespace": "elsewhere"})
+        assert elsewhere.json()["findings"] == []
+        for run in ("crashed", *(f"blocked-{n}" for n in range(11))):
+            assert (await api.control("POST", f"/workflows/{run}/repair", {})).status_code == 200
+        assert not [finding for finding in (await health(api))["findings"] if finding["code"] == "runs_blocked"]

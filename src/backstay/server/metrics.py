@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from backstay.kernel.task import Task
-from backstay.kernel.values import SECOND, Micros
+from backstay.kernel.values import SECOND, Micros, run_of
 from backstay.protocol.history import iso
 from backstay.server import repair
 from backstay.server.discovery import matching_role
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from backstay.server.server import Server
 
 PAGE = 500
+NAMED = 10  # of the runs that wait for somebody; the others are only counted
 FAILED_ATTEMPTS = ("ActivityRetryScheduled", "ActivityFailed", "ActivityTimedOut")
 OPEN = ("pending", "running", "waiting")
 
@@ -44,6 +46,7 @@ class Observer:
             "generated_at": iso(now),
             "matching_role": matching_role(server),
             "runs": runs,
+            "blocked": await self._blocked(namespace, failed),
             "tasks": tasks,
             "activities": activities,
             "backlog": self._backlog(namespace)
@@ -91,6 +94,18 @@ class Observer:
             "running": sum(by_status[status] for status in OPEN),
             "archived": sum(one.runs for one in census if one.archived),
         }
+
+    async def _blocked(self, namespace: str, failed: list[Task]) -> dict[str, Any]:
+        """Runs whose workflow task is tried again only when somebody deploys or repairs something, the oldest first."""
+        blocks = [(task, task.block) for task in failed if task.block is not None and task.block.replay_blocked]
+        blocks.sort(key=lambda found: found[0].created_at)
+        reasons = {run_of(task.id): block.reason or "replay_blocked" for task, block in blocks}
+        named: list[dict[str, Any]] = []
+        for run_id in list(reasons)[:NAMED]:
+            row = await self.server.store.run(namespace, run_id)
+            if row is not None:
+                named.append({"workflow_id": row.workflow_id, "run_id": run_id, "reason": reasons[run_id]})
+        return {"count": len(reasons), "by_reason": dict(Counter(reasons.values())), "runs": named}
 
     def _tasks(self, ready: list[Task], leased: list[Task], failed: list[Task]) -> dict[str, Any]:
         now = self.server.now

@@ -33,6 +33,14 @@ async def health(server: Server, call: Call) -> Answer:
                 "message": f"{metrics['leases']['expired']} leases are over",
             }
         )
+    blocked = metrics["blocked"]
+    if blocked["count"]:
+        why = ", ".join(f"{count} {reason}" for reason, count in blocked["by_reason"].items())
+        message = (
+            f"{blocked['count']} runs are blocked ({why}); `dw describe ID` says by what: deploy corrected code, or"
+            " `dw repair ID` tries again"
+        )
+        findings.append({"severity": "warning", "code": "runs_blocked", "message": message, **blocked})
     for gap in metrics["compatibility"]["gaps"]:
         message = f"queue {gap['task_queue']!r}: no live worker takes {gap['ready_count']} ready {gap['kind']} tasks"
         findings.append({"severity": "warning", "code": "waiting_for_compatible_worker", "message": message, **gap})
