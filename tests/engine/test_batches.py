@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,7 @@ from backstay.codec.values import dumps
 from backstay.kernel.decision import Decision
 from backstay.kernel.features.activity import ScheduleActivity
 from backstay.kernel.features.signal import Signal
+from backstay.kernel.machine import Machine
 from backstay.protocol import requests as ask
 from backstay.store import Applied
 
@@ -232,3 +234,33 @@ def test_a_caller_who_chokes_on_the_answer_keeps_it_from_nobody_else(caplog: pyt
             assert answered == ["choked", "b"]
 
     asyncio.run(story())
+
+
+@activity(type="task")
+def task(number: int) -> int:
+    return number
+
+
+@workflow(type="worker")
+def working(number: int) -> int:
+    return task(number)
+
+
+async def test_a_decision_that_breaks_gives_back_the_room_it_had_taken(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    take = Machine.take
+    broken: list[str] = []
+
+    def breaks(self: Machine, turn: Any, message: Any, now: int) -> Any:
+        value = take(self, turn, message, now)
+        if not broken and any(granted.kind == "activity" for granted in turn.granted):
+            broken.append(type(message).__name__)
+            raise ArithmeticError("a bug of the kernel")
+        return value
+
+    monkeypatch.setattr(Machine, "take", breaks)
+    async with AsyncBackstay(":memory:", [working, task], threads=1) as app:
+        assert [await app.execute(working, f"w-{number}", number) for number in range(2)] == [0, 1]
+    assert broken
+    assert "deciding" in caplog.text

@@ -23,6 +23,7 @@ from backstay import (
 from backstay.engine.waiting import LOOKS, Waiting
 from backstay.kernel.features.memo import UpsertMemo
 from backstay.kernel.features.start import Start
+from backstay.protocol import requests as ask
 from backstay.sdk.primitives import _MEMO
 from backstay.sdk.strand import current_fiber
 from tests.sdk.kit import eventually
@@ -134,7 +135,7 @@ def test_an_unknown_duplicate_policy_is_refused_by_name():
     async def story() -> str:
         async with AsyncBackstay(":memory:", [at_once]) as app:
             with pytest.raises(RequestRefused) as caught:
-                await app.options(existing="whatever").start(at_once, "a")  # type: ignore[typeddict-item]
+                await app.call(ask.StartWorkflow(workflow_type="at_once", duplicate_policy="whatever"))
             return caught.value.reason
 
     assert asyncio.run(story()) == "invalid_duplicate_policy"

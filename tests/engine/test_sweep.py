@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from backstay import AsyncBackstay, activity, spawn, wait, workflow
 from backstay.engine import recovery
 from backstay.kernel.machine import Machine
+from backstay.kernel.values import SECOND
 from backstay.store import Loaded, Now, Store
 from tests.sim.disk import Disk, MemoryStore, Seam
 from tests.sim.virtual import VirtualWorld, run
@@ -130,5 +131,40 @@ def test_a_row_that_is_lost_is_not_forgotten_over_what_comes_meanwhile() -> None
             await asyncio.sleep(60)
             assert lost in disk.tasks[key]
             assert disk.workflows[key].expects == len(disk.tasks[key]) == 2
+
+    run(1, story)
+
+
+@pytest.mark.parametrize("how", ["by another process", "with a commit of its own"])
+def test_after_long_idleness_a_row_that_is_lost_is_found_in_the_promised_time(how: str) -> None:
+    async def story(world: Callable[[], VirtualWorld]) -> None:
+        disk = Disk()
+        async with OnDisk(disk, world) as app:
+            handle = await app.start(both, "waits")
+            key = disk.names["default", "waits"]
+            await asyncio.sleep(7200)
+            (lost,) = disk.tasks[key]
+            del disk.tasks[key][lost]
+            if how == "by another process":
+                disk.version += 1
+            else:
+                await app.start(patient, "another")
+            await asyncio.sleep(2 * recovery.SWEEP / SECOND)
+            assert lost in disk.tasks[key]
+            await handle.terminate()
+
+    run(1, story)
+
+
+def test_an_idle_engine_rests() -> None:
+    async def story(world: Callable[[], VirtualWorld]) -> None:
+        disk = Disk()
+        async with OnDisk(disk, world) as app:
+            await app.start(patient, "waits")
+            await asyncio.sleep(7200)
+            swept: list[None] = []
+            app.recovery.on_sweep.append(lambda: swept.append(None))
+            await asyncio.sleep(7200)
+            assert 20 <= len(swept) <= 30
 
     run(1, story)

@@ -25,7 +25,7 @@ from backstay.store.sqlite.writer import Offload
 
 from ..kernel.given import MACHINE
 from .children import child, hear
-from .conformance import Alone, Processes, Shared
+from .conformance import Alone, Processes, Shared, instances
 from .instances import Instance, applied, apply, expected, stored
 
 ROOT = Path(__file__).parents[2]
@@ -465,3 +465,36 @@ def test_a_store_that_cannot_open_its_last_connection_leaves_none_open(
         SqliteStore(str(tmp_path / "app.db"), MACHINE.kinds)
     with pytest.raises(sqlite3.ProgrammingError, match="closed"):
         opened[0].execute("SELECT 1")
+
+
+@pytest.mark.parametrize("how", ["removed", "replaced"])
+async def test_a_file_that_is_gone_takes_no_commits(tmp_path: Path, how: str) -> None:
+    path = tmp_path / "app.db"
+    store = SqliteStore(str(path), MACHINE.kinds)
+    first, second = instances(2)
+    await applied(store, first)
+    path.rename(tmp_path / "elsewhere.db")
+    if how == "replaced":
+        path.write_bytes(b"")
+    result = await apply(store, *second.written)
+    assert result.down is not None
+    assert "was removed or replaced while it was open" in str(result.down)
+    assert "put the file back" in str(result.down)
+    await store.close()
+
+
+async def test_an_idle_engine_notices_that_its_file_is_gone_and_goes_on_when_it_is_back(tmp_path: Path) -> None:
+    path, elsewhere = tmp_path / "app.db", tmp_path / "elsewhere.db"
+    store = SqliteStore(str(path), MACHINE.kinds)
+    (instance,) = instances(1)
+    await applied(store, instance)
+    assert not await store.changed()
+    path.rename(elsewhere)
+    with pytest.raises(Unavailable, match="removed or replaced"):
+        await store.changed()
+    assert await store.probe() is not None
+    elsewhere.rename(path)
+    assert await store.probe() is None
+    await store.changed()
+    assert await store.load(instance.key) is not None
+    await store.close()

@@ -71,6 +71,8 @@ class Engine:
         self.holder = False
         self.down: Unavailable | None = None
         self.on_down: Callable[[], None] = lambda: None
+        self.idle = False  # nothing was found to do for a while; `on_busy` hears of the next commit
+        self.on_busy: Callable[[], None] = lambda: None
         # What is known here of a workflow type that nobody who knows its code starts.
         self.define: Callable[[Routing, str], tuple[Routing, Definition | None]] = lambda routing, _: (routing, None)
         self.deployed: dict[str, str | None] = {}  # the fingerprint of each workflow type's definition, as of now
@@ -152,6 +154,7 @@ class Engine:
             # A bug: the state may be half folded. It is thrown away; nothing of it was written.
             log.exception("deciding %s for workflow %s failed", type(message).__name__, entry.flow.workflow_id)
             self.matching.stations.decided(())
+            self.losses.give_back(turn.granted[0 if item is None else len(item.assignments) :])
             self.discard(entry)
             if reply is not None:
                 reply(None, error)
@@ -308,6 +311,8 @@ class Engine:
 
     def _written(self, batch: list[Item], applied: Applied) -> None:
         self._writing = False
+        if self.idle:
+            self.on_busy()
         self.batch = []
         self.losses.restless.clear()
         self._batch_ended()

@@ -116,9 +116,12 @@ class Losses:
 
     def _undo(self, item: Item) -> None:
         """Give back what a decision had promised outside its rows."""
+        self.give_back([assignment.task for assignment in item.assignments])
+
+    def give_back(self, granted: Sequence[Task]) -> None:
+        """Whoever took these tasks has room for others: their leases come to nothing."""
         matching = self._engine.matching
-        for assignment in item.assignments:
-            task: Task = assignment.task
+        for task in granted:
             executor = matching.executor_of(task.owner or "")
             if executor is not None:
                 executor.give_back(task)

@@ -28,7 +28,7 @@ NOTICE = SECOND // 50  # how often to look for commits of other processes
 LOOK_ANYWAY = 15 * SECOND
 TAKE_OVER = SECOND // 5
 SWEEP = 5 * SECOND
-SWEEP_IDLE = 300 * SECOND
+SWEEP_IDLE = 300 * SECOND  # when nobody commits anything, nothing gets lost
 ASK = 300 * SECOND
 PROBE = SECOND
 LONG_DOWN = 5  # probes: whoever waits for work here may find it elsewhere
@@ -52,6 +52,7 @@ class Recovery:
         self._pause = every or SWEEP
         self._alarms: dict[str, Alarm] = {}
         self._intervals: dict[str, Micros] = {}
+        self._rings: dict[str, Callable[[], None]] = {}
         self._turns: dict[str, asyncio.Task[Any]] = {}
         self._going: set[str] = set()  # what is done again and again
         self.stopped = False
@@ -75,6 +76,7 @@ class Recovery:
         engine.look_at = self.look_at
         engine.retry = self._retry
         engine.on_down = self._went_down
+        engine.on_busy = self._sweep_soon
 
     async def start(self) -> None:
         if self.guest:
@@ -303,6 +305,8 @@ class Recovery:
         engine = self._engine
         if engine.down is not None or not await engine.store.changed():
             return
+        if engine.idle:
+            self._sweep_soon()
         try:
             if engine.holder:
                 await engine.sending.pick_up()
@@ -334,8 +338,17 @@ class Recovery:
         if self.rests():
             self._intervals["sweep"] = self._pause
         elif self._engine.down is None:
+            self._engine.idle = True
             quiet = await self.sweep()
-            self._intervals["sweep"] = min(self._intervals["sweep"] * 2, SWEEP_IDLE) if quiet else self._pause
+            if quiet and self._engine.idle:  # and nothing was committed meanwhile
+                self._intervals["sweep"] = min(self._intervals["sweep"] * 2, SWEEP_IDLE)
+            else:
+                self._sweep_soon()
+
+    def _sweep_soon(self) -> None:
+        """Something was committed, here or by another process: what got lost with it is looked for in the promised time."""
+        self._engine.idle = False
+        self._hurry("sweep", self._pause)
 
     async def sweep(self) -> bool:
         """Look for what should move and does not, a page at a time; whether all of it was read and there is nothing."""
@@ -439,7 +452,7 @@ class Recovery:
         self._going.add(name)
 
         async def turn() -> None:
-            pause = self._intervals[name]
+            least = 0
             try:
                 await work()
                 self._troubled.discard(name)
@@ -447,10 +460,11 @@ class Recovery:
                 if name not in self._troubled:  # said once, then tried until it works
                     self._troubled.add(name)
                     log.warning("%s: %s", name, error)
-                pause = max(pause, PROBE)
+                least = PROBE
             except Exception:
                 log.exception("%s failed; it is tried again", name)
             if not self.stopped and self._goes_on(name):
+                pause = max(self._intervals[name], least)  # which its work may have changed
                 self._alarms[name] = engine.world.at(engine.world.now() + pause, ring)
             else:
                 self._going.discard(name)
@@ -461,7 +475,17 @@ class Recovery:
             else:
                 self._turns[name] = engine.world.spawn(turn(), f"backstay-{name}")
 
+        self._rings[name] = ring
         self._alarms[name] = engine.world.at(engine.world.now() + interval, ring)
+
+    def _hurry(self, name: str, interval: Micros) -> None:
+        """From now on this is done so often, and so soon."""
+        turn = self._turns.get(name)
+        under_way = turn is not None and not turn.done()
+        if name in self._going and self._intervals[name] > interval and not under_way:
+            self._alarms[name].cancel()
+            self._alarms[name] = self._engine.world.at(self._engine.world.now() + interval, self._rings[name])
+        self._intervals[name] = interval
 
     def _goes_on(self, name: str) -> bool:
         engine = self._engine

@@ -144,6 +144,10 @@ class SqliteStore(Reading):
     def changed(self) -> bool:
         if self._writer.away or self._writer.connection is None:
             return False  # asked again soon
+        try:
+            self._writer.check_file()
+        except sqlite3.Error as error:
+            raise unavailable(self.path, error) from error
         version = self._data_version()
         if version == self._version:
             return False

@@ -33,6 +33,8 @@ _DOWN = {
     sqlite3.SQLITE_PROTOCOL,
 }
 
+GONE = "what was committed before is in it and nowhere else; put the file back, with its -wal, or a backup in its place"
+
 _ADVICE = {
     sqlite3.SQLITE_FULL: "the disk is full; free some space and it goes on by itself",
     sqlite3.SQLITE_IOERR: "the disk reports an error; check it and its mount",
@@ -42,6 +44,19 @@ _ADVICE = {
     sqlite3.SQLITE_NOTADB: "this is not a SQLite database",
     sqlite3.SQLITE_BUSY: "another program holds its write lock; find it with `lsof` and let it finish",
 }
+
+
+class FileGone(sqlite3.OperationalError):
+    """The file that is open is no longer the one of that name."""
+
+
+def file_of(path: str) -> tuple[int, int] | None:
+    """Which file has this name now; None if there is none, or it is in memory."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def primary(error: sqlite3.Error) -> int:
@@ -55,7 +70,7 @@ def is_down(error: sqlite3.Error) -> bool:
 
 
 def unavailable(path: str, error: sqlite3.Error) -> Unavailable:
-    advice = _ADVICE.get(primary(error))
+    advice = GONE if isinstance(error, FileGone) else _ADVICE.get(primary(error))
     return Unavailable(f"{path}: {error}" + (f": {advice}" if advice else ""))
 
 

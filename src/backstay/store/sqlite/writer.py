@@ -16,7 +16,7 @@ from typing import Any
 
 from backstay.kernel.decision import Decision
 from backstay.store import ALL, Applied, Entry, Unavailable
-from backstay.store.sqlite.connection import BUSY, PATIENT, connect, is_down, primary, unavailable
+from backstay.store.sqlite.connection import BUSY, PATIENT, FileGone, connect, file_of, is_down, primary, unavailable
 from backstay.store.sqlite.rows import Rows
 
 Offload = Callable[[Callable[[], Applied], Callable[[Applied], None]], None]
@@ -50,6 +50,7 @@ class Writer:
             for name in ("guard_new", "insert_run", "insert_event", "put_task", "insert_command", "insert_send")
         }
         self._later: list[Callable[[], None]] = []  # waiting for the connection
+        self._file = file_of(path)
         self.tell = False  # leave a notice for the engine, because we are not it
         self.away = False  # the connection is with the commit thread; touching it would wait for the disk
 
@@ -149,6 +150,7 @@ class Writer:
             self._drop(connection)
             return error
         self.connection = connection
+        self._file = file_of(self.path)
         return None
 
     def forget_notices(self, until: int) -> bool:
@@ -256,11 +258,17 @@ class Writer:
     def _commit(self, connection: sqlite3.Connection, result: Applied) -> Applied:
         began = perf_counter()
         try:
+            self.check_file()
             connection.execute("commit")
         except sqlite3.Error as error:
             return self._give_up(error)
         self._pace += (perf_counter() - began - self._pace) / 16
         return result
+
+    def check_file(self) -> None:
+        """A file that was removed or replaced takes commits for as long as it is open, and nobody ever reads them."""
+        if self._file is not None and file_of(self.path) != self._file:
+            raise FileGone("the file was removed or replaced while it was open")
 
     def _give_up(self, error: sqlite3.Error) -> Applied:
         if self.connection is not None:

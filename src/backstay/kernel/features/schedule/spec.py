@@ -18,7 +18,7 @@ from backstay.kernel.features.schedule.cron import CronError, parse, zone_of
 from backstay.kernel.message import Refused
 from backstay.kernel.values import SECOND, Micros
 
-COUNTED = 100_000  # missed occurrences are counted up to here
+COUNTED = 10_000  # missed occurrences are counted up to here: more would hold up an engine that comes up
 MOST = 50  # expressions and intervals of one schedule
 
 _DURATION = re.compile(
