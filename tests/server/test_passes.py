@@ -16,6 +16,8 @@ DAY = 86_400
 
 
 async def finished(api: Api, workflow_id: str) -> str:
+    """Run a workflow to its end. The worker registers anew: it is forgotten if it was silent for a week."""
+    await api.register()
     run_id = (await api.start(workflow_id))["run_id"]
     await api.complete(await api.poll(), {"type": "complete_workflow"})
     return run_id
@@ -68,6 +70,7 @@ async def test_it_happens_by_itself_and_spares_a_chain_that_goes_on() -> None:
         runs = answer.json()["runs"]
         assert [run["run_id"] for run in runs] == [second["run_id"]] != [first["run_id"]]
         assert (await api.control("GET", "/workflows/gone")).status_code == 404
+        await api.register()  # it was silent for longer than it is remembered
         await api.complete(await api.poll(), {"type": "complete_workflow"})
         assert (await api.describe("chain"))["status"] == "completed"
 
