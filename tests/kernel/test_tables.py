@@ -81,7 +81,7 @@ ALLOWED = {
     "ActivityFailed": f"{ATTEMPT} {EXC} {LIMIT} failure_id failure_category non_retryable",
     "ActivityTimedOut": f"{ATTEMPT} failure_id failure_category timeout_kind message exception_class"
     " schedule_deadline_at close_deadline_at schedule_to_close_deadline_at heartbeat_deadline_at",
-    "ActivityCancelled": f"{ATTEMPT} workflow_command_id cancelled_at",
+    "ActivityCancelled": f"{ATTEMPT} workflow_command_id cancelled_at awaited",
     "TimerScheduled": TIMER,
     "TimerFired": f"{TIMER} fired_at",
     "TimerCancelled": f"{TIMER} cancelled_at",

@@ -20,6 +20,7 @@ from backstay import (
     WorkflowStopped,
     activity,
     aio,
+    child,
     heartbeat,
     shield,
     signal,
@@ -627,3 +628,45 @@ async def test_a_request_in_the_middle_of_undoing_waits_and_hides_no_error(make:
             with pytest.raises(WorkflowFailed, match="cannot undo"):
                 await run.result(3)
         assert did == ["undone", "undo first"]
+
+
+@workflow(signals=["on"])
+def leg(what: str) -> str:
+    wait("on")
+    return f"{what} booked"
+
+
+undone: list[str] = []
+
+
+@activity
+def give_back(what: str) -> None:
+    undone.append(what)
+
+
+@workflow(handles_cancel="1h")
+def journey() -> None:
+    with Saga() as saga:
+        for what in ("train", "ship"):
+            child(leg, what)
+            saga.undo(give_back, what)
+
+
+async def test_a_child_that_is_waited_for_in_a_saga_has_its_last_word() -> None:
+    undone.clear()
+    async with memory(journey, leg, give_back) as app:
+        run = await app.start(journey, "j")
+        first = await eventually(lambda: _open_child(app), "the first child")
+        await app.handle(leg, first).signal("on")
+        second = await eventually(lambda: _open_child(app, first), "the second child")
+        await run.cancel()
+        with pytest.raises(WorkflowStopped):
+            await run.result()
+        with pytest.raises(WorkflowStopped):
+            await app.handle(leg, second).result()
+        assert undone == ["train"]
+
+
+async def _open_child(app: Any, but: str | None = None) -> str | None:
+    rows = await app.list(type="leg")
+    return next((row.workflow_id for row in rows if row.closed_at is None and row.workflow_id != but), None)

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from backstay import Cancelled, Signal, continue_as_new, query, shield, signal, spawn, update, wait, workflow
+from backstay import Cancelled, Saga, Signal, continue_as_new, query, shield, signal, spawn, update, wait, workflow
 from backstay.codec.exceptions import Exceptions
 from backstay.codec.values import dumps, loads
 from backstay.kernel.event import Recorded
@@ -49,6 +49,7 @@ def bodies(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
         st.tuples(st.just("spawn"), body),
         st.tuples(st.just("guarded"), body),
         st.tuples(st.just("shielded"), body),
+        st.tuples(st.just("saga"), body),
         st.tuples(st.just("within"), st.tuples(st.sampled_from([0.5, 2]), body)),
         st.tuples(st.just("blocking"), st.lists(talk, min_size=1, max_size=2)),
     )
@@ -76,6 +77,10 @@ class TalkingStory(Story):
                 case ("shielded", inner):
                     with shield():
                         self.play(inner)
+                case ("saga", inner):
+                    with Saga() as saga:
+                        saga.undo(self.tell, "undone")
+                        self.play(inner)
                 case ("together", bodies):
                     for branch in [spawn(self.play, one) for one in bodies]:
                         branch.join()
@@ -98,6 +103,10 @@ class TalkingStory(Story):
                         self.tell("cancelled")
                 case ("shielded", inner):
                     with shield():
+                        await self.play_later(inner)
+                case ("saga", inner):
+                    async with Saga() as saga:
+                        saga.undo(self.tell, "undone")
                         await self.play_later(inner)
                 case ("count",):
                     self.tell(self.count)

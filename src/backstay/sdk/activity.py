@@ -20,6 +20,7 @@ from backstay.kernel.features.activity import CancelActivity, RetryPolicy, Sched
 from backstay.kernel.features.activity.schedule import check_policy
 from backstay.kernel.message import Refused
 from backstay.kernel.retry import CRASHES, FOREVER
+from backstay.sdk.cancellation import in_saga
 from backstay.sdk.durations import Duration, to_seconds
 from backstay.sdk.errors import DefinitionError, NotInWorkflow
 from backstay.sdk.failures import throw
@@ -224,6 +225,12 @@ class ActivityCall(Call[R]):
     def cancel(self, fiber: Fiber, step: int) -> None:
         if not self.definition.local:
             fiber.emit(CancelActivity(step=step))
+
+    def spared(self, fiber: Fiber, step: int) -> bool:
+        if self.definition.local or not in_saga(fiber):
+            return False
+        fiber.emit(CancelActivity(step=step, awaited=True))
+        return True
 
     def outside(self) -> R:
         if self.definition.is_async:

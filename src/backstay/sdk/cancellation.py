@@ -11,9 +11,10 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from backstay.kernel.event import Recorded
+from backstay.kernel.feature import Outcome
 from backstay.kernel.features.cancel import CancelRequested
 from backstay.sdk.errors import NotInWorkflow
-from backstay.sdk.fiber import CANCEL, Fiber
+from backstay.sdk.fiber import CANCEL, REQUESTED, Fiber, stopped
 from backstay.sdk.strand import current_fiber, current_strand
 
 Cancelled = asyncio.CancelledError
@@ -24,7 +25,9 @@ class Cancellation:
     def __init__(self) -> None:
         self.requested = False
         self.put_off = False  # until the main code leaves its shield
+        self.due = False  # at the next wait of main code with an event loop
         self.shields: dict[Any, int] = {}  # by strand or task
+        self.sagas: dict[Any, int] = {}
 
 
 def requested(fiber: Fiber, entry: Recorded) -> None:
@@ -53,7 +56,7 @@ def _deliver(fiber: Fiber) -> None:
     elif asyncio.current_task(fiber.loop) is task:
         fiber.wake(fiber.loop.strand, CANCEL)  # in the middle of a call that blocks
     else:
-        task.cancel()
+        task.cancel(REQUESTED)
 
 
 class Shield:
@@ -89,7 +92,70 @@ class Shield:
         if fiber.main_task is None:
             fiber.owed = fiber.main
         else:
-            fiber.loop.call_soon(_deliver, fiber)
+            _deliver_soon(fiber)
+
+
+def in_saga(fiber: Fiber) -> bool:
+    """Whether a step that is waited for here has its last word when a cancel request comes.
+
+    If it has been done all the same, it returns, its code says how to undo it, and the request is raised at the next wait.
+    """
+    return bool(fiber.part(Cancellation).sagas.get(_who(fiber)))
+
+
+async def last_word(fiber: Fiber, future: asyncio.Future[Outcome]) -> Outcome:
+    """What `Fiber.call` does in plain code."""
+    task = asyncio.current_task()
+    assert task is not None
+    task.uncancel()
+    outcome = await future
+    if stopped(outcome):
+        raise Cancelled
+    _deliver_soon(fiber)
+    return outcome
+
+
+def _deliver_soon(fiber: Fiber) -> None:
+    """Raise the request at the next wait of main code that has an event loop."""
+    fiber.part(Cancellation).due = True
+    fiber.loop.call_soon(_deliver_due, fiber)
+
+
+def _deliver_due(fiber: Fiber) -> None:
+    part = fiber.part(Cancellation)
+    if part.due:
+        part.due = False
+        _deliver(fiber)
+
+
+class Undoing:
+    """The code of a saga: steps have their last word in it, and a request that waits for the next wait is raised at its end."""
+
+    def __init__(self) -> None:
+        fiber = self._fiber = current_fiber()
+        if fiber is not None:
+            sagas = fiber.part(Cancellation).sagas
+            self._who = _who(fiber)
+            sagas[self._who] = sagas.get(self._who, 0) + 1
+
+    def end(self, error: BaseException | None) -> BaseException | None:
+        """Why the block ends: its own error, or the request that it has put off."""
+        fiber = self._fiber
+        if fiber is None:
+            return error
+        part = fiber.part(Cancellation)
+        part.sagas[self._who] -= 1
+        if not part.sagas[self._who]:
+            del part.sagas[self._who]
+        if error is not None:
+            return error
+        if fiber.owed is not None and fiber.owed is self._who:
+            fiber.owed = None
+        elif part.due and self._who is fiber.main_task:
+            part.due = False
+        else:
+            return None
+        return Cancelled()
 
 
 def shield() -> AbstractContextManager[None]:

@@ -22,6 +22,7 @@ from backstay.kernel.groups import GroupEntry
 from backstay.kernel.retry import RetryPolicy
 from backstay.kernel.values import child_call_id
 from backstay.sdk.activity import policy_of
+from backstay.sdk.cancellation import in_saga
 from backstay.sdk.durations import Duration, to_seconds
 from backstay.sdk.errors import ChildStopped, ChildTimedOut, DefinitionError, NotInWorkflow
 from backstay.sdk.failures import remember, throw
@@ -117,6 +118,12 @@ class ChildCall(Call[R]):
 
     def cancel(self, fiber: Fiber, step: int) -> None:
         fiber.emit(CancelChild(step=step))
+
+    def spared(self, fiber: Fiber, step: int) -> bool:
+        if not in_saga(fiber):
+            return False
+        self.cancel(fiber, step)
+        return True
 
 
 def _start(**fields: Any) -> Command:

@@ -18,10 +18,9 @@ from typing import Any, NamedTuple, Protocol
 from backstay.codec.exceptions import Exceptions
 from backstay.kernel.command import Command
 from backstay.kernel.event import Event, Recorded, StepEvent
-from backstay.kernel.feature import Outcome
+from backstay.kernel.feature import Outcome, Thrown
 from backstay.kernel.features.start import WorkflowStarted
-from backstay.kernel.features.timer import TimerFired
-from backstay.kernel.features.workflow_task import WorkflowAssignment, place_of
+from backstay.kernel.features.workflow_task import MET_LATER, WorkflowAssignment, met_later, place_of
 from backstay.kernel.machine import Machine
 from backstay.kernel.state import PartOf, Parts
 from backstay.kernel.task import Block
@@ -34,6 +33,19 @@ from backstay.sdk.strand import Strand, current_strand
 
 CANCEL = object()
 """Woken with this, a strand meets a cancellation where it waits."""
+
+
+REQUESTED = "a cancel request reached the run"
+
+
+def asked_for(error: CancelledError) -> bool:
+    """Whether a cancellation is the request that has just reached the run, and not a timeout of the code's own."""
+    return error.args == (REQUESTED,)
+
+
+def stopped(outcome: Outcome) -> bool:
+    """Whether a step ended because it was told to."""
+    return isinstance(outcome, Thrown) and outcome.category == "cancelled"
 
 
 class Operation(Protocol):
@@ -49,6 +61,7 @@ class Operation(Protocol):
     def asked(self, fiber: Fiber, step: int, answer: Callable[[Outcome], None]) -> Outcome | None: ...
     def differs(self, event: Any) -> str | None: ...
     def cancel(self, fiber: Fiber, step: int) -> None: ...
+    def spared(self, fiber: Fiber, step: int) -> bool: ...
 
 
 class Rules(NamedTuple):
@@ -177,7 +190,7 @@ class Fiber:
     def _meet(self, entry: Recorded, cursor: int) -> None:
         """The code is about to react to this event: that is what time it is for it."""
         decided = entry.context.decided_after
-        if decided is not None and type(entry.event) is not TimerFired:
+        if decided is not None and not met_later(entry.event):
             # Live code got there inside its task, before it was recorded: at the time of what it had seen.
             self.replaying = decided <= cursor
         else:
@@ -259,10 +272,20 @@ class Fiber:
                 return got
         try:
             return self.suspend(strand)
-        except CancelledError:
+        except CancelledError as error:
+            if asked_for(error) and operation.spared(self, step):
+                return self._last_word(strand)
             self.drop(step)
             operation.cancel(self, step)
             raise
+
+    def _last_word(self, strand: Strand) -> Outcome:
+        """A step was told to end. If that is how it ends, the cancellation is met here; otherwise at the next wait."""
+        outcome = self.suspend(strand)
+        if stopped(outcome):
+            raise CancelledError
+        self.owed = strand
+        return outcome
 
     def ask(self, operation: Operation, answer: Callable[[Outcome], None]) -> int:
         """A durable call whose answer goes to a callback (futures of the workflow's event loop)."""
@@ -292,9 +315,7 @@ class Fiber:
         Only those that the code had before it when it reacted: a decision in between was made without the later ones.
         """
         for entry in copy(self._ahead):
-            if entry.at != self.now or (
-                entry.context.decided_after is not None and type(entry.event) is not TimerFired
-            ):
+            if entry.at != self.now or (entry.context.decided_after is not None and not met_later(entry.event)):
                 return
             rule = self.machine.outcomes.get(type(entry.event))
             if rule is not None:
@@ -374,7 +395,7 @@ class Fiber:
         if self.abandoned:
             raise Evicted
         if value is CANCEL:
-            raise CancelledError
+            raise CancelledError(REQUESTED)
         return value
 
     def wake(self, strand: Strand, value: Any) -> None:
@@ -481,7 +502,7 @@ class Fiber:
                     self._known = KnownSteps(self.machine, self.fingerprint)
                 self._known.note(entry, event)  # type: ignore[arg-type]
             after = entry.context.decided_after
-            if after is None or kind is TimerFired:
+            if after is None or (kind in MET_LATER and met_later(event)):
                 last = entry.sequence  # never less: history comes in its own order
             elif after < last:
                 ordered = False

@@ -69,6 +69,9 @@ class Immediate:
     def cancel(self, fiber: Fiber, step: int) -> None:
         """It is over at once."""
 
+    def spared(self, fiber: Fiber, step: int) -> bool:
+        return False
+
     def command(self, step: int) -> Command:
         raise TypeError("recorded at once, never asked for")
 

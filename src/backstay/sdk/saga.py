@@ -4,7 +4,8 @@
         receipt = charge(order)
         saga.undo(refund, receipt)
 
-Compensations run shielded from cancellation. Giving up live code and continuing as new are no failures: nothing is undone.
+A cancel request that comes while a step runs in the block is met when that has ended: if it was done all the same, its `undo` is
+still registered. Compensations run shielded from cancellation. Giving up live code and continuing as new are no failures: nothing is undone.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, ParamSpec, Self, overload
 
-from backstay.sdk.cancellation import Shield
+from backstay.sdk.cancellation import Shield, Undoing
 from backstay.sdk.errors import CompensationFailed, ContinueAsNewRequested, Evicted
 from backstay.sdk.step import Step
 
@@ -24,6 +25,7 @@ P = ParamSpec("P")
 class Saga:
     def __init__(self) -> None:
         self._undo: list[Callable[[], Any]] = []
+        self._code: Undoing | None = None
 
     @overload
     def undo(self, step: Step[Any], /) -> None: ...
@@ -35,12 +37,14 @@ class Saga:
         self._undo.append(step if isinstance(fn, Step) else lambda: step(*args, **kwargs))
 
     def __enter__(self) -> Self:
+        self._code = Undoing()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if not _failed(error):
+        why = self._left(error)
+        if not _failed(why):
             return
         failed: list[Exception] = []
         with Shield(quietly=True):
@@ -49,15 +53,18 @@ class Saga:
                     self._undo.pop()()
                 except Exception as failure:
                     failed.append(failure)
-        _report(error, failed)
+        _report(why, failed)
+        if why is not error and why is not None:
+            raise why
 
     async def __aenter__(self) -> Self:
-        return self
+        return self.__enter__()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if not _failed(error):
+        why = self._left(error)
+        if not _failed(why):
             return
         failed: list[Exception] = []
         with Shield(quietly=True):
@@ -69,7 +76,13 @@ class Saga:
                         await done
                 except Exception as failure:
                     failed.append(failure)
-        _report(error, failed)
+        _report(why, failed)
+        if why is not error and why is not None:
+            raise why
+
+    def _left(self, error: BaseException | None) -> BaseException | None:
+        code, self._code = self._code, None
+        return error if code is None else code.end(error)
 
 
 def _failed(error: BaseException | None) -> bool:

@@ -12,8 +12,9 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from backstay.kernel.feature import Outcome
 from backstay.kernel.groups import GroupEntry, topology
+from backstay.sdk.cancellation import last_word
 from backstay.sdk.errors import NotInWorkflow
-from backstay.sdk.fiber import Fiber, Operation
+from backstay.sdk.fiber import Fiber, Operation, asked_for
 from backstay.sdk.strand import current_fiber, current_strand
 
 T_co = TypeVar("T_co", covariant=True)
@@ -46,6 +47,10 @@ class Call(Operation, Generic[T]):
 
     def cancel(self, fiber: Fiber, step: int) -> None:
         """Nobody waits for this call any more."""
+
+    def spared(self, fiber: Fiber, step: int) -> bool:
+        """A cancel request reaches the code that waits for this call. True: it is told to end, and its last word waited for."""
+        return False
 
     def outside(self) -> T:
         """The same call outside a workflow."""
@@ -89,11 +94,15 @@ class Step(Coroutine[Any, Any, T_co]):
         step = fiber.ask(call, answer)
         try:
             outcome = await future
-        except asyncio.CancelledError:
-            if not fiber.abandoned:
+        except asyncio.CancelledError as error:
+            if fiber.abandoned:
+                raise
+            if not (asked_for(error) and call.spared(fiber, step)):
                 fiber.drop(step)
                 call.cancel(fiber, step)
-            raise
+                raise
+            future = asyncio.get_running_loop().create_future()  # the one before went with the cancellation
+            outcome = await last_word(fiber, future)
         return call.finish(fiber, outcome)
 
     def _started(self) -> Coroutine[Any, Any, T_co]:

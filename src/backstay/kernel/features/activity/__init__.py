@@ -83,6 +83,10 @@ def _wake_unless_local(run: Run, event: Terminal, entry: Recorded) -> Resume | N
     return _wake(run, event, entry)
 
 
+def _wake_if_awaited(run: Run, event: ActivityCancelled, entry: Recorded) -> Resume | None:
+    return _wake(run, event, entry) if event.awaited else None
+
+
 def _shape(event: StepEvent) -> Shape:
     local = getattr(event, "local_activity", False)
     return Shape("local activity" if local else "activity", _type)
@@ -136,6 +140,7 @@ FEATURE = Feature(
         ActivityCompleted: _wake_unless_local,
         ActivityFailed: _wake_unless_local,
         ActivityTimedOut: _wake_unless_local,
+        ActivityCancelled: _wake_if_awaited,
     },
     deadlines=timeouts.DEADLINES,
     tasks={"activity": TaskRule(schedule.serves, schedule.assign, crashes.lost, attempts.claimed, crashes.stray)},

@@ -432,7 +432,7 @@ def spend(turn: Turn, execution: Execution) -> str:
 def cancel(turn: Turn, command: CancelActivity) -> None:
     execution = turn.run.part(Activities).open.get(command.step)
     if execution is not None:
-        _cancel(turn, execution)
+        _cancel(turn, execution, awaited=command.awaited)
 
 
 def cancel_all(turn: Turn) -> None:
@@ -440,7 +440,7 @@ def cancel_all(turn: Turn) -> None:
         _cancel(turn, execution)
 
 
-def _cancel(turn: Turn, execution: Execution) -> None:
+def _cancel(turn: Turn, execution: Execution, *, awaited: bool = False) -> None:
     turn.drop(execution.task_id)
     turn.record(
         ActivityCancelled(
@@ -450,5 +450,6 @@ def _cancel(turn: Turn, execution: Execution) -> None:
             cancelled_at=turn.now,
             activity_attempt_id=execution.attempt_id if execution.running else None,
             attempt_number=execution.attempt or None,
+            awaited=awaited,
         )
     )

@@ -142,6 +142,7 @@ class ActivityCancelled(_ActivityEvent, frozen=True, kw_only=True, omit_defaults
     activity_attempt_id: str | None = None
     attempt_number: int | None = None
     workflow_command_id: str | None = None
+    awaited: bool = False  # the code that asked for it waits to be told
 
 
 Terminal = ActivityCompleted | ActivityFailed | ActivityTimedOut | ActivityCancelled

@@ -41,9 +41,13 @@ class ScheduleActivity(StepCommand, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 class CancelActivity(Command, frozen=True, kw_only=True, omit_defaults=True, tag="cancel_activity"):
-    """The code no longer waits for this activity. Losing the race against its end is not an error."""
+    """The code no longer waits for this activity. Losing the race against its end is not an error.
+
+    `awaited`: it does wait, to learn which of the two it was.
+    """
 
     step: int
+    awaited: bool = False
 
 
 def check(turn: Turn, command: ScheduleActivity) -> None:

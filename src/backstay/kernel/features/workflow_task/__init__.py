@@ -13,10 +13,12 @@ from __future__ import annotations
 from backstay.kernel.feature import Feature, TaskRule
 from backstay.kernel.features.workflow_task.crashed import lost
 from backstay.kernel.features.workflow_task.due import (
+    MET_LATER,
     WorkflowAssignment,
     assign,
     ensure,
     expect,
+    met_later,
     place_of,
     sees,
     serves,
@@ -40,6 +42,7 @@ __all__ = [
     "DEADLINE_EXCEEDED",
     "FEATURE",
     "LONGEST",
+    "MET_LATER",
     "WAITING_FOR_HISTORY",
     "CompleteWorkflowTask",
     "FailWorkflowTask",
@@ -48,6 +51,7 @@ __all__ = [
     "WorkflowAssignment",
     "ensure",
     "limits",
+    "met_later",
     "place_of",
     "revive",
     "sees",

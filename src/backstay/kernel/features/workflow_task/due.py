@@ -6,8 +6,9 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
-from backstay.kernel.event import Recorded
+from backstay.kernel.event import Event, Recorded
 from backstay.kernel.features import pause, standalone
+from backstay.kernel.features.activity.records import ActivityCancelled
 from backstay.kernel.features.start import STANDALONE, Identity, WorkflowStarted
 from backstay.kernel.features.timer import TimerFired
 from backstay.kernel.state import Run, Workflow
@@ -62,12 +63,23 @@ def shown_to(assignment: WorkflowAssignment, events: list[Recorded]) -> list[Rec
 
 
 def place_of(entry: Recorded) -> int:
-    """Where replay applies an event: what code decided belongs right behind what it had seen.
-
-    A timer of no delay fires in the commit of the task that asked for it; its code sees that only in its next task.
-    """
+    """Where replay applies an event: what code decided belongs right behind what it had seen."""
     after = entry.context.decided_after
-    return entry.sequence if after is None or type(entry.event) is TimerFired else after
+    return entry.sequence if after is None or met_later(entry.event) else after
+
+
+MET_LATER = frozenset({TimerFired, ActivityCancelled})
+"""Events of which that may be so."""
+
+
+def met_later(event: Event) -> bool:
+    """Whether code meets an event only in its next task, though that is recorded with what this one decided.
+
+    A timer of no delay fires in the commit of the task that asked for it; so does the end of an activity that was
+    cancelled, if its code waits for that.
+    """
+    kind = type(event)
+    return kind is TimerFired or (kind is ActivityCancelled and event.awaited)  # type: ignore[attr-defined]
 
 
 def sees(run: Run, task: Task) -> int:
