@@ -292,6 +292,22 @@ def test_what_does_not_exist_is_exit_code_1(place: Place) -> None:
     assert "no runs yet" in place.ask("list").stdout
 
 
+def test_a_command_that_cannot_be_read_is_named(place: Place) -> None:
+    import sqlite3
+
+    path = place.directory / "backstay.db"
+    with Backstay(path, [counted]) as backstay:
+        backstay.execute(counted, "count-1", 0)
+    with sqlite3.connect(path) as connection:
+        connection.execute("update command set body = x'00'")
+    connection.close()
+    described = place.ask("describe", "count-1").stdout
+    assert "count-1  counted  completed" in described
+    assert "start command 1 (unreadable-1) cannot be read: JSON is malformed" in described
+    with Backstay(path, [counted]) as backstay:
+        assert [command.status for command in backstay.describe("count-1").commands] == ["unreadable"]
+
+
 def test_a_database_of_another_program_is_left_alone(place: Place) -> None:
     import sqlite3
 

@@ -8,6 +8,7 @@ import pytest
 
 from backstay import AsyncClient
 from backstay.kernel.event import HistoryDamaged
+from backstay.protocol.requests import DescribeWorkflow
 from backstay.server.routing import Route
 from backstay.server.table import ROUTES
 
@@ -217,3 +218,35 @@ async def test_rows_that_no_event_speaks_of_are_no_wait() -> None:
         await api.control("POST", "/workflows/o-1/repair", {})
         assert await api.poll("activity") is None
         assert "ActivityStarted" not in await api.types()
+
+
+@pytest.mark.parametrize(
+    ("body", "known"),
+    [
+        ("x''", False),
+        ("x'7b226964223a22ff227d'", False),  # a text that is no UTF-8
+        ("cast('[1]' as blob)", False),
+        ("""cast(replace(cast(body as text), '"at"', '"when"') as blob)""", True),
+    ],
+)
+async def test_a_command_whose_row_cannot_be_read_is_named_beside_those_that_can(body: str, known: bool) -> None:
+    async with serving() as api:
+        await api.register()
+        run_id = (await api.start())["run_id"]
+        told = {"input": ["hello"], "request_id": "r-1"}
+        sent = (await api.control("POST", "/workflows/o-1/signal/note", told)).json()
+        assert sql(api, f"update command set body = {body} where command_type = 'signal'") == 1
+        shown = (await detail(api))["commands"]
+        exported = (await api.control("GET", f"/workflows/o-1/runs/{run_id}/history/export")).json()["commands"]
+        described = await api.server.operations.call(DescribeWorkflow(workflow_id="o-1"))
+        for start, signal in (shown, exported):
+            assert (start["command_type"], start["status"], start["unreadable"]) == ("start", "accepted", None)
+            assert (signal["command_type"], signal["sequence"]) == ("signal", sent["command_sequence"])
+            assert (signal["status"], signal["at"], signal["request_id"]) == ("unreadable", None, "r-1")
+            assert signal["unreadable"]
+            assert (signal["id"] == sent["command_id"]) is known
+        assert [command.status for command in described.commands] == ["accepted", "unreadable"]
+        assert (await api.control("GET", "/workflows/o-1")).status_code == 200
+        refused = await api.control("POST", "/workflows/o-1/signal/note", told)
+        assert (refused.status_code, refused.json()["reason"]) == (409, "command_unreadable")
+        assert (await api.control("POST", "/workflows/o-1/signal/note", {"input": ["on"]})).status_code == 202

@@ -920,6 +920,24 @@ class Shared:
             await store.last_event(instance.run.key)
         assert caught.value.sequence == 3
 
+    async def test_a_command_that_cannot_be_read_takes_no_other_with_it(self, database: Database) -> None:
+        store = await database.open()
+        instance, other = Instance(), Instance()
+        walk(instance, ["again", "complete"])
+        await applied(store, instance)
+        await applied(store, other)
+        run = instance.run.key
+        await database.sql(
+            f"update command set body = (select body from event where run = {run} and sequence = 1)"
+            f" where workflow = {instance.key} and sequence = 1"
+        )
+        first, second = await store.commands(instance.key)
+        assert second == instance.commands[1]
+        assert (first.command_type, first.sequence, first.status) == ("start", 1, "unreadable")
+        assert (first.unreadable, first.at, first.run) == ("Object missing required field `id`", None, None)
+        assert first.may_be_of(run)
+        assert await store.commands(other.key) == other.commands
+
     async def test_a_closed_run_that_lost_its_end_is_refused(self, database: Database) -> None:
         store = await database.open()
         instance = Instance()

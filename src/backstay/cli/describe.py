@@ -56,6 +56,10 @@ def command(id: str, path: options.Place, namespace: str) -> None:
         out.print(f"  {'engine':<13} {IDLE}", style="yellow", markup=False)
     for view in described.tasks:
         _show_task(out, view)
+    for command in described.commands:
+        if command.unreadable is not None:
+            what = f"{command.command_type} command {command.sequence} ({command.id}) cannot be read"
+            out.print(f"  {'damaged':<13} {what}: {words.shortened(command.unreadable)}", style="red", markup=False)
     for view in described.tasks:
         if view.task.block is not None:
             _show_block(out, described.workflow_id, view.task.block)

@@ -257,7 +257,7 @@ class Operations:
                 raise Refused("run_not_found", f"there is no run {request.run_id!r}", run_id=request.run_id)
         if row is None:
             raise Refused("instance_not_started", f"workflow {request.workflow_id!r} has no run yet")
-        commands = [command for command in found.commands if command.run == row.key]
+        commands = [command for command in found.commands if command.may_be_of(row.key)]
         history = await self.whole(row)
         chain = await beside(store, row.namespace, history)
         now = self._engine.world.now()

@@ -95,9 +95,9 @@ class CommandRecord(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     run: int | None
     sequence: int | None
     command_type: str
-    status: str  # accepted | rejected
+    status: str  # accepted | rejected | unreadable
     outcome: str | None
-    at: Micros
+    at: Micros | None
     source: str
     target_scope: str = "instance"
     target_name: str | None = None  # of the signal or update
@@ -110,6 +110,11 @@ class CommandRecord(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     context: dict[str, Any] = {}
     payload: bytes | None = None
     behind: int | None = None  # how long the run's history was, if what the command caused is looked for by its id
+    unreadable: str | None = None  # why its row cannot be read; then fields that it does not tell are empty
+
+    def may_be_of(self, run: int) -> bool:
+        """Whether it belongs to this run. One that does not tell its run may be of any."""
+        return self.run == run or (self.run is None and self.unreadable is not None)
 
 
 class TaskChange(Struct, frozen=True, gc=False):

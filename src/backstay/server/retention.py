@@ -120,7 +120,7 @@ class Retention:
         if directory is None:
             return
         store = self._engine.store
-        commands = [command for command in await store.commands(row.workflow) if command.run == row.key]
+        commands = [command for command in await store.commands(row.workflow) if command.may_be_of(row.key)]
         # Signed like what is exported, and whole: it takes the place of the run.
         how = Exporting(signing_key=self._settings.export_signing_key, key_id=self._settings.export_signing_key_id)
         history = await store.history(row.key)

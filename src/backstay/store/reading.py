@@ -110,11 +110,11 @@ class Reading(ABC):
         return self._ask("sizes", (named,), lambda found: {run: (count, int(size)) for run, count, size in found})
 
     def commands(self, workflow: int) -> Awaitable[list[CommandRecord]]:
-        return self._ask("commands", (workflow,), lambda found: [rows.command(body) for (body,) in found])
+        return self._ask("commands", (workflow,), lambda found: [rows.command(row) for row in found])
 
     def command(self, workflow: int, command_type: str, request_id: str) -> Awaitable[CommandRecord | None]:
         asked = (workflow, command_type, request_id)
-        return self._ask("command_by_request", asked, lambda found: rows.command(found[0][0]) if found else None)
+        return self._ask("command_by_request", asked, lambda found: rows.command(found[0]) if found else None)
 
     def sends(self, after: int, limit: int) -> Awaitable[list[StoredSend]]:
         return self._ask("sends", (after, limit), lambda found: [StoredSend(*row) for row in found])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Any, Literal
 
 import msgspec
@@ -20,7 +21,7 @@ log = logging.getLogger("backstay.store")
 
 encode = msgspec.json.Encoder().encode
 task = msgspec.json.Decoder(Task).decode
-command = msgspec.json.Decoder(CommandRecord).decode
+_command = msgspec.json.Decoder(CommandRecord).decode
 _decode_labels = msgspec.json.Decoder(dict[str, str]).decode
 _decode_search = msgspec.json.Decoder(dict[str, Any]).decode
 
@@ -55,6 +56,42 @@ def tasks(bodies: Iterable[bytes]) -> Iterable[Task]:
                 log.error("a task cannot be read, and is left out (%s): %.200r", error, body)
             else:
                 yield Task(**msgspec.structs.asdict(place), type="", routing=Routing())
+
+
+def command(row: Row) -> CommandRecord:
+    """The record of a command. A body that cannot be read, of an older release or damaged, costs nobody the others."""
+    sequence, request_id, command_type, body = row
+    try:
+        return _command(body)
+    except ValueError as error:  # malformed JSON, another shape, or no UTF-8
+        known: dict[str, Any] = {
+            "id": f"unreadable-{sequence}",
+            "run": None,
+            "outcome": None,
+            "at": None,
+            "source": "unknown",
+            **_readable(body),
+            "sequence": sequence,
+            "request_id": request_id,
+            "command_type": command_type,
+            "status": "unreadable",
+            "unreadable": str(error),
+        }
+        return CommandRecord(**known)
+
+
+def _readable(body: bytes) -> dict[str, Any]:
+    """The fields of a command that are what they should be."""
+    try:
+        fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+    except ValueError:
+        return {}
+    found: dict[str, Any] = {}
+    for field in msgspec.structs.fields(CommandRecord):
+        with suppress(ValueError):
+            if field.name in fields:
+                found[field.name] = msgspec.json.decode(fields[field.name], type=field.type)
+    return found
 
 
 class Unlinked(Exception):

@@ -161,7 +161,17 @@ def repeated(turn: Turn, message: Commanding) -> bool:
 
 
 def refuse_another(before: CommandRecord, request_id: str | None, asked: str | None) -> None:
-    """One request id cannot mean two things."""
+    """One request id cannot mean two things, and nobody can repeat an answer that cannot be read."""
+    if before.unreadable is not None:
+        raise Refused(
+            "command_unreadable",
+            f"request id {request_id!r} was used for {before.command_type} command {before.sequence} of this workflow,"
+            f" whose record cannot be read ({before.unreadable}); describe the workflow to see what became of it,"
+            " or ask again with another request id",
+            field="request_id",
+            retained_command_type=before.command_type,
+            retained_command_id=before.id,
+        )
     if before.fingerprint != asked:
         raise Refused(
             "request_id_conflict",

@@ -75,7 +75,9 @@ async def damaged_detail(server: Server, row: RunRow, damage: HistoryDamaged) ->
                 for task in tasks
             ],
             "commands": [
-                show.plain(command) for command in await server.store.commands(row.workflow) if command.run == row.key
+                show.plain(command)
+                for command in await server.store.commands(row.workflow)
+                if command.may_be_of(row.key)
             ],
             **{name: [] for name in _NOTHING},
         }

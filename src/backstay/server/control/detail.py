@@ -53,7 +53,7 @@ async def _detail(server: Server, found: ask.Description, history: list[Recorded
     else:
         run = await run_of_workflow(server, row, is_current=False)
         history = await server.operations.whole(row)
-    commands = [command for command in found.commands if command.run == row.key]
+    commands = [command for command in found.commands if command.may_be_of(row.key)]
     held = found if is_current else None
     chain = await beside(server.engine.store, row.namespace, history)
     return await server.operations.aside(history, lambda: _made(found, history, row, run, commands, held, chain))

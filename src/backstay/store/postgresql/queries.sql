@@ -164,13 +164,13 @@ where run = any(string_to_array($1, ',')::bigint[])
 group by run
 
 -- name: commands
-select body
+select sequence, request_id, command_type, body
 from command
 where workflow = $1
 order by position
 
 -- name: command_by_request
-select body
+select sequence, request_id, command_type, body
 from command
 where workflow = $1
   and command_type = $2

@@ -154,13 +154,13 @@ where run in (select value from json_each('[' || ? || ']'))
 group by run
 
 -- name: commands
-select body
+select sequence, request_id, command_type, body
 from command
 where workflow = ?
 order by rowid
 
 -- name: command_by_request
-select body
+select sequence, request_id, command_type, body
 from command
 where workflow = ?
   and command_type = ?

@@ -231,7 +231,7 @@ def _report(
 def signalled(turn: Turn, message: Deliver) -> None:
     parcel = message.send.parcel
     assert isinstance(parcel, SignalFromParent)
-    if _is_ours(turn, parcel.child_call_id):
+    if message.retained is None and _is_ours(turn, parcel.child_call_id):  # a record of it shows that it came before
         signal_run(
             turn,
             Signal(
@@ -240,7 +240,6 @@ def signalled(turn: Turn, message: Deliver) -> None:
                 request_id=parcel.request_id,
                 source="workflow",
                 context={"workflow": {"parent_run_id": parcel.parent_run_id, "child_call_id": parcel.child_call_id}},
-                retained=message.retained,
                 values=None,
             ),
         )
@@ -252,14 +251,16 @@ def stopped(turn: Turn, message: Deliver) -> None:
     outcome, error = "already_closed", None
     if not _is_ours(turn, parcel.child_call_id):
         outcome, error = "rejected", "the child belongs to another call"
-    elif turn.run.open or message.retained is not None:
+    elif message.retained is not None:
+        before = message.retained
+        outcome, error = ("rejected", before.rejection_reason) if before.status == "rejected" else ("taken", None)
+    elif turn.run.open:
         stop = Cancel if parcel.policy == "request_cancel" else Terminate
         command = stop(
             reason=parcel.reason,
             request_id=parcel.request_id,
             source="workflow",
             context={"workflow": {"parent_run_id": parcel.parent_run_id, "child_call_id": parcel.child_call_id}},
-            retained=message.retained,
         )
         if isinstance(command, Cancel):
             cancel_run(turn, command)
