@@ -11,10 +11,15 @@ from typing import Any
 import pytest
 
 from backstay import AsyncClient, AsyncWorker, Signal, WorkflowFailed, activity, query, sleep, wait, workflow
+from backstay.engine import recovery
+from backstay.kernel.task import Block
 from backstay.protocol import exchange as wire
+from backstay.sdk.remote.http import HttpClient, Reply
+from backstay.sdk.remote.outgoing import Pending
 from backstay.sdk.remote.session import Reset
+from backstay.sdk.remote.transport import NOT_NOW
 from backstay.server import stations
-from backstay.store import Unavailable
+from backstay.store import Applied, Unavailable
 
 from ..interop.conftest import TOKEN as PROCESS_TOKEN
 from ..interop.conftest import Running
@@ -202,6 +207,92 @@ async def test_an_attempt_that_was_stopped_by_mistake_is_made_again() -> None:
         await eventually(lambda: ran == [1, 1], "the next attempt runs")
         gate.set()
         assert await handle.result() == 2
+
+
+async def test_the_answer_for_an_attempt_leaves_the_next_one_of_its_task_alone() -> None:
+    """A task may come again, from another station, before the report of its first attempt is answered."""
+    async with Remote(steps, step) as app:
+        host = app.worker.host
+        host.leases["t"] = 2
+        for attempt, left in ((1, {"t": 2}), (2, {})):
+            failed = wire.TaskFailed(1, "t", attempt, Block(message="no", type="No"))
+            host.spent(Pending(failed, "t", None, lambda answer: None))
+            assert host.leases == left
+
+
+async def test_a_lease_that_is_on_disk_although_its_commit_failed_is_offered_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with (
+        House(str(tmp_path / "house.db")) as house,
+        AsyncWorker(house.url, [steps, step], token=TOKEN, drain=2.0) as worker,
+        AsyncClient(house.url, token=TOKEN) as client,
+    ):
+        store, failed = house.server.store, []
+        apply = store.apply
+
+        def write_and_fail(decisions: Any, done: Any) -> None:
+            leased = any(c.task is not None and c.task.state == "leased" for d in decisions for c in d.tasks)
+            if not leased or len(failed) == 2:
+                apply(decisions, done)
+                return
+            failed.append(decisions)
+            apply(decisions, lambda applied: done(Applied(down=Unavailable("nobody knows whether it is on disk"))))
+
+        monkeypatch.setattr(store, "apply", write_and_fail)
+        async with asyncio.timeout(30):
+            assert await client.execute(steps, "s", 2) == 2
+        assert len(failed) == 2
+        assert worker.session.lost == 0
+    assert ran == [0, 1]
+
+
+async def test_a_worker_has_all_its_room_again_after_commits_that_failed_and_are_on_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recovery, "PROBE", 10_000)
+    async with (
+        House(str(tmp_path / "house.db")) as house,
+        AsyncWorker(house.url, [steps, step], token=TOKEN, drain=2.0, threads=1, workflow_tasks=1) as worker,
+        AsyncClient(house.url, token=TOKEN) as client,
+    ):
+        store, written = house.server.store, 0
+        apply = store.apply
+
+        def write_and_fail(decisions: Any, done: Any) -> None:
+            nonlocal written
+            written += 1
+            if written % 3 or written > 40:
+                apply(decisions, done)
+            else:
+                apply(decisions, lambda applied: done(Applied(down=Unavailable("nobody knows whether it is on disk"))))
+
+        monkeypatch.setattr(store, "apply", write_and_fail)
+        async with asyncio.timeout(30):
+            results = await asyncio.gather(*(client.execute(steps, f"s-{n}", 4) for n in range(4)))
+        assert results == [4] * 4
+        assert written > 30
+        (desk,) = house.server.stations
+        assert not desk.station.held
+        assert not any(desk.station.used.values())
+        assert not list(house.server.engine.leases)
+        assert worker.session.lost == 0
+
+
+@pytest.mark.parametrize("status", sorted(NOT_NOW))
+async def test_a_call_that_is_not_answered_now_is_made_again(status: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """408 is what a server says when a slow wire brings a request in pieces."""
+    async with Remote(steps, step) as app:
+        post, refused = HttpClient.post, [Reply(status, b"{}")]
+
+        async def not_now(self: HttpClient, path: str, *rest: Any, **named: Any) -> Reply:
+            if path.startswith("/api/call/") and refused:
+                return refused.pop()
+            return await post(self, path, *rest, **named)
+
+        monkeypatch.setattr(HttpClient, "post", not_now)
+        assert await app.execute(steps, "s", 1) == 1
+        assert not refused
 
 
 async def test_an_answer_that_cannot_be_used_is_nobody_elses_trouble(monkeypatch: pytest.MonkeyPatch) -> None:

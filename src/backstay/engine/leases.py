@@ -40,6 +40,15 @@ class Leases:
         if task.call is not None and task.owner is not None:
             self._calls[task.routing.namespace, task.owner, task.call] = task.id
 
+    def reread(self, before: Iterable[Task], found: Iterable[Task]) -> None:
+        """Take over what is on disk. `before`: what was known when it was asked for; what came since is newer than the answer."""
+        leased = {task.id: task for task in found if task.until is not None}
+        for task in before:
+            if task.id not in leased and self._tasks.get(task.id) is task:
+                self._drop(task.id)
+        for task in leased.values():
+            self.add(task)
+
     def forget(self) -> None:
         self._tasks.clear()
         self._calls.clear()

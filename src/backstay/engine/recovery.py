@@ -192,12 +192,11 @@ class Recovery:
         engine = self._engine
         seen: set[int] = set()
         term = self._term
+        known = list(engine.leases)
         leased = await engine.store.leased()
         if term != self._term:
             return
-        for task in leased:
-            if task.until is not None:
-                engine.leases.add(task)
+        engine.leases.reread(known, leased)
         for task in [*leased, *await engine.store.failed()]:
             if task.workflow not in seen:
                 seen.add(task.workflow)

@@ -431,10 +431,26 @@ class Desks:
     def expect(self) -> None:
         """The engine has come up. Workers that live open a desk here and say what they hold; what is leased to one that has
         not come in time is for others. Workers of the published package say nothing of the kind: their leases run out."""
+        self._agree_with_disk()
         world = self._server.engine.world
         if self._expecting is not None:
             self._expecting.cancel()
         self._expecting = world.at(world.now() + LOST, self._give_up_missing)
+
+    def _agree_with_disk(self) -> None:
+        """A commit that reported an error may be on disk. What it leased to the worker of an open desk never came there; what
+        it ended takes no room there any more."""
+        engine = self._server.engine
+        for task in engine.leases:
+            desk = self._desks.get((task.routing.namespace, task.owner or ""))
+            held = None if desk is None else desk.station.held.get(task.id)
+            if desk is not None and (held is None or held.attempt != task.attempt):
+                self._server.release(task, begun=False)
+        for desk in self:
+            for task in list(desk.station.held.values()):
+                if task.state == "leased" and engine.leases.get(desk.worker.namespace, task.id) is None:
+                    engine.matching.stations.give_back(task.id)
+            engine.serving.station(desk.station)
 
     def _give_up_missing(self) -> None:
         server = self._server

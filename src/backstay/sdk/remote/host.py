@@ -163,6 +163,12 @@ class RemoteHost:
             self._give_back(task_id)
         return [wire.Holding(task_id, attempt) for task_id, attempt in self.leases.items()]
 
+    def spent(self, pending: Pending) -> None:
+        """A report was answered: the lease it speaks for is over. The next attempt of its task may have come already."""
+        task_id = pending.task_id
+        if task_id is not None and self.leases.get(task_id) == getattr(pending.report, "attempt", None):
+            del self.leases[task_id]
+
     def _give_back(self, task_id: str) -> None:
         self._reports.give_back(task_id, self.leases.pop(task_id))
 

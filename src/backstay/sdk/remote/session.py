@@ -27,7 +27,7 @@ from backstay.sdk.remote.bounds import Bounds
 from backstay.sdk.remote.host import RemoteHost
 from backstay.sdk.remote.http import HttpClient, Lost, NotHttp, Reply
 from backstay.sdk.remote.outgoing import Outgoing, Pending, weight
-from backstay.sdk.remote.transport import PAUSES, Access, refusal, said_by
+from backstay.sdk.remote.transport import NOT_NOW, PAUSES, Access, refusal, said_by
 
 log = logging.getLogger("backstay.worker")
 
@@ -271,8 +271,7 @@ class Session:
                 self._outgoing.postpone(self.host.doubt(pending))
                 self.host.later(AGAIN, partial(self._outgoing.again, pending))
                 continue
-            if pending.task_id is not None:
-                self.host.leases.pop(pending.task_id, None)
+            self.host.spent(pending)
             try:
                 pending.answered(answer)
             except Exception:  # a bug of ours: whatever it is about, the others have nothing to do with it
@@ -288,7 +287,7 @@ class Session:
 
     def _trouble(self, reply: Reply) -> Exception:
         said = said_by(reply)
-        if reply.status in (410, 429, 502, 503, 504):
+        if reply.status == 410 or reply.status in NOT_NOW:
             return Reset(str(said.get("message") or f"HTTP {reply.status}"))
         error = refusal(reply, self.access)
         return errors.RequestRefused(error.reason, error.message) if isinstance(error, Refused) else error
@@ -317,7 +316,7 @@ class Session:
                 reply = None
             if reply is not None and reply.status == 200:
                 return reply
-            if reply is not None and reply.status not in (429, 502, 503, 504):
+            if reply is not None and reply.status not in NOT_NOW:
                 said: dict[str, Any] = said_by(reply)
                 raise Refused(str(said.get("reason", "unreadable")), str(said.get("message", "no history")))
             await asyncio.sleep(pause)

@@ -27,6 +27,7 @@ from backstay.sdk.remote.together import Together
 R = TypeVar("R")
 
 REPLY_SECONDS = 45.0  # to wait for one reply, when the server itself waits for at most PATIENCE
+NOT_NOW = frozenset({408, 429, 502, 503, 504})  # statuses of a server, or a proxy, that may say something else soon
 PAUSES = (0.02, 1.0)  # between tries: the first one, and the longest
 
 _CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
@@ -166,7 +167,7 @@ class HttpTransport:
             else:
                 if reply.status == 200:
                     return reply
-                if reply.status not in (429, 502, 503, 504):
+                if reply.status not in NOT_NOW:
                     raise refusal(reply, self.access)
                 more = _AGAIN
                 silent = False
