@@ -9,8 +9,8 @@ import time
 from typing import Any
 
 from .faults import CLASSES
-from .runner import Tally, command, run, shrink, trace
-from .simulation import simulate
+from .link.faults import CHANCES as LINK_CHANCES
+from .runner import Tally, command, run, shrink, simulate, trace
 
 
 def main() -> int:
@@ -18,7 +18,12 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=200)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--seed", type=int, help="only this one, with its whole log")
-    parser.add_argument("--faults", help=f"only these, separated by commas, or none; there are: {', '.join(CLASSES)}")
+    parser.add_argument("--link", action="store_true", help="servers and workers on a wire, instead of embedded nodes")
+    parser.add_argument(
+        "--faults",
+        help=f"only these, separated by commas, or none; there are: {', '.join(CLASSES)};"
+        f" with --link: {', '.join(LINK_CHANCES)}",
+    )
     parser.add_argument("--operations", type=int, default=500)
     parser.add_argument("--instances", type=int)
     parser.add_argument("--places", type=int)
@@ -32,6 +37,8 @@ def main() -> int:
         for name in ("operations", "instances", "places", "store")
         if (value := getattr(given, name)) is not None
     }
+    if given.link:
+        options["link"] = True
     if given.far:
         options["far"] = given.far == "yes"
     if given.faults:
@@ -42,8 +49,8 @@ def main() -> int:
 
 
 def one(seed: int, options: dict[str, Any], log: str | None) -> int:
-    sim = simulate(seed, **options)
-    again = simulate(seed, **options)
+    sim = simulate(seed, options)
+    again = simulate(seed, options)
     if log:
         with open(log, "w", encoding="utf-8") as file:
             file.write("\n".join(sim.lines) + "\n")
@@ -85,7 +92,7 @@ def many(seeds: range, options: dict[str, Any], processes: int) -> int:
     code = same_twice(sample, options, processes)
     for failed in tally.failures[:3]:
         told(failed.seed, options, failed.law or "")
-    empty = tally.vacuous(options.get("faults")) if len(seeds) >= 100 else []
+    empty = tally.vacuous(options) if len(seeds) >= 100 else []
     for line in empty:
         print(f"this run proves nothing about it: {line}")
     return 1 if tally.failures or empty else code
@@ -113,7 +120,7 @@ def same_twice(sample: dict[int, str], options: dict[str, Any], processes: int) 
 
 def told(seed: int, options: dict[str, Any], law: str) -> None:
     small = shrink(seed, options, law)
-    sim = simulate(seed, **small)
+    sim = simulate(seed, small)
     print(f"\nseed {seed} breaks {law!r}; to repeat it:\n\n  {command(seed, small)}\n")
     print(trace(sim, 40))
 

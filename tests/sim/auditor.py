@@ -35,7 +35,6 @@ from backstay.store import Loaded
 
 from . import exports
 from .clients import Told
-from .faults import GENTLE
 from .programs import ACTIVITIES, BUILDS, HELPERS, disagreement, ledger
 from .schedules import ScheduleLaws
 
@@ -99,11 +98,13 @@ class Watched:
 
 
 class Auditor:
+    known = (*BUILDS["B"], *ACTIVITIES, *HELPERS)
+
     def __init__(self, sim: Simulation) -> None:
         self.sim = sim
         self.machine = Machine()
         self.registry = Registry(None, "off")
-        self.registry.register([*BUILDS["B"], *ACTIVITIES, *HELPERS])
+        self.registry.register(self.known)
         self.runs: dict[int, Watched] = {}
         self.sent: set[tuple[int, int, str]] = set()
         self.taken: set[int] = set()
@@ -554,7 +555,7 @@ class Auditor:
 
     def done_once(self) -> None:
         """As long as nobody dies and nothing is falsified, an attempt is followed by another only if it has failed."""
-        if set(self.sim.faults.fired) - GENTLE:
+        if set(self.sim.faults.fired) - self.sim.kinds.gentle:
             return
         for run in self.sim.disk.runs.values():
             if run.queue != "default":

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from random import Random
+from typing import NamedTuple
 
 from .swarm import Swarm
 
@@ -80,21 +81,35 @@ DEADLY = {"kill": 0.006, "kill before commit": 0.03, "kill after commit": 0.03, 
 """Faults of which more would leave nobody alive to do anything, with how likely they may be at most."""
 
 
+class Kinds(NamedTuple):
+    """The faults of one kind of simulation, and which of them are how bad."""
+
+    chances: dict[str, float]
+    harmless: set[str]
+    gentle: set[str]
+    deadly: dict[str, float]
+
+
+NODES = Kinds(CHANCES, HARMLESS, GENTLE, DEADLY)
+
+
 class Faults:
-    def __init__(self, seed: int, only: Iterable[str] | None = None) -> None:
+    def __init__(self, seed: int, only: Iterable[str] | None = None, kinds: Kinds = NODES) -> None:
         profile = Random(f"{seed}:profile").random()
-        kind = HARMLESS if profile < 0.08 else GENTLE if profile < 0.2 else CLASSES
+        kind = kinds.harmless if profile < 0.08 else kinds.gentle if profile < 0.2 else kinds.chances
         self.on = frozenset(kind if only is None else only)
-        unknown = self.on - set(CLASSES)
+        self.kinds = kinds
+        unknown = self.on - set(kinds.chances)
         if unknown:
-            raise ValueError(f"no such fault: {', '.join(sorted(unknown))}; there are {', '.join(CLASSES)}")
+            raise ValueError(f"no such fault: {', '.join(sorted(unknown))}; there are {', '.join(kinds.chances)}")
         self.fired: Counter[str] = Counter()
         self.calm = False
-        self._dice = {name: Random(f"{seed}:{name}") for name in CLASSES}
+        self._dice = {name: Random(f"{seed}:{name}") for name in kinds.chances}
         # Not every run is hit by everything: which faults a seed has, and how hard, is part of the seed.
         self.swarm = Swarm(seed)
         self.chances = {
-            name: self.swarm.chance(CHANCES[name], DEADLY.get(name, 0.7), dice) for name, dice in self._dice.items()
+            name: self.swarm.chance(kinds.chances[name], kinds.deadly.get(name, 0.7), dice)
+            for name, dice in self._dice.items()
         }
 
     def fires(self, name: str) -> bool:

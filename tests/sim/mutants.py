@@ -18,7 +18,9 @@ import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from .link.mutants import LINK_MUTANTS
 
 ROOT = Path(__file__).parent.parent.parent
 CAUGHT = Path(__file__).parent / "caught.json"
@@ -31,6 +33,9 @@ class Mutant(NamedTuple):
     old: str
     new: str
     far: bool = False  # hunted with a database that is far away
+    link: bool = False  # hunted between workers and servers
+    also: tuple[str, str, str] | None = None  # file, old, new: where two lines guard against the same thing
+    often: tuple[str, ...] = ()  # faults that it is hunted with
 
 
 K = "kernel/features"
@@ -327,11 +332,14 @@ MUTANTS = [
     ),
 ]
 
+MUTANTS += [Mutant(**mutant, link=True) for mutant in LINK_MUTANTS]
+
 
 SCRIPT = """
+import json
 import sys
 from tests.sim.runner import report
-options = {"far": True} if sys.argv[1] == "far" else {}
+options = json.loads(sys.argv[1])
 for seed in map(int, sys.argv[2:]):
     try:
         law = report(seed, options).law
@@ -343,27 +351,38 @@ for seed in map(int, sys.argv[2:]):
 """
 
 
-def made(mutant: Mutant, sources: Path) -> str:
-    """The text of its file with the bug in it."""
-    text = (sources / mutant.file).read_text()
-    if text.count(mutant.old) != 1:
-        raise ValueError(f"{mutant.name!r} cannot be made: its line is {text.count(mutant.old)} times in {mutant.file}")
-    return text.replace(mutant.old, mutant.new)
+def made(mutant: Mutant, sources: Path) -> dict[str, str]:
+    """The files with the bug in them."""
+    found: dict[str, str] = {}
+    for file, old, new in ((mutant.file, mutant.old, mutant.new), *((mutant.also,) if mutant.also else ())):
+        text = found.get(file) or (sources / file).read_text()
+        if text.count(old) != 1:
+            raise ValueError(f"{mutant.name!r} cannot be made: its line is {text.count(old)} times in {file}")
+        found[file] = text.replace(old, new)
+    return found
+
+
+def options(mutant: Mutant) -> dict[str, Any]:
+    """What it is hunted with."""
+    if mutant.link:
+        return {"link": True, "operations": 100, "often": mutant.often}
+    return {"far": True} if mutant.far else {}
 
 
 def hunt(mutant: Mutant, seeds: list[int]) -> tuple[Mutant, int | None, str]:
     """Which of these seeds catches it first, and by which law."""
     with tempfile.TemporaryDirectory(prefix="backstay-mutant-") as place:
         sources = Path(place) / "src" / "backstay"
-        shutil.copytree(ROOT / "src" / "backstay", sources, ignore=shutil.ignore_patterns("__pycache__"))
-        (sources / mutant.file).write_text(made(mutant, sources))
+        shutil.copytree(ROOT / "src" / "backstay", sources)  # with what is compiled: it knows the time of its source
+        for file, text in made(mutant, sources).items():
+            (sources / file).write_text(text)
         environment = {
             **os.environ,
             "PYTHONPATH": f"{place}/src{os.pathsep}{ROOT}",
             "PYTHONDONTWRITEBYTECODE": "1",
             "PYTHONWARNINGS": "ignore",
         }
-        command = [sys.executable, "-c", SCRIPT, "far" if mutant.far else "any", *map(str, seeds)]
+        command = [sys.executable, "-c", SCRIPT, json.dumps(options(mutant)), *map(str, seeds)]
         try:
             done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=3600)
         except subprocess.TimeoutExpired:

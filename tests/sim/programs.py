@@ -42,6 +42,7 @@ from backstay import (
     wait,
     workflow,
 )
+from backstay.sdk.errors import StructuralLimitExceeded
 
 from .swarm import Swarm
 
@@ -197,6 +198,38 @@ def far_once(token: str) -> str:
 ACTIVITIES = [good, bad, flaky, hasty, beating, once, deadly, near, near_bad, Declined, Flaky]
 
 
+# What only matters where a wire is between an activity and its engine; see `link/programs.py`.
+
+
+@activity(type="chatty", crashes="forever", retries="forever", backoff=1, heartbeat=30)
+def chatty(token: str, beats: int) -> str:
+    """Says that it is alive right before it ends: the answers come when it is over."""
+    ledger.act(token)
+    for beat in range(beats):
+        heartbeat("beat", current=beat, total=beats)
+    return f"{token}!"
+
+
+@activity(type="dozy", crashes="forever", retries=1, backoff=1, timeout=5)
+async def dozy(token: str, seconds: float) -> str:
+    """Sleeps past its timeout, and then says that it is alive."""
+    ledger.act(token)
+    for _ in range(3):
+        await asyncio.sleep(seconds)
+        heartbeat("awake")
+    return f"{token}!"
+
+
+@activity(type="bulky", crashes="forever")
+def bulky(token: str, size: int) -> str:
+    """Returns more than a payload, or a request, may have."""
+    ledger.act(token)
+    return token + "." * size
+
+
+LINKED = [chatty, dozy, bulky]
+
+
 def aside(token: str) -> str:
     """Called in the background."""
     return good(token)
@@ -283,8 +316,18 @@ class Play:
                 return background(aside, token)
             case ["within", _, program]:
                 return ["played", self.play(program)]
+            case ["bulk", token, size]:
+                return self.bulk(token, size)
             case _:
                 return self.plainly(s)
+
+    def bulk(self, token: str, size: int) -> Any:
+        """What is refused leads elsewhere than what is not."""
+        try:
+            bulky(token, size)
+        except StructuralLimitExceeded:
+            return ["refused", good(f"{token}.sorry")]
+        return ["taken", flaky(f"{token}.thanks", 0)]
 
     def saga(self, token: str, count: int, fails: bool) -> Any:
         done: list[str] = []
@@ -343,6 +386,10 @@ class Play:
                 return far.step(token)
             case ["act", "near_bad", token]:
                 return near_bad.step(token)
+            case ["act", "chatty", token, beats]:
+                return chatty.step(token, beats)
+            case ["act", "dozy", token, seconds]:
+                return dozy.step(token, seconds)
             case _:
                 raise AssertionError(s)
 
@@ -403,7 +450,7 @@ class Play:
                         return ["played", await self.play_later(program)]
                 except TimeoutError:
                     return ["too late"]
-            case ["fails" | "tell" | "risky gather" | "saga" | "background", *_]:
+            case ["fails" | "tell" | "risky gather" | "saga" | "background" | "bulk", *_]:
                 return self.do(s)  # plain code may be called from async code
             case _:
                 return self.plainly(s)
@@ -629,7 +676,7 @@ def agrees(s: Any, line: Any) -> bool:
     match s:
         case ["act", _, token, *_] | ["effect", token] | ["background", token]:
             return line == f"{token}!"
-        case ["risk", "hasty", token]:
+        case ["risk", "hasty" | "dozy", token, *_]:
             return line in (["no", f"{token}!"], ["late", "start_to_close"], ["late", "schedule_to_start"]) or (
                 line == ["late", "schedule_to_close"]
             )
@@ -639,6 +686,8 @@ def agrees(s: Any, line: Any) -> bool:
             return line in (["no", f"{token}!"], ["crashed", 3])
         case ["risk", _, token]:
             return line == ["declined", token]
+        case ["bulk", token, _]:
+            return line == ["refused", f"{token}.sorry!"]
         case ["sleep", _]:
             return isinstance(line, int | float) and line >= 0
         case ["signal", timeout]:

@@ -14,8 +14,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from .faults import CLASSES
-from .simulation import OPERATIONS, Simulation, simulate
+from .faults import NODES, Kinds
+from .link.faults import LINK
+from .link.simulation import LinkSimulation
+from .simulation import OPERATIONS, Simulation
 
 SEEDS = Path(__file__).parent / "seeds"
 """Seeds that have found a bug once, each with what it takes. They are run for ever."""
@@ -36,6 +38,48 @@ FEATURES = (
 )
 
 
+LINK_VERBS = (
+    *("start", "signal with start", "note", "letter", "add", "query", "result", "describe", "list"),
+    *("pause", "unpause", "cancel", "terminate", "repair", "archive"),
+    *("task reported", "task refused", "activity reported", "activity refused", "beat", "beat too late"),
+    *("question answered",),
+)
+LINK_FEATURES = (
+    *(feature for feature in FEATURES if not feature.startswith("schedule ")),
+    *("act chatty", "risk dozy", "bulk"),
+)
+
+
+class World(NamedTuple):
+    """A kind of simulation: its parts, and what a long run of it must have seen."""
+
+    simulation: type[Simulation]
+    kinds: Kinds
+    verbs: tuple[str, ...]
+    features: tuple[str, ...]
+    places: int
+
+
+EMBEDDED = World(Simulation, NODES, VERBS, FEATURES, 3)
+LINKED = World(LinkSimulation, LINK, LINK_VERBS, LINK_FEATURES, 2)
+
+
+def world(options: dict[str, Any]) -> World:
+    return LINKED if options.get("link") else EMBEDDED
+
+
+def simulate(seed: int, options: dict[str, Any]) -> Simulation:
+    """Nothing is collected on the way: what a collection finds, and when, would be part of the run."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        given = {name: value for name, value in options.items() if name != "link"}
+        return world(options).simulation(seed, **given).run()
+    finally:
+        if collecting:
+            gc.enable()
+
+
 class Report(NamedTuple):
     seed: int
     operations: int
@@ -52,7 +96,7 @@ class Report(NamedTuple):
 
 def report(seed: int, options: dict[str, Any]) -> Report:
     began = time.perf_counter()
-    sim = simulate(seed, **options)
+    sim = simulate(seed, options)
     broken = sim.violations[0] if sim.violations else None
     found = Report(
         seed,
@@ -114,13 +158,15 @@ class Tally:
         if report.law is not None:
             self.failures.append(report)
 
-    def vacuous(self, faults: Iterable[str] | None) -> list[str]:
+    def vacuous(self, options: dict[str, Any]) -> list[str]:
         """What this run says nothing about, because it never happened."""
-        expected = [name for name in (CLASSES if faults is None else faults) if name not in SELDOM]
+        here = world(options)
+        faults = options.get("faults")
+        expected = [name for name in (here.kinds.chances if faults is None else faults) if name not in SELDOM]
         return (
             [f"fault {name!r} never fired" for name in expected if not self.fired[name]]
-            + [f"operation {verb!r} never succeeded" for verb in VERBS if not self.succeeded[verb]]
-            + [f"feature {name!r} was never used" for name in FEATURES if not self.features[name]]
+            + [f"operation {verb!r} never succeeded" for verb in here.verbs if not self.succeeded[verb]]
+            + [f"feature {name!r} was never used" for name in here.features if not self.features[name]]
         )
 
 
@@ -133,20 +179,21 @@ SELDOM = frozenset({"power cut"})
 
 def shrink(seed: int, options: dict[str, Any], law: str) -> dict[str, Any]:
     """Fewer faults, fewer operations, fewer instances, fewer nodes: as long as the same law is broken."""
-    best = {"operations": OPERATIONS, "clients": 3, "places": 3, **options}
+    every = list(world(options).kinds.chances)
+    best = {"operations": OPERATIONS, "clients": 3, "places": world(options).places, **options}
     best.setdefault("instances", max(2, best["operations"] // 30))
     if best.get("faults") is None:
-        best["faults"] = list(CLASSES)
+        best["faults"] = every
 
     def still(changed: dict[str, Any]) -> bool:
-        broken = simulate(seed, **changed).violations
+        broken = simulate(seed, changed).violations
         return bool(broken) and broken[0].law == law
 
     if not still(best):
         return options
-    best["faults"] = [name for name in best["faults"] if simulate(seed, **best).faults.fired[name]]
+    best["faults"] = [name for name in best["faults"] if simulate(seed, best).faults.fired[name]]
     if not still(best):
-        best["faults"] = list(CLASSES)
+        best["faults"] = every
     for name in list(best["faults"]):
         fewer = {**best, "faults": [other for other in best["faults"] if other != name]}
         if still(fewer):
@@ -167,6 +214,8 @@ def command(seed: int, options: dict[str, Any]) -> str:
     words += [
         f"{key.upper()}={options[key]}" for key in ("operations", "instances", "places", "store") if key in options
     ]
+    if options.get("link"):
+        words.append("LINK=yes")
     if options.get("far") is not None:
         words.append(f"FAR={'yes' if options['far'] else 'no'}")
     return f"make sim {' '.join(words)}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import math
 import traceback
@@ -31,7 +30,7 @@ from .clients import Client, Listener, Lost, Told
 from .disk import Disk, MemoryStore, Seam
 from .distant import FAULT as FAR
 from .distant import DistantStore, is_far
-from .faults import GENTLE, HARMLESS, Faults
+from .faults import NODES, Faults
 from .files import Files, FileStore
 from .nodes import Node
 from .rows import Rows
@@ -57,6 +56,8 @@ class Violation(Exception):
 
 
 class Simulation:
+    kinds = NODES
+
     def __init__(
         self,
         seed: int,
@@ -71,7 +72,7 @@ class Simulation:
     ) -> None:
         self.seed = seed
         self.random = Random(f"{seed}:sim")
-        self.faults = Faults(seed, faults)
+        self.faults = Faults(seed, faults, self.kinds)
         self.swarm = self.faults.swarm
         self.loop = VirtualLoop()
         self.target = operations
@@ -86,7 +87,7 @@ class Simulation:
         # Files are near. Where else the database is, is part of the seed, unless somebody says it.
         elsewhere = is_far(seed) if far is None else far
         self.far = elsewhere and self.files is None and FAR in self.faults.on
-        self.auditor = Auditor(self)
+        self.auditor = self._auditor()
         self.disk.witness = self.auditor.committed
         if not self.far:
             # Far away, two tries of a request may look for its record before either has left one: the database is the judge
@@ -102,8 +103,8 @@ class Simulation:
         self._failed: asyncio.Future[None] = self.loop.create_future()
         self._generation = 0
         self._checked = 0
-        self._clients = [Client(self, n) for n in range(clients)]
-        self.planner = Planner(self) if Random(f"{seed}:schedules").random() < SHARE else None
+        self._clients = [self._client(n) for n in range(clients)]
+        self.planner = self._planner()
         self._over = False
         self._workers: list[asyncio.Task[None]] = []
         self.away: list[AwayWorker] = []
@@ -112,7 +113,7 @@ class Simulation:
         self.deaf = self.faults.fires("deaf")
         # When calm comes, everybody may go on as they are for a while before they are replaced; with clocks that agree.
         # Who has lived through all of it, because nobody is killed in this seed, has the most to show.
-        self.stays = Random(f"{seed}:stays").random() < (0.8 if self.faults.on <= GENTLE else 0.4)
+        self.stays = Random(f"{seed}:stays").random() < (0.8 if self.faults.on <= self.kinds.gentle else 0.4)
         if self.stays:
             self.faults.chances["clock"] = self.faults.chances["clock step"] = 0
         self.loop_time = 0.0
@@ -121,6 +122,15 @@ class Simulation:
         self.calm_at: int | None = None
         self.crashes_on_send = False
         self._interrupts = False  # whoever takes over next cannot read at first
+
+    def _auditor(self) -> Auditor:
+        return Auditor(self)
+
+    def _client(self, number: int) -> Client:
+        return Client(self, number)
+
+    def _planner(self) -> Planner | None:
+        return Planner(self) if Random(f"{self.seed}:schedules").random() < SHARE else None
 
     # -- what others report
 
@@ -149,7 +159,7 @@ class Simulation:
 
     def lossy(self) -> bool:
         """Whether anything has happened so far that may cost an answer."""
-        return bool(set(self.faults.fired) - HARMLESS)
+        return bool(set(self.faults.fired) - self.kinds.harmless)
 
     def violation(self, law: str, about: object) -> None:
         violation = Violation(law, about)
@@ -330,7 +340,9 @@ class Simulation:
         await asyncio.gather(*(client.live() for client in (*self._clients, *others)))
         self.log("calm")
         self.faults.calm = True
-        if self.stays and not self.faults.on <= GENTLE:  # leases and timeouts end with it, and work is done again
+        if (
+            self.stays and not self.faults.on <= self.kinds.gentle
+        ):  # leases and timeouts end with it, and work is done again
             self._set_clocks()
         self.calm_at = self.true_time()
         if self.stays:
@@ -498,6 +510,8 @@ class _Listener(logging.Handler):
         older = mixed and "history has version marker newer" in text
         if " is blocked: " in text and not older:
             self._sim.violation("I5 only older code is blocked", text)
+        if "is not being worked on" in text:
+            self._sim.violation("a worker knows what it works on", text)
         if error is not None and not isinstance(error, StoreError | HistoryDamaged):
             where = traceback.extract_tb(error.__traceback__)[-1] if error.__traceback__ else None
             self._sim.violation("nothing unforeseen happens", f"{text}: {error!r} at {where}")
@@ -538,14 +552,3 @@ def _unhandled(sim: Simulation, context: dict[str, Any]) -> None:
     first = traceback.extract_tb(error.__traceback__)[:4]
     frames = [(frame.name, frame.lineno) for frame in first]
     sim.violation("nothing unforeseen happens", f"{context.get('message')} {name}: {error!r} at {where} {frames}")
-
-
-def simulate(seed: int, **options: Any) -> Simulation:
-    """Nothing is collected on the way: what a collection finds, and when, would be part of the run."""
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        return Simulation(seed, **options).run()
-    finally:
-        if collecting:
-            gc.enable()

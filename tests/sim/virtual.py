@@ -13,7 +13,7 @@ from contextvars import Context, copy_context
 from heapq import heappop, heappush
 from typing import Any, TypeVar
 
-from backstay.engine.world import AsyncioWorld, Minted
+from backstay.engine.world import Alarm, AsyncioWorld, Minted
 from backstay.kernel.values import SECOND, Micros
 
 T = TypeVar("T")
@@ -150,6 +150,10 @@ class VirtualWorld(AsyncioWorld):
     def ticks(self) -> Micros:
         self._virtual.looked()
         return round(self._virtual.time() * SECOND)
+
+    def at(self, when: Micros, call: Callable[[], None]) -> Alarm:
+        """No machine sleeps here: however long, an alarm is one of the loop's."""
+        return self._virtual.call_later(max(when - self.now(), 0) / SECOND, call)
 
     def post(self, call: Callable[[], None]) -> None:
         self._virtual.call_soon(call)

@@ -7,7 +7,7 @@ released or expired. It is the *home* of the runs whose live code it keeps: thei
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from backstay.engine.leases import Queue
@@ -166,12 +166,12 @@ class Stations:
             station.used[station.slot(task.kind, task.type)] -= 1
         return station
 
-    def committed(self, changes: Iterable[TaskChange], closing: bool) -> set[Station]:
+    def committed(self, changes: Iterable[TaskChange], closing: bool) -> Collection[Station]:
         """Take note of what was committed; the stations that have a slot more are returned.
 
         `closing`: with the run of these tasks; who works on one may stop.
         """
-        freed: set[Station] = set()
+        freed: dict[Station, None] = {}
         at = self._at
         for change in changes:
             station = at.get(change.task_id)
@@ -185,7 +185,7 @@ class Stations:
                 if closing and station.held[change.task_id].kind == "activity":
                     station.closed(run_of(change.task_id))
                 self.give_back(change.task_id)
-                freed.add(station)
+                freed[station] = None
         return freed
 
     # -- where live code is

@@ -132,10 +132,14 @@ class Reports:
             engine.submit(report.key, self._completed(report), lambda _, e: self._recorded(place, e, refused))
             return
         failed: BaseException | None = None
+        known = False  # what became of the result
+        early: list[BaseException | None] = []  # what became of the rest, if that was told first
 
         def ended(_: Any, error: BaseException | None) -> None:
-            nonlocal failed
-            failed = error
+            nonlocal failed, known
+            failed, known = error, True
+            if early:
+                advanced(None, early[0])
 
         stations = engine.matching.stations
         stations.ahead = run.key
@@ -158,7 +162,11 @@ class Reports:
         stand: wire.Stand | None = None
 
         def advanced(_: Any, error: BaseException | None) -> None:
-            if failed is not None:
+            if not known:
+                # When a commit fails, what was refused on top of it is told first. The worker hears of both at once:
+                # that its result is recorded would not be true yet.
+                early.append(error)
+            elif failed is not None:
                 self._desk.away(run.key)
                 self._recorded(place, failed)
             elif error is not None or entry.dead:

@@ -110,7 +110,7 @@ class Desk:
         if self.closed:
             return
         self.closed = True
-        unsent = self.unsent
+        unsent = frozenset(self.unsent)
         self._take_back_undelivered()
         for task in self.server.engine.matching.stations.remove(self.station):
             if task.id not in unsent:
@@ -186,10 +186,10 @@ class Desk:
         self._watch(LOST - UNSEEN)
 
     @property
-    def unsent(self) -> frozenset[str]:
-        """The tasks that no reply has taken along yet."""
+    def unsent(self) -> list[str]:
+        """The tasks that no reply has taken along yet, in the order in which they came."""
         tasks = [delivery for delivery in self._outbox if not isinstance(delivery, wire.Asked)]
-        return frozenset(one.task_id if isinstance(one, wire.TaskLease) else one.assignment.task.id for one in tasks)
+        return [one.task_id if isinstance(one, wire.TaskLease) else one.assignment.task.id for one in tasks]
 
     def _take_back_undelivered(self) -> None:
         for id in self.unsent:
@@ -470,7 +470,7 @@ class Desks:
         before = self._desks.get(key)
         unheard: frozenset[str] = frozenset()
         if before is not None:
-            unheard = before.unsent
+            unheard = frozenset(before.unsent)
             self._replace(before)
         self._desks[key] = desk
         return desk.open(holding, unheard)

@@ -243,7 +243,7 @@ class HttpClient:
         self._idle: list[_Connection] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self.heard = 0.0  # when the server last said anything, by the monotonic clock
-        self._waiting: set[_Connection] = set()  # for a reply
+        self._waiting: dict[_Connection, None] = {}  # for a reply
         self._watch: asyncio.TimerHandle | None = None
         self._asking: asyncio.Task[None] | None = None
 
@@ -261,7 +261,7 @@ class HttpClient:
         request = b"%b%d\r\n%b\r\n%b" % (head, len(body), more.encode(), body)
         loop = asyncio.get_running_loop()
         alarm = loop.call_later(seconds, connection.give_up)
-        self._waiting.add(connection)
+        self._waiting[connection] = None
         if self._watch is None:
             self._watch = loop.call_later(SILENT, self._look)
         try:
@@ -271,7 +271,7 @@ class HttpClient:
             raise
         finally:
             alarm.cancel()
-            self._waiting.discard(connection)
+            self._waiting.pop(connection, None)
         self._keep(connection)
         return reply
 
@@ -280,7 +280,7 @@ class HttpClient:
         if loop is not self._loop:
             # Connections belong to a loop; one that has ended took its own along.
             self._loop, self._idle = loop, []
-            self._watch, self._waiting = None, set()
+            self._watch, self._waiting = None, {}
         while self._idle:
             connection = self._idle.pop()
             if connection.usable:

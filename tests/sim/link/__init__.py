@@ -1,0 +1,1 @@
+"""The link between our own worker and our own server, simulated: see docs/simulator.md."""

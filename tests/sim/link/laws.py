@@ -1,0 +1,218 @@
+"""The laws of the link, beside those of every simulation: what was reported, what is held, what is believed, how often is asked."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from backstay.kernel.decision import Decision
+from backstay.kernel.values import attempt_id
+from backstay.protocol import exchange as wire
+
+from ..auditor import Auditor
+from .programs import KNOWN
+
+if TYPE_CHECKING:
+    from .simulation import LinkSimulation
+    from .workers import WorkerProcess
+
+WINDOW = 10
+"""Virtual seconds over which requests are counted."""
+
+IDLE = 100
+"""Requests and connections of one worker in such a window that need no reason."""
+
+REASON = 4
+"""Requests and connections that a report is reason enough for."""
+
+FOUND_OUT = 150
+"""Virtual seconds after which it is known who is dead: longer than any reply is waited for."""
+
+OVER = 320
+"""Virtual seconds after which a lease that nobody renews is over."""
+
+ANSWERED = 400
+"""Virtual seconds in calm within which every report has its answer."""
+
+HELD = 900
+"""Virtual seconds in calm after which no work of ours is still under way."""
+
+
+class Reported:
+    """A report, from when it was made."""
+
+    def __init__(self, process: WorkerProcess, report: wire.Report, made: float) -> None:
+        self.process = process
+        self.report = report
+        self.made = made
+
+    def __repr__(self) -> str:
+        return f"{type(self.report).__name__} of {self.process.name} at {self.made:.3f}: {self.report!r:.200}"
+
+
+class LinkAuditor(Auditor):
+    known = KNOWN
+    sim: LinkSimulation
+
+    def __init__(self, sim: LinkSimulation) -> None:
+        super().__init__(sim)
+        self._unanswered: dict[int, Reported] = {}
+        self._asked: Counter[str] = Counter()  # by process, in this window
+        self._since = 0.0
+        self._number = 0
+        self._engine: Any = None  # the server that is the engine
+        self._steady = 0.0  # since when it is
+        self._leases: dict[tuple[str, int], float] = {}  # task and attempt -> since when they are leased
+
+    # -- reports
+
+    def reports(self, process: WorkerProcess, pending: Any) -> None:
+        """A worker reports something: some day it is told what became of it."""
+        self._asked[process.name] -= REASON
+        self._number += 1
+        number = self._number
+        reported = Reported(process, pending.report, self.sim.loop.time())
+        if not isinstance(pending.report, wire.Beat):  # of the beats of an attempt only the newest counts
+            self._unanswered[number] = reported
+        then = pending.answered
+        self.sim.log(f"{process.name} reports {reported.report!r:.160}")
+
+        def answered(answer: wire.Answered) -> None:
+            self._unanswered.pop(number, None)
+            self._answered(reported, answer)
+            then(answer)
+
+        pending.answered = answered
+
+    def _answered(self, reported: Reported, answer: wire.Answered) -> None:
+        report = reported.report
+        name = reported.process.worker_id
+        match report:
+            case wire.ActivityFailed(gave_up=True):
+                self.sim.done("attempt given up")  # no outcome: whoever is there makes another
+            case wire.ActivityDone() | wire.ActivityFailed():
+                id = attempt_id(report.run_id, report.step, report.attempt)
+                if answer.refused is None:
+                    self.sim.done("activity reported")
+                    self.thanked(id, name)
+                else:
+                    self.sim.done("activity refused")
+                    self.told_over(id, name)
+            case wire.TaskDone() | wire.TaskFailed():
+                row = next((t for t in self.sim.disk.tasks_of(report.key) if t.id == report.task_id), None)
+                spent = row is None or row.state != "leased" or row.attempt != report.attempt
+                if answer.refused is None:
+                    self.sim.done("task reported")
+                    self.must(spent, "what is recorded has spent its lease", (name, report.task_id, report.attempt))
+                else:
+                    self.sim.done("task refused")
+            case wire.Beat():
+                self.sim.done("beat" if answer.goes_on and answer.refused is None else "beat too late")
+            case _:
+                self.sim.done("question answered")
+
+    def all_answered(self) -> None:
+        """In calm nobody waits for an answer for long, if there is anybody left to hear it."""
+        now = self.sim.loop.time()
+        for number, reported in list(self._unanswered.items()):
+            if not reported.process.life.alive:
+                del self._unanswered[number]
+            else:
+                law = "every report is recorded, or refused to its maker"
+                self.must(now - reported.made < ANSWERED, law, reported)
+
+    # -- leases
+
+    def committed(self, decision: Decision) -> None:
+        super().committed(decision)
+        now = self.sim.loop.time()
+        for change in decision.tasks:
+            task = change.task
+            if task is None or task.state != "leased":
+                for held in [held for held in self._leases if held[0] == change.task_id]:
+                    del self._leases[held]
+            elif (task.id, task.attempt) not in self._leases:
+                self._leases[task.id, task.attempt] = now
+            else:
+                self._renewed(task.owner or "", task.id, now)
+
+    def _renewed(self, owner: str, task_id: str, now: float) -> None:
+        """A lease is renewed for who is there, or was until a moment ago."""
+        died = self.sim.died_at.get(owner)
+        there = any(worker.worker_id == owner for worker in self.sim.workers)
+        # A server that stood still meanwhile has not heard of it yet.
+        alive = there or self._engine is None or (died is not None and now - max(died, self._steady) < FOUND_OUT)
+        self.must(alive, "no lease is renewed for work nobody does", (task_id, owner, died))
+
+    def nothing_held(self) -> None:
+        """In calm, no task is leased for longer than any of them takes."""
+        now = self.sim.loop.time()
+        for (task_id, attempt), since in self._leases.items():
+            law = "no lease is renewed for work nobody does"
+            self.must(now - since < HELD, law, (task_id, attempt, "leased for", now - since))
+
+    def leases_have_a_reason(self) -> None:
+        """While there is an engine: what was leased to a worker that is gone, or that knows nothing of it, is offered to
+        others long before its lease is over."""
+        now = self.sim.loop.time()
+        engine = next((node for node in self.sim.nodes if node.holds), None)  # type: ignore[attr-defined]
+        if engine is None or engine is not self._engine:
+            self._engine, self._steady = engine, now
+        workers = {worker.worker_id: worker for worker in self.sim.workers}
+        for task in self.sim.disk.all_tasks():
+            if task.state != "leased":
+                continue
+            since = max(self._leases.get((task.id, task.attempt), now), self._steady)
+            owner = workers.get(task.owner or "")
+            if owner is None:
+                waits = now - max(self.sim.died_at.get(task.owner or "", 0.0), since)
+                law = "what a dead worker held is offered again soon"
+                self.must(waits < FOUND_OUT, law, (task.id, task.owner, f"after {waits:.0f} seconds"))
+            elif owner.open and not owner.loop.stopped:
+                waits = now - max(since, owner.steady)
+                # What a proxy has asked for a second time is answered to nobody: then only the end of the lease helps.
+                patience = OVER if self.sim.faults.fired["request twice"] else FOUND_OUT
+                known = waits < patience or owner.holds(task.id)
+                self.must(known, "a lease is for who works on it", (task.id, owner.name, f"after {waits:.0f} seconds"))
+
+    # -- beliefs
+
+    def beliefs(self) -> None:
+        """Live code stands somewhere in history: what it has seen is what is recorded."""
+        for worker in self.sim.workers:
+            for run, standing in worker.standings().items():
+                rows = self.sim.disk.events.get(run, [])
+                known = len(rows) >= standing.length and rows[standing.length - 1][5] == standing.checksum
+                self.must(known, "what a worker believes is in history", (worker.name, run, standing.length, len(rows)))
+
+    # -- hot loops
+
+    def asks(self, name: str) -> None:
+        """A request or a connection has a reason: reports that were made, or a fault now and then."""
+        now = self.sim.loop.time()
+        if now - self._since > WINDOW:
+            self._since = now
+            self._asked.clear()
+        asked = self._asked[name] = self._asked[name] + 1
+        law = "nobody asks again and again"
+        self.must(asked <= IDLE, law, (name, f"{asked} requests and connections in {now - self._since:.3f} seconds"))
+
+    def done_once(self) -> None:
+        """As long as the wire is only slow, an attempt is followed by another only if it has failed or was too late."""
+        if set(self.sim.faults.fired) - self.sim.kinds.harmless:
+            return
+        for run in self.sim.disk.runs.values():
+            begun: Counter[int] = Counter()
+            for entry in self.sim.disk.history(self.machine.kinds, run.key):
+                event: Any = entry.event
+                if entry.type == "ActivityStarted" and not event.local_activity:
+                    begun[event.sequence] += 1
+                elif entry.type == "ActivityRetryScheduled":
+                    begun[event.sequence] -= 1
+            again = [step for step, times in begun.items() if times > 1]
+            self.must(not again, "I4 nothing is done again without a reason", (run.workflow_id, again))
+
+    def finish(self) -> None:
+        self.all_answered()
+        self.beliefs()
+        super().finish()

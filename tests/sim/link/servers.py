@@ -1,0 +1,161 @@
+"""Servers: the real one, with the HTTP protocol it really speaks, over the store in memory and on the virtual wire."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from backstay.engine.world import Alarm, Minted
+from backstay.server.app import App
+from backstay.server.hosting import Serving, config
+from backstay.server.server import Server
+from backstay.server.settings import Settings
+from backstay.store import Applied, Unavailable, at_once
+
+from ..disk import MemoryStore
+from ..nodes import Troubled
+from ..virtual import VirtualWorld
+from ..world import Life
+from .process import ProcessLoop
+from .programs import BODY
+
+if TYPE_CHECKING:
+    from .simulation import LinkSimulation
+
+HOST, PORT, TOKEN = "server", 8080, "secret"
+URL = f"http://{HOST}:{PORT}"
+
+SETTINGS = Settings(
+    host=HOST,
+    port=PORT,
+    store="sqlite:simulated",
+    token=TOKEN,
+    max_body_bytes=BODY,
+    retention_interval_seconds=0,
+    drain_seconds=5,
+)
+
+
+class ServerWorld(VirtualWorld):
+    def __init__(self, loop: ProcessLoop, seed: str, number: int) -> None:
+        super().__init__(loop, 0)  # type: ignore[arg-type]
+        self.random = Random(seed)
+        self.ids = Minted(self.now, self.random)
+        self.ids._node = number % 4096
+
+    def later(self, seconds: float, call: Any) -> Alarm:
+        return self.loop.call_later(seconds, call)
+
+
+class SessionStore(MemoryStore):
+    """The engine's lock belongs to the session that writes, as on a database server: who has lost it writes nothing more."""
+
+    lost = False
+
+    def lose_lock(self) -> None:
+        if self.disk.holder is self:
+            self.disk.holder = None
+            self.lost = True
+
+    def write(self, decisions: Any, broken: frozenset[int] = frozenset()) -> Applied:
+        return Applied(down=Unavailable("the session is gone")) if self.lost else super().write(decisions, broken)
+
+    @at_once
+    def changed(self) -> bool:
+        if self.lost:
+            raise Unavailable("the session is gone")
+        return super().changed().value
+
+    @at_once
+    def probe(self) -> Unavailable | None:
+        error = super().probe().value
+        if error is None:
+            self.lost = False
+        return error
+
+
+class _Ordered(dict[Any, None]):
+    """What uvicorn keeps in sets, in the order in which it came."""
+
+    def add(self, thing: Any) -> None:
+        self[thing] = None
+
+    def discard(self, thing: Any) -> None:
+        self.pop(thing, None)
+
+
+class SimServing(Serving):
+    async def startup(self, sockets: Any = None) -> None:
+        self.config.load()
+        self.lifespan = self.config.lifespan_class(self.config)
+        self.server_state.connections = _Ordered()  # type: ignore[assignment]
+        self.server_state.tasks = _Ordered()  # type: ignore[assignment]
+        await super().startup(sockets)
+
+
+class ServerProcess:
+    """One process. Whoever comes back in its place is another."""
+
+    build = "B"
+
+    def __init__(self, sim: LinkSimulation, place: int, generation: int) -> None:
+        self.sim = sim
+        self.place = place
+        self.name = f"server-{place}.{generation}"
+        self.opening = True
+        self.life = Life(sim.faults, self._died)
+        self.loop = ProcessLoop(self.name, sim.loop, sim.network)
+        self.loop.before_call = lambda: self.life.survives("kill server")
+        self.world = ServerWorld(self.loop, f"{sim.seed}:{self.name}", generation)
+        self.app = Server(SETTINGS, world=lambda: self.world)
+        self._seam = Troubled(self)  # type: ignore[arg-type]
+        self._told = self.loop.create_future()
+        sim.log(f"{self.name} begins")
+        self.loop.create_task(self._live(), name="server")
+
+    @property
+    def serving(self) -> bool:
+        return self.life.alive and not self.opening and not self.loop.stopped
+
+    @property
+    def holds(self) -> bool:
+        """Whether it is the engine, as far as it knows."""
+        return self.serving and self.app.engine.holder and self.app.engine.down is None
+
+    async def _live(self) -> None:
+        try:
+            async with self.app as server:
+                serving = SimServing(config(App(server), SETTINGS), server, lambda url: None)
+                await serving.startup()
+                self.opening = False
+                self.sim.log(f"{self.name} is up{' and holds the engine' if server.engine.holder else ''}")
+                await self._told
+                serving.drain()
+                await serving.shutdown()
+        except Unavailable as error:
+            self.life.die(f"could not open: {error}")
+        else:
+            self.life.die("stopped")
+
+    def connect(self, kinds: Any) -> SessionStore:
+        return SessionStore(self.sim.disk, kinds, self._seam)
+
+    def stop(self) -> None:
+        """Like SIGTERM."""
+        if not self._told.done():
+            self.sim.log(f"{self.name} is told to stop")
+            self.opening = True
+            self._told.set_result(None)
+
+    def lose_lock(self) -> None:
+        if self.holds:
+            self.sim.log(f"{self.name} has lost its session and the lock")
+            self.app.store.lose_lock()  # type: ignore[attr-defined]
+
+    def _died(self, why: str) -> None:
+        self.sim.log(f"{self.name} dies: {why}")
+        self.loop.kill()
+        self.sim.died(self)  # type: ignore[arg-type]
+
+    def bury(self) -> None:
+        """Its coroutines stay where they are for as long as the world lasts."""

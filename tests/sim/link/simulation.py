@@ -1,0 +1,270 @@
+"""One run of the link: servers, workers and clients in processes of their own, on one wire; then calm, and everything must end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from itertools import count
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+
+from backstay.kernel.limits import Limits
+from backstay.kernel.machine import Machine
+from backstay.protocol.requests import Request
+from backstay.sdk import errors
+from backstay.sdk.remote import host, http, outgoing, session, transport
+from backstay.server import connections
+from backstay.server import server as serving
+from backstay.store import Now
+
+from .. import clients as people
+from ..simulation import Simulation
+from .faults import LINK
+from .laws import LinkAuditor
+from .process import ProcessLoop
+from .programs import PAYLOAD, TOGETHER, LinkGrammar
+from .servers import TOKEN, URL, ServerProcess
+from .wire import Listening, Network
+from .workers import Threads, WorkerProcess
+
+BOUND = 2 * 3600
+"""Virtual seconds within which everything must have ended once faults have stopped."""
+
+
+class Line:
+    """A client's way to its server: the real one."""
+
+    def __init__(self) -> None:
+        self.patience = people.PATIENCE
+        self._transport = transport.HttpTransport(transport.Access(URL, TOKEN, "default"))
+
+    async def call(self, request: Request[Any]) -> Any:
+        try:
+            return await asyncio.wait_for(self._transport.call(request), self.patience)
+        except (errors.ServerUnreachable, TimeoutError):
+            raise people.Lost from None
+        except errors.RequestRefused as refusal:
+            if refusal.reason == "storage_error":
+                raise people.Lost from None  # it was not written; who insists says it again
+            raise
+
+
+class LinkClient(people.Client):
+    def __init__(self, sim: LinkSimulation, number: int) -> None:
+        super().__init__(sim, number)
+        self.wire = Line()  # type: ignore[assignment]
+
+
+class LinkSimulation(Simulation):
+    kinds = LINK
+
+    def __init__(self, seed: int, *, often: Iterable[str] = (), **options: Any) -> None:
+        """`often`: faults that this run is to have many of."""
+        options.setdefault("places", 2)
+        self.network = Network(self)
+        super().__init__(seed, **options)
+        for fault in often:
+            self.faults.chances[fault] = min(10 * LINK.chances[fault], 0.7)
+        self.people = ProcessLoop("people", self.loop, self.network)
+        self.workers: list[WorkerProcess] = []
+        self.died_at: dict[str, float] = {}  # when a worker of this name died last
+        self.graveyard: list[ProcessLoop] = []
+        self._names = count()
+        if self.random.random() < 0.6:
+            self.places = 1
+
+    @property
+    def laws(self) -> LinkAuditor:
+        assert isinstance(self.auditor, LinkAuditor)
+        return self.auditor
+
+    def _auditor(self) -> LinkAuditor:
+        return LinkAuditor(self)
+
+    def _client(self, number: int) -> people.Client:
+        return LinkClient(self, number)
+
+    def _planner(self) -> None:
+        return None
+
+    def newest_build(self) -> str:
+        return "B"
+
+    # -- processes
+
+    def chosen(self, listening: list[Listening]) -> Listening | None:
+        """Where a new connection goes: to who holds the engine, as a proxy would have it that looks who is ready."""
+        holders = [node.loop for node in self.nodes if node.holds]  # type: ignore[attr-defined]
+        return next((one for one in listening if one.process in holders), listening[0] if listening else None)
+
+    def died(self, node: Any) -> None:
+        super().died(node)
+        self.graveyard.append(node.loop)
+
+    def _open(self, place: int) -> None:
+        if not self._over:
+            self._generation += 1
+            self.nodes.append(ServerProcess(self, place, self._generation))  # type: ignore[arg-type]
+
+    def _hire(self, number: int, name: str | None = None) -> None:
+        if not self._over:
+            self._generation += 1
+            name = name or f"worker-{number}.{next(self._names)}"
+            self.workers.append(WorkerProcess(self, number, self._generation, name))
+
+    def worker_died(self, worker: Any) -> None:
+        if self._over:
+            return
+        self.workers.remove(worker)
+        self.graveyard.append(worker.loop)
+        self.died_at[worker.worker_id] = self.loop.time()
+        self.loop.call_soon(worker.bury)
+        pause = 0.1 if self.faults.calm else self.random.choice([0.01, 1, 5, 30])
+        name = None if self.faults.fires("another name") else worker.worker_id
+        self.loop.call_later(pause, self._hire, worker.place, name)
+
+    def _stop_for_a_while(self, process: ProcessLoop) -> None:
+        pause = self.random.choice([0.5, 1.8, 3, 9, 30, 100, 400])
+        self.log(f"{process.name} stands still for {pause} s")
+        process.stop()
+        self.loop.call_later(pause, self._go_on, process)
+
+    def _go_on(self, process: ProcessLoop) -> None:
+        if not process.stopped:
+            return  # all is calm, and it was told before
+        process.go_on()
+        if isinstance(process.owner, WorkerProcess):
+            process.owner.steady = self.loop.time()
+
+    def _disturb(self) -> None:
+        if self._over:
+            return
+        self.loop.call_later(1 + self.random.random() * 5, self._disturb)
+        self.auditor.heard()
+        self.laws.leases_have_a_reason()
+        if self.faults.calm:
+            return
+        servers: list[Any] = list(self.nodes)
+        for server in servers:
+            if not server.serving:
+                continue
+            if self._hit("stop server"):
+                self._stop_for_a_while(server.loop)
+            elif self._hit("restart server"):
+                server.stop()
+            if self.places > 1 and self._hit("lock lost"):
+                server.lose_lock()
+        for worker in list(self.workers):
+            if worker.loop.stopped or not worker.open:
+                continue
+            worker.disturb()
+            if self._hit("stop worker"):
+                self._stop_for_a_while(worker.loop)
+            elif self._hit("drain worker"):
+                worker.leave()
+        if self._hit("kill everybody"):
+            for process in (*servers, *self.workers):
+                process.life.die("its machine is gone")
+
+    def _hit(self, fault: str) -> bool:
+        return self.random.random() < 0.03 and self.faults.fires(fault)
+
+    # -- the story
+
+    async def _tell(self) -> None:
+        ended: asyncio.Future[BaseException | None] = self.loop.create_future()
+        story = self.people.create_task(self._story())
+        story.add_done_callback(lambda done: ended.set_result(None if done.cancelled() else done.exception()))
+        await asyncio.wait([ended, self._failed], return_when=asyncio.FIRST_COMPLETED)
+        if ended.done():
+            error = ended.result()
+            if error is not None:
+                self.violation("nothing unforeseen happens", repr(error))
+
+    async def _story(self) -> None:
+        for place in range(self.places):
+            self._open(place)
+        for number in range(self.random.choice([1, 2, 2, 3])):
+            self._hire(number)
+        self._disturb()
+        await asyncio.gather(*(client.live() for client in self._clients))
+        self.log("calm")
+        self.faults.calm = True
+        self.calm_at = self.true_time()
+        processes: list[Any] = [*self.nodes, *self.workers]
+        for process in processes:
+            if process.loop.stopped:
+                self._go_on(process.loop)
+        await self._stay()
+        await self._all_end()
+        self.log("over")
+        self._over = True
+        self.auditor.finish()
+        self.log(f"digest of the rows {self.history_digest()}")
+
+    async def _stay(self) -> None:
+        """Nobody is replaced: whoever came through the faults half-broken shows it now."""
+        await asyncio.sleep(500)
+        for _ in range(7):
+            await asyncio.sleep(100)
+            self.auditor.nothing_waits(patience=50, kind="workflow")
+            self.laws.all_answered()
+            self.laws.nothing_held()
+            self.laws.beliefs()
+        self.auditor.nothing_waits(patience=300, kind="activity")
+        self.auditor.mended()
+
+    def _leave(self) -> None:
+        processes: list[Any] = [*self.nodes, *self.workers]
+        for process in processes:
+            process.life.alive = False
+            process.bury()
+        for loop in (*(process.loop for process in processes), *self.graveyard, self.people):
+            loop.bury()
+        for task in asyncio.all_tasks(self.loop):
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
+        self.loop.close()
+
+    @contextmanager
+    def world(self) -> Iterator[None]:
+        """What the code of workers and servers takes from nowhere but its module, set for the time of one run."""
+        dice = Random(f"{self.seed}:pauses")
+        numbers = count(1)
+
+        def opened(path: str, kinds: Any, offload: Any) -> Any:
+            node: Any = next(n for n in self.nodes if n.loop is asyncio.get_running_loop())  # type: ignore[attr-defined]
+            return Now(node.connect(kinds))
+
+        patches: list[tuple[Any, str, Any]] = [
+            (serving, "open_store", opened),
+            (serving, "Machine", partial(Machine, limits=Limits(payload_size=PAYLOAD))),
+            (session, "random", dice.random),
+            (outgoing, "BYTES", TOGETHER),
+            (transport, "random", dice.random),
+            (transport, "time", SimpleNamespace(monotonic=self.loop.time)),
+            (http, "time", SimpleNamespace(monotonic=self.loop.time)),
+            (connections, "time", SimpleNamespace(monotonic=self.loop.time)),
+            (transport, "fresh_id", lambda: f"{next(numbers):026d}"),
+            (host, "ThreadPool", Threads),
+            (people, "Grammar", LinkGrammar),
+        ]
+        kept = [(module, name, getattr(module, name)) for module, name, _ in patches]
+        for module, name, value in patches:
+            setattr(module, name, value)
+        uvicorn = logging.getLogger("uvicorn")
+        uvicorn.setLevel(logging.CRITICAL)  # it has something to say to operators
+        try:
+            yield
+        finally:
+            uvicorn.setLevel(logging.NOTSET)
+            for module, name, value in kept:
+                setattr(module, name, value)
+
+    def run(self) -> LinkSimulation:
+        with self.world():
+            super().run()
+        return self

@@ -1,0 +1,57 @@
+"""Bad days between workers and servers, with every test run. `make sim LINK=yes SEEDS=500` has more; see docs/simulator.md."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from .link.faults import CHANCES
+from .mutants import CAUGHT, MUTANTS, Mutant, hunt
+from .runner import Tally, command, report
+
+# A process that is killed leaves coroutines behind that nobody will ever await: that is what being killed means.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+BATCHES = 10
+BATCH = 8
+SEEDS = 60
+OPTIONS = {"link": True, "operations": 100}
+
+
+@pytest.mark.parametrize("batch", range(BATCHES))
+def test_what_workers_and_servers_tell_each_other_agrees_with_history(batch: int) -> None:
+    tally = Tally()
+    for seed in range(batch * BATCH, (batch + 1) * BATCH):
+        tally.add(report(seed, OPTIONS))
+    assert not tally.failures, "\n".join(f"{f.why[:1000]}\n{command(f.seed, OPTIONS)}" for f in tally.failures)
+    assert sum(tally.fired.values()) > 100, "a day without trouble proves nothing"
+
+
+@pytest.mark.parametrize("seed", [2, 5])
+def test_one_seed_is_one_run(seed: int) -> None:
+    assert report(seed, OPTIONS).digest == report(seed, OPTIONS).digest
+
+
+def test_without_faults_everything_ends_too() -> None:
+    for seed in range(5):
+        found = report(seed, {**OPTIONS, "faults": []})
+        assert found.law is None, found.why
+        assert not found.fired
+
+
+@pytest.mark.parametrize("mutant", [m for m in MUTANTS if m.link], ids=lambda mutant: mutant.name)
+def test_a_deliberate_bug_is_caught(mutant: Mutant) -> None:
+    """By the seed that caught it before; or, since any change moves what happens in a seed, by one of the first."""
+    before: int = json.loads(CAUGHT.read_text())[mutant.name]
+    _, caught, outcome = hunt(mutant, [before, *(seed for seed in range(SEEDS) if seed != before)])
+    assert caught is not None, outcome
+
+
+def test_a_fault_has_a_name() -> None:
+    with pytest.raises(ValueError, match="no such fault"):
+        report(1, {"link": True, "faults": ["clock"]})
+    assert len(CHANCES) == len(set(CHANCES))
