@@ -12,9 +12,11 @@ import pytest
 
 from backstay import AsyncBackstay, child, gather, signal, sleep, wait, workflow
 from backstay.engine.engine import Engine
+from backstay.engine.recovery import ASK
 from backstay.engine.sending import Sending
 from backstay.kernel.features.delivery import Deliver
 from backstay.kernel.send import Send
+from backstay.kernel.values import SECOND
 from backstay.store import Unavailable
 
 from ..sdk.kit import StillWorld, eventually, names
@@ -64,6 +66,9 @@ def speaker(count: int) -> list[int]:
 
 
 ALL = [leaf, fan, long, owner, Listener, speaker]
+
+
+AWAITED = "select count(*) from workflow where awaited > 0"
 
 
 def rows(path: Path, statement: str = "select count(*) from send") -> int:
@@ -160,6 +165,53 @@ def test_a_send_that_is_lost_for_good_is_asked_for(tmp_path: Path, monkeypatch: 
             assert await handle.result(timeout=10) == 3
 
     asyncio.run(story())
+
+
+@pytest.mark.parametrize("ends", ["deleted", "last run"])
+def test_a_start_that_was_lost_is_made_again_after_the_schedule_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: str
+) -> None:
+    """Its row vanishes while no engine runs, and whoever comes next asks after it: once."""
+    path = tmp_path / "app.db"
+
+    async def first() -> None:
+        async with AsyncBackstay(path, ALL) as app:
+            options = {"max_runs": 1} if ends == "last run" else {}
+            handle = await app.schedules.options(cron="0 0 1 1 *", **options).create(leaf, "yearly", 7)
+            await handle.trigger()
+            if ends == "deleted":
+                await handle.delete()
+
+    async def second() -> None:
+        world = StillWorld()
+        async with AsyncBackstay(path, ALL, world=lambda: world) as app:
+            assert await app.list(type="leaf") == []
+            await world.advance(ASK / SECOND)
+
+            async def started() -> bool:
+                return bool(await app.list(type="leaf"))
+
+            await eventually(started, "the workflow was started")
+            (found,) = await app.list(type="leaf")
+            assert await app.handle(leaf, found.workflow_id).result(timeout=10) == 7
+            await eventually(lambda: rows(path, AWAITED) == 0, "the schedule has heard of it")
+
+    async def third() -> None:
+        world = StillWorld()
+        async with AsyncBackstay(path, ALL, world=lambda: world) as app:
+            await world.advance(ASK / SECOND)
+            await eventually(lambda: not app.engine.sending._under_way, "every send has been taken")
+            (found,) = await app.list(type="leaf")
+            assert found.number == 1
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Sending, "dispatch", deaf)
+        asyncio.run(first())
+    assert (rows(path), rows(path, AWAITED)) == (1, 1)
+    rows(path, "delete from send")
+    asyncio.run(second())
+    asyncio.run(third())
+    assert rows(path, "select count(*) from event where type = 'WorkflowStarted'") == 1
 
 
 def test_a_lookup_that_fails_gives_its_sends_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -146,7 +146,7 @@ class Life:
         state = self.one.state
         assert (state.status == "active") == (state.next_fire is not None)
         assert flow.row is not None
-        assert flow.row.awaited == len(state.running)
+        assert flow.row.awaited == len(state.running) + len(state.owed)
         assert state.remaining_actions is None or state.remaining_actions >= 0
 
     def events(self, *kinds: type[Any]) -> list[Any]:

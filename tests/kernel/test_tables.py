@@ -137,11 +137,12 @@ ALLOWED = {
     "ScheduleResumed": "note next_fire",
     "ScheduleTriggered": f"{FIRED} schedule_id trigger_number workflow_instance_id workflow_run_id outcome drained",
     "ScheduleTriggerSkipped": f"{FIRED} reason skipped",
-    "ScheduleDeleted": "reason",
+    "ScheduleDeleted": "reason confirms_starts",
     "ScheduleActionBuffered": FIRED,
     "ScheduleActionClosed": "trigger_number workflow_instance_id workflow_run_id status closed_reason closed_at started"
     " message",
     "ScheduleActionContinued": "trigger_number workflow_instance_id workflow_run_id run_number",
+    "ScheduleStartConfirmed": "trigger_number workflow_instance_id",
     "ScheduleRolledOver": "continued_to_run_id",
     "MessageReceived": "workflow_command_id signal_id stream_name message_id position payload payload_codec",
     "MessageCursorAdvanced": "stream_key previous_position new_position",

@@ -76,6 +76,7 @@ from backstay.kernel.features.schedule.records import (
     SchedulePaused,
     ScheduleResumed,
     ScheduleRolledOver,
+    ScheduleStartConfirmed,
     ScheduleTriggered,
     ScheduleTriggerSkipped,
     ScheduleUpdated,
@@ -290,6 +291,10 @@ CASES: list[tuple[Event, dict[str, Any]]] = [
     ),
     (ScheduleActionContinued(**FIRED, run_number=2), {"run_number": 2}),
     (ScheduleDeleted(reason="deleted"), {"reason": "deleted"}),
+    (
+        ScheduleStartConfirmed(trigger_number=1, workflow_instance_id="w"),
+        {"trigger_number": 1, "workflow_instance_id": "w"},
+    ),
     (ScheduleRolledOver(continued_to_run_id="S2"), {"continued_to_run_id": "S2"}),
     (MessageCursorAdvanced(stream_key="in", previous_position=0, new_position=2), {"new_position": 2}),
     (MessageCursorCarried(stream_name="in", through_position=2), {"signal_name": "__durable_workflow_message_stream"}),

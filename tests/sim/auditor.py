@@ -53,6 +53,7 @@ CLOSES = {
 }
 AFTERWARDS = {
     *("UpdateCompleted", "ActivityCancelled", "ParentClosePolicyApplied", "ParentClosePolicyFailed"),
+    "ScheduleStartConfirmed",
     *("ArchiveRequested", "WorkflowArchived"),
 }
 OPENS = {

@@ -16,7 +16,12 @@ from backstay.kernel.features.schedule import Plan, Schedule, ScheduleReply, of
 from backstay.kernel.features.schedule.action import workflow_id_of
 from backstay.kernel.features.schedule.firing import wanted
 from backstay.kernel.features.schedule.messages import check_id, not_found
-from backstay.kernel.features.schedule.records import Occasion, ScheduleCarriedOn, ScheduleRolledOver
+from backstay.kernel.features.schedule.records import (
+    Occasion,
+    ScheduleCarriedOn,
+    ScheduleRolledOver,
+    ScheduleStartConfirmed,
+)
 from backstay.kernel.values import SCHEDULES, SECOND
 from backstay.protocol import schedules as ask
 from backstay.store import RunFilter
@@ -183,7 +188,7 @@ class Schedules:
         for run in sorted(runs, key=lambda run: run.number):
             if run.closed_at is None or base + run.length > request.after:
                 for entry in await store.history(run.key, max(0, request.after - base)):
-                    if isinstance(entry.event, ScheduleRolledOver | ScheduleCarriedOn):
+                    if isinstance(entry.event, ScheduleRolledOver | ScheduleCarriedOn | ScheduleStartConfirmed):
                         continue  # how a life is kept, not what happened in it
                     found.append(
                         ask.ScheduleEvent(

@@ -24,9 +24,11 @@ from backstay.kernel.features.schedule import (
     Spec,
     TriggerSchedule,
     UpdateSchedule,
+    firing,
 )
 from backstay.kernel.features.schedule.action import StartFromSchedule
 from backstay.kernel.features.schedule.firing import ROLL_OVER
+from backstay.kernel.features.schedule.records import ScheduleDeleted
 from backstay.kernel.features.schedule.spec import fires, missed, occurrences
 from backstay.kernel.features.start import Definition
 from backstay.kernel.values import SECOND, Routing
@@ -288,9 +290,69 @@ def test_a_deleted_schedule_is_over_and_its_workflows_go_on() -> None:
     row = one.flow.runs[one.flow.run.key]
     assert (row.status, row.closed_reason, one.flow.state.next_wake) == ("deleted", "deleted", None)
     one.finish(one.started[0])
-    assert names(one.flow.history)[-1] == "ScheduleDeleted"
+    assert names(one.flow.history)[-2:] == ["ScheduleDeleted", "ScheduleStartConfirmed"]
     for message in (TriggerSchedule(), PauseSchedule(), DeleteSchedule(), UpdateSchedule(changes={})):
         assert one.flow.refused(message).reason == "schedule_not_found"
+
+
+@pytest.mark.parametrize("ends", ["deleted", "max_runs"])
+def test_a_start_that_was_lost_is_made_again_after_the_schedule_has_ended(ends: str) -> None:
+    one = scheduling(**EVERY_MINUTE, max_runs=1 if ends == "max_runs" else None)
+    one.flow.due(60)
+    if ends == "deleted":
+        one.flow.when(DeleteSchedule())
+    one.world.rows.clear()  # its start is lost
+    assert one.flow.row is not None
+    assert (one.state.status, one.started, one.flow.row.awaited) == ("deleted", [], 1)
+    one.flow.reopen()
+    one.flow.when(Reconcile(incarnation="e", ask=True))
+    one.world.settle()
+    assert len(one.started) == 1
+    for _ in range(2):
+        one.flow.when(Reconcile(incarnation="e", ask=True))
+        one.world.settle()
+        assert len(one.started) == 1
+        assert (one.flow.row.awaited, names(one.flow.history)[-1]) == (0, "ScheduleStartConfirmed")
+    assert one.flow.runs[one.flow.run.key].length == len(one.flow.history)
+    one.flow.reopen()
+    assert not one.flow.when(Reconcile(incarnation="e", ask=True)).sends
+
+
+def test_what_runs_in_a_later_run_has_been_started_and_is_not_asked_after_once_the_schedule_is_deleted() -> None:
+    one = scheduling(**EVERY_MINUTE)
+    one.due(60)
+    one.started[0].complete(ContinueAsNew())
+    one.world.settle()
+    decision = one.flow.when(DeleteSchedule())
+    assert decision.workflow.awaited == 0
+    one.finish(one.started[0])
+    assert names(one.flow.history)[-1] == "ScheduleDeleted"
+
+
+def test_a_schedule_that_was_deleted_by_an_older_release_starts_nothing_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it fired for was not confirmed in its history, and may have been removed by retention since."""
+    one = scheduling(**EVERY_MINUTE)
+    one.due(60)
+    with monkeypatch.context() as older:
+        older.setattr(firing, "ScheduleDeleted", lambda reason, **_: ScheduleDeleted(reason=reason))
+        decision = one.flow.when(DeleteSchedule())
+    assert decision.workflow.awaited == 0
+    one.flow.reopen()
+    one.finish(one.started[0])
+    assert names(one.flow.history)[-1] == "ScheduleDeleted"
+    assert not one.flow.when(Reconcile(incarnation="e", ask=True)).sends
+    assert not one.flow.when(CreateSchedule(schedule_id="nightly", plan=plan(every="PT1H"))).sends
+
+
+def test_a_schedule_that_takes_the_name_of_a_deleted_one_sends_the_starts_that_one_has_not_heard_of() -> None:
+    one = scheduling(**EVERY_MINUTE)
+    one.flow.due(60)
+    one.flow.when(DeleteSchedule())
+    one.world.rows.clear()  # its start is lost
+    one.flow.when(CreateSchedule(schedule_id="nightly", plan=plan(every="PT1H")))
+    one.world.settle()
+    assert ids(one) == ["schedule:nightly:2027-01-15T08:01:00Z"]
+    assert one.running == []
 
 
 def test_a_name_can_be_used_again_after_a_deletion() -> None:

@@ -78,6 +78,7 @@ FEATURE = Feature(
         records.ScheduleActionClosed: records.action_closed,
         records.ScheduleActionContinued: records.action_continued,
         records.ScheduleDeleted: records.deleted,
+        records.ScheduleStartConfirmed: records.start_confirmed,
         records.ScheduleRolledOver: records.rolled_over,
         records.ScheduleCarriedOn: records.carried_on,
     },

@@ -28,6 +28,7 @@ from backstay.kernel.features.schedule.records import (
     ScheduleCarriedOn,
     ScheduleDeleted,
     ScheduleRolledOver,
+    ScheduleStartConfirmed,
     ScheduleTriggered,
     ScheduleTriggerSkipped,
     Started,
@@ -261,7 +262,8 @@ def _start(turn: Turn, occasion: Occasion, policy: Overlap, following: Fire | No
         next_fire=following,
     )
     turn.record(event)
-    _send_start(turn, schedule, schedule.running[event.workflow_instance_id])
+    started = schedule.running[event.workflow_instance_id]
+    _send_start(turn, schedule, started, started.run_number)
     return Fired(
         outcome="triggered",
         occurrence=occasion.occurrence,
@@ -270,8 +272,8 @@ def _start(turn: Turn, occasion: Occasion, policy: Overlap, following: Fire | No
     )
 
 
-def _send_start(turn: Turn, schedule: Schedule, started: Started) -> None:
-    """Start a workflow, or ask after it: one that was started answers with how it stands."""
+def _send_start(turn: Turn, schedule: Schedule, started: Started, known: int) -> None:
+    """Start a workflow, or ask after it: one that was started answers if it is over, or in a later run than `known`."""
     flow = turn.flow
     plan = schedule.plan
     turn.send(
@@ -287,7 +289,7 @@ def _send_start(turn: Turn, schedule: Schedule, started: Started) -> None:
             visibility_labels=plan.visibility_labels,
             execution_timeout_seconds=plan.action.execution_timeout_seconds,
             run_timeout_seconds=plan.action.run_timeout_seconds,
-            known_run_number=started.run_number,
+            known_run_number=known,
             parent=Parent(
                 namespace=flow.namespace,
                 workflow_instance_id=flow.workflow_id,
@@ -315,7 +317,11 @@ def reported(turn: Turn, message: Deliver) -> None:
     report = message.send.parcel
     assert isinstance(report, ChildReport)
     run = turn.flow.run
-    schedule = None if run is None or not run.open else of(run)
+    schedule = None if run is None else of(run)
+    owed = None if schedule is None else schedule.owed.get(report.child_call_id)
+    if owed is not None:
+        turn.record(ScheduleStartConfirmed(trigger_number=owed.trigger_number, workflow_instance_id=owed.workflow_id))
+        turn.index()  # its length, which the sequence numbers of a schedule of the same name go on from
     started = None if schedule is None else schedule.running.get(report.child_call_id)
     if schedule is None or started is None:
         return  # told before, or nobody waits for it any more
@@ -354,15 +360,19 @@ def drain(turn: Turn) -> None:
 
 
 def ask(turn: Turn) -> None:
+    """Ask after what runs and, once the schedule is deleted, after what it fired for and has not heard of."""
     schedule = of(turn.run)
-    if schedule is not None and turn.run.open:
-        for started in schedule.running.values():
-            _send_start(turn, schedule, started)
+    if schedule is None:
+        return
+    for started in schedule.running.values():
+        _send_start(turn, schedule, started, started.run_number)
+    for started in schedule.owed.values():
+        _send_start(turn, schedule, started, 0)
 
 
 def awaited(run: Run) -> int:
     part = run.parts.get(Part)
-    return 0 if part is None or part.schedule is None else len(part.schedule.running)
+    return 0 if part is None or part.schedule is None else len(part.schedule.running) + len(part.schedule.owed)
 
 
 def outside(run: Run) -> bool:
@@ -380,7 +390,7 @@ def _exhausted(turn: Turn) -> None:
 
 
 def end(turn: Turn, reason: str) -> None:
-    turn.record(ScheduleDeleted(reason=reason))
+    turn.record(ScheduleDeleted(reason=reason, confirms_starts=True))
     close.closed(turn)
 
 

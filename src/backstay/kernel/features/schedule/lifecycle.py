@@ -43,6 +43,8 @@ def create(turn: Turn, message: CreateSchedule) -> None:
             schedule_id=message.schedule_id,
         )
     before = None if old is None else of(old)
+    if before is not None:
+        firing.ask(turn)  # nobody asks after what the old one fired for from here on
     flow.workflow_type = message.plan.action.workflow_type
     turn.begin(Run(turn.ids.key(), turn.ids.ulid(), 1 if old is None else old.number + 1))
     command = messages.accept(turn, message)

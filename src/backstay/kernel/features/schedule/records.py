@@ -152,7 +152,21 @@ class ScheduleActionContinued(Event, frozen=True, kw_only=True, omit_defaults=Tr
 
 
 class ScheduleDeleted(Event, frozen=True, kw_only=True, omit_defaults=True):
+    """`confirms_starts`: what it fired for is asked after until it has been heard of (`ScheduleStartConfirmed`).
+
+    Older records do not say so. Nobody wrote down what those schedules heard of later, and what they fired for may have
+    run and been removed long ago: to ask after it would start it a second time.
+    """
+
     reason: str
+    confirms_starts: bool = False
+
+
+class ScheduleStartConfirmed(Event, frozen=True, kw_only=True, omit_defaults=True):
+    """A schedule that is deleted has heard of a workflow that it fired for: its start need not be sent again."""
+
+    trigger_number: int
+    workflow_instance_id: str
 
 
 class ScheduleRolledOver(Event, frozen=True, kw_only=True, omit_defaults=True):
@@ -181,6 +195,7 @@ class Schedule(Struct, kw_only=True, omit_defaults=True):
     last_skipped_at: Micros | None = None
     last_fired_at: Micros | None = None
     running: dict[str, Started] = {}  # by workflow id
+    owed: dict[str, Started] = {}  # once deleted: what it fired for and has not heard of, by workflow id
     buffer: list[Occasion] = []
     recent: list[Started] = []
     sequence_base: int = 0  # events of earlier runs
@@ -345,8 +360,14 @@ def deleted(run: Run, event: ScheduleDeleted, entry: Recorded) -> None:
     schedule.updated_at = entry.at
     schedule.next_fire = None
     schedule.buffer = []
+    if event.confirms_starts:  # a workflow of which a later run is known was started
+        schedule.owed = {id: started for id, started in schedule.running.items() if started.run_number == 1}
     schedule.running = {}
     close.shut(run, entry, "deleted", "deleted")
+
+
+def start_confirmed(run: Run, event: ScheduleStartConfirmed, entry: Recorded) -> None:
+    _of(run).owed.pop(event.workflow_instance_id, None)
 
 
 def rolled_over(run: Run, event: ScheduleRolledOver, entry: Recorded) -> None:
