@@ -94,6 +94,13 @@ def waiting() -> str:
     return wait("go")
 
 
+@workflow
+async def in_time_after_go() -> int:
+    await wait.step("go")
+    async with asyncio.timeout(3600):
+        return await guarded(1)
+
+
 @pytest.fixture(autouse=True)
 def _anew() -> None:
     global gate
@@ -142,6 +149,31 @@ async def test_a_report_stays_on_its_way_while_a_poll_is_answered(arrives: bool)
         assert await handle.result() == 3
         assert worker.session.lost == 1
     assert ran == [0, 0, 1, 2], "nothing was done again"
+
+
+async def test_live_code_is_not_asked_to_go_on_after_what_another_worker_decided() -> None:
+    """What the other worker reported arrives the second time only, and by then nobody says where the code of the run is."""
+    things = (in_time_after_go, guarded)
+    async with (
+        House() as house,
+        Lossy(house.url) as network,
+        AsyncClient(house.url, token=TOKEN) as client,
+        AsyncWorker(house.url, things, token=TOKEN, worker_id="first", drain=0.3) as first,
+    ):
+        handle = await client.start(in_time_after_go, "b")
+        await eventually(lambda: len(first.host._standings._by_run) == 1, "its code waits at the first worker")
+        (desk,) = house.server.stations
+        desk.station.slots["workflow"] = 0
+        network.swallow(b'"reports":[["task"')
+        async with AsyncWorker(network.url, things, token=TOKEN, worker_id="second", drain=0.3) as second:
+            await handle.signal("go", None)
+            await eventually(lambda: network.lost == 1, "the second worker has reported what to do")
+            network.cut()
+            await eventually(lambda: ran == [1], "that was recorded, the second time")
+            assert second.session.lost == 1
+            desk.station.slots["workflow"] = 1
+            gate.set()
+            assert await handle.result() == 2
 
 
 async def test_a_lease_without_work_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:

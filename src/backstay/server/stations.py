@@ -244,7 +244,10 @@ class Desk:
             after = 0 if standing is None else standing.length
             behind = [e for e in fresh if e.run == assignment.run_key and e.sequence > after]
             reached = behind[0].sequence == after + 1 if behind else assignment.last_sequence <= after
-            if reached and fitting(behind, self._most) is behind:
+            # Live code that stands somewhere has decided everything up to there. If anything was decided after that, other
+            # code did it, at another worker: this one would miss what it is not told about its own decisions.
+            passed = standing is not None and any(e.context.decided_after is not None for e in behind)
+            if reached and not passed and fitting(behind, self._most) is behind:
                 self.put(self._lease(assignment, standing, shown_to(assignment, behind), False))
                 return
         self.server.engine.world.spawn(self._show_from_disk(assignment), "backstay-show")

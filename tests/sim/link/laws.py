@@ -185,6 +185,14 @@ class LinkAuditor(Auditor):
                 known = len(rows) >= standing.length and rows[standing.length - 1][5] == standing.checksum
                 self.must(known, "what a worker believes is in history", (worker.name, run, standing.length, len(rows)))
 
+    def given(self, process: WorkerProcess, lease: wire.TaskLease) -> None:
+        """Live code goes on where it stands only if it has decided everything there is: other code may have, elsewhere."""
+        if lease.after:
+            rest = self.sim.disk.history(self.machine.kinds, lease.run)[lease.after : lease.last]
+            others = [entry.sequence for entry in rest if entry.context.decided_after is not None]
+            law = "live code has made all decisions of its run"
+            self.must(not others, law, (process.name, lease.task_id, lease.after, others))
+
     # -- hot loops
 
     def asks(self, name: str) -> None:

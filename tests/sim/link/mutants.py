@@ -1,6 +1,6 @@
 """Deliberate bugs of the link, each of which its simulation must catch; see `mutants.py` of the simulator.
 
-The first three are what real use has found, undone; the next one is what the simulation has found.
+The first three are what real use has found, undone; the next two are what the simulation has found.
 """
 
 from __future__ import annotations
@@ -37,6 +37,13 @@ LINK_MUTANTS: list[dict[str, Any]] = [
         "old": 'self.leases.get(task_id) == getattr(pending.report, "attempt", None)',
         "new": "task_id in self.leases",
         "often": ("reply lost", "late segment"),
+    },
+    {
+        "name": "live code goes on after what another worker decided",
+        "file": "server/stations.py",
+        "old": "if reached and not passed and fitting",
+        "new": "if reached and fitting",
+        "often": ("request lost", "stop worker"),
     },
     {
         "name": "what nobody claims after a restart is kept",

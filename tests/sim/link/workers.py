@@ -80,6 +80,8 @@ class WatchedWorker(AsyncWorker):
         def delivered(deliveries: list[wire.Delivery]) -> None:
             for delivery in deliveries:
                 self._process.sim.log(f"{self._process.name} is given {_what(delivery)}")
+                if isinstance(delivery, wire.TaskLease):
+                    self._process.sim.laws.given(self._process, delivery)
             deliver(deliveries)
 
         self.host.deliver = delivered  # type: ignore[method-assign]
