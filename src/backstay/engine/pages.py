@@ -13,15 +13,18 @@ FIRST = 32  # events to judge by how many more may fit
 
 def size_of(events: Iterable[Recorded]) -> int:
     """Bytes of events as they are sent, but for a few."""
-    return sum(len(entry.body) + len(entry.context_body) for entry in events)
+    size = 0
+    for entry in events:
+        size += len(entry.body) + len(entry.context_body)
+    return size
 
 
 def fitting(events: list[Recorded], most: int) -> list[Recorded]:
     """The first of these events: together so many bytes, or a single one that has more. Itself, if that is all of it."""
     size = 0
     for at, entry in enumerate(events):
-        size += size_of((entry,))
-        if at and size > most:
+        size += len(entry.body) + len(entry.context_body)
+        if size > most and at:
             return events[:at]
     return events if len(events) <= PAGE_MAX else events[:PAGE_MAX]
 

@@ -72,6 +72,7 @@ class Desk:
         self._most = server.settings.max_page_bytes  # of history in one reply
         self._quiet = frozenset(opening.quiet)
         self._outbox: list[wire.Delivery] = []
+        self._outbox_size = 0
         self._over: list[str] = []  # runs that the worker is to be told have closed
         self._parked: Waiting | None = None
         self._ready: list[Waiting] = []
@@ -194,8 +195,7 @@ class Desk:
     def _take_back_undelivered(self) -> None:
         for id in self.unsent:
             self._release(self.station.held.get(id), begun=False)
-        outbox, self._outbox = self._outbox, []
-        for delivery in outbox:
+        for delivery in self._take_outbox():
             if isinstance(delivery, wire.Asked):
                 self.server.questions.return_unasked(self.worker.namespace, delivery.question)
 
@@ -230,7 +230,7 @@ class Desk:
         if self.closed or not self.station.open:
             self.server.release(assignment.task, begun=False)
         elif isinstance(assignment, ActivityAssignment):
-            self.put(wire.ActivityLease(assignment))
+            self.put(wire.ActivityLease(assignment), _size_of_arguments(assignment))
         else:
             self._show(entry, assignment)
 
@@ -247,8 +247,9 @@ class Desk:
             # Live code that stands somewhere has decided everything up to there. If anything was decided after that, other
             # code did it, at another worker: this one would miss what it is not told about its own decisions.
             passed = standing is not None and any(e.context.decided_after is not None for e in behind)
-            if reached and not passed and fitting(behind, self._most) is behind:
-                self.put(self._lease(assignment, standing, shown_to(assignment, behind), False))
+            size = size_of(behind)
+            if reached and not passed and (size <= self._most or len(behind) == 1):
+                self.put(self._lease(assignment, standing, shown_to(assignment, behind), False), size)
                 return
         self.server.engine.world.spawn(self._show_from_disk(assignment), "backstay-show")
 
@@ -264,7 +265,7 @@ class Desk:
             log.error("%s", damage)
             return
         if self.station.held.get(assignment.task.id) is not None and not self.closed:
-            self.put(self._lease(assignment, None, events, more))
+            self.put(self._lease(assignment, None, events, more), size_of(events))
 
     async def _history(self, assignment: WorkflowAssignment) -> tuple[list[Recorded], bool]:
         store = self.server.engine.store
@@ -312,14 +313,16 @@ class Desk:
     def ask(self, question: Question) -> None:
         events = fitting(question.history, self._most)
         more = len(events) < len(question.history)
-        self.put(wire.Asked(question.id, question.attempt, question.inquiry, pack(events), more))
+        self.put(wire.Asked(question.id, question.attempt, question.inquiry, pack(events), more), size_of(events))
 
     def _run_closed(self, run_id: str) -> None:
         self._over.append(run_id)
         self._turn_soon()
 
-    def put(self, delivery: wire.Delivery) -> None:
+    def put(self, delivery: wire.Delivery, size: int) -> None:
+        """`size`: bytes of its arguments or its history."""
         self._outbox.append(delivery)
+        self._outbox_size += LEASE_BYTES + size
         self._turn_soon()
 
     def stand(self, entry: Entry, run: int, seen: int, reports: int) -> wire.Stand | None:
@@ -402,25 +405,37 @@ class Desk:
 
     def _fitting(self) -> list[wire.Delivery]:
         """What goes with the next reply. The rest of it waits for the one after that."""
+        crowded = self._outbox_size > self._most
+        outbox = self._take_outbox()
+        if crowded:
+            size = 0
+            for at, delivery in enumerate(outbox):
+                size += LEASE_BYTES + _size(delivery)
+                if at and size > self._most:
+                    for waiting in outbox[at:]:
+                        self.put(waiting, _size(waiting))
+                    return outbox[:at]
+        return outbox
+
+    def _take_outbox(self) -> list[wire.Delivery]:
         outbox, self._outbox = self._outbox, []
-        if len(outbox) < 2:
-            return outbox
-        size = 0
-        for at, delivery in enumerate(outbox):
-            size += LEASE_BYTES + _size(delivery)
-            if at and size > self._most:
-                self._outbox = outbox[at:]
-                return outbox[:at]
+        self._outbox_size = 0
         return outbox
 
 
 def _size(delivery: wire.Delivery) -> int:
-    """Bytes of the large parts of a delivery, as they are sent."""
+    """Bytes of the arguments or the history in a delivery."""
     match delivery:
         case wire.TaskLease(events=events) | wire.Asked(history=events):
             return sum(len(entry.body) + len(entry.context) for entry in events)
         case wire.ActivityLease(assignment=assignment):
-            return 0 if assignment.arguments is None else len(assignment.arguments) * 4 // 3
+            return _size_of_arguments(assignment)
+
+
+def _size_of_arguments(assignment: ActivityAssignment) -> int:
+    """As they are sent, which is in base64."""
+    arguments = assignment.arguments
+    return 0 if arguments is None else len(arguments) * 4 // 3
 
 
 class Desks:

@@ -166,7 +166,7 @@ class RemoteHost:
     def spent(self, pending: Pending) -> None:
         """A report was answered: the lease it speaks for is over. The next attempt of its task may have come already."""
         task_id = pending.task_id
-        if task_id is not None and self.leases.get(task_id) == getattr(pending.report, "attempt", None):
+        if task_id is not None and self.leases.get(task_id) == pending.report.attempt:
             del self.leases[task_id]
 
     def _give_back(self, task_id: str) -> None:

@@ -10,7 +10,6 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import chain
-from typing import Any
 
 from backstay.protocol import exchange as wire
 
@@ -120,18 +119,14 @@ def _attempt(beat: wire.Beat) -> tuple[str, int, int]:
 
 def weight(report: wire.Report) -> int:
     """About how many bytes of payload."""
-    match report:
-        case wire.ActivityDone(result=bytes(result)):
-            return len(result)
-        case wire.TaskDone(commands=commands):
-            return sum(_command_weight(command) for command in commands)
-        case _:
-            return 0
-
-
-def _command_weight(command: Any) -> int:
-    return sum(
-        len(value)
-        for value in (getattr(command, "arguments", None), getattr(command, "result", None))
-        if isinstance(value, bytes)
-    )
+    if isinstance(report, wire.ActivityDone):
+        return 0 if report.result is None else len(report.result)
+    size = 0
+    if isinstance(report, wire.TaskDone):
+        for command in report.commands:
+            arguments, result = getattr(command, "arguments", None), getattr(command, "result", None)
+            if isinstance(arguments, bytes):
+                size += len(arguments)
+            if isinstance(result, bytes):
+                size += len(result)
+    return size
