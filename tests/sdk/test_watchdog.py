@@ -349,6 +349,9 @@ def test_the_exception_never_arrives_outside_what_is_watched(caplog: Any) -> Non
                 ended.append(found)
                 for _ in range(200):
                     len([])  # a place where it could arrive
+            ended.append(
+                watch.run(Question(Run()), partial(turn, 60))
+            )  # on a machine that is busy this may be the first
         except BaseException as error:
             ended.append(error)
 
@@ -357,9 +360,9 @@ def test_the_exception_never_arrives_outside_what_is_watched(caplog: Any) -> Non
     thread.join(60)
     dog.stop()
     assert not thread.is_alive()
-    assert len(ended) == 150
+    assert len(ended) == 151
     assert all(found == "done" or isinstance(found, Hit) for found in ended)
-    assert any(isinstance(found, Hit) for found in ended)
+    assert isinstance(ended[-1], Hit)
 
 
 def test_a_strike_that_is_late_is_taken_back() -> None:

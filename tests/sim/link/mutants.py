@@ -34,15 +34,15 @@ LINK_MUTANTS: list[dict[str, Any]] = [
     {
         "name": "an answer ends the next attempt of its task",
         "file": "sdk/remote/host.py",
-        "old": 'self.leases.get(task_id) == getattr(pending.report, "attempt", None)',
+        "old": "self.leases.get(task_id) == pending.report.attempt",
         "new": "task_id in self.leases",
         "often": ("reply lost", "late segment"),
     },
     {
         "name": "live code goes on after what another worker decided",
         "file": "server/stations.py",
-        "old": "if reached and not passed and fitting",
-        "new": "if reached and fitting",
+        "old": "if reached and not passed and (",
+        "new": "if reached and (",
         "often": ("request lost", "stop worker"),
     },
     {
