@@ -257,3 +257,22 @@ def test_who_gives_up_waiting_for_what_it_started_is_not_kept_on_the_list() -> N
             await eventually(lambda: not list(app.engine.watching))
 
     asyncio.run(story())
+
+
+def test_an_engine_that_is_stopped_while_it_looks_around_does_not_begin_to_look(tmp_path: Path) -> None:
+    async def story() -> None:
+        app = await AsyncBackstay(tmp_path / "x.db", [patient, at_once]).open()
+        await app.start(patient, "p")
+        waiting = asyncio.ensure_future(app.handle(patient, "p").result())
+        await eventually(lambda: bool(list(app.engine.watching)))
+        read = SlowRead(app.store, "sends")
+        async with AsyncBackstay(tmp_path / "x.db", [at_once], run_tasks=False) as other:
+            await other.start(at_once, "a")
+        await asyncio.wait_for(read.began.wait(), 20)
+        await app.close()
+        for _ in range(3):
+            await asyncio.sleep(0)
+            assert {task.get_name() for task in asyncio.all_tasks()}.isdisjoint({"backstay-watch"})
+        waiting.cancel()
+
+    asyncio.run(story())

@@ -284,3 +284,20 @@ async def test_a_run_that_has_ended_is_freed_at_once(kind: Any, caplog: pytest.L
             assert len(alive(Fiber)) - before <= 1  # the last one may still be on its way out
     finally:
         gc.enable()
+
+
+async def test_of_code_only_its_errors_are_told_not_that_it_is_let_go_where_it_stands(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A process may end with its app open: that code which waits goes with it is nobody's mistake, and runs again elsewhere."""
+
+    @workflow(type="let-go", unchecked=True)
+    async def let_go() -> None:
+        loop = asyncio.get_running_loop()
+        said = {"message": "Task was destroyed but it is pending!", "task": asyncio.current_task()}
+        loop.call_exception_handler(said)  # as a task does that is collected
+        loop.call_exception_handler({"message": "a callback failed", "exception": ValueError("no")})
+
+    async with memory(let_go) as app:
+        await app.execute(let_go, "l")
+    assert [record.getMessage() for record in caplog.records] == ["a callback failed"]

@@ -310,9 +310,14 @@ class Recovery:
             if engine.holder:
                 await engine.sending.pick_up()
                 await self._take_notices()
-        finally:
-            for callback in self.on_foreign:  # last: who begins to wait meanwhile may go by what is still in memory
-                callback()
+        except Exception:
+            self._tell_foreign()  # that something was committed is said once
+            raise
+        self._tell_foreign()  # last: who begins to wait meanwhile may go by what is still in memory
+
+    def _tell_foreign(self) -> None:
+        for callback in self.on_foreign:
+            callback()
 
     async def _take_notices(self) -> bool:
         """Look at every instance that another process has changed; whether there were any."""

@@ -208,6 +208,8 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         return False
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
+        if "task" in context:
+            return  # it is let go where it stands, together with its engine: its code runs again elsewhere
         if not self._fiber.abandoned and not self._fiber.replaying:
             log.error("%s", context.get("message", "error in workflow"), exc_info=context.get("exception"))
 
