@@ -14,6 +14,7 @@ from backstay import AsyncBackstay, child, gather, signal, sleep, wait, workflow
 from backstay.engine.engine import Engine
 from backstay.engine.recovery import ASK
 from backstay.engine.sending import Sending
+from backstay.kernel.features.child.parcels import SignalFromParent
 from backstay.kernel.features.delivery import Deliver
 from backstay.kernel.send import Send
 from backstay.kernel.values import SECOND
@@ -65,7 +66,25 @@ def speaker(count: int) -> list[int]:
     return listener.join()
 
 
-ALL = [leaf, fan, long, owner, Listener, speaker]
+@workflow(type="patient-listener", signals=["say", "enough"])
+def patient_listener(count: int) -> list[int]:
+    heard = [wait("say") for _ in range(count)]
+    wait("enough")
+    return heard
+
+
+@workflow(type="reader", signals=["enough"])
+def reader(count: int) -> list[int]:
+    """Its child has heard everything, and goes on."""
+    listener = child.start(patient_listener, count)
+    for n in range(count):
+        listener.signal("say", n)
+    wait("enough")
+    listener.signal("enough")
+    return listener.join()
+
+
+ALL = [leaf, fan, long, owner, Listener, speaker, patient_listener, reader]
 
 
 AWAITED = "select count(*) from workflow where awaited > 0"
@@ -163,6 +182,60 @@ def test_a_send_that_is_lost_for_good_is_asked_for(tmp_path: Path, monkeypatch: 
                 rows(path, "delete from send")
             await app.recovery._ask()
             assert await handle.result(timeout=10) == 3
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_signal_to_a_child_that_is_lost_for_good_is_sent_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, restarts: bool
+) -> None:
+    path = tmp_path / "app.db"
+    dispatch = Sending.dispatch
+
+    async def story() -> None:
+        async with AsyncBackstay(path, ALL) as app:
+            with monkeypatch.context() as patch:
+                patch.setattr(
+                    Sending,
+                    "dispatch",
+                    lambda s, send: None if isinstance(send.parcel, SignalFromParent) else dispatch(s, send),
+                )
+                await app.start(speaker, "speaker", 3)
+                await eventually(lambda: rows(path) == 3, "three signals are on their way")
+                rows(path, "delete from send where key = (select min(key) from send)")
+            if not restarts:
+                await app.recovery._ask()
+                assert await app.handle(speaker, "speaker").result(timeout=10) == [1, 2, 0]
+
+    async def again() -> None:
+        async with AsyncBackstay(path, ALL) as app:
+            await app.recovery._ask()
+            assert await app.handle(speaker, "speaker").result(timeout=10) == [1, 2, 0]
+
+    asyncio.run(story())
+    if restarts:
+        asyncio.run(again())
+    assert rows(path, "select count(*) from event where type = 'SignalReceived'") == 3
+    assert rows(path) == 0
+
+
+def test_a_child_that_has_got_its_signals_is_asked_once_and_gets_none_of_them_twice(tmp_path: Path) -> None:
+    path = tmp_path / "app.db"
+    confirmed = "select count(*) from event where type = 'ChildSignalsConfirmed'"
+
+    async def story() -> None:
+        async with AsyncBackstay(path, ALL) as app:
+            handle = await app.start(reader, "reader", 3)
+            await eventually(
+                lambda: rows(path, "select count(*) from event where type = 'SignalReceived'") == 3, "they have come"
+            )
+            for _ in range(3):
+                await app.recovery._ask()
+                await eventually(lambda: not app.engine.sending._under_way and not rows(path), "all has been taken")
+                await eventually(lambda: rows(path, confirmed) == 1, "the parent knows")
+            await handle.signal("enough")
+            assert await handle.result(timeout=10) == [0, 1, 2]
 
     asyncio.run(story())
 

@@ -95,6 +95,7 @@ ALLOWED = {
     "ChildRunTerminated": f"{CHILD} {CHILD_CLOSED} {EXC} failure_id failure_category",
     "ChildSignalSent": "sequence child_call_id signal_name arguments",
     "ChildSignalSentByUpdate": "update_id number child_call_id signal_name arguments",
+    "ChildSignalsConfirmed": "child_call_id through",
     "CarriedChildClosed": "child_call_id child_workflow_instance_id child_workflow_run_id child_status closed_reason",
     "ParentClosePolicyApplied": POLICY,
     "ParentClosePolicyFailed": f"{POLICY} error",

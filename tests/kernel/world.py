@@ -84,7 +84,8 @@ class World:
 
     def deliver(self, send: Send) -> Decision:
         flow = self.flow(send.workflow_id, send.namespace)
-        return flow.when(Deliver(send=send, retained=self.retained(flow, send)))
+        known = {c.request_id for c in flow.commands}.intersection(send.parcel.seeks)
+        return flow.when(Deliver(send=send, retained=self.retained(flow, send), known=frozenset(known)))
 
     @staticmethod
     def retained(flow: Flow, send: Send) -> CommandRecord | None:

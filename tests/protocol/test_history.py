@@ -45,6 +45,7 @@ from backstay.kernel.features.child import (
     ChildRunFailed,
     ChildRunStarted,
     ChildRunTerminated,
+    ChildSignalsConfirmed,
     ChildSignalSent,
     ChildSignalSentByUpdate,
     ChildWorkflowScheduled,
@@ -329,6 +330,7 @@ CASES: list[tuple[Event, dict[str, Any]]] = [
         ChildSignalSentByUpdate(update_id="R-u4", number=0, child_call_id="R-h2", signal_name="go"),
         {"update_id": "R-u4", "number": 0},
     ),
+    (ChildSignalsConfirmed(child_call_id="c", through=7), {"child_call_id": "c", "through": 7}),
     (
         CarriedChildClosed(
             child_call_id="Q-h2",

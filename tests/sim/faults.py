@@ -63,7 +63,7 @@ CHANCES: dict[str, float] = {
     "wake lost": 0.004,
     "wake early": 0.01,
     "count falsified": 0.004,
-    "send lost": 0.02,  # of those that are asked for again
+    "send lost": 0.02,  # of those that are asked for again; most often with everybody who has it in mind
     "index falsified": 0.004,  # the list says another state than history
     "history damaged": 0.002,  # a bit of it is another: the run is unreadable, and nothing else
 }

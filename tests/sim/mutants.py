@@ -181,6 +181,18 @@ MUTANTS = [
         "(self._recover, self._engine.sending.pick_up, self._engine.waking.start)",
         "(self._recover, self._engine.waking.start)",
     ),
+    Mutant(
+        "signals to children are not asked after",
+        f"{K}/child/signalling.py",
+        "    if child.signals:\n",
+        "    if False:\n",
+    ),
+    Mutant(
+        "signals that are missing count as arrived",
+        f"{K}/child/offspring.py",
+        "if request_id not in message.known]",
+        "if False]",
+    ),
     Mutant("notices are not read", "engine/recovery.py", "keys = await engine.store.notices()", "keys = []"),
     Mutant(
         "waking does not start",

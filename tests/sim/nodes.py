@@ -72,8 +72,8 @@ class Troubled(Seam):
 
     def _written(self, applied: Applied, done: Callable[[Applied], None]) -> None:
         sim = self._node.sim
-        if sim.crashes_on_send and sim.disk.sends:
-            sim.crashes_on_send = False
+        if (sim.crashes_on_send and sim.disk.sends) or sim.rows.forgotten:
+            sim.crashes_on_send = sim.rows.forgotten = False
             for node in list(sim.nodes):
                 node.life.die("crashed behind a send")
         if self._node.life.survives("kill after commit"):

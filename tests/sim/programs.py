@@ -238,6 +238,9 @@ def aside(token: str) -> str:
 # -- workflows: the same code in two builds, the second with a change in it
 
 
+MOST_TOLD = 3  # signals from a parent to its listener
+
+
 @workflow(type="errand", unchecked=True)
 def errand(token: str, program: Program) -> Any:
     """A child: plays its program and returns its lines under its token."""
@@ -650,7 +653,7 @@ class Grammar:
             case "child":
                 return ["child", self.token(), self.body(depth - 1)]
             case "tell":
-                return ["tell", self.token(), pick.choice([1, 3])]
+                return ["tell", self.token(), pick.choice([1, MOST_TOLD])]
             case "gather":
                 members = [self.member(depth - 1) for _ in range(pick.choice([1, 2, 4]))]
                 return ["gather", members, pick.choice([None, 1, 2])]

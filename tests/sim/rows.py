@@ -8,21 +8,50 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec.structs import replace
 
+from backstay.codec import avro
 from backstay.kernel.decision import WorkflowRow
+from backstay.kernel.features.child.parcels import SignalFromParent
+from backstay.kernel.send import unpack
 from backstay.kernel.task import Task
+from backstay.store import StoredSend
+
+from .programs import MOST_TOLD
 
 if TYPE_CHECKING:
     from .simulation import Simulation
 
 Statement = tuple[str, tuple[Any, ...]]
 
-MADE_AGAIN = {"StartFromParent", "StartFromSchedule", "ChildReport", "PolicyAnswer"}
+MADE_AGAIN = {
+    *("StartFromParent", "StartFromSchedule", "ChildReport", "PolicyAnswer"),
+    *("SignalFromParent", "AskAfterSignals", "SignalsArrived"),
+}
 """Sends that the slow sweep asks for once more."""
+
+
+def made_again(send: StoredSend) -> bool:
+    """A signal that is made again comes after those that followed it: only the last of several to one child is lost."""
+    if send.kind != "SignalFromParent":
+        return send.kind in MADE_AGAIN
+    parcel = unpack(SignalFromParent, send.body)
+    assert isinstance(parcel, SignalFromParent)
+    return parcel.signal_name == "tell" and str(avro.decode(parcel.arguments or b"")[0]).endswith(f".{MOST_TOLD - 1}")
 
 
 class Rows:
     def __init__(self, sim: Simulation) -> None:
         self._sim = sim
+        self.forgotten = False  # a send was lost, and those who have it in mind are to die
+        self._signals: dict[str, tuple[int, int]] = {}  # lost on their way to this child, from this instance and run
+
+    def unheard(self) -> set[str]:
+        """Children whose signal was lost, and whose parent can no longer ask after it: its run closed, or is unreadable."""
+        sim = self._sim
+        return {
+            child
+            for child, (parent, run) in self._signals.items()
+            if parent in sim.damaged or sim.auditor.runs[run].closed is not None
+        }
 
     def disturb(self) -> None:
         disk = self._sim.disk
@@ -43,7 +72,7 @@ class Rows:
         """After each commit: what it has just sent may be gone again."""
         sends = self._sim.disk.sends
         if sends:
-            self._hit("send lost", [s for _, s in sorted(sends.items()) if s.kind in MADE_AGAIN], self._lose_send)
+            self._hit("send lost", [s for _, s in sorted(sends.items()) if made_again(s)], self._lose_send)
 
     def _hit(self, fault: str, things: list[Any], strike: Callable[[Any], None]) -> None:
         faults = self._sim.faults
@@ -118,6 +147,9 @@ class Rows:
             del self._sim.disk.sends[send.key]
             self._sim.log(f"a {send.kind} to {send.workflow_id} is lost")
             self._sim.auditor.schedules.lost.add(send.workflow_id)
+            if send.kind == "SignalFromParent":
+                self._signals[send.workflow_id] = send.sender, self._sim.disk.workflows[send.sender].run or 0
+            self.forgotten = self._sim.faults.dice("send lost").random() < 0.7
 
     def _falsify_index(self, run: Any) -> None:
         """A list may be wrong for a while; nobody may believe an end that history does not know."""

@@ -437,7 +437,9 @@ class Simulation:
     def _open_runs(self) -> list[Any]:
         """What history says, not what the index does."""
         runs = self.auditor.runs
-        return [r for r in self.disk.runs.values() if runs[r.key].closed is None and r.workflow not in self.damaged]
+        left = [r for r in self.disk.runs.values() if runs[r.key].closed is None and r.workflow not in self.damaged]
+        unheard = self.rows.unheard() if left else ()
+        return [r for r in left if r.workflow_id not in unheard]
 
     def undelivered(self) -> list[Any]:
         """Sends between instances that are both readable."""

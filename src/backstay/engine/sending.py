@@ -81,16 +81,20 @@ class Sending:
         send = self._queues[pair][0]
         equipped = send.parcel.equipped(self._engine.define)
         message = Deliver(send=send if equipped is send.parcel else replace(send, parcel=equipped))
-        if message.repeats() is None:
+        if message.repeats() is None and not equipped.seeks:
             self._deliver(pair, message)
         else:
             self._engine.world.spawn(self._recall(pair, message), "backstay-send")
 
     async def _recall(self, pair: Pair, message: Deliver) -> None:
-        """A parcel that causes a command: its record shows whether it came through before."""
+        """A parcel that causes a command, or asks after some: their records show what came through before."""
+        engine = self._engine
         try:
-            key = await self._engine.key_of(message.send.namespace, message.send.workflow_id)
-            known = message if key is None else await recalled(self._engine, key, message)
+            key = await engine.key_of(message.send.namespace, message.send.workflow_id)
+            known = message if key is None else await recalled(engine, key, message)
+            if key is not None and message.send.parcel.seeks:
+                ids = [id for id in message.send.parcel.seeks if await engine.retained(key, "signal", id) is not None]
+                known = replace(message, known=frozenset(ids))
         except Exception as error:
             self._failed(pair, error)
             return

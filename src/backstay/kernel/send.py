@@ -7,7 +7,7 @@ its own; so a send may be made again whenever somebody doubts that it arrived.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, ClassVar
 
 import msgspec
@@ -19,6 +19,11 @@ class Parcel(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     creates: ClassVar[bool] = False
     """Whether it may be sent to an instance that does not exist yet."""
+
+    @property
+    def seeks(self) -> Collection[str]:
+        """Request ids of signals: it asks which of them the receiver has a record of."""
+        return ()
 
     def equipped(self, define: Callable[[Any, str], Any]) -> Parcel:
         """The same with what is known where it arrives: `define` says how a workflow type would be started from here."""

@@ -12,10 +12,12 @@ from backstay.kernel.turn import Turn, grown
 
 
 class Deliver(Message, frozen=True, kw_only=True):
-    """`retained`: the record of the command that an earlier delivery of the same send caused, if there was one."""
+    """`retained`: the record of the command that an earlier delivery of the same send caused, if there was one. `known`: the
+    request ids that the parcel seeks and that have a record here."""
 
     send: Send
     retained: CommandRecord | None = None
+    known: frozenset[str] = frozenset()
 
     def repeats(self) -> tuple[tuple[str, ...], str] | None:
         request_id: str | None = getattr(self.send.parcel, "request_id", None)

@@ -7,13 +7,21 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from backstay.kernel.features.child import CancelChild, SignalChild, SignalChildFromUpdate
-from backstay.kernel.features.child.parcels import SignalFromParent, StartFromParent, StopFromParent
+from backstay.kernel.features.child import CancelChild, SignalChild, SignalChildFromUpdate, signalling
+from backstay.kernel.features.child.parcels import (
+    AskAfterSignals,
+    SignalFromParent,
+    SignalsArrived,
+    StartFromParent,
+    StopFromParent,
+)
 from backstay.kernel.features.close import CompleteWorkflow
 from backstay.kernel.features.continue_as_new import ContinueAsNew
+from backstay.kernel.features.reconcile import Reconcile
 from backstay.kernel.features.start import Definition
 from backstay.kernel.features.timer import StartTimer
 from backstay.kernel.features.update import CompleteUpdate
+from backstay.kernel.send import Parcel
 from backstay.kernel.values import child_call_id
 
 from ...given import TALKING, names, refold, snapshot
@@ -109,6 +117,149 @@ def test_a_signal_reaches_the_newest_run_of_the_child() -> None:
     parent.complete(SignalChild(child_call_id=call_id, signal_name="go"))
     world.settle()
     assert (child.run.number, signals(child)) == (2, ["go"])
+
+
+# -- signals that are lost on their way
+
+
+def ask(world: World, parent: Member) -> None:
+    parent.when(Reconcile(incarnation="e", ask=True))
+    world.settle()
+
+
+def confirmed(parent: Member) -> list[int]:
+    found: list[Any] = [entry.event for entry in parent.history if entry.type == "ChildSignalsConfirmed"]
+    return [event.through for event in found]
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_signal_that_is_lost_is_sent_again(restarted: bool) -> None:
+    world, parent, child, call_id = beside()
+    parent.complete(SignalChild(child_call_id=call_id, signal_name="go", arguments=b"[7]"))
+    sent = parent.run.length
+    world.rows.clear()
+    for _ in range(3):
+        if restarted:
+            parent.reopen()
+            child.reopen()
+        ask(world, parent)
+        assert signals(child) == ["go"]
+    assert child.commands[-1].payload == b"[7]"
+    assert confirmed(parent) == [sent], "and once that is known, nobody asks again"
+    assert snapshot(parent, refold(parent)) == snapshot(parent)
+
+
+def test_a_signal_from_an_update_that_is_lost_is_sent_again() -> None:
+    world, parent, child, call_id = beside()
+    parent.complete(StartTimer(delay_seconds=100))
+    accepted = parent.update().reply
+    parent.complete(
+        SignalChildFromUpdate(update_id=accepted.update_id, number=1, child_call_id=call_id, signal_name="go"),
+        SignalChildFromUpdate(update_id=accepted.update_id, number=2, child_call_id=call_id, signal_name="note"),
+        CompleteUpdate(update_id=accepted.update_id),
+    )
+    first, _ = world.on_their_way(SignalFromParent)
+    del world.rows[first.key]
+    ask(world, parent)
+    ask(world, parent)
+    assert signals(child) == ["note", "go"]
+
+
+def test_what_has_arrived_is_known_without_sending_it_again() -> None:
+    world, parent, child, call_id = beside()
+    parent.complete(SignalChild(child_call_id=call_id, signal_name="go"))
+    world.settle()
+    before = len(world.log)
+    ask(world, parent)
+    assert [type(send.parcel) for send in world.log[before:]] == [StartFromParent, AskAfterSignals, SignalsArrived]
+    ask(world, parent)
+    assert isinstance(world.log[-1].parcel, StartFromParent), "nothing is left to be asked after"
+    assert signals(child) == ["go"]
+
+
+def test_a_signal_on_its_way_is_not_lost() -> None:
+    """What is sent to one receiver arrives in its order: the question comes after the signal."""
+    world, parent, child, call_id = beside()
+    parent.complete(SignalChild(child_call_id=call_id, signal_name="go"))
+    ask(world, parent)
+    assert len([send for send in world.log if isinstance(send.parcel, SignalFromParent)]) == 1
+    assert signals(child) == ["go"]
+
+
+@pytest.mark.parametrize("lost", [AskAfterSignals, SignalsArrived])
+def test_a_question_after_signals_that_is_lost_is_asked_again(lost: type[Parcel]) -> None:
+    world, parent, child, call_id = beside()
+    parent.complete(SignalChild(child_call_id=call_id, signal_name="go"))
+    world.rows.clear()
+    parent.when(Reconcile(incarnation="e", ask=True))
+    while not (found := world.on_their_way(lost)):
+        world.deliver(world.on_their_way()[0])
+    del world.rows[found[0].key]
+    world.settle()
+    ask(world, parent)
+    ask(world, parent)
+    assert signals(child) == ["go"]
+    assert len(confirmed(parent)) == 1
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_child_that_has_continued_as_new_gets_a_signal_once(lost: bool) -> None:
+    world, parent, child, call_id = beside()
+    parent.complete(SignalChild(child_call_id=call_id, signal_name="go"))
+    if lost:
+        world.rows.clear()
+    world.settle()
+    child.complete(ContinueAsNew(definition=TALKING))
+    world.settle()
+    ask(world, parent)
+    ask(world, parent)
+    assert child.run.number == 2
+    assert len([c for c in child.commands if c.command_type == "signal"]) == 1
+    assert signals(child) == ["go"], "an earlier run had no handler for it and carried it on"
+
+
+def test_of_a_child_that_is_over_the_parent_hears_that_and_asks_no_more() -> None:
+    world, parent, child, call_id = beside()
+    parent.complete(SignalChild(child_call_id=call_id, signal_name="go"), StartTimer(delay_seconds=100))
+    world.rows.clear()
+    child.complete(CompleteWorkflow())
+    world.rows.clear()  # its report is lost as well
+    ask(world, parent)
+    assert "ChildRunCompleted" in names(parent.history)
+    assert (signals(child), confirmed(parent)) == ([], [])
+    assert not parent.when(Reconcile(incarnation="e", ask=True)).sends
+
+
+def test_an_answer_about_signals_that_comes_late_or_twice_does_nothing() -> None:
+    world, parent, child, call_id = beside()
+    parent.complete(SignalChild(child_call_id=call_id, signal_name="go"), StartTimer(delay_seconds=100))
+    world.rows.clear()
+    ask(world, parent)
+    answers = [send for send in world.log if isinstance(send.parcel, SignalsArrived)]
+    ask(world, parent)
+    for answer in answers:
+        assert not world.deliver(answer).sends
+    parent.due(at=200)
+    parent.complete(ContinueAsNew())
+    for answer in answers:
+        assert not world.deliver(answer).sends
+    assert signals(child) == ["go"]
+
+
+def test_many_signals_are_asked_after_page_by_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(signalling, "PAGE", 2)
+    world, parent, child, call_id = beside()
+    parent.complete(*(SignalChild(child_call_id=call_id, signal_name="go", arguments=b"%d" % n) for n in range(7)))
+    for send in world.on_their_way(SignalFromParent)[1::4]:
+        del world.rows[send.key]  # the second and the sixth
+    ask(world, parent)
+    assert signals(child) == ["go"] * 7
+    ask(world, parent)
+    assert [command.payload for command in child.commands[-7:]] == [b"0", b"2", b"3", b"4", b"6", b"1", b"5"]
+    assert confirmed(parent)[-1] == max(e.sequence for e in parent.history if e.type == "ChildSignalSent")
+    before = len(world.log)
+    ask(world, parent)
+    assert [type(send.parcel) for send in world.log[before:]] == [StartFromParent]
 
 
 def test_what_another_call_sends_is_not_taken_to_heart() -> None:

@@ -1,4 +1,5 @@
-"""Child workflows: a run calls another. Chapters: `records` (facts and state), `parcels` (what is sent), `parent`, `offspring`.
+"""Child workflows: a run calls another. Chapters: `records` (facts and state), `parcels` (what is sent), `parent`, `signalling`
+(what a parent tells its children), `offspring`.
 
 Both sides are ordinary instances that never share a transaction. The parent mints the child's identity and records it; the
 child reports how it stands; the parent records that, and only its own record wakes its code.
@@ -9,7 +10,7 @@ from __future__ import annotations
 from backstay.kernel.event import Recorded
 from backstay.kernel.failure import Failure
 from backstay.kernel.feature import CommandRule, Feature, Outcome, Plain, Shape, Thrown, Value, nothing_to_check
-from backstay.kernel.features.child import offspring, parcels, parent, records
+from backstay.kernel.features.child import offspring, parcels, parent, records, signalling
 from backstay.kernel.features.child.records import (
     CancelChild,
     CarriedChildClosed,
@@ -21,6 +22,7 @@ from backstay.kernel.features.child.records import (
     ChildRunFailed,
     ChildRunStarted,
     ChildRunTerminated,
+    ChildSignalsConfirmed,
     ChildSignalSent,
     ChildSignalSentByUpdate,
     ChildUnsuccessful,
@@ -48,6 +50,7 @@ __all__ = [
     "ChildRunTerminated",
     "ChildSignalSent",
     "ChildSignalSentByUpdate",
+    "ChildSignalsConfirmed",
     "ChildUnsuccessful",
     "ChildWorkflowScheduled",
     "Children",
@@ -110,8 +113,8 @@ FEATURE = Feature(
     commands={
         StartChildWorkflow: CommandRule(parent.check, parent.start),
         CancelChild: CommandRule(nothing_to_check, parent.cancel),
-        SignalChild: CommandRule(parent.check_signal, parent.signal),
-        SignalChildFromUpdate: CommandRule(parent.check_signal, parent.signal_from_update),
+        SignalChild: CommandRule(signalling.check, signalling.signal),
+        SignalChildFromUpdate: CommandRule(signalling.check, signalling.signal_from_update),
     },
     evolve={
         ChildWorkflowScheduled: records.scheduled,
@@ -120,6 +123,7 @@ FEATURE = Feature(
         **dict.fromkeys(_UNSUCCESSFUL, records.closed),
         ChildSignalSent: records.signal_sent,
         ChildSignalSentByUpdate: records.signal_sent,
+        ChildSignalsConfirmed: records.signals_confirmed,
         CarriedChildClosed: records.carried_closed,
         ParentClosePolicyApplied: records.answered,
         ParentClosePolicyFailed: records.answered,
@@ -129,7 +133,9 @@ FEATURE = Feature(
         parcels.StartFromParent: offspring.started,
         parcels.SignalFromParent: offspring.signalled,
         parcels.StopFromParent: offspring.stopped,
+        parcels.AskAfterSignals: offspring.asked_after_signals,
         parcels.ChildReport: parent.reported,
+        parcels.SignalsArrived: signalling.answered,
         parcels.PolicyAnswer: parent.policy_answered,
     },
     awaited=parent.awaited,

@@ -11,10 +11,12 @@ from backstay.kernel.features.cancel import Cancel, Stopped, Terminate
 from backstay.kernel.features.cancel import cancel as cancel_run
 from backstay.kernel.features.cancel import terminate as terminate_run
 from backstay.kernel.features.child.parcels import (
+    AskAfterSignals,
     ChildReport,
     Close,
     PolicyAnswer,
     SignalFromParent,
+    SignalsArrived,
     StartFromParent,
     StopFromParent,
 )
@@ -243,6 +245,27 @@ def signalled(turn: Turn, message: Deliver) -> None:
                 values=None,
             ),
         )
+
+
+def asked_after_signals(turn: Turn, message: Deliver) -> None:
+    parcel = message.send.parcel
+    assert isinstance(parcel, AskAfterSignals)
+    if not _is_ours(turn, parcel.child_call_id):
+        return
+    missing = [place for place, request_id in parcel.sent.items() if request_id not in message.known]
+    last = max(parcel.sent)
+    turn.send(
+        parcel.parent_namespace,
+        parcel.parent_instance_id,
+        SignalsArrived(
+            child_call_id=parcel.child_call_id,
+            parent_run_id=parcel.parent_run_id,
+            asked=len(parcel.sent),
+            last=last,
+            through=missing[0] - 1 if missing else last,
+            missing=missing,
+        ),
+    )
 
 
 def stopped(turn: Turn, message: Deliver) -> None:

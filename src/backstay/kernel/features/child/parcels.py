@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from msgspec import Struct
@@ -36,6 +37,34 @@ class SignalFromParent(Parcel, frozen=True, kw_only=True, omit_defaults=True):
     request_id: str
     parent_run_id: str
     arguments: bytes | None = None
+
+
+class AskAfterSignals(Parcel, frozen=True, kw_only=True, omit_defaults=True):
+    """Which of these signals have arrived? By their places in the parent's history, oldest first, with their request ids."""
+
+    child_call_id: str
+    sent: dict[int, str]
+    parent_namespace: str
+    parent_instance_id: str
+    parent_run_id: str
+
+    @property
+    def seeks(self) -> Collection[str]:
+        return self.sent.values()
+
+
+class SignalsArrived(Parcel, frozen=True, kw_only=True, omit_defaults=True):
+    """Of so many signals `asked` after, the newest at the place `last`, all have arrived except those that are `missing`.
+
+    `through`: up to this place none is.
+    """
+
+    child_call_id: str
+    parent_run_id: str
+    asked: int
+    last: int
+    through: int
+    missing: list[int] = []
 
 
 class StopFromParent(Parcel, frozen=True, kw_only=True, omit_defaults=True):

@@ -1,4 +1,4 @@
-"""The parent's side: starting children, hearing of them, signalling them, and what closing means for them."""
+"""The parent's side: starting children, hearing of them, and what closing means for them."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import Any
 
 from backstay.kernel import groups
 from backstay.kernel.command import Command
+from backstay.kernel.features.child import signalling
 from backstay.kernel.features.child.parcels import (
     ChildReport,
     Close,
     PolicyAnswer,
-    SignalFromParent,
     StartFromParent,
     stop,
 )
@@ -25,13 +25,9 @@ from backstay.kernel.features.child.records import (
     ChildRunFailed,
     ChildRunStarted,
     ChildRunTerminated,
-    ChildSignalSent,
-    ChildSignalSentByUpdate,
     ChildWorkflowScheduled,
     ParentClosePolicyApplied,
     ParentClosePolicyFailed,
-    SignalChild,
-    SignalChildFromUpdate,
     StartChildWorkflow,
     TimeoutPolicy,
     child_of,
@@ -132,13 +128,13 @@ def dispatch(turn: Turn, step: int) -> bool:
     child = turn.run.part(Children).open.get(step)
     if child is not None:
         send_start(turn, child, child.scheduled.definition)
-        for told in child.signals:
-            _send_signal(turn, child, told)
+        for told in child.signals.values():
+            signalling.send_signal(turn, child, told)
     return child is not None
 
 
 def ask_after(turn: Turn) -> None:
-    """Ask after every child that owes an answer: the start, or the stop, is sent once more."""
+    """Ask after every child that owes an answer: the start, or the stop, is sent once more; and after its signals."""
     run = turn.run
     if not run.open:
         for open_child in unanswered(run):
@@ -147,6 +143,7 @@ def ask_after(turn: Turn) -> None:
     for step, child in run.part(Children).open.items():
         if not groups.held_back(run, step):
             send_start(turn, child)
+            signalling.ask_after(turn, child)
 
 
 def cancel(turn: Turn, command: CancelChild) -> None:
@@ -264,60 +261,6 @@ def _close(turn: Turn, child: Child, report: ChildReport, close: Close) -> None:
             exception_class=close.exception_class,
             exception=close.exception,
         )
-    )
-
-
-# -- signals to children
-
-
-def check_signal(turn: Turn, command: SignalChild | SignalChildFromUpdate) -> None:
-    if not command.signal_name:
-        raise Refused("invalid_commands", "a signal needs its name", field="signal_name")
-
-
-def signal(turn: Turn, command: SignalChild) -> None:
-    told = ChildSignalSent(
-        sequence=turn.run.step + 1,
-        child_call_id=command.child_call_id,
-        signal_name=command.signal_name,
-        arguments=command.arguments,
-    )
-    _tell(turn, told)
-
-
-def signal_from_update(turn: Turn, command: SignalChildFromUpdate) -> None:
-    told = ChildSignalSentByUpdate(
-        update_id=command.update_id,
-        number=command.number,
-        child_call_id=command.child_call_id,
-        signal_name=command.signal_name,
-        arguments=command.arguments,
-    )
-    _tell(turn, told)
-
-
-def _tell(turn: Turn, told: ChildSignalSent | ChildSignalSentByUpdate) -> None:
-    turn.record(told)
-    child = child_of(turn.run, told.child_call_id)
-    if child is None:
-        return  # it has closed, and would reject the signal
-    if not groups.held_back(turn.run, child.scheduled.sequence):
-        _send_signal(turn, child, told)
-
-
-def _send_signal(turn: Turn, child: Child, told: ChildSignalSent | ChildSignalSentByUpdate) -> None:
-    run_id = turn.run.run_id
-    place = f"{run_id}:{told.sequence}" if isinstance(told, ChildSignalSent) else f"{told.update_id}:{told.number}"
-    turn.send(
-        turn.flow.namespace,
-        child.scheduled.child_workflow_instance_id,
-        SignalFromParent(
-            child_call_id=told.child_call_id,
-            signal_name=told.signal_name,
-            arguments=told.arguments,
-            request_id=f"parent-signal:{place}",
-            parent_run_id=run_id,
-        ),
     )
 
 

@@ -139,6 +139,13 @@ class ChildSignalSentByUpdate(Event, frozen=True, kw_only=True, omit_defaults=Tr
     arguments: bytes | None = None
 
 
+class ChildSignalsConfirmed(Event, frozen=True, kw_only=True, omit_defaults=True):
+    """Every signal to this child that this history has up to the sequence `through` has arrived there."""
+
+    child_call_id: str
+    through: int
+
+
 class CarriedChildClosed(Event, frozen=True, kw_only=True, omit_defaults=True):
     """A child that an earlier run of the chain left open is over: its policy has nothing to enforce any more."""
 
@@ -166,7 +173,11 @@ class ParentClosePolicyFailed(ParentClosePolicy, frozen=True, kw_only=True, omit
 
 
 class Child:
-    """One open child. `run_id` is the newest run the parent has been told of; `signals` wait for its start to be sent."""
+    """One open child. `run_id` is the newest run the parent has been told of.
+
+    `signals` are those that it is not known to have, by their places in history: they go with its start if a group holds
+    it back, and are asked after.
+    """
 
     __slots__ = ("run_id", "run_number", "scheduled", "signals")
 
@@ -174,7 +185,7 @@ class Child:
         self.scheduled = scheduled
         self.run_id = scheduled.child_workflow_run_id
         self.run_number = 1
-        self.signals: list[ChildSignalSent | ChildSignalSentByUpdate] = []
+        self.signals: dict[int, ChildSignalSent | ChildSignalSentByUpdate] = {}
 
     def dispatched(self, run: Run, at: Micros) -> None:
         """Its start is sent with the decision that lets it go."""
@@ -242,8 +253,14 @@ def closed(run: Run, event: ChildRunCompleted | ChildUnsuccessful, entry: Record
 def signal_sent(run: Run, event: ChildSignalSent | ChildSignalSentByUpdate, entry: Recorded) -> None:
     """The signal is on its way with the commit of this event, or goes with the start of a child that is held back."""
     child = child_of(run, event.child_call_id)
-    if child is not None and groups.held_back(run, child.scheduled.sequence):
-        child.signals.append(event)
+    if child is not None:
+        child.signals[entry.sequence] = event
+
+
+def signals_confirmed(run: Run, event: ChildSignalsConfirmed, entry: Recorded) -> None:
+    child = child_of(run, event.child_call_id)
+    if child is not None:
+        child.signals = {place: told for place, told in child.signals.items() if place > event.through}
 
 
 def child_of(run: Run, call: str) -> Child | None:
