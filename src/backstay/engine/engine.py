@@ -338,6 +338,8 @@ class Engine:
         entry.on_disk = True
         freed: Sequence[Queue] = ()
         roomier: Collection[Station] = ()
+        if decision.withdrawn and not decision.closed:  # the end of a run is told as such
+            self.serving.withdraw(decision.withdrawn)
         if decision.tasks:
             freed = self.leases.committed(decision.tasks)
             if self.matching.known:

@@ -51,6 +51,16 @@ class Serving:
         else:
             waiter.future.set_result(assignment)
 
+    def withdraw(self, task_ids: Iterable[str]) -> None:
+        """Attempts are over that somebody may still work on. Who polls hears of it from the next heartbeat."""
+        for task_id in task_ids:
+            station = self._matching.stations.of(task_id)
+            if station is not None:
+                station.withdrawn(task_id)
+            for executor in self._matching.executors:
+                if task_id in executor.holding:
+                    executor.withdrawn(task_id)
+
     def poll(self, waiter: Waiter) -> None:
         """A poll has come: offer it the best task that waits for one like it."""
         matching = self._matching

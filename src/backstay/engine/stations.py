@@ -50,6 +50,7 @@ class Station:
         slots: dict[str, int],
         deliver: Callable[[Entry, Any], None],
         closed: Callable[[str], None],
+        withdrawn: Callable[[str], None],
     ) -> None:
         self.owner = owner
         self.namespace = namespace
@@ -61,6 +62,7 @@ class Station:
         self.slots = slots
         self.deliver = deliver
         self.closed = closed
+        self.withdrawn = withdrawn
         self.open = False
         self.held: dict[str, Task] = {}  # promised or leased
         self.used = dict.fromkeys(slots, 0)

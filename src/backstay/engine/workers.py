@@ -85,6 +85,10 @@ class Executor(Protocol):
         """The run has closed; work that still goes on for it may stop."""
         ...
 
+    def withdrawn(self, task_id: str) -> None:
+        """The attempt that it makes for this task is over; it may stop."""
+        ...
+
     def forget(self, run: int) -> None:
         """Give up the live code of a run; the next activation replays."""
         ...

@@ -233,6 +233,7 @@ class Machine:
             turn.sends,
             turn.took,
             turn.told,
+            turn.withdrawn,
             flow.next_wake != before,
         )
 

@@ -82,6 +82,7 @@ class Turn:
         "told",
         "took",
         "touched",
+        "withdrawn",
     )
 
     def __init__(
@@ -121,6 +122,7 @@ class Turn:
         self.born: Sequence[Task] = ()  # ready, and nobody took them
         self.commands: Sequence[CommandRecord] = ()
         self.told: Sequence[tuple[str, Any]] = ()
+        self.withdrawn: Sequence[str] = ()
         self.sends: Sequence[Send] = ()
         self.took: Sequence[int] = ()
         self.asked: Sequence[Command] = ()  # by the completion that is being checked
@@ -206,6 +208,11 @@ class Turn:
                 flow.busy = next(
                     (t.id for t in flow.tasks.values() if t.kind == "workflow" and t.state == "leased"), None
                 )
+
+    def withdraw(self, task_id: str) -> None:
+        """The attempt that this task stands for is over. Its worker does not know yet, and is told once this is on disk."""
+        self.drop(task_id)
+        self.withdrawn = grown(self.withdrawn, task_id)
 
     def hold(self, task_id: str, owner: str, attempt: int) -> Task:
         """The leased task that this call speaks for, or a refusal."""

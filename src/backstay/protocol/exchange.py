@@ -241,11 +241,13 @@ Delivery = TaskLease | ActivityLease | Asked
 
 
 class Exchanged(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """`closed`: runs that are over, whose activities may stop. `leaving`: the server is about to stop."""
+    """`closed`: runs that are over, whose activities may stop. `withdrawn`: tasks of attempts that nobody waits for any more.
+    `leaving`: the server is about to stop."""
 
     answers: list[Answered] = []
     deliveries: list[Delivery] = []
     closed: list[str] = []
+    withdrawn: list[str] = []
     leaving: bool = False
 
 

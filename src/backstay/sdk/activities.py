@@ -138,7 +138,7 @@ class Activities:
         self._cancel(lambda attempt: attempt is one, stale=True)
 
     def withdraw(self, task_id: str) -> None:
-        """Somebody else was given this task."""
+        """Nobody waits for what it does for this task any more, though its run goes on."""
         self._cancel(lambda attempt: attempt.task_id == task_id, stale=True)
 
     def _cancel(self, meant: Callable[[Attempt], bool], *, stale: bool = False) -> None:

@@ -175,7 +175,7 @@ class EmbeddedExecutor:
             self.forget(self._threaded[run_id])
 
     def withdrawn(self, task_id: str) -> None:
-        """The task was given to somebody else: an attempt that still runs for it is told to stop."""
+        """The attempt for this task is over, or somebody else's now: if it still runs, it is told to stop."""
         self.activities.withdraw(task_id)
 
     def stop(self) -> None:

@@ -67,6 +67,7 @@ class Desk:
             {"workflow": opening.workflow_slots, "activity": opening.activity_slots, "async": opening.async_slots},
             self._deliver,
             self._run_closed,
+            self._task_withdrawn,
         )
         self.closed = False
         self._most = server.settings.max_page_bytes  # of history in one reply
@@ -74,6 +75,7 @@ class Desk:
         self._outbox: list[wire.Delivery] = []
         self._outbox_size = 0
         self._over: list[str] = []  # runs that the worker is to be told have closed
+        self._withdrawn: list[str] = []  # activity tasks whose attempts are over, as the worker is to be told
         self._parked: Waiting | None = None
         self._ready: list[Waiting] = []
         self._turning = False
@@ -319,6 +321,10 @@ class Desk:
         self._over.append(run_id)
         self._turn_soon()
 
+    def _task_withdrawn(self, task_id: str) -> None:
+        self._withdrawn.append(task_id)
+        self._turn_soon()
+
     def put(self, delivery: wire.Delivery, size: int) -> None:
         """`size`: bytes of its arguments or its history."""
         self._outbox.append(delivery)
@@ -360,7 +366,7 @@ class Desk:
             self.station.open = True
             self.server.engine.serving.station(self.station)
             self.server.questions.serve(self)
-        if self._outbox or self._over:
+        if self._outbox or self._over or self._withdrawn:
             self._turn_soon()
 
     def unpark(self, waiting: Waiting) -> None:
@@ -390,7 +396,7 @@ class Desk:
         ready, self._ready = self._ready, []
         for waiting in ready:
             self._answer(waiting)
-        if self._parked is not None and (self._outbox or self._over):
+        if self._parked is not None and (self._outbox or self._over or self._withdrawn):
             self._answer(self._parked)
 
     def _answer(self, waiting: Waiting) -> None:
@@ -398,7 +404,14 @@ class Desk:
             return
         outbox = self._fitting()
         over, self._over = self._over, []
-        reply = wire.Exchanged(answers=waiting.answers, deliveries=outbox, closed=over, leaving=self.server.draining)
+        withdrawn, self._withdrawn = self._withdrawn, []
+        reply = wire.Exchanged(
+            answers=waiting.answers,
+            deliveries=outbox,
+            closed=over,
+            withdrawn=withdrawn,
+            leaving=self.server.draining,
+        )
         if waiting is self._parked:
             self._parked = None
         waiting.future.set_result(wire.encode(reply))

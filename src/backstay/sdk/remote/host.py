@@ -38,7 +38,7 @@ from backstay.threads import ThreadPool
 
 log = logging.getLogger("backstay.worker")
 
-REMEMBERED = 1000  # runs that have closed
+REMEMBERED = 1000  # runs and attempts that are over
 
 
 class LoopClock:
@@ -98,7 +98,9 @@ class RemoteHost:
         self._fetch = fetch
         self._tasks = Tasks(self, self.executor, self._standings, fetch)
         self._reports = Reports(self.executor, self._standings, self._tasks, bounds, send)
-        self._over: OrderedDict[str, None] = OrderedDict()  # runs that have closed lately
+        self._over: OrderedDict[str, None] = (
+            OrderedDict()
+        )  # runs that have closed lately, and tasks that were withdrawn
         self.leases: dict[str, int] = {}  # task id -> attempt, of all that is ours
 
     # -- what the executor asks of its engine
@@ -196,7 +198,7 @@ class RemoteHost:
 
     def _attempt(self, lease: wire.ActivityLease) -> None:
         assignment = lease.assignment
-        if assignment.run_id in self._over:
+        if self._over and (assignment.run_id in self._over or assignment.task.id in self._over):
             return  # the news that nobody waits for it were faster
         task = assignment.task
         self.leases[task.id] = task.attempt
@@ -220,6 +222,17 @@ class RemoteHost:
             self._over[run_id] = None
             # An attempt that came just now must have begun before it can be stopped.
             self._loop.call_soon(self._close, run_id)
+        self._forget_oldest()
+
+    def withdrawn(self, task_ids: list[str]) -> None:
+        """Attempts are over that the server has had no word of: they took too long, or the workflow has cancelled them."""
+        for task_id in task_ids:
+            self._over[task_id] = None
+            self.leases.pop(task_id, None)
+            self.executor.withdrawn(task_id)
+        self._forget_oldest()
+
+    def _forget_oldest(self) -> None:
         while len(self._over) > REMEMBERED:
             self._over.popitem(last=False)
 

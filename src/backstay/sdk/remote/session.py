@@ -282,6 +282,8 @@ class Session:
     def _delivered(self, exchanged: wire.Exchanged) -> None:
         if exchanged.closed:
             self.host.closed(exchanged.closed)
+        if exchanged.withdrawn:
+            self.host.withdrawn(exchanged.withdrawn)
         if exchanged.deliveries:
             self.host.deliver(exchanged.deliveries)
 

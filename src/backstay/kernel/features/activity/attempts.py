@@ -441,7 +441,7 @@ def cancel_all(turn: Turn) -> None:
 
 
 def _cancel(turn: Turn, execution: Execution, *, awaited: bool = False) -> None:
-    turn.drop(execution.task_id)
+    turn.withdraw(execution.task_id)
     turn.record(
         ActivityCancelled(
             sequence=execution.step,

@@ -59,11 +59,11 @@ def time_out(turn: Turn, execution: Execution, kind: str) -> None:
     spelled = kind.replace("_", "-")
     message = f"activity {execution.scheduled.activity_type!r} passed its {spelled} timeout"
     again = kind != "schedule_to_close" and in_budget(execution)
+    turn.withdraw(execution.task_id)
     if again:
         failure = Failure(message=message, exception_type="ActivityTimedOut")
         retry(turn, execution, failure, reason="activity_timed_out", timeout_kind=kind)
         return
-    turn.drop(execution.task_id)
     turn.record(
         ActivityTimedOut(
             sequence=execution.step,
