@@ -1,8 +1,9 @@
 """Questions to workflow code that runs in workers elsewhere: queries, and whether an update would be taken.
 
 Asked → leased → answered, or the caller's time is over and nobody needs the answer. In memory only: a question writes
-no history, is never tried again, and dies with its caller. What its worker said last is remembered for a while, so
-that a worker whose reply was lost may say it again.
+no history and dies with its caller. It only looks, so it may be asked twice: what a worker was asked whose connection is
+lost is asked again, of that worker or another, and the first answer counts. What a worker said last is remembered for a
+while, so that one whose reply was lost may say it again.
 """
 
 from __future__ import annotations
@@ -23,12 +24,13 @@ Kind = Literal["query", "validate"]
 BOTH: frozenset[str] = frozenset({"query", "validate"})
 WORDS = {"query": "query", "validate": "update_validation"}
 REMEMBERED = 1000  # terminal outcomes; the oldest is forgotten first
+SPREAD = 3  # workers that are asked the same: one that kills whoever answers it does not go through the whole fleet
 
 
 class Question:
     """One open question. `answer` resolves to what the code said, or to a refusal."""
 
-    __slots__ = ("answer", "attempt", "history", "id", "inquiry", "owner", "queue", "until")
+    __slots__ = ("answer", "asked", "history", "id", "inquiry", "owner", "queue", "until")
 
     def __init__(
         self, id: str, inquiry: Inquiry, history: list[Recorded], queue: str, answer: asyncio.Future[Any]
@@ -38,9 +40,17 @@ class Question:
         self.history = history
         self.queue = queue
         self.answer = answer
-        self.owner: str | None = None
-        self.attempt = 0
+        self.owner: str | None = None  # who is to answer it now
+        self.asked: list[str] = []  # the owner of each lease
         self.until: Micros = 0
+
+    @property
+    def attempt(self) -> int:
+        return len(self.asked)
+
+    def is_for(self, worker: Worker) -> bool:
+        """Whether this worker may be asked, after those that were and are out of sight."""
+        return not self.asked or worker.worker_id in self.asked or len(set(self.asked)) < SPREAD
 
     @property
     def place(self) -> tuple[str, str]:
@@ -122,12 +132,17 @@ class Questions:
             alarm.cancel()
             self._open.pop(question.place, None)
 
+    @property
+    def waiting(self) -> list[Question]:
+        """Those that nobody is asked at the moment."""
+        return [question for question in self._open.values() if question.owner is None]
+
     # -- for workers
 
     def poll(self, worker: Worker, kinds: frozenset[str]) -> Question | None:
         """The oldest question that this worker can answer."""
-        for question in self._open.values():
-            if question.owner is None and _fits(worker, kinds, question):
+        for question in self.waiting:
+            if _fits(worker, kinds, question):
                 return self._lease(worker, question)
         return None
 
@@ -161,10 +176,16 @@ class Questions:
         if question is not None:
             self.give_back(question)
 
+    def take_back(self, namespace: str, owner: str) -> None:
+        """A worker is out of sight: what it was asked is for whoever is there. Should it answer all the same, that is fine."""
+        for question in list(self._open.values()):
+            if question.owner == owner and question.inquiry.namespace == namespace:
+                self.give_back(question)
+
     def leased(self, namespace: str, id: str, owner: str, attempt: int) -> Question | None:
-        """The open question that this worker has been asked, if somebody still waits for the answer."""
+        """The open question that this worker was asked, now or before it was out of sight."""
         question = self._open.get((namespace, id))
-        return question if question is not None and (question.owner, question.attempt) == (owner, attempt) else None
+        return question if question is not None and owner in question.asked[attempt - 1 : attempt] else None
 
     def give_up(self) -> None:
         for asker in list(self._askers):
@@ -231,12 +252,17 @@ class Questions:
 
     def _lease(self, worker: Worker, question: Question) -> Question:
         question.owner = worker.worker_id
-        question.attempt += 1
+        question.asked.append(worker.worker_id)
         question.until = self._world.now() + round(self._timeout * SECOND)
         return question
 
     def _time_is_over(self, question: Question) -> None:
-        who = "no worker took it" if question.owner is None else f"worker {question.owner!r} has not answered"
+        if question.owner is not None:
+            who = f"worker {question.owner!r} has not answered"
+        elif question.asked:
+            who = f"worker {question.asked[-1]!r} was asked and is gone"
+        else:
+            who = "no worker took it"
         if question.inquiry.kind == "query":
             error = Refused(
                 "query_worker_timeout",
@@ -270,6 +296,7 @@ def _fits(worker: Worker, kinds: frozenset[str], question: Question) -> bool:
         inquiry.kind in kinds
         and worker.namespace == inquiry.namespace
         and question.queue in worker.queues
+        and question.is_for(worker)
         and _runs(worker, inquiry.workflow_type, None)
         and (inquiry.kind == "query" or _validates(worker, inquiry.workflow_type, inquiry.name))
     )

@@ -1,8 +1,8 @@
 """Stations of our own workers: one desk each, where what comes for the worker is put and what it reports is taken in.
 
 Opened → (exchanges, one of them parked) → lost sight of → closed. A desk without a parked exchange for two seconds gives
-the workflow tasks of its worker to others, after ten seconds everything. A worker that comes back opens another desk and
-says what it still holds. A lease is renewed when the worker says that it works on it, and never otherwise.
+the workflow tasks and the questions of its worker to others, after ten seconds everything. A worker that comes back opens
+another desk and says what it still holds. A lease is renewed when the worker says that it works on it, and never otherwise.
 """
 
 from __future__ import annotations
@@ -118,6 +118,7 @@ class Desk:
         for task in self.server.engine.matching.stations.remove(self.station):
             if task.id not in unsent:
                 self._release(task)
+        self.server.questions.take_back(self.worker.namespace, self.worker.worker_id)
         if self._alarm is not None:
             self._alarm.cancel()
         self._leave_parked()
@@ -186,6 +187,7 @@ class Desk:
         for task in list(self.station.held.values()):
             if task.kind == "workflow":
                 self._release(task)
+        self.server.questions.take_back(self.worker.namespace, self.worker.worker_id)
         self._watch(LOST - UNSEEN)
 
     @property
@@ -310,7 +312,7 @@ class Desk:
 
     @property
     def listens(self) -> bool:
-        return self.station.open
+        return self.station.open and not self.closed
 
     def ask(self, question: Question) -> None:
         events = fitting(question.history, self._most)
