@@ -295,6 +295,29 @@ async def test_history_comes_in_pages_and_packed_when_asked() -> None:
             assert (bad.status_code, bad.json()["reason"]) == (400, "invalid_page_token")
 
 
+async def test_the_pages_of_an_update_have_the_answers_to_those_before_it() -> None:
+    async with serving() as api:
+        await api.complete(await leased(api), NAP)
+        for name in ("first", "second"):
+            await api.control("POST", f"/workflows/o-1/update/{name}", {"input": [], "wait_for": "accepted"})
+        first = await api.poll()
+        await api.complete(first, {"type": "complete_update", "update_id": first["workflow_update_id"]})
+        task = await api.poll()
+        shown = [(event["sequence"], event["event_type"]) for event in task["history_events"]]
+        assert [type for _, type in shown[-3:]] == ["UpdateAccepted", "UpdateApplied", "UpdateCompleted"]
+        lease = {"lease_owner": ME, "workflow_task_attempt": task["workflow_task_attempt"]}
+        for size in (1, 3, 500):
+            found: list[tuple[int, str]] = []
+            token = "MA=="
+            while token is not None:
+                asked = lease | {"next_history_page_token": token, "history_page_size": size}
+                page = (await api.worker(f"workflow-tasks/{task['task_id']}/history", asked)).json()
+                assert len(page["history_events"]) <= size
+                found += [(event["sequence"], event["event_type"]) for event in page["history_events"]]
+                token = page["next_history_page_token"]
+            assert found == shown
+
+
 @pytest.mark.contract("RESUME-02", "RESUME-03", "RESUME-10", "RESUME-12", "RESUME-14")
 async def test_a_task_says_why_it_exists() -> None:
     async with serving() as api:

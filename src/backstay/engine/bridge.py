@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 from backstay.engine.access import Access
 from backstay.engine.engine import Engine
-from backstay.engine.pages import read_page
+from backstay.engine.pages import fitting, read_page
 from backstay.engine.recorded import completed_task, ended_attempt
 from backstay.engine.refused import note_refusal
 from backstay.engine.workers import Waiter
@@ -32,6 +32,7 @@ from backstay.kernel.features.workflow_task import (
     HeartbeatWorkflowTask,
     TaskOutcome,
     WorkflowAssignment,
+    place_of,
 )
 from backstay.kernel.message import Message, Refused
 from backstay.kernel.task import Lease
@@ -112,20 +113,28 @@ class Bridge:
             ),
         )
         assert outcome.seen is not None, "a leased workflow task knows what it has seen"
-        seen, after, store = outcome.seen, request.after_sequence, self._engine.store
-        if request.page_bytes is not None:
-            events = await read_page(store, place.run, after, seen, request.page_bytes)
+        after, store = request.after_sequence, self._engine.store
+        size = None if request.page_size is None else max(1, min(request.page_size, ask.PAGE_MAX))
+        if outcome.apart:
+            # What it may see does not end with a place in history: the answer to an earlier update may be recorded far behind.
+            whole = [entry for entry in await store.history(place.run) if place_of(entry) <= outcome.seen]
+            last = whole[-1].sequence
+            rest = [entry for entry in whole if entry.sequence > after]
+            events = rest[:size] if request.page_bytes is None else fitting(rest, request.page_bytes)
         else:
-            size = None if request.page_size is None else max(1, min(request.page_size, ask.PAGE_MAX))
-            found = await store.history(place.run, after, size)
-            events = [entry for entry in found if entry.sequence <= seen]
-        last = events[-1].sequence if events else after
-        more = last < seen
+            last = outcome.seen
+            if request.page_bytes is None:
+                found = await store.history(place.run, after, size)
+                events = [entry for entry in found if entry.sequence <= last]
+            else:
+                events = await read_page(store, place.run, after, last, request.page_bytes)
+        reached = events[-1].sequence if events else after
+        more = reached < last
         return ask.HistoryPage(
             history_events=events,
             has_more=more,
-            next_after_sequence=last if more else None,
-            total_history_events=seen,
+            next_after_sequence=reached if more else None,
+            total_history_events=last,
         )
 
     async def execute(self, request: ask.ExecuteWorkflowTask) -> TaskOutcome:

@@ -6,8 +6,6 @@ import asyncio
 
 from backstay.engine.pages import fitting
 from backstay.kernel.command import command_type
-from backstay.kernel.event import Recorded
-from backstay.kernel.features.workflow_task import place_of
 from backstay.kernel.machine import Machine
 from backstay.protocol import exchange as wire
 from backstay.protocol import requests as ask
@@ -133,9 +131,9 @@ async def history(server: Server, call: Call) -> Answer:
     """The rest of the history of a leased task, or of what a question is about."""
     body = call.decode(wire.HistoryWanted)
     most = server.settings.max_page_bytes
-    whole = await _whole_history(server, call.namespace, body)
-    if whole is not None:
-        rest = [entry for entry in whole if entry.sequence > body.after]
+    question = server.questions.leased(call.namespace, body.task_id, body.worker_id, body.attempt)
+    if question is not None:
+        rest = [entry for entry in question.history if entry.sequence > body.after]
         events = fitting(rest, most)
         return Answer({}, raw=wire.encode(wire.HistoryPart(events=pack(events), more=len(events) < len(rest))))
     page = await server.operations.call(
@@ -150,18 +148,6 @@ async def history(server: Server, call: Call) -> Answer:
     )
     part = wire.HistoryPart(events=pack(page.history_events), more=page.has_more)
     return Answer({}, raw=wire.encode(part))
-
-
-async def _whole_history(server: Server, namespace: str, body: wire.HistoryWanted) -> list[Recorded] | None:
-    """Of what is not shown simply everything that was there when it was leased."""
-    question = server.questions.leased(namespace, body.task_id, body.worker_id, body.attempt)
-    if question is not None:
-        return question.history
-    task = server.engine.leases.get(namespace, body.task_id)
-    if task is None or task.upto is None or (task.owner, task.attempt) != (body.worker_id, body.attempt):
-        return None
-    upto = task.upto
-    return [entry for entry in await server.engine.store.history(task.run) if place_of(entry) <= upto]
 
 
 async def close_station(server: Server, call: Call) -> Answer:

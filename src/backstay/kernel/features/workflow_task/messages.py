@@ -74,5 +74,6 @@ class TaskOutcome(Struct, frozen=True, kw_only=True):
     reason: str | None = None
     lease_expires_at: Micros | None = None
     seen: int | None = None
+    apart: bool = False  # it is for one update: what code decided later, having seen no more, belongs to it as well
     created_task_ids: list[str] = []  # complete when the message that it answers is decided
     next_task_id: str | None = None  # the failed task itself, while it is to be tried again

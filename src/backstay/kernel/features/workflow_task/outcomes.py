@@ -124,6 +124,7 @@ def heartbeat(turn: Turn, message: HeartbeatWorkflowTask) -> None:
         run_status=turn.run.status,
         lease_expires_at=task.until,
         seen=task.seen,
+        apart=task.upto is not None,
     )
 
 
