@@ -182,8 +182,10 @@ class Flow:
     def start(self, workflow_type: str = "order", *, at: float | None = None, **options: Any) -> Decision:
         return self.when(started(self.state.workflow_id, workflow_type, **options), at)
 
-    def due(self, at: float) -> Decision:
-        return self.when(Due(), at)
+    def due(self, at: float, *, deaf: tuple[float, float] = (0, 0)) -> Decision:
+        """`deaf`: until when no worker could be heard, and until when those are waited for."""
+        since, until = (instant(second) if second else 0 for second in deaf)
+        return self.when(Due(since=since, until=until), at)
 
     def claim(self, task_id: str, owner: str = WORKER, at: float | None = None, until: Micros | None = LEASE) -> Task:
         """Lease a task to a worker over the wire, or with `until` None to one inside the engine."""

@@ -39,7 +39,7 @@ from backstay.kernel.message import Message, Refused
 from backstay.kernel.state import Run, Workflow
 from backstay.kernel.task import Lease, Task
 from backstay.kernel.turn import Turn
-from backstay.kernel.values import Routing
+from backstay.kernel.values import Micros, Routing
 from backstay.store import Applied, ForkedEngine, Store, Unavailable
 
 log = logging.getLogger("backstay.engine")
@@ -70,6 +70,7 @@ class Engine:
         self.incarnation = world.ids.ulid()
         self.holder = False
         self.down: Unavailable | None = None
+        self._due = Due()
         self.on_down: Callable[[], None] = lambda: None
         self.idle = False  # nothing was found to do for a while; `on_busy` hears of the next commit
         self.on_busy: Callable[[], None] = lambda: None
@@ -471,7 +472,12 @@ class Engine:
     # -- small things
 
     def _wake(self, key: int) -> None:
-        self.submit(key, Due())
+        if self.down is None:  # otherwise its wake is read from disk again, when that is back
+            self.submit(key, self._due)
+
+    def wait_for_workers(self, since: Micros, until: Micros) -> None:
+        """Before `since` no worker outside this process could be heard: none is too late before `until` because of that."""
+        self._due = Due(since=since, until=until)
 
     def forget_code(self, entry: Entry) -> None:
         run = entry.flow.run

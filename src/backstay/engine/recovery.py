@@ -34,6 +34,7 @@ PROBE = SECOND
 LONG_DOWN = 5  # probes: whoever waits for work here may find it elsewhere
 OVERDUE = 3 * SECOND
 UNHEARD = 3 * SECOND // 2  # how long a worker of the engine before has to show that it holds its task
+COME_BACK = 10 * SECOND  # how long workers have to come back to an engine that comes up
 PAGE = 500
 
 Place = tuple[Micros, int, str]
@@ -143,18 +144,25 @@ class Recovery:
     async def _come_up(self) -> None:
         """Pick up what is on disk. If that fails on the way, it is done again, from the beginning."""
         self._up = False
+        self._expect_workers()
         term = self._term
         for part in (self._recover, self._engine.sending.pick_up, self._engine.waking.start):
             await part()
             if term != self._term:
                 return  # the lock was lost meanwhile, and what was read is another's now
         self._up = True
+        self._expect_workers()
         self._engine.serving.everybody()
         if self._unheard:
             self._unheard = False
             self._offer_unheard()
         for callback in self.on_up:
             callback()
+
+    def _expect_workers(self) -> None:
+        """Nobody could hear until now whether attempts that workers hold go on, or how they ended."""
+        now = self._engine.world.now()
+        self._engine.wait_for_workers(now, now + COME_BACK)
 
     @property
     def up(self) -> bool:
@@ -428,6 +436,7 @@ class Recovery:
             self._up = False
             if engine.holder and not await engine.store.acquire():
                 self._step_down()
+            self._expect_workers()
             engine.up()
         if engine.holder and not self._up:
             await self._come_up()

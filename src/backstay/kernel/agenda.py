@@ -53,6 +53,20 @@ class Agenda:
             run.agenda = [(run.rearmed.get(moment, moment[0]), *moment[1:]) for moment in run.agenda]
             heapify(run.agenda)
 
+    def put_off(self, flow: Workflow, kind: str, id: int | str, since: Micros, until: Micros) -> bool:
+        """Move a deadline that counts a worker's silence from before `since`, when nobody could hear it, to `until`.
+
+        In memory only, as with `rearm`: history keeps the deadline that was set, and who folds it anew puts it off anew.
+        """
+        rule = self.deadlines[kind]
+        at = rule.armed(flow, id) if rule.silence else None
+        if at is None or rule.length is None or at - rule.length(flow, id) >= since:
+            return False
+        run = flow.current
+        run.rearmed[at, kind, id] = until
+        run.remind(until, kind, id)
+        return True
+
 
 def may_stay(before: Micros | None, wake: Micros | None, now: Micros) -> bool:
     """A wake that only moved later need not be written: it may be early, never late."""

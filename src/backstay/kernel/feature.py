@@ -55,6 +55,8 @@ class Deadline(NamedTuple):
     length: Callable[[Workflow, Any], Micros] | None = None
     again: Callable[[Workflow, Any, Micros], Micros] | None = None
     """When it is due instead by a clock since set back; unless told, its length from now."""
+    silence: bool = False
+    """Whether it is about what a worker has not said, which may be because nobody could hear it."""
 
 
 class Value(Struct, frozen=True, gc=False):

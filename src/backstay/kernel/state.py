@@ -86,7 +86,7 @@ class Run:
         self.waking: list[tuple[int, Resume]] = []  # waking events, oldest first; the cursor eats them
         self.apart: list[tuple[int, Resume]] = []  # events that get a task of their own, ahead of the waking ones
         self.agenda: list[Moment] = []  # heap of (at, kind, id); entries may be stale
-        self.rearmed: dict[Moment, Micros] = {}  # deadlines that a clock since set back put too far away
+        self.rearmed: dict[Moment, Micros] = {}  # deadlines that are due at another time than was set
         self.parts = Parts()
         self.part: PartOf = self.parts.__getitem__  # asked for many times a step, so without a call of Python
 

@@ -13,7 +13,7 @@ from backstay import collector
 from backstay.codec.payloads import AvroPayloads
 from backstay.engine.engine import Engine
 from backstay.engine.operations import Operations
-from backstay.engine.recovery import Recovery
+from backstay.engine.recovery import COME_BACK, Recovery
 from backstay.engine.world import Alarm, AsyncioWorld, World
 from backstay.kernel.features.lease import Release
 from backstay.kernel.features.start import Definition
@@ -209,6 +209,9 @@ class Server:
     def drain(self) -> None:
         """Lease nothing any more; whoever waits is told at once that there is nothing."""
         self.draining = True
+        # Workers are sent away: what they would have said by then, they say to the next server.
+        over = self.now + round(self.settings.drain_seconds * SECOND) + COME_BACK
+        self.engine.wait_for_workers(over, over)
         for waiter in self.engine.matching.waiting():
             self.engine.serving.give_up(waiter)
         for desk in self.stations:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from backstay.engine.cache import Entry
 from backstay.engine.pages import fitting, read_page, size_of
+from backstay.engine.recovery import COME_BACK
 from backstay.engine.stations import Standing, Station
 from backstay.engine.world import Alarm
 from backstay.kernel.event import HistoryDamaged, Recorded
@@ -36,7 +37,7 @@ log = logging.getLogger("backstay.server")
 BATCHES = "task_batches"
 """What a worker can that opens a desk."""
 UNSEEN = 2 * SECOND
-LOST = 10 * SECOND
+LOST = COME_BACK
 LEASE_BYTES = 1024  # of a delivery, besides its history or arguments
 
 
@@ -169,8 +170,8 @@ class Desk:
 
     def _look(self) -> None:
         self._alarm = None
-        if self._parked is not None or self.closed:
-            return
+        if self._parked is not None or self.closed or self.server.draining:
+            return  # it listens, or was sent away, and is expected at the next server with what it holds
         if self._missed_at > self.server.engine.world.ticks():
             self._ring()
         else:
@@ -487,7 +488,7 @@ class Desks:
 
     def _give_up_missing(self) -> None:
         server = self._server
-        if not server.recovery.up:
+        if not server.recovery.up or server.draining:
             return
         for task in server.engine.leases:
             key = (task.routing.namespace, task.owner or "")

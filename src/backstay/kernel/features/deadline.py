@@ -19,7 +19,13 @@ from backstay.kernel.values import Micros, failure_id, seconds
 
 
 class Due(Message, frozen=True, kw_only=True):
-    """The clock has reached the workflow's next wake."""
+    """The clock has reached the workflow's next wake.
+
+    `since`: before that, no worker could reach the engine; `until`: those that could not are waited for until then.
+    """
+
+    since: Micros = 0
+    until: Micros = 0
 
 
 class WorkflowTimedOut(Event, frozen=True, kw_only=True, omit_defaults=True):
@@ -37,10 +43,14 @@ def due(turn: Turn, message: Due) -> None:
     run = flow.run
     if run is None:
         return
+    agenda = turn.machine.agenda
+    deaf = turn.now < message.until
     while run.open and run.agenda and run.agenda[0][0] <= turn.now:
         at, kind, id = heappop(run.agenda)
-        if turn.machine.agenda.armed(flow, kind, id) == at:
-            turn.machine.agenda.deadlines[kind].due(turn, id)
+        if agenda.armed(flow, kind, id) != at:
+            continue
+        if not (deaf and agenda.put_off(flow, kind, id, message.since, message.until)):
+            agenda.deadlines[kind].due(turn, id)
 
 
 def _execution_deadline(flow: Workflow, _: object) -> Micros | None:

@@ -109,7 +109,11 @@ def _length(kind: str) -> Callable[[Workflow, int], Micros]:
     return lambda flow, step: _LENGTHS[kind](flow.current.part(Activities).open[step])
 
 
+_SILENCE = ("heartbeat", "start_to_close")
 DEADLINES = {
-    **{kind: Deadline(_armed(deadline), _expire(kind), _length(kind)) for kind, deadline in _PRECEDENCE.items()},
+    **{
+        kind: Deadline(_armed(deadline), _expire(kind), _length(kind), silence=kind in _SILENCE)
+        for kind, deadline in _PRECEDENCE.items()
+    },
     "retry": Deadline(_armed(_retry_at), _offer_retry, _length("retry")),
 }
