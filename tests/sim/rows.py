@@ -42,6 +42,7 @@ class Rows:
     def __init__(self, sim: Simulation) -> None:
         self._sim = sim
         self.forgotten = False  # a send was lost, and those who have it in mind are to die
+        self._touches = 0
         self._signals: dict[str, tuple[int, int]] = {}  # lost on their way to this child, from this instance and run
 
     def unheard(self) -> set[str]:
@@ -89,13 +90,15 @@ class Rows:
         self._sim.sabotaged.add(key)
 
     def touch(self, key: int) -> None:
+        """Somebody else has written the instance. The id of that write is never given again, as little as an engine's is."""
         disk = self._sim.disk
         row = disk.workflows.get(key)
+        self._touches += 1
         if row is not None and self._also(
-            ("update workflow set last = -abs(last) - 1 where key = ?", (key,)),
+            ("update workflow set last = ? where key = ?", (-self._touches, key)),
             ("insert into notice (workflow) values (?)", (key,)),
         ):
-            disk.workflows[key] = replace(row, last=-abs(row.last) - 1)
+            disk.workflows[key] = replace(row, last=-self._touches)
             disk.notices.append(key)
             disk.version += 1
 
