@@ -276,3 +276,27 @@ def test_an_engine_that_is_stopped_while_it_looks_around_does_not_begin_to_look(
         waiting.cancel()
 
     asyncio.run(story())
+
+
+def test_who_waits_where_the_next_engine_is_hears_of_what_the_one_before_did_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that was cut off from its database for a moment has not noticed what was committed meanwhile."""
+
+    async def nothing_new() -> bool:
+        return False
+
+    async def story() -> None:
+        first = await AsyncBackstay(tmp_path / "x.db", [patient]).open()
+        async with AsyncBackstay(tmp_path / "x.db", [patient]) as second:
+            monkeypatch.setattr(second.engine.store, "changed", nothing_new)
+            handle = await first.start(patient, "p")
+            waiting = asyncio.ensure_future(second.handle(patient, "p").result(timeout=20))
+            await eventually(lambda: bool(list(second.engine.watching)))
+            await handle.signal("go", "gone")
+            assert await handle.result(timeout=20) == "gone"
+            await first.close()
+            assert await waiting == "gone"
+            assert second.is_engine
+
+    asyncio.run(story())

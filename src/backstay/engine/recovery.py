@@ -292,6 +292,7 @@ class Recovery:
             for prepare in self.on_take_over:
                 await prepare()
             await self._engine.store.notices()
+            self._tell_foreign()  # what the engine before us did last may have gone unnoticed here
             if await self._engine.store.acquire():  # it may have been lost while that was prepared
                 await self._take_over()
         elif self._engine.holder and not self._up and self._engine.down is None:
@@ -343,8 +344,7 @@ class Recovery:
         """Being told of other processes' commits saves time and no more: who waits for news looks for it anyway."""
         engine = self._engine
         if engine.down is None and (not engine.holder or await self._take_notices()):
-            for callback in self.on_foreign:
-                callback()
+            self._tell_foreign()
 
     async def _sweep_in_turn(self) -> None:
         if self.rests():
@@ -438,6 +438,7 @@ class Recovery:
                 self._step_down()
             self._expect_workers()
             engine.up()
+            self._tell_foreign()  # nobody here was told of what others did meanwhile
         if engine.holder and not self._up:
             await self._come_up()
 
