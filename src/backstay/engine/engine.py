@@ -154,14 +154,14 @@ class Engine:
         except Exception as error:
             # A bug: the state may be half folded. It is thrown away; nothing of it was written.
             log.exception("deciding %s for workflow %s failed", type(message).__name__, entry.flow.workflow_id)
-            self.matching.stations.decided(())
+            self.serving.broken(self.matching.stations.decided(()))
             self.losses.give_back(turn.granted[0 if item is None else len(item.assignments) :])
             self.discard(entry)
             if reply is not None:
                 reply(None, error)
             return
         if self.matching.stations.promised:
-            self.matching.stations.decided(turn.granted)
+            self.serving.broken(self.matching.stations.decided(turn.granted))
         if item is None:
             if not turn.events and self.machine.idle(turn):
                 self._line_up(entry, turn)
@@ -224,7 +224,7 @@ class Engine:
         unborn = turn.due is not None
         decision = item.decision = self.machine.seal(turn)
         if self.matching.stations.by_queue:
-            self.matching.stations.sealed(turn.granted, entry.flow.tasks)
+            self.serving.broken(self.matching.stations.sealed(turn.granted, entry.flow.tasks))
         if unborn:
             self._follow(item)
         if decision.wake_moved and self.holder:

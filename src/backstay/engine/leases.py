@@ -19,6 +19,7 @@ class Leases:
         self._tasks: dict[str, Task] = {}
         self._calls: dict[tuple[str, str, str], str] = {}
         self._counts: dict[Queue, int] = {}
+        self.read = False  # whether what is on disk is known: not at first, and not after a commit that may be there
 
     def committed(self, changes: Iterable[TaskChange]) -> Sequence[Queue]:
         """Take note of what was committed; the queues that have a lease less are told."""
@@ -48,8 +49,10 @@ class Leases:
                 self._drop(task.id)
         for task in leased.values():
             self.add(task)
+        self.read = True
 
     def forget(self) -> None:
+        self.read = False
         self._tasks.clear()
         self._calls.clear()
         self._counts.clear()
@@ -57,6 +60,9 @@ class Leases:
     def get(self, namespace: str, task_id: str) -> Task | None:
         task = self._tasks.get(task_id)
         return task if task is not None and task.routing.namespace == namespace else None
+
+    def has(self, task_id: str) -> bool:
+        return task_id in self._tasks
 
     def by_call(self, namespace: str, owner: str, call: str) -> Task | None:
         """The task that this worker's poll had been given, if it still holds it."""

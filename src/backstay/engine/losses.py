@@ -129,6 +129,7 @@ class Losses:
             waiter = matching.promised(task.id)
             if waiter is not None and not waiter.future.done():
                 matching.park(waiter)
+        self._engine.serving.broken(granted)
 
     # -- when the database is gone
 
@@ -137,6 +138,7 @@ class Losses:
         log.error("the database is unavailable: %s", error)
         engine = self._engine
         engine.down = error
+        engine.leases.read = False  # what could not be told from a failure may be on disk
         items = [*batch, *engine.open]
         engine.open = []
         engine.inline.due.clear()

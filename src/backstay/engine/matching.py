@@ -73,7 +73,7 @@ class Matching:
         self.unpark(waiter)
         self._promised[task.id] = waiter
         if self.admission is not None:
-            self.admission.dispatched(queue)
+            self.admission.promised(task.id, queue)
         waiter.session = None if task.session is None else task.session.session_id
         if task.session is not None and self.sessions is not None:
             self.sessions.took(waiter.namespace, task.session, waiter.owner)
@@ -91,11 +91,25 @@ class Matching:
             return None
         station = self.stations.choose(task, lane_of(task))
         if station is not None and self.admission is not None:
-            self.admission.dispatched(queue)
+            self.admission.promised(task.id, queue)
         return station
 
     def admits(self, queue: Queue) -> bool:
         return self.admission is None or self.admission.admits(queue)
+
+    def takes(self, lane: Lane) -> bool:
+        """Whether somebody outside this process waits for a task of this lane, and may be given one now."""
+        queue = lane.place
+        stations = self.stations.by_queue.get((lane.namespace, lane.queue), ())
+        return (
+            any(station.takes(lane) for station in stations)
+            or any(self.fits(waiter, lane) and not waiter.future.done() for waiter in self._waiters.get(queue, ()))
+        ) and self.admits(queue)
+
+    def relieved(self, freed: Iterable[Queue]) -> set[Queue]:
+        """The queues that may hand out more when leases of these have ended."""
+        admission = self.admission
+        return set(freed) if admission is None else {wide for one in freed for wide in admission.relieved(one)}
 
     def executor_of(self, owner: str) -> Executor | None:
         for executor in self.executors:
@@ -148,16 +162,13 @@ class Matching:
         chosen = self._waiters.values() if queue is None else [self._waiters.get(queue, {})]
         return [waiter for waiting in chosen for waiter in waiting]
 
-    def promises(self, queue: Queue) -> int:
-        """How many leases of a queue are on their way to disk."""
-        return sum((w.kind, w.namespace, w.queue) == queue for w in self._promised.values())
-
-    def promised_in(self, kind: str, namespace: str) -> int:
-        return sum((w.kind, w.namespace) == (kind, namespace) for w in self._promised.values())
-
     def parked(self) -> list[Queue]:
-        """Queues where somebody waits."""
+        """Queues where somebody polls."""
         return list(self._waiters)
+
+    def queues(self) -> set[Queue]:
+        """Queues with tasks that wait."""
+        return {lane.place for lane in self._lanes}
 
     def promised_of(self, namespace: str, session_id: str) -> int:
         """How many activities of a session are on their way to its worker."""
@@ -168,7 +179,7 @@ class Matching:
         found: dict[Queue, list[Micros]] = {}
         for lane in self._live():
             waiting = [available for available, _, _ in self._lanes[lane].all()]
-            found.setdefault((lane.kind, lane.namespace, lane.queue), []).extend(waiting)
+            found.setdefault(lane.place, []).extend(waiting)
         return found
 
     def waiting_of(self, namespace: str, session_id: str) -> int:

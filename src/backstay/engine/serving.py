@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Container, Iterable
 from typing import TYPE_CHECKING, Any
 
 from backstay.engine.cache import Entry
-from backstay.engine.leases import Queue
-from backstay.engine.stations import Station, queue_of
+from backstay.engine.leases import Queue, queue_of
+from backstay.engine.stations import Station
 from backstay.engine.workers import Executor, Lane, Waiter
 from backstay.kernel.features.lease import Offer, Release
 from backstay.kernel.task import Task
@@ -27,11 +27,16 @@ class Serving:
         self._engine = engine
         self._matching = engine.matching
         self._reading = 0  # instances, for tasks that executors have room for
+        self._looking = False  # about to look for whoever has room
 
     def deliver(self, entry: Entry, assignment: Any) -> None:
         """Hand out work whose lease is on disk now."""
         task: Task = assignment.task
         matching = self._matching
+        if matching.admission is not None:
+            matching.admission.settled(task.id, queue_of(task))
+            if task.until is not None and not self._engine.leases.has(task.id):
+                self._look_soon()  # the decision that leased it took it back
         executor = matching.executor_of(task.owner or "")
         if executor is not None:
             if task.kind == "workflow":
@@ -98,14 +103,43 @@ class Serving:
     def roomier(self, freed: Iterable[Queue], stations: Iterable[Station]) -> None:
         """Leases have ended: of these queues, and of these stations."""
         matching = self._matching
-        if matching.polled and matching.admission is not None:
-            for queue in dict.fromkeys(wide for one in freed for wide in matching.admission.relieved(one)):
-                self.parked(queue)
+        if freed and matching.known and (matching.polled or matching.admission is not None):
+            self.vacant(matching.relieved(freed))
         for station in stations:
             self.station(station)
 
+    def vacant(self, queues: Container[Queue]) -> None:
+        """These queues may lease again: whoever waits there, polls or stations, is served, with the best tasks of all of them.
+
+        So that for one vacancy not the whole lane is read from disk, a task whose instance is not in memory is waited for.
+        """
+        matching = self._matching
+        for _ in range(len(matching.known)):
+            found = matching.next_for(lambda lane: lane.place in queues and matching.takes(lane))
+            if found is None or self._offer_and_read(*found, lambda: self.vacant(queues)):
+                return
+
+    def broken(self, promises: Collection[Task]) -> None:
+        """Leases that were promised come to nothing: whom they took room from has room again."""
+        matching = self._matching
+        if promises:
+            if matching.admission is not None:
+                for task in promises:
+                    matching.admission.settled(task.id, queue_of(task))
+            self._look_soon()
+
+    def _look_soon(self) -> None:
+        if self._matching.known and not self._looking:
+            self._looking = True
+            self._engine.world.soon(self._look)
+
+    def _look(self) -> None:
+        self._looking = False
+        if self._engine.down is None:  # otherwise everybody is served when it is up again
+            self.everybody()
+
     def parked(self, queue: Queue) -> None:
-        """A queue may lease again: whoever waits there is served."""
+        """Serve whoever polls this queue."""
         for waiter in self._matching.waiting(queue):
             self.poll(waiter)
 
@@ -124,7 +158,7 @@ class Serving:
             waiter.future.set_result(None)
 
     def everybody(self) -> None:
-        """What is ready on disk stands in the lanes: whoever has been waiting meanwhile is served."""
+        """Serve whoever waits anywhere, as far as there is room."""
         matching = self._matching
         for queue in matching.parked():
             self.parked(queue)
@@ -138,10 +172,13 @@ class Serving:
         for _ in range(sum(station.slots.values())):
             if not matching.known or not station.open:
                 return
-            found = matching.next_for(lambda lane: station.takes(lane) and matching.admits(queue_of(lane)))
+            found = matching.next_for(lambda lane: station.takes(lane) and matching.admits(lane.place))
             if found is None:
                 return
-            self._offer(*found)
+            if matching.admission is None:
+                self._offer(*found)
+            elif self._offer_and_read(*found, lambda: self.station(station)):
+                return
 
     def executor(self, executor: Executor) -> None:
         """An executor has room: give it what waits in its lanes."""
@@ -175,6 +212,21 @@ class Serving:
         self._engine.submit(key, offer, answered)
         later = self._engine.loading.reads(key)
         self._reading += later
+        return later
+
+    def _offer_and_read(self, task_id: str, key: int, then: Callable[[], None]) -> bool:
+        """Offer a task; whether its instance is being read first. Then `then` is called when that is through."""
+        offer = Offer(task_id=task_id)
+        later = False
+
+        def answered(_: Any, error: BaseException | None) -> None:
+            if isinstance(error, Unavailable):
+                self._engine.retry(key, offer)
+            if later:
+                then()
+
+        self._engine.submit(key, offer, answered)
+        later = self._engine.loading.reads(key)
         return later
 
     def _offer(self, task_id: str, key: int) -> None:

@@ -10,7 +10,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from backstay.engine.leases import Queue
 from backstay.engine.workers import Lane
 from backstay.kernel.decision import TaskChange
 from backstay.kernel.features.lease import Claimant
@@ -94,7 +93,7 @@ class Stations:
         self.by_queue: dict[tuple[str, str], dict[Station, None]] = {}  # empty: there are none, as nearly everywhere
         self._at: dict[str, Station] = {}  # task id -> who has it
         self._homes: dict[int, Station] = {}
-        self.promised: list[str] = []  # in the decision that is being made
+        self.promised: list[Task] = []  # in the decision that is being made
         self.ahead: int | None = None  # a run whose code has met already what it is about to be told
 
     def add(self, station: Station) -> None:
@@ -127,26 +126,28 @@ class Stations:
 
     def promise(self, station: Station, task: Task) -> Lease:
         self.keep(station, task)
-        self.promised.append(task.id)
+        self.promised.append(task)
         return Lease(owner=station.owner, until=self._now() + LEASE)
 
-    def decided(self, leased: Iterable[Task]) -> None:
-        """A decision is made: what it promised and did not lease after all is given back."""
+    def decided(self, leased: Iterable[Task]) -> list[Task]:
+        """A decision is made: what it promised and did not lease after all is given back, and returned."""
         if not self.promised:
-            return
+            return []
         kept = {task.id for task in leased}
         promised, self.promised = self.promised, []
-        for task_id in promised:
-            if task_id not in kept:
-                self.give_back(task_id)
+        broken = [task for task in promised if task.id not in kept]
+        for task in broken:
+            self.give_back(task.id)
+        return broken
 
-    def sealed(self, granted: Iterable[Task], tasks: Mapping[str, Task]) -> None:
-        """A turn becomes a decision: what it leased and took back again never was a lease."""
-        self.decided(granted)
+    def sealed(self, granted: Iterable[Task], tasks: Mapping[str, Task]) -> list[Task]:
+        """A turn becomes a decision: what it leased and took back again never was a lease. It is returned."""
+        broken = self.decided(granted)
         for task in granted:
             now = tasks.get(task.id)
-            if now is None or now.state != "leased":
-                self.give_back(task.id)
+            if (now is None or now.state != "leased") and self.give_back(task.id) is not None:
+                broken.append(task)
+        return broken
 
     def keep(self, station: Station, task: Task) -> None:
         before = self._at.get(task.id)
@@ -208,7 +209,3 @@ class Stations:
     def leave_home(self, run: int, station: Station) -> None:
         if station.live.pop(run, None) is not None and self._homes.get(run) is station:
             del self._homes[run]
-
-
-def queue_of(lane: Lane) -> Queue:
-    return lane.kind, lane.namespace, lane.queue

@@ -111,7 +111,14 @@ class Admission(Protocol):
     """Limits on what a queue hands out to workers outside this process."""
 
     def admits(self, queue: Queue) -> bool: ...
-    def dispatched(self, queue: Queue) -> None: ...
+    def promised(self, task_id: str, queue: Queue) -> None:
+        """A lease of this queue is on its way to disk."""
+        ...
+
+    def settled(self, task_id: str, queue: Queue) -> None:
+        """That lease is on disk now, or came to nothing."""
+        ...
+
     def relieved(self, queue: Queue) -> Iterable[Queue]:
         """A lease of this queue has ended: the queues that may hand out more because of it."""
         ...
@@ -136,6 +143,10 @@ class Lane(NamedTuple):
     compatibility: str | None
     type: str
     session: WorkerSession | None
+
+    @property
+    def place(self) -> Queue:
+        return self.kind, self.namespace, self.queue
 
 
 def lane_of(task: Task) -> Lane:

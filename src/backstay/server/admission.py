@@ -48,11 +48,13 @@ class Admission:
         self._engine = engine
         self._settings = settings
         self._dispatched: dict[Scope, tuple[int, int]] = {}  # (minute, how many)
-        self._alarmed: set[Queue] = set()
-        self._limited = _limits_anything(settings)
+        self._promised: dict[Queue, dict[str, None]] = {}  # tasks whose leases are on their way to disk
+        self._held_back: set[Queue] = set()  # until the next minute
+        self.limited = _limits_anything(settings)
 
     def admits(self, queue: Queue) -> bool:
-        return not self._limited or self.refusal(queue) is None
+        """Whether a task of this queue may be handed out. An engine that has not yet read what is leased cannot know."""
+        return self._engine.leases.read and self.refusal(queue) is None
 
     def refusal(self, queue: Queue) -> str | None:
         """Why nothing is leased from this queue now."""
@@ -63,19 +65,29 @@ class Admission:
             self._come_back(queue)
         return full.limit
 
-    def dispatched(self, queue: Queue) -> None:
+    def promised(self, task_id: str, queue: Queue) -> None:
+        self._promised.setdefault(queue, {})[task_id] = None
         for scope in self._scopes(queue):
             self._dispatched[scope] = (self._minute, self._count(scope) + 1)
+
+    def settled(self, task_id: str, queue: Queue) -> None:
+        promised = self._promised.get(queue)
+        if promised is not None:
+            promised.pop(task_id, None)
+            if not promised:
+                del self._promised[queue]
 
     def relieved(self, queue: Queue) -> Iterable[Queue]:
         """A lease has ended. A limit on the namespace was a limit on all of its queues."""
         kind, namespace, _ = queue
         if not getattr(self._settings, f"{kind}_task_max_active_leases_per_namespace"):
             return (queue,)
-        return [place for place in self._engine.matching.parked() if place[:2] == (kind, namespace)] or (queue,)
+        return [place for place in self._engine.matching.queues() if place[:2] == (kind, namespace)]
 
     def active(self, queue: Queue) -> int:
-        return self._engine.leases.count(queue) + self._engine.matching.promises(queue)
+        """Leases that are out or on their way. A task that is leased anew while its old lease is on disk has one of them."""
+        leases = self._engine.leases
+        return leases.count(queue) + sum(not leases.has(task_id) for task_id in self._promised.get(queue, ()))
 
     def budgets(self, queue: Queue) -> list[Budget]:
         """Every limit that this queue is under, in the order in which they are looked at."""
@@ -177,8 +189,6 @@ class Admission:
         return None, "settings"
 
     def _scopes(self, queue: Queue) -> Iterable[Scope]:
-        if not self._limited:
-            return
         kind, namespace, name = queue
         yield kind, "queue", f"{namespace}:{name}"
         yield kind, "namespace", namespace
@@ -189,8 +199,9 @@ class Admission:
     def _active_in(self, kind: str, namespace: str) -> int:
         if not getattr(self._settings, f"{kind}_task_max_active_leases_per_namespace"):
             return 0
-        engine = self._engine
-        return engine.leases.count_in(kind, namespace) + engine.matching.promised_in(kind, namespace)
+        leases = self._engine.leases
+        coming = [task_id for place, ids in self._promised.items() if place[:2] == (kind, namespace) for task_id in ids]
+        return leases.count_in(kind, namespace) + sum(not leases.has(task_id) for task_id in coming)
 
     def _count(self, scope: Scope) -> int:
         minute, count = self._dispatched.get(scope, (0, 0))
@@ -201,16 +212,17 @@ class Admission:
         return self._engine.world.now() // MINUTE
 
     def _come_back(self, queue: Queue) -> None:
-        """The next minute brings a new budget: whoever is parked is served then."""
-        if queue in self._alarmed:
+        """The next minute brings a new budget: whoever waits is served then. All queues together, since some share a budget."""
+        waiting = bool(self._held_back)
+        self._held_back.add(queue)
+        if waiting:
             return
-        self._alarmed.add(queue)
         begins: Micros = (self._minute + 1) * MINUTE
 
         def serve() -> None:
-            self._alarmed.discard(queue)
+            queues, self._held_back = self._held_back, set()
             self._dispatched = {scope: used for scope, used in self._dispatched.items() if used[0] == self._minute}
-            self._engine.serving.parked(queue)
+            self._engine.serving.vacant(queues)
 
         self._engine.world.at(begins, serve)
 

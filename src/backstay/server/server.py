@@ -72,7 +72,9 @@ class Server:
         offload = None if path == ":memory:" or self._world is not None else self._commits.submit
         self.store = await open_store(path, machine.kinds, offload)
         self.engine = Engine(world, self.store, machine)
-        self.admission = self.engine.matching.admission = Admission(self.engine, self.settings)
+        self.admission = Admission(self.engine, self.settings)
+        if self.admission.limited:
+            self.engine.matching.admission = self.admission
         self.recovery = Recovery(
             self.engine,
             overdue=settings.task_repair_redispatch_after_seconds * SECOND,
