@@ -192,6 +192,17 @@ def test_a_ready_task_of_the_old_clock_is_handed_out_at_once(lost: bool) -> None
     assert flow.claim("RUN1-w2").owner == "worker-1"
 
 
+@pytest.mark.parametrize("made", [NOW // 2, NOW + 50], ids=["made before", "made after"])
+def test_a_task_that_was_tried_again_by_a_clock_since_set_back_is_handed_out_at_once(made: int) -> None:
+    flow = given(at=made)
+    flow.break_task(Block(message="no"))
+    flow.when(Reconcile(incarnation="E1", force=True), at=BEFORE)
+    assert flow.workflow_task.state == "ready"
+    restart(flow, NOW)
+    assert flow.workflow_task.due(flow.now)
+    assert flow.claim("RUN1-w2").owner == "worker-1"
+
+
 def test_an_attempt_of_the_old_clock_whose_row_is_lost_is_delivered_again() -> None:
     flow = running(at=BEFORE)
     flow.lose("RUN1-a1.1")

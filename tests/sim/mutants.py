@@ -222,6 +222,13 @@ MUTANTS = [
         "        if True:\n            self._refuse(flow, reply, error)",
         far=True,
     ),
+    Mutant(
+        "a task that is tried again waits for the clock of before",
+        f"{K}/workflow_task/failed.py",
+        "            created_at=turn.now,",
+        "            created_at=task.created_at,",
+        far=True,
+    ),
     # fences and attempts
     Mutant("crashes have no bound", f"{K}/activity/crashes.py", "if crashes <= bound:", "if True:"),
     Mutant(

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 
 from .link.faults import CHANCES
-from .mutants import CAUGHT, MUTANTS, Mutant, hunt
+from .mutants import CAUGHT, MUTANTS, ROOT, Mutant, hunt
 from .runner import Tally, command, report
 
 # A process that is killed leaves coroutines behind that nobody will ever await: that is what being killed means.
@@ -34,6 +37,16 @@ def test_what_workers_and_servers_tell_each_other_agrees_with_history(batch: int
 @pytest.mark.parametrize("seed", [2, 5])
 def test_one_seed_is_one_run(seed: int) -> None:
     assert report(seed, OPTIONS).digest == report(seed, OPTIONS).digest
+
+
+def test_one_seed_is_one_run_in_every_process() -> None:
+    """Whatever order a process has its sets in."""
+    script = "from tests.sim.runner import report\nfor link in (True, False): print(report(3, {'link': link, 'operations': 100}).digest)"
+    told = {
+        subprocess.check_output([sys.executable, "-c", script], cwd=ROOT, env={**os.environ, "PYTHONHASHSEED": seed})
+        for seed in ("1", "4242")
+    }
+    assert len(told) == 1
 
 
 def test_without_faults_everything_ends_too() -> None:

@@ -36,7 +36,7 @@ LINK_MUTANTS: list[dict[str, Any]] = [
         "file": "sdk/remote/host.py",
         "old": "self.leases.get(task_id) == pending.report.attempt",
         "new": "task_id in self.leases",
-        "often": ("reply lost", "late segment"),
+        "often": ("reply lost", "store down", "busy"),
     },
     {
         "name": "live code goes on after what another worker decided",
@@ -82,6 +82,12 @@ LINK_MUTANTS: list[dict[str, Any]] = [
         "old": "        if self._parked is not None or self.closed:\n            return\n",
         "new": "        return\n",
         "often": ("another name", "kill in activity"),
+    },
+    {
+        "name": "a window is asked for once",
+        "file": "sdk/group.py",
+        "old": "self._open <= window // 2 and",
+        "new": "False and",
     },
     {
         "name": "slots leak",

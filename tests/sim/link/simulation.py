@@ -15,7 +15,7 @@ from typing import Any
 from backstay.kernel.limits import Limits
 from backstay.kernel.machine import Machine
 from backstay.protocol.requests import Request
-from backstay.sdk import errors
+from backstay.sdk import errors, group
 from backstay.sdk.remote import host, http, outgoing, session, transport
 from backstay.server import connections
 from backstay.server import server as serving
@@ -251,6 +251,7 @@ class LinkSimulation(Simulation):
             (transport, "fresh_id", lambda: f"{next(numbers):026d}"),
             (host, "ThreadPool", Threads),
             (people, "Grammar", LinkGrammar),
+            (group, "FEW", 1),  # groups of a few members already have windows
         ]
         kept = [(module, name, getattr(module, name)) for module, name, _ in patches]
         for module, name, value in patches:

@@ -55,7 +55,17 @@ def _revive(turn: Turn, task_id: str) -> None:
 
 def revive(turn: Turn, task: Task, crashes: int = 0) -> None:
     """Offer a failed task again. Who does so for a reason of their own has the count of crashes begin anew."""
-    turn.put(replace(task, state="ready", block=None, crashes=crashes, repair_available_at=None, available_at=turn.now))
+    turn.put(
+        replace(
+            task,
+            state="ready",
+            block=None,
+            crashes=crashes,
+            repair_available_at=None,
+            available_at=turn.now,
+            created_at=turn.now,  # as if made now, without a pause: due also when the clock is set back (`Task.due`)
+        )
+    )
 
 
 REPAIR = Deadline(_repair_armed, _revive, _repair_length)
