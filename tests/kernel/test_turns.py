@@ -99,7 +99,7 @@ class Shared(Story):
         assert self.machine.expect(other) == self.machine.expect(one)
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(st.one_of(acts([verb for verb in WILD if verb != "lose"]), acts(TALK)), st.integers(0, 2**41 - 1))
 def test_messages_that_share_a_turn_come_to_the_same_as_one_by_one(story_of: list[Act], cuts: int) -> None:
     story = Shared(cuts)
