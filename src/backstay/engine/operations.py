@@ -75,6 +75,10 @@ class Operations:
         """Not a coroutine: what needs none of its own is answered without one."""
         return self._table[type(request)](request)
 
+    def stop_waiting(self, why: Callable[[], Exception]) -> None:
+        """Answer everybody who waits with how things stand; `why`: to those who cannot be told anything yet."""
+        self._waiting.stop(why)
+
     # -- clients
 
     def start(self, request: ask.StartWorkflow) -> asyncio.Future[Started]:

@@ -58,6 +58,8 @@ class Settling:
             watching.remove(moved)
             if not watching:
                 self._engine.moved.pop(key, None)
+        if found is None and self._waiting.ended is not None:
+            raise self._waiting.ended()  # nobody knows yet
         return found or Settled(next(iter(asked.values())))
 
     async def _served(self) -> bool:

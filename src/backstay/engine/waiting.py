@@ -27,6 +27,14 @@ class Waiting:
         self._stopped = stopped
         self._looking = False
         self._look_once_more = False
+        self._open: dict[asyncio.Future[Any], None] = {}
+        self.ended: Callable[[], Exception] | None = None  # nothing is waited for any more, and what to say instead
+
+    def stop(self, why: Callable[[], Exception]) -> None:
+        """Whoever waits has waited for long enough, and so has whoever comes."""
+        self.ended = why
+        for future in self._open:
+            _nothing(future)
 
     def watch(
         self,
@@ -67,15 +75,14 @@ class Waiting:
     async def until(self, key: int, topic: str, future: asyncio.Future[T | None], seconds: float | None) -> T | None:
         """Wait on a future that watches already."""
         world = self._engine.world
-
-        def give_up() -> None:
-            if not future.done():
-                future.set_result(None)
-
-        alarm = None if seconds is None else world.at(world.now() + round(seconds * SECOND), give_up)
+        if self.ended is not None:
+            _nothing(future)
+        alarm = None if seconds is None else world.at(world.now() + round(seconds * SECOND), partial(_nothing, future))
+        self._open[future] = None
         try:
             return await future
         finally:
+            self._open.pop(future, None)
             if alarm is not None:
                 alarm.cancel()
             self._engine.watching.unwatch(key, topic, future)
@@ -103,7 +110,7 @@ class Waiting:
                     began = world.ticks()
                     await asyncio.gather(*(self._look(*one) for one in waiting[first : first + LOOKS]))
                     rest: asyncio.Future[None] = world.future()
-                    world.at(world.now() + REST * (world.ticks() - began), partial(_over, rest))
+                    world.at(world.now() + REST * (world.ticks() - began), partial(_nothing, rest))
                     await rest
                     if self._stopped():
                         return
@@ -134,6 +141,6 @@ class Waiting:
             self._engine.world.spawn(self._look(key, topic, watcher), "backstay-watch")
 
 
-def _over(rest: asyncio.Future[None]) -> None:
-    if not rest.done():
-        rest.set_result(None)
+def _nothing(future: asyncio.Future[Any]) -> None:
+    if not future.done():
+        future.set_result(None)

@@ -91,6 +91,16 @@ class Elsewhere(Problem):
         super().__init__(503, reason, said, retryable=True, retry_after_seconds=1, **fields)
 
 
+class Stopping(Problem):
+    """This server is about to stop: whoever would wait here asks the one that comes after it."""
+
+    last = True
+
+    def __init__(self) -> None:
+        said = "this server is about to stop; ask again in a moment"
+        super().__init__(503, "server_draining", said, retryable=True, retry_after_seconds=1)
+
+
 def invalid(field: str, message: str, reason: str = "validation_failed") -> Problem:
     """A field of the request that cannot be used."""
     return Problem(422, reason, message, field=field, **_errors(field, message))

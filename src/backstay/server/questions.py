@@ -18,6 +18,7 @@ from backstay.kernel.features.start import WorkflowStarted
 from backstay.kernel.message import Refused
 from backstay.kernel.values import SECOND, Micros
 from backstay.protocol.commands import Inquiry
+from backstay.server.problems import Stopping
 from backstay.server.workers import Worker, Workers
 
 Kind = Literal["query", "validate"]
@@ -100,6 +101,7 @@ class Questions:
         self._closed: dict[tuple[str, str], Closed] = {}
         self._askers: list[Asker] = []
         self.desks: Iterable[Desk] = ()
+        self._stopped = False
 
     # -- for the engine
 
@@ -115,6 +117,8 @@ class Questions:
     async def inquire(self, inquiry: Inquiry, history: list[Recorded], at_rest: bool) -> Any:
         """What the code says; a caller that gives up takes its question along."""
         queue = _queue(history)
+        if self._stopped:
+            raise Stopping
         if inquiry.kind == "validate" and not any(
             _validates(worker, inquiry.workflow_type, inquiry.name) for worker in self._live(inquiry.namespace, queue)
         ):
@@ -187,9 +191,13 @@ class Questions:
         question = self._open.get((namespace, id))
         return question if question is not None and owner in question.asked[attempt - 1 : attempt] else None
 
-    def give_up(self) -> None:
+    def stop(self) -> None:
+        """The server stops: workers are sent away, and so is whoever waits for what they would say."""
+        self._stopped = True
         for asker in list(self._askers):
             self.unpark(asker)
+        for question in list(self._open.values()):
+            self.refuse(question, Stopping())
 
     def held(
         self,
@@ -232,7 +240,7 @@ class Questions:
         if not question.answer.done():
             question.answer.set_result(value)
 
-    def refuse(self, question: Question, error: Refused) -> None:
+    def refuse(self, question: Question, error: Exception) -> None:
         self._open.pop(question.place, None)
         if not question.answer.done():
             question.answer.set_exception(error)

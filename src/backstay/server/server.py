@@ -29,6 +29,7 @@ from backstay.server.exporting import exporting
 from backstay.server.kept import Kept
 from backstay.server.metrics import Observer
 from backstay.server.namespaces import Namespaces
+from backstay.server.problems import Stopping
 from backstay.server.questions import Questions
 from backstay.server.retention import Retention
 from backstay.server.rollouts import Rollouts
@@ -218,9 +219,10 @@ class Server:
             self.engine.serving.give_up(waiter)
         for desk in self.stations:
             desk.leave()
-        self.questions.give_up()
         for give_up in list(self.waiting.values()):
             give_up()
+        self.questions.stop()
+        self.operations.stop_waiting(Stopping)
 
     def release(self, task: Task, *, begun: bool = True) -> None:
         """Take back a lease that its worker cannot use. `begun` False: it has certainly never heard of it."""

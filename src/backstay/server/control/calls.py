@@ -14,7 +14,7 @@ from backstay.protocol import commands as tell
 from backstay.protocol import requests as ask
 from backstay.server.auth import OPERATOR
 from backstay.server.call import Call, decoded
-from backstay.server.problems import Problem, undecodable
+from backstay.server.problems import Problem, Stopping, undecodable
 from backstay.server.routing import Answer, Route
 from backstay.server.server import Server
 
@@ -22,22 +22,26 @@ _LIST_MAX = 1000
 
 
 class Begun:
-    """A call on its way to its answer. One that waits for something to happen is given up after a while, or by a drain."""
+    """A call on its way to its answer. One that waits for something to happen is given up after a while, and sent away by a
+    server that stops."""
 
-    __slots__ = ("_alarm", "_given_up", "_not_yet", "_server", "_verb", "answer")
+    __slots__ = ("_alarm", "_given_up", "_not_yet", "_sent_away", "_server", "_verb", "_waits", "answer")
 
     def __init__(
-        self, server: Server, verb: calls.Verb, answer: asyncio.Future[Any], not_yet: Any, seconds: float
+        self, server: Server, verb: calls.Verb, answer: asyncio.Future[Any], waits: bool, not_yet: Any, seconds: float
     ) -> None:
+        """`waits`: for a worker, or for something to happen."""
         self.answer = answer
         self._server = server
         self._verb = verb
-        self._not_yet = not_yet  # what is said of something that has not happened so far; None: this does not wait
-        self._given_up = False
+        self._not_yet = not_yet  # what is said of something that has not happened so far; None: no cut from here
+        self._given_up = self._sent_away = False
         self._alarm: asyncio.TimerHandle | None = None
+        self._waits = waits
+        if waits:
+            server.waiting[answer] = self._send_away
         if not_yet is not None:
             server.parked += 1
-            server.waiting[answer] = self.give_up
             self._alarm = asyncio.get_running_loop().call_later(seconds, self.give_up)
 
     def give_up(self) -> None:
@@ -45,19 +49,26 @@ class Begun:
             self._given_up = True
             self.answer.cancel()
 
+    def _send_away(self) -> None:
+        """It is asked again elsewhere. What was accepted goes by the request's id, so it is done once."""
+        if not self.answer.done():
+            self._sent_away = True
+            self.answer.cancel()
+
     def end(self) -> None:
         """It has its answer, or nobody waits for it any more."""
+        if self._waits:
+            self._server.waiting.pop(self.answer, None)
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None
             self._server.parked -= 1
-            self._server.waiting.pop(self.answer, None)
 
     async def awaited(self) -> Answer:
         try:
             await self.answer
         except asyncio.CancelledError:
-            if not self._given_up:
+            if not (self._given_up or self._sent_away):
                 raise
         except Exception:
             pass  # it is said in the reply
@@ -75,6 +86,8 @@ class Begun:
 
     def body(self) -> bytes:
         """The answer as it goes over the wire, or the error that it is."""
+        if self._sent_away:
+            raise Stopping
         return self._verb.encode_reply(self._not_yet if self._given_up else self.answer.result())
 
 
@@ -84,6 +97,7 @@ def begin(server: Server, call: Call, verb: calls.Verb, body: bytes | msgspec.Ra
     asked: Any = _placed(server, call, request)
     seconds = calls.PATIENCE
     not_yet: ask.Result | None = None
+    waits = True
     match asked:
         case ask.RunWorkflow(start=start):
             not_yet = ask.Result(workflow_id=start.workflow_id or "", run_id="", status=None)
@@ -95,11 +109,13 @@ def begin(server: Server, call: Call, verb: calls.Verb, body: bytes | msgspec.Ra
             # What has been accepted is told by the engine, which knows how far it got: no cut from here.
             asked = replace(asked, wait_seconds=_cut(asked.wait_seconds))
         case _:
-            pass
+            waits = isinstance(asked, tell.QueryWorkflow)
+    if waits and server.draining:
+        raise Stopping
     if not_yet is not None and server.parked >= server.settings.max_parked_polls:
         raise _full()
     answer: asyncio.Future[Any] = asyncio.ensure_future(server.operations.call(asked))
-    return Begun(server, verb, answer, not_yet, seconds)
+    return Begun(server, verb, answer, waits, not_yet, seconds)
 
 
 def refusal_body(refusal: Refused) -> bytes:

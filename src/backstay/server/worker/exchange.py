@@ -12,7 +12,7 @@ from backstay.protocol import requests as ask
 from backstay.protocol.entries import pack
 from backstay.server.auth import WORKER
 from backstay.server.call import Call, Gone
-from backstay.server.problems import Elsewhere, Problem, invalid
+from backstay.server.problems import Elsewhere, Problem, Stopping, invalid
 from backstay.server.reports import Reports
 from backstay.server.routing import Answer, Route
 from backstay.server.server import Server
@@ -31,7 +31,7 @@ async def open_station(server: Server, call: Call) -> Answer:
     opening = call.decode(wire.Opening)
     _check(opening)
     if server.draining:
-        raise _stopping()
+        raise Stopping
     if server.engine.down is not None:
         raise server.engine.down
     _refuse_guest(server)
@@ -175,10 +175,6 @@ def _desk(server: Server, call: Call, worker_id: str, station: str) -> Desk:
 def _refuse_guest(server: Server) -> None:
     if not server.engine.holder:
         raise Elsewhere("engine_elsewhere")
-
-
-def _stopping() -> Problem:
-    return Problem(503, "server_draining", "this server is about to stop", retryable=True, retry_after_seconds=1)
 
 
 def _coming_up() -> Problem:
