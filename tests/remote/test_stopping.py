@@ -18,10 +18,14 @@ from ..interop.conftest import TOKEN, Running
 from ..sdk.kit import eventually
 
 PROGRAM = """
+import os
 import time
 from pathlib import Path
 
 from backstay import activity, workflow
+from backstay.sdk.remote import worker
+
+worker.LATE = 0.1
 
 
 @activity
@@ -42,6 +46,12 @@ def endless(directory: str) -> None:
     Path(directory, "reached").touch()
     while True:
         pass
+
+
+@workflow(type="stopping-hanging", unchecked=True)
+def hanging(directory: str) -> None:
+    Path(directory, "reached").touch()
+    os.read(os.pipe()[0], 1)
 """
 
 
@@ -52,6 +62,11 @@ def waits(directory: str) -> str:
 
 @workflow(type="stopping-endless")
 def endless(directory: str) -> None:
+    raise NotImplementedError
+
+
+@workflow(type="stopping-hanging")
+def hanging(directory: str) -> None:
     raise NotImplementedError
 
 
@@ -118,6 +133,21 @@ def test_a_third_ctrl_c_ends_the_process_whatever_it_does(
         until((tmp_path / "reached").exists, "the code runs")
         until(lambda: worker.poll() is not None or bool(worker.send_signal(signal.SIGINT)), "it ends")
         assert worker.wait(30) not in (-signal.SIGSEGV, -signal.SIGABRT), "it ended, and did not crash"
+
+
+def test_one_sigterm_ends_a_worker_whose_workflow_code_hangs(tmp_path: Path, server: Running) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM)
+    command = [sys.executable, "-P", "-m", "backstay.cli.main", "worker", "program.py", "--server", server.url]
+    with subprocess.Popen(
+        [*command, "--token", TOKEN, "--drain", "0.1"], cwd=tmp_path, stderr=subprocess.PIPE, text=True
+    ) as worker:
+        with Client(server.url, token=TOKEN) as client:
+            client.start(hanging, "w", str(tmp_path))
+            until((tmp_path / "reached").exists, "the code runs")
+            worker.terminate()
+            _, said = worker.communicate(timeout=30)
+    assert worker.returncode == 1
+    assert "could not drain" in said
 
 
 gate = asyncio.Event()

@@ -48,6 +48,7 @@ class Run:
         "compatibility",
         "ended_by",
         "grouped",
+        "heartbeats",
         "key",
         "last_at",
         "length",
@@ -77,6 +78,7 @@ class Run:
         self.closed_at: Micros | None = None
         self.ended_by: Event | None = None  # its terminal event
         self.length = 0  # the last history sequence
+        self.heartbeats = 0  # events of its history that only say that an attempt goes on
         self.bytes = 0
         self.checksum = 0
         self.last_at: Micros = 0

@@ -16,6 +16,7 @@ import contextlib
 import logging
 import os
 import signal
+import threading
 import socket
 from collections.abc import Callable, Generator, Iterable
 from types import TracebackType
@@ -40,6 +41,8 @@ from backstay.sdk.rules import RULES
 from backstay.sdk.watchdog import WORKFLOW_DEADLINE
 
 log = logging.getLogger("backstay.worker")
+
+LATE = 15.0  # seconds after the drain should have been over
 
 FIRST = 10.0  # seconds that a worker waits for a server when it starts
 
@@ -316,12 +319,18 @@ async def _until_told(worker: AsyncWorker, ready: Callable[[], None]) -> None:
 def _signals(loop: asyncio.AbstractEventLoop, told: asyncio.Event, worker: AsyncWorker) -> Generator[None]:
     """SIGTERM and Ctrl-C drain, a second Ctrl-C does not wait for what runs, a third ends the process there and then.
 
-    Python's own handlers, not the loop's: those would wait for their turn behind workflow code that never ends.
+    Python's own handlers, not the loop's: those would wait for their turn behind workflow code that never ends. Such code
+    may also keep the loop from draining, and then nobody would ever end a process that was sent one SIGTERM; so a timer on
+    a thread of its own does when the drain should have been over for a while.
     """
     asked = 0
+    late = threading.Timer(worker.drain + LATE, _end_late)
+    late.daemon = True
 
     def heard(number: int, _: object) -> None:
         nonlocal asked
+        if not asked:
+            late.start()
         asked = asked + 1 if number == signal.SIGINT else max(asked, 1)
         if asked > 2:
             os.write(2, b"ended by the third Ctrl-C; what was running is done again\n")
@@ -334,5 +343,11 @@ def _signals(loop: asyncio.AbstractEventLoop, told: asyncio.Event, worker: Async
     try:
         yield
     finally:
+        late.cancel()
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _end_late() -> None:
+    os.write(2, b"the worker could not drain: workflow code hangs, in a call that cannot be interrupted. It ends now\n")
+    os._exit(1)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from backstay.kernel.features.activity import ActivityHeartbeatRecorded, Progress, RetryPolicy
+from backstay.kernel.features.close import CompleteWorkflow
+from backstay.kernel.limits import Limits
 
 from ...given import WORKER, instant, names, only, refold, running, snapshot
 
@@ -58,6 +62,26 @@ def test_new_progress_is_recorded_at_most_once_a_second_and_the_first_at_once() 
         at for at, done in beats if flow.beat(1, at=at, progress=Progress(current=done)).reply.heartbeat_recorded
     ]
     assert recorded == [0.1, 1.1, 4.0]
+
+
+@pytest.mark.parametrize("timeout", [None, 120])
+def test_however_long_an_activity_makes_progress_its_heartbeats_leave_room_in_history(timeout: float | None) -> None:
+    flow = running(policy(timeout), until=None)
+    recorded = [
+        at for at in range(1, 20_001) if flow.beat(1, at=at, progress=Progress(current=at)).reply.heartbeat_recorded
+    ]
+    assert recorded[:1000] == list(range(1, 1001))
+    assert 3000 < len(recorded) < 5000
+    assert max(later - at for at, later in itertools.pairwise(recorded)) <= 30
+    assert snapshot(flow, refold(flow)) == snapshot(flow)
+
+
+def test_heartbeats_do_not_count_against_the_limit_of_a_history() -> None:
+    flow = running(limits=Limits(history_length=20))
+    for at in range(1, 101):
+        flow.beat(1, at=at, progress=Progress(current=at))
+    flow.finish(1)
+    assert names(flow.complete(CompleteWorkflow()).events)[-1] == "WorkflowCompleted"
 
 
 @pytest.mark.contract("ACT-24")

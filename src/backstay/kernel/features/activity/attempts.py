@@ -30,6 +30,8 @@ from backstay.kernel.task import Task
 from backstay.kernel.turn import Turn
 from backstay.kernel.values import LEASE, SECOND, Micros, activity_task_id, attempt_id, failure_id
 
+THINNED = 1000  # heartbeats in a history, after which new ones are recorded half as often
+
 
 class CompleteActivity(Message, frozen=True, kw_only=True):
     """`report`: the reply is to name the tasks that this has made."""
@@ -357,7 +359,11 @@ def _stopped(run: Run | None, run_id: str, id: str) -> HeartbeatReply:
 
 
 def _worth_recording(turn: Turn, execution: Execution, progress: Progress | None) -> bool:
-    """Changed progress, or half the heartbeat timeout gone (at most 30 s); never more than once a second."""
+    """Changed progress, or half the heartbeat timeout gone (at most 30 s); never more than once a second.
+
+    However long activities beat, history stays readable: each thousand heartbeats in it double the time from one change of
+    progress to the next. Half the timeout stays what it is: what was not recorded is not known after a restart.
+    """
     last = execution.heartbeat_at or 0
     if last > turn.now:
         return True  # the clock went back: count from now
@@ -366,8 +372,9 @@ def _worth_recording(turn: Turn, execution: Execution, progress: Progress | None
         return progress is not None and execution.progress is None
     changed = progress is not None and progress != execution.progress
     timeout = execution.policy.heartbeat_timeout
-    interval = 30 * SECOND if timeout is None else min(30 * SECOND, round(timeout * SECOND / 2))
-    return changed or turn.now - last >= interval
+    pause = SECOND << turn.run.heartbeats // THINNED
+    interval = max(30 * SECOND, pause) if timeout is None else min(30 * SECOND, round(timeout * SECOND / 2))
+    return turn.now - last >= (min(pause, interval) if changed else interval)
 
 
 def current(turn: Turn, message: CompleteActivity | FailActivity) -> Execution:

@@ -246,6 +246,7 @@ def started(run: Run, event: ActivityStarted, entry: Recorded) -> None:
 
 def heartbeat_recorded(run: Run, event: ActivityHeartbeatRecorded, entry: Recorded) -> None:
     execution = run.part(Activities).open[event.sequence]
+    run.heartbeats += 1
     if event.progress is not None:
         execution.progress = event.progress
         if execution.crashes and _farther(event.progress, execution.reached):

@@ -277,10 +277,12 @@ def _close(turn: Turn, task: Task) -> None:
 def limits(turn: Turn, commands: list[Command]) -> Breach | None:
     bounds = turn.machine.limits
     count = len(commands)
-    if count <= bounds.command_batch_size and turn.run.length + count <= bounds.history_length:
+    length = turn.run.length + count
+    if count <= bounds.command_batch_size and length <= bounds.history_length:
         return None
+    # Heartbeats come from activities: the code of the workflow has no say in how many there are.
     return over_count("command_batch_size", _in_one_go(commands), bounds.command_batch_size) or over_count(
-        "history_length", turn.run.length + count, bounds.history_length
+        "history_length", length - turn.run.heartbeats, bounds.history_length
     )
 
 
