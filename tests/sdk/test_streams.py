@@ -148,7 +148,8 @@ async def reads_the_chain(client: Any) -> None:
     await asyncio.wait_for(reading, PATIENCE)
     assert got == CHAIN
     assert [item async for item in handle.stream("out")] == CHAIN
-    assert [item async for item in handle.stream("out", 1)] == CHAIN[1:]
+    for start in range(len(CHAIN) + 2):
+        assert [item async for item in handle.stream("out", start)] == CHAIN[start:]
     assert [item async for item in client.handle(goes_on, "chain").stream("out")] == CHAIN[2:]
     assert [item async for item in handle.of_run(handle.run_id).stream("out")] == CHAIN[:2]
     assert [item async for item in handle.stream("silence")] == []

@@ -65,7 +65,7 @@ class Recovery:
         self._sweep_from = 0
         self._ready_from: Place | None = None
         self._ask_from = 0
-        self._set_back: set[int] = set()  # instances that live by the clock of before it was set back
+        self._outdated: set[int] = set()  # instances in memory that are to be read again before they move
         self.on_take_over: list[
             Callable[[], Awaitable[None]]
         ] = []  # awaited when this process becomes the engine later
@@ -241,8 +241,8 @@ class Recovery:
         those that move at this moment follow a little later.
         """
         engine = self._engine
-        if self._set_back and self._up:
-            self._forget_set_back()
+        if self._outdated and self._up:
+            self._forget_outdated()
         moved = engine.world.follow()
         if moved > 0:
             log.warning("the clock was set forward by %s s", moved // SECOND)
@@ -250,20 +250,25 @@ class Recovery:
         elif moved < 0:
             log.warning("the clock was set back by %s s", -moved // SECOND)
             if engine.holder:
-                self._set_back = {entry.flow.key for entry in engine.cache}
-                engine.waking.forget()
-                engine.loading.outdate()
-                self._forget_set_back()
+                self._outdate()
                 self._up = False
                 self._every("probe", PROBE, self._probe)
 
-    def _forget_set_back(self) -> None:
+    def _outdate(self) -> None:
+        """Nothing that is in memory is to be relied on any more; it is read again when it is needed."""
         engine = self._engine
-        for key in list(self._set_back):
+        self._outdated = {entry.flow.key for entry in engine.cache}
+        engine.waking.forget()
+        engine.loading.outdate()
+        self._forget_outdated()
+
+    def _forget_outdated(self) -> None:
+        engine = self._engine
+        for key in list(self._outdated):
             entry = engine.cache.get(key)
             if entry is not None and (entry.inflight or entry.held):
                 continue
-            self._set_back.discard(key)
+            self._outdated.discard(key)
             if entry is not None:
                 engine.discard_cached(entry)
                 if self._up:
@@ -436,6 +441,8 @@ class Recovery:
             self._up = False
             if engine.holder and not await engine.store.acquire():
                 self._step_down()
+            elif engine.holder:
+                self._outdate()  # it may be another database than before, restored from a backup
             self._expect_workers()
             engine.up()
             self._tell_foreign()  # nobody here was told of what others did meanwhile

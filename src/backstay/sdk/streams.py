@@ -91,23 +91,24 @@ class Reader:
         except errors.RequestRefused as refusal:
             if refusal.reason != "stream_not_found":
                 raise
-            await self._go_on()  # its run has ended, and nothing was ever written to it
+            await self._go_on(self._offset)  # its run has ended, and nothing was ever written to it
             return []
         self._run_id = page.view.run_id
+        beyond = max(0, self._offset - page.view.stream.total_items)
         self._offset = page.next_offset
         if page.terminal and page.view.stream.status == "errored":
             self.failed = page.view.stream.error_reason
             self.over = True
         elif page.terminal:
-            await self._go_on()
+            await self._go_on(beyond)
         return [loads(item.payload) for item in page.items if item.payload is not None]
 
-    async def _go_on(self) -> None:
-        """There is no more in this run: begin with the next one, if there is one."""
+    async def _go_on(self, offset: int) -> None:
+        """There is no more in this run: go on with the next one, if there is one, from this offset."""
         following = None if self._one or self._run_id is None else await self._next_run()
         self.over = following is None
         self._run_id = following
-        self._offset = 0
+        self._offset = offset
 
     async def _next_run(self) -> str | None:
         """The run behind this one. Runs are listed newest first."""

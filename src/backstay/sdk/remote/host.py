@@ -101,6 +101,7 @@ class RemoteHost:
         self._over: OrderedDict[str, None] = (
             OrderedDict()
         )  # runs that have closed lately, and tasks that were withdrawn
+        self._declined: OrderedDict[str, None] = OrderedDict()  # tasks of these that came all the same
         self.leases: dict[str, int] = {}  # task id -> attempt, of all that is ours
 
     # -- what the executor asks of its engine
@@ -198,9 +199,13 @@ class RemoteHost:
 
     def _attempt(self, lease: wire.ActivityLease) -> None:
         assignment = lease.assignment
-        if self._over and (assignment.run_id in self._over or assignment.task.id in self._over):
-            return  # the news that nobody waits for it were faster
         task = assignment.task
+        if (assignment.run_id in self._over or task.id in self._over) and task.id not in self._declined:
+            # The news that nobody waits for it were faster. A server that offers it once more means it: what it said
+            # before is not true any more, because its database was restored from a backup.
+            self._declined[task.id] = None
+            self._reports.give_back(task.id, task.attempt)
+            return
         self.leases[task.id] = task.attempt
         self._reports.attempting(assignment.activity_attempt_id, task.id)
         try:
@@ -233,8 +238,9 @@ class RemoteHost:
         self._forget_oldest()
 
     def _forget_oldest(self) -> None:
-        while len(self._over) > REMEMBERED:
-            self._over.popitem(last=False)
+        for known in (self._over, self._declined):
+            while len(known) > REMEMBERED:
+                known.popitem(last=False)
 
     def _close(self, run_id: str) -> None:
         for task_id in self._tasks.close(run_id):
