@@ -20,5 +20,5 @@ class Lines(logging.Formatter):
 
 def log_to_stderr(level: int) -> None:
     handler = logging.StreamHandler()
-    handler.setFormatter(Lines("%(levelname)s %(name)s: %(message)s"))
+    handler.setFormatter(Lines("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=level, handlers=[handler])

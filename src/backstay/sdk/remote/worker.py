@@ -16,8 +16,8 @@ import contextlib
 import logging
 import os
 import signal
-import threading
 import socket
+import threading
 from collections.abc import Callable, Generator, Iterable
 from types import TracebackType
 from typing import Any, Self, TypedDict, Unpack
