@@ -6,7 +6,8 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from backstay.kernel.decision import Decision
-from backstay.kernel.values import attempt_id
+from backstay.kernel.event import Recorded
+from backstay.kernel.values import SECOND, attempt_id
 from backstay.protocol import exchange as wire
 
 from ..auditor import Auditor
@@ -38,6 +39,10 @@ HELD = 900
 """Virtual seconds in calm after which no work of ours is still under way."""
 
 
+COME_BACK = 9
+"""Virtual seconds that workers have at least to come back to an engine that has come up."""
+
+
 class Reported:
     """A report, from when it was made."""
 
@@ -63,6 +68,9 @@ class LinkAuditor(Auditor):
         self._engine: Any = None  # the server that is the engine
         self._steady = 0.0  # since when it is
         self._leases: dict[tuple[str, int], float] = {}  # task and attempt -> since when they are leased
+        self._begun: dict[str, int] = {}  # attempt -> when, by the clock
+        self._heard_from = 0  # since when workers can reach the engine
+        self._sent_away: int | None = None  # since when they cannot, because it is about to stop
 
     # -- reports
 
@@ -121,10 +129,41 @@ class LinkAuditor(Auditor):
                 law = "every report is recorded, or refused to its maker"
                 self.must(now - reported.made < ANSWERED, law, reported)
 
+    # -- timeouts
+
+    def came_up(self, now: int) -> None:
+        """A server has become the engine, or is it again after an outage."""
+        self._heard_from, self._sent_away = now, None
+
+    def drains(self, now: int) -> None:
+        """The server that is the engine has sent its workers away."""
+        self._sent_away = now
+
+    def _timed(self, entry: Recorded) -> None:
+        """Whoever is timed out for what was not heard could have been heard."""
+        event: Any = entry.event
+        if entry.type == "ActivityStarted":
+            self._begun[event.activity_attempt_id] = entry.at
+            return
+        if getattr(event, "timeout_kind", None) not in ("heartbeat", "start_to_close"):
+            return
+        law = "nobody is timed out because nobody could hear them"
+        begun = self._begun.get(event.activity_attempt_id, 0)
+        away = self._sent_away is not None and begun <= self._sent_away < entry.at
+        self.must(not away, law, (event, "its worker was sent away", entry.at))
+        before = begun < self._heard_from <= entry.at
+        back = entry.at - self._heard_from >= COME_BACK * SECOND
+        self.must(
+            back or not before, law, (event, f"{(entry.at - self._heard_from) / SECOND} s after the engine came up")
+        )
+        self.sim.done("attempt timed out after a restart" if before else "attempt timed out")
+
     # -- leases
 
     def committed(self, decision: Decision) -> None:
         super().committed(decision)
+        for entry in decision.events:
+            self._timed(entry)
         now = self.sim.loop.time()
         for change in decision.tasks:
             task = change.task

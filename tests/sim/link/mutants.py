@@ -53,6 +53,20 @@ LINK_MUTANTS: list[dict[str, Any]] = [
         "often": ("kill everybody", "another name"),
     },
     {
+        "name": "an engine that comes up waits for no worker",
+        "file": "engine/recovery.py",
+        "old": "wait_for_workers(now, now + COME_BACK)",
+        "new": "wait_for_workers(now, now)",
+        "often": ("restart server",),
+    },
+    {
+        "name": "a server that stops times out whom it has sent away",
+        "file": "server/server.py",
+        "old": "self.engine.wait_for_workers(over, over)",
+        "new": "self.engine.wait_for_workers(0, 0)",
+        "often": ("restart server",),
+    },
+    {
         "name": "what is out is lost with its connection",
         "file": "sdk/remote/session.py",
         "old": "        self._outgoing.lost()\n",

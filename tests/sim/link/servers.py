@@ -126,16 +126,24 @@ class ServerProcess:
         try:
             async with self.app as server:
                 serving = SimServing(config(App(server), SETTINGS), server, lambda url: None)
+                server.recovery.on_up.append(self._came_up)
+                if server.recovery.up:
+                    self._came_up()
                 await serving.startup()
                 self.opening = False
                 self.sim.log(f"{self.name} is up{' and holds the engine' if server.engine.holder else ''}")
                 await self._told
                 serving.drain()
+                if server.recovery.up:
+                    self.sim.laws.drains(self.world.now())
                 await serving.shutdown()
         except Unavailable as error:
             self.life.die(f"could not open: {error}")
         else:
             self.life.die("stopped")
+
+    def _came_up(self) -> None:
+        self.sim.laws.came_up(self.world.now())
 
     def connect(self, kinds: Any) -> SessionStore:
         return SessionStore(self.sim.disk, kinds, self._seam)
