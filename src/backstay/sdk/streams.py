@@ -70,12 +70,16 @@ class Reader:
         self._run_id = run_id
         self._one = one
         self._name = name
-        self._offset = start
+        self._offset: int = start
+        self._beyond: int | None = None  # this run is read to its end, and so many items of the next are not wanted
         self.over = False
         self.failed: str | None = None
 
     async def page(self) -> list[Any]:
         """What has come, perhaps nothing; it is waited for a while."""
+        if self._beyond is not None:
+            await self._go_on(self._beyond)
+            return []
         try:
             page = await self._client.call(
                 ReadStream(
@@ -91,21 +95,25 @@ class Reader:
         except errors.RequestRefused as refusal:
             if refusal.reason != "stream_not_found":
                 raise
-            await self._go_on(self._offset)  # its run has ended, and nothing was ever written to it
+            self._beyond = self._offset  # its run has ended, and nothing was ever written to it
             return []
         self._run_id = page.view.run_id
-        beyond = max(0, self._offset - page.view.stream.total_items)
-        self._offset = page.next_offset
+        if page.terminal:
+            self._beyond = max(0, self._offset - page.view.stream.total_items)
+        if not self._beyond:
+            self._offset = page.next_offset
         if page.terminal and page.view.stream.status == "errored":
             self.failed = page.view.stream.error_reason
             self.over = True
-        elif page.terminal:
-            await self._go_on(beyond)
         return [loads(item.payload) for item in page.items if item.payload is not None]
 
     async def _go_on(self, offset: int) -> None:
         """There is no more in this run: go on with the next one, if there is one, from this offset."""
-        following = None if self._one or self._run_id is None else await self._next_run()
+        self._beyond = None
+        try:
+            following = None if self._one or self._run_id is None else await self._next_run()
+        except errors.ServerUnreachable:
+            return  # to ask for the end of this run once more is a wait, which the server may take its time to answer
         self.over = following is None
         self._run_id = following
         self._offset = offset

@@ -1,12 +1,14 @@
 """The transport to a server: every request under its name, tried again while no answer comes, never done twice.
 
 A request that changes something carries an id made here. If its reply is lost, it is sent again with the same id, and the
-server answers what it answered the first time. A call that waits is asked again and again, across restarts of the server.
+server answers what it answered the first time. What a command has no answer to for a while is given up. What only waits is
+asked again and again, however long the server is away; where the caller has said how long, not a moment longer.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import time
 from random import random
@@ -17,18 +19,22 @@ from msgspec.structs import replace
 
 from backstay.kernel.event import HistoryDamaged
 from backstay.kernel.message import Refused
-from backstay.protocol import calls, schedules
+from backstay.protocol import calls, schedules, streams
 from backstay.protocol import commands as tell
 from backstay.protocol import requests as ask
 from backstay.sdk import errors
+from backstay.sdk.remote import http
 from backstay.sdk.remote.http import LIMIT, HttpClient, Lost, NotHttp, Reply
 from backstay.sdk.remote.together import Together
 
 R = TypeVar("R")
 
+log = logging.getLogger("backstay.client")
+
 REPLY_SECONDS = 45.0  # to wait for one reply, when the server itself waits for at most PATIENCE
 NOT_NOW = frozenset({408, 429, 502, 503, 504})  # statuses of a server, or a proxy, that may say something else soon
 PAUSES = (0.02, 1.0)  # between tries: the first one, and the longest
+GRACE = 1.0  # seconds for an answer that is on its way when its caller's time is over
 
 _CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _PAIRS = [a + b for a in _CROCKFORD for b in _CROCKFORD]
@@ -50,12 +56,43 @@ class Access(NamedTuple):
         return HttpClient(self.url, headers, self.most)
 
 
+class Patience(NamedTuple):
+    """How long there may be no answer."""
+
+    endless: bool = False  # it is a wait, which outlasts any outage of a server that was there
+    until: float | None = None  # when the caller's own timeout is over, by the monotonic clock
+
+    @property
+    def left(self) -> float | None:
+        return None if self.until is None else max(self.until - time.monotonic(), 0)
+
+    @property
+    def over(self) -> bool:
+        return self.left == 0
+
+    def fitted(self, request: Any) -> Any:
+        """The request, which asks the server to wait for no longer than its caller does."""
+        return request if self.until is None else replace(request, wait_seconds=self.left)
+
+
+def waiting(seconds: float | None) -> Patience:
+    return Patience(True, None if seconds is None else time.monotonic() + seconds)
+
+
+COMMAND = Patience()
+
+
+class NoAnswer(Exception):
+    """The time of a caller is over, and the server did not say a word."""
+
+
 class HttpTransport:
     def __init__(self, access: Access, *, patience: float = 15.0) -> None:
         self.access = access
         self._http = access.client()
         self._together = Together(self._http, REPLY_SECONDS)
         self._patience = patience  # seconds without any answer until a caller is told
+        self._away = False  # somebody waits for a server that has not answered for so long
 
     def close(self) -> None:
         self._http.close()
@@ -77,7 +114,9 @@ class HttpTransport:
             case tell.UpdateWorkflow():
                 return await self._update(request)
             case tell.GetUpdate(wait_seconds=seconds):
-                return await self._wait_for_update(request, seconds)
+                return await self._wait_for_update(request, waiting(seconds))
+            case streams.ReadStream(wait_seconds=seconds) if seconds:
+                return await self._send(request, waiting(None))
             case tell.SignalWithStart(start=start):
                 return await self._send(replace(_numbered(request), start=_named(start)))
             case schedules.CreateSchedule(schedule_id=schedule_id, request_id=request_id):
@@ -100,26 +139,43 @@ class HttpTransport:
         return await self._result(ask.AwaitResult(workflow_id=start.workflow_id, namespace=start.namespace))
 
     async def _result(self, request: ask.AwaitResult) -> ask.Result:
-        until = _until(request.wait_seconds)
+        patience = waiting(request.wait_seconds)
         while True:
-            ended = await self._send(replace(request, wait_seconds=_left(until)))
-            if ended.status is not None or (until is not None and time.monotonic() >= until):
+            try:
+                ended = await self._send(patience.fitted(request), patience)
+            except NoAnswer as why:
+                raise TimeoutError(
+                    f"workflow {request.workflow_id!r} has not ended as far as is known: no answer from {self} ({why});"
+                    " wait again with handle.result()"
+                ) from None
+            if ended.status is not None or patience.over:
                 return ended
 
     async def _update(self, request: tell.UpdateWorkflow) -> tell.UpdateStatus:
-        until = _until(request.wait_seconds)
-        status = await self._send(_numbered(request))
-        left = _left(until)
-        if not status.wait_timed_out or status.update_id is None or left == 0:
+        """A command until it is accepted; from there on it is a wait."""
+        until = waiting(request.wait_seconds).until
+        try:
+            status = await self._send(_numbered(request), Patience(until=until))
+        except NoAnswer as why:
+            raise errors.ServerUnreachable(self.access.url, str(why)) from None
+        patience = Patience(True, until)
+        if not status.wait_timed_out or status.update_id is None or patience.over:
             return status
         again = tell.GetUpdate(workflow_id=status.workflow_id, update_id=status.update_id, namespace=request.namespace)
-        return await self._wait_for_update(again, left)
+        return await self._wait_for_update(again, patience)
 
-    async def _wait_for_update(self, request: tell.GetUpdate, seconds: float | None) -> tell.UpdateStatus:
-        until = _until(seconds)
+    async def _wait_for_update(self, request: tell.GetUpdate, patience: Patience) -> tell.UpdateStatus:
         while True:
-            status = await self._send(replace(request, wait_seconds=_left(until)))
-            if status.event is not None or (until is not None and time.monotonic() >= until):
+            try:
+                status = await self._send(patience.fitted(request), patience)
+            except NoAnswer as why:
+                raise errors.UpdateTimeout(
+                    f"update {request.update_id} of workflow {request.workflow_id!r} was accepted and has not ended as far as is"
+                    f" known: no answer from {self} ({why}); wait again with handle.submitted(...).result()",
+                    request.workflow_id,
+                    request.update_id,
+                ) from None
+            if status.event is not None or patience.over:
                 return status
 
     async def _history(self, request: ask.GetHistory) -> list[Any]:
@@ -132,16 +188,16 @@ class HttpTransport:
 
     # -- one request, until it is answered
 
-    async def _send(self, request: Any) -> Any:
+    async def _send(self, request: Any, patience: Patience = COMMAND) -> Any:
         verb = calls.OF.get(request.__class__)
         if verb is None:
             raise errors.RequestRefused(
                 "not_over_http", f"{request.__class__.__name__} works with an engine in the same process only"
             )
-        reply = await self._answered(verb.name, calls.encode(request))
+        reply = await self._answered(verb.name, request, patience)
         return verb.decode_reply(reply.body)
 
-    async def _answered(self, verb: str, body: bytes) -> Reply:
+    async def _answered(self, verb: str, request: Any, patience: Patience) -> Reply:
         """Send until there is an answer. Raises what the server refused, or that there is none."""
         began = time.monotonic()
         pause = PAUSES[0]
@@ -150,12 +206,10 @@ class HttpTransport:
         silent = False
         while True:
             try:
-                if silent and since is not None and not await self._http.reached(self._left(since)):
+                if silent and since is not None and not await self._http.reached(self._probing(since, patience)):
                     raise Lost("nothing answers there", sent=False, silent=True)
-                if more:
-                    reply = await self._http.post(calls.PATH + verb, body, REPLY_SECONDS, more)
-                else:
-                    reply = await self._together.post(verb, body)
+                again = request if since is None else patience.fitted(request)
+                reply = await self._post(verb, calls.encode(again), more, patience)
             except Lost as lost:
                 if lost.sent:
                     more = _AGAIN
@@ -166,6 +220,8 @@ class HttpTransport:
                 raise errors.ServerUnreachable(self.access.url, str(strange)) from None
             else:
                 if reply.status == 200:
+                    if self._away:
+                        self._is_back()
                     return reply
                 if reply.status not in NOT_NOW:
                     raise refusal(reply, self.access)
@@ -173,14 +229,52 @@ class HttpTransport:
                 silent = False
                 since = since or time.monotonic()
                 why = _message(reply)
+            if patience.over:
+                raise NoAnswer(why)
             if not self._left(since):
-                raise errors.ServerUnreachable(self.access.url, why)
-            await asyncio.sleep(pause * (0.5 + random() / 2))
+                self._give_up(patience, why)
+            await asyncio.sleep(_within(pause * (0.5 + random() / 2), patience))
             pause = min(pause * 2, PAUSES[1])
+
+    async def _post(self, verb: str, body: bytes, more: str, patience: Patience) -> Reply:
+        left = patience.left
+        if left is None or left + GRACE > REPLY_SECONDS:
+            return await self._try(verb, body, more)
+        try:
+            async with asyncio.timeout(left + GRACE):
+                return await self._try(verb, body, more)
+        except TimeoutError:
+            raise Lost("nothing answers there", sent=True, silent=True) from None
+
+    async def _try(self, verb: str, body: bytes, more: str) -> Reply:
+        if more:
+            return await self._http.post(calls.PATH + verb, body, REPLY_SECONDS, more)
+        return await self._together.post(verb, body)
 
     def _left(self, since: float) -> float:
         """How much longer a caller is not told that nobody answers."""
         return max(since + self._patience - time.monotonic(), 0)
+
+    def _probing(self, since: float, patience: Patience) -> float:
+        """Seconds in which a server that was silent has to say that it is there."""
+        return _within(max(self._left(since), http.SILENT) if patience.endless else self._left(since), patience)
+
+    def _give_up(self, patience: Patience, why: str) -> None:
+        """There has been no answer for too long. Whoever waits goes on, for a server that has ever been there."""
+        if not (patience.endless and self._http.heard):
+            raise errors.ServerUnreachable(self.access.url, why)
+        if not self._away:
+            self._away = True
+            log.warning("no answer from %s (%s); what waits for it goes on waiting", self, why)
+
+    def _is_back(self) -> None:
+        self._away = False
+        log.info("%s answers again", self)
+
+
+def _within(seconds: float, patience: Patience) -> float:
+    left = patience.left
+    return seconds if left is None else min(seconds, left)
 
 
 def _named(start: ask.StartWorkflow) -> ask.StartWorkflow:
@@ -202,14 +296,6 @@ def fresh_id() -> str:
     """A ULID, like those that engines make."""
     number = (time.time_ns() // 1_000_000) << 80 | int.from_bytes(os.urandom(10))
     return "".join([_PAIRS[number >> shift & 1023] for shift in range(120, -1, -10)])
-
-
-def _until(seconds: float | None) -> float | None:
-    return None if seconds is None else time.monotonic() + seconds
-
-
-def _left(until: float | None) -> float | None:
-    return None if until is None else max(until - time.monotonic(), 0)
 
 
 def refusal(reply: Reply, access: Access) -> Exception:
