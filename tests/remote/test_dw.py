@@ -53,6 +53,20 @@ class Expense:
 """
 
 
+NAP = """
+import time
+from backstay import workflow
+
+@workflow
+def nap() -> None:
+    time.sleep(1)
+
+@workflow
+def doze() -> None:
+    time.sleep(1)
+"""
+
+
 class Shop:
     def __init__(self, directory: Path, url: str) -> None:
         self.directory = directory
@@ -78,6 +92,28 @@ def shop(tmp_path: Path) -> Iterator[Shop]:
         yield Shop(tmp_path, running.url)
     finally:
         running.stop()
+
+
+def test_a_worker_says_what_is_doubtful_about_its_file(shop: Shop) -> None:
+    (shop.directory / "nap.py").write_text(NAP)
+    worker = subprocess.Popen(
+        [*DW, "worker", "nap.py", "--server", shop.url, "--token", TOKEN],
+        cwd=shop.directory,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert worker.stdout is not None
+    try:
+        assert "works for" in worker.stdout.readline()
+    finally:
+        worker.send_signal(signal.SIGTERM)
+        _, said = worker.communicate(timeout=30)
+    assert worker.returncode == 0
+    warnings = [line for line in said.splitlines() if line.startswith("WARNING backstay.worker: nap.py:")]
+    assert len(warnings) == 2, said
+    assert "nap.py:7: " in warnings[0]
+    assert "time.sleep" in warnings[0]
 
 
 def test_a_worker_and_every_command_over_a_server(shop: Shop) -> None:

@@ -53,6 +53,8 @@ def command(
 
     program = load(file)
     log_to_stderr(logging.INFO)
+    for hint in program.hints:
+        logging.getLogger("backstay.worker").warning("%s", hint)
     from backstay.sdk.remote.worker import AsyncWorker, work
 
     wanted = sorted(queues or program.queues)
