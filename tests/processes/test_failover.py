@@ -13,7 +13,7 @@ import asyncpg
 import httpx
 import pytest
 
-from backstay import AsyncClient, AsyncWorker, activity, workflow
+from backstay import AsyncClient, AsyncWorker, Signal, activity, query, update, wait, workflow
 from backstay.store.postgresql.connection import address
 
 from ..remote.lossy import Lossy
@@ -38,6 +38,32 @@ def adds(count: int) -> int:
     for _ in range(count):
         total = add(total)
     return total
+
+
+@workflow(type="failover-account")
+class Account:
+    close = Signal[bool]()
+
+    def __init__(self) -> None:
+        self.balance = 0
+
+    @query
+    def total(self) -> int:
+        return self.balance
+
+    @update
+    def deposit(self, amount: int) -> int:
+        self.balance += amount
+        return self.balance
+
+    @deposit.validator
+    def positive(self, amount: int) -> None:
+        if amount <= 0:
+            raise ValueError("a deposit is positive")
+
+    def handle(self) -> int:
+        wait(self.close)
+        return self.balance
 
 
 class Server:
@@ -112,8 +138,9 @@ async def _goes_on(servers: list[Server]) -> None:
     assert not await second.ready()
     async with (
         Following(servers) as proxy,
-        AsyncWorker(proxy.url, [adds, add], token=TOKEN, drain=1.0) as worker,
+        AsyncWorker(proxy.url, [adds, add, Account], token=TOKEN, drain=1.0) as worker,
         AsyncClient(second.url, token=TOKEN) as client,  # a server that is not the engine takes what it is told
+        AsyncClient(proxy.url, token=TOKEN) as through,  # its connections stand, wherever they lead
         httpx.AsyncClient(base_url=first.url, headers=HEADERS, timeout=60) as published,
     ):
         assert await client.execute(adds, "before", 3) == 3
@@ -122,6 +149,9 @@ async def _goes_on(servers: list[Server]) -> None:
         poll = {"worker_id": "p", "task_queue": "other", "poll_request_id": "one", "timeout_seconds": 50}
         parked = asyncio.create_task(published.post("/api/worker/workflow-tasks/poll", json=poll))
 
+        account = await through.start(Account, "account")
+        assert await asyncio.gather(*[account.query(Account.total) for _ in range(20)]) == [0] * 20
+
         first.process.send_signal(signal.SIGSTOP)
         await first.cut()
         await eventually(second.ready, "the second has become the engine")
@@ -129,6 +159,8 @@ async def _goes_on(servers: list[Server]) -> None:
 
         assert await client.execute(adds, "after", 3) == 3
         assert worker.session.lost >= 1
+        assert await account.update(Account.deposit, 5) == 5
+        assert await asyncio.gather(*[account.query(Account.total) for _ in range(20)]) == [5] * 20
         for answer in (await parked, await published.post("/api/worker/activity-tasks/poll", json=poll)):
             said = answer.json()
             assert (answer.status_code, said["reason"], said["task"]) == (503, "backend_unavailable", None)
@@ -136,7 +168,11 @@ async def _goes_on(servers: list[Server]) -> None:
             assert answer.headers["connection"] == "close"
         async with httpx.AsyncClient(base_url=first.url, headers=HEADERS | {"X-Backstay-Protocol": "1"}) as http:
             answer = await http.post("/api/worker/station", json={"worker_id": "w", "queues": ["default"]})
-        assert (answer.status_code, answer.json()["reason"]) == (503, "engine_elsewhere")
+            assert (answer.status_code, answer.json()["reason"]) == (503, "engine_elsewhere")
+            asked = {"workflow_id": "account", "query_name": "total"}
+            answer = await http.post("/api/call/query-workflow", json=asked)
+            assert (answer.status_code, answer.json()["reason"]) == (503, "engine_elsewhere")
+            assert answer.headers["connection"] == "close"
 
         await second.cut()  # its session alone: whoever is quicker is the engine, and the work goes on
         assert await client.execute(adds, "again", 3) == 3

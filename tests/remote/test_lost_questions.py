@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from backstay import AsyncClient, AsyncHandle, AsyncWorker, Signal, query, update, wait, workflow
+from backstay import AsyncClient, AsyncHandle, AsyncWorker, RequestRefused, Signal, query, update, wait, workflow
 from backstay.kernel.values import SECOND
+from backstay.sdk.remote import transport
 from backstay.server import questions, stations
 
 from ..sdk.kit import eventually
@@ -142,3 +143,16 @@ async def test_whichever_answer_comes_first_counts(first: bool, monkeypatch: pyt
         await eventually(lambda: worker.session.quiet)
         monkeypatch.undo()
         assert await account.query(Account.total) == 0
+
+
+async def test_a_server_beside_the_engine_says_that_it_is_not_the_one_to_ask() -> None:
+    async with House() as house, AsyncWorker(house.url, [Account], token=TOKEN):
+        access = transport.Access(house.url, TOKEN, "default")
+        async with AsyncClient(transport.HttpTransport(access, patience=0.05)) as client:
+            account = await opened(client)
+            house.server.engine.holder = False
+            with pytest.raises(RequestRefused, match="no worker can be asked from here") as refused:
+                await account.query(Account.total)
+            assert refused.value.reason == "engine_elsewhere"
+            house.server.engine.holder = True
+            assert await account.query(Account.total) == 0

@@ -18,7 +18,7 @@ import pytest
 
 from ..interop.conftest import TOKEN as PROCESS_TOKEN
 from ..interop.conftest import Running
-from .kit import Api, parked, serving, settle
+from .kit import Api, parked, serving, settle, until
 
 DW = (sys.executable, "-P", "-m", "backstay.cli.main")
 PATIENCE = 30
@@ -103,6 +103,27 @@ async def test_a_pass_of_a_server_that_is_not_the_engine_says_so() -> None:
         api.server.engine.holder = False
         refused = await api.control("POST", "/system/repair/pass", {"sweep_owner": "matcher-1"})
         assert (refused.status_code, refused.json()["reason"]) == (503, "engine_elsewhere")
+        api.server.engine.holder = True
+
+
+async def test_a_server_that_is_not_the_engine_asks_nobody() -> None:
+    async with serving() as api:
+        await api.register()
+        await api.start("w")
+        query = asyncio.create_task(api.control("POST", "/workflows/w/query/status", {}))
+        poll = {"worker_id": "worker-1", "task_queue": "q", "timeout_seconds": 45}
+        await until(lambda: len(api.server.questions.waiting) == 1)
+        waiting = asyncio.create_task(api.worker("update-validation-tasks/poll", poll))
+        await until(lambda: api.server.parked == 1)
+        api.server.engine.holder = False
+        for lost in api.server.recovery.on_lost:
+            lost()
+        for refused in (await query, await api.control("POST", "/workflows/w/query/status", {})):
+            assert (refused.status_code, refused.json()["reason"]) == (503, "engine_elsewhere")
+            assert refused.headers["connection"] == "close"
+        for refused in (await waiting, await api.worker("query-tasks/poll", poll)):
+            assert (refused.status_code, refused.json()["reason"]) == (503, "backend_unavailable")
+            assert refused.json()["operation"] in ("poll_query_task", "poll_update_validation_task")
         api.server.engine.holder = True
 
 

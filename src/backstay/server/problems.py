@@ -81,13 +81,18 @@ def refused(refusal: Refused) -> Problem:
 
 
 class Elsewhere(Problem):
-    """This server is not the engine of its database (any more), and has no work to hand out: whoever asks for some is to
-    ask another server. Their connection ends, since a proxy that knows which one that is looks at new ones only."""
+    """This server is not the engine of its database (any more): it has no work to hand out, and no workers to ask. Whoever
+    wants either is to ask another server. Their connection ends, since a proxy that knows which one that is looks at new
+    ones only."""
 
     last = True
 
-    def __init__(self, reason: str, **fields: Any) -> None:
-        said = "another process runs the engine of this database; this server has no tasks"
+    def __init__(
+        self,
+        reason: str,
+        said: str = "another process runs the engine of this database; this server has no tasks",
+        **fields: Any,
+    ) -> None:
         super().__init__(503, reason, said, retryable=True, retry_after_seconds=1, **fields)
 
 

@@ -18,7 +18,7 @@ from backstay.kernel.features.start import WorkflowStarted
 from backstay.kernel.message import Refused
 from backstay.kernel.values import SECOND, Micros
 from backstay.protocol.commands import Inquiry
-from backstay.server.problems import Stopping
+from backstay.server.problems import Elsewhere, Stopping
 from backstay.server.workers import Worker, Workers
 
 Kind = Literal["query", "validate"]
@@ -91,8 +91,17 @@ class Desk(Protocol):
 class Questions:
     """What an engine asks of workers elsewhere."""
 
-    def __init__(self, world: World, workers: Workers, timeout_seconds: float, max_pending: int) -> None:
+    def __init__(
+        self,
+        world: World,
+        workers: Workers,
+        timeout_seconds: float,
+        max_pending: int,
+        is_engine: Callable[[], bool],
+    ) -> None:
+        """`is_engine`: whether workers come to this server. Where they do not, nobody can be asked."""
         self._world = world
+        self._is_engine = is_engine
         self._workers = workers
         self._timeout = timeout_seconds
         self._max = max_pending
@@ -109,13 +118,18 @@ class Questions:
         return any(not self._workers.stale(worker) for worker in self._workers.on(namespace, queue))
 
     def runs(self, kind: str, type: str, namespace: str, queue: str, compatibility: str | None) -> bool:
-        return any(_runs(worker, type, compatibility) for worker in self._live(namespace, queue))
+        """Beside the engine it is not known who lives: whoever is asked there says so."""
+        return not self._is_engine() or any(
+            _runs(worker, type, compatibility) for worker in self._live(namespace, queue)
+        )
 
     def validates(self, type: str, update: str) -> bool:
         return any(_validates(worker, type, update) for worker in self._workers.everybody())
 
     async def inquire(self, inquiry: Inquiry, history: list[Recorded], at_rest: bool) -> Any:
         """What the code says; a caller that gives up takes its question along."""
+        if not self._is_engine():
+            raise _elsewhere()
         queue = _queue(history)
         if self._stopped:
             raise Stopping
@@ -194,10 +208,11 @@ class Questions:
     def stop(self) -> None:
         """The server stops: workers are sent away, and so is whoever waits for what they would say."""
         self._stopped = True
-        for asker in list(self._askers):
-            self.unpark(asker)
-        for question in list(self._open.values()):
-            self.refuse(question, Stopping())
+        self._dismiss(Stopping)
+
+    def send_away(self) -> None:
+        """Workers come here no longer: whoever asks, and whoever waits to be asked, is to go where they are."""
+        self._dismiss(_elsewhere)
 
     def held(
         self,
@@ -247,6 +262,12 @@ class Questions:
 
     # -- inside
 
+    def _dismiss(self, why: Callable[[], Exception]) -> None:
+        for asker in list(self._askers):
+            self.unpark(asker)
+        for question in list(self._open.values()):
+            self.refuse(question, why())
+
     def _offer(self, question: Question) -> None:
         for desk in self.desks:
             if desk.listens and _fits(desk.worker, BOTH, question):
@@ -286,6 +307,12 @@ class Questions:
 
     def _live(self, namespace: str, queue: str) -> list[Worker]:
         return [worker for worker in self._workers.on(namespace, queue) if not self._workers.stale(worker)]
+
+
+def _elsewhere() -> Elsewhere:
+    return Elsewhere(
+        "engine_elsewhere", "another process runs the engine of this database; no worker can be asked from here"
+    )
 
 
 def _runs(worker: Worker, type: str, compatibility: str | None) -> bool:

@@ -101,6 +101,7 @@ class Server:
             self.workers,
             self.settings.query_timeout_seconds,
             self.settings.query_task_max_pending_per_queue,
+            lambda: self.engine.holder,
         )
         self.observer = Observer(self)
         self.recovery.on_take_over.append(self._read_registries)
@@ -208,6 +209,7 @@ class Server:
         for waiter in self.engine.matching.waiting():
             self.engine.serving.give_up(waiter)
         self.stations.send_away()
+        self.questions.send_away()
 
     def drain(self) -> None:
         """Lease nothing any more; whoever waits is told at once that there is nothing."""

@@ -362,9 +362,13 @@ class HttpClient:
         if connection in self._idle:
             self._idle.remove(connection)
 
-    def close(self) -> None:
+    def leave(self) -> None:
+        """Whoever is at the other end of what is idle is of no use: the next request goes over a new connection."""
         for connection in list(self._idle):
             connection.close()
+
+    def close(self) -> None:
+        self.leave()
         if self._watch is not None:
             self._watch.cancel()
             self._watch = None

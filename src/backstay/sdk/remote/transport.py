@@ -204,6 +204,7 @@ class HttpTransport:
         more = ""
         since: float | None = None  # there is no answer, or none that helps
         silent = False
+        refused: Exception | None = None  # by a server that has said where else to ask
         while True:
             try:
                 if silent and since is not None and not await self._http.reached(self._probing(since, patience)):
@@ -229,10 +230,13 @@ class HttpTransport:
                 silent = False
                 since = since or time.monotonic()
                 why = _message(reply)
+                if _elsewhere(reply):
+                    refused = refusal(reply, self.access)
+                    self._http.leave()
             if patience.over:
                 raise NoAnswer(why)
             if not self._left(since):
-                self._give_up(patience, why)
+                self._give_up(patience, why, refused)
             await asyncio.sleep(_within(pause * (0.5 + random() / 2), patience))
             pause = min(pause * 2, PAUSES[1])
 
@@ -259,10 +263,10 @@ class HttpTransport:
         """Seconds in which a server that was silent has to say that it is there."""
         return _within(max(self._left(since), http.SILENT) if patience.endless else self._left(since), patience)
 
-    def _give_up(self, patience: Patience, why: str) -> None:
+    def _give_up(self, patience: Patience, why: str, refused: Exception | None) -> None:
         """There has been no answer for too long. Whoever waits goes on, for a server that has ever been there."""
         if not (patience.endless and self._http.heard):
-            raise errors.ServerUnreachable(self.access.url, why)
+            raise refused or errors.ServerUnreachable(self.access.url, why)
         if not self._away:
             self._away = True
             log.warning("no answer from %s (%s); what waits for it goes on waiting", self, why)
@@ -333,6 +337,11 @@ def said_by(reply: Reply) -> dict[str, Any]:
         return msgspec.json.decode(reply.body, type=dict[str, Any])
     except msgspec.MsgspecError:
         return {}
+
+
+def _elsewhere(reply: Reply) -> bool:
+    """Whether a server cannot do this, and another one can: a new connection may lead there."""
+    return reply.status == 503 and said_by(reply).get("reason") == "engine_elsewhere"
 
 
 def _message(reply: Reply) -> str:

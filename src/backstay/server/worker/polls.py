@@ -40,7 +40,7 @@ class PollBody(Struct, frozen=True, kw_only=True):
 
 
 def polling(server: Server, call: Call, body: PollBody) -> Worker:
-    _refuse_guest(server, call)
+    refuse_guest(server, call)
     worker = server.workers.polling(call.namespace, body.worker_id, body.task_queue, body.build_id)
     if server.rollouts.draining(call.namespace, worker.task_queue, worker.build_id):
         raise Problem(
@@ -87,7 +87,7 @@ async def watching(server: Server, call: Call) -> AsyncGenerator[None]:
 
 def nothing(server: Server, call: Call, kind: str, worker: Worker) -> Answer:
     """Why there is no task: nothing is ready, the queue may not lease, or this server cannot tell."""
-    _refuse_guest(server, call)
+    refuse_guest(server, call)
     queue = (kind, worker.namespace, worker.task_queue)
     refusal = server.admission.refusal(queue)
     if refusal is not None and not server.draining:
@@ -97,7 +97,7 @@ def nothing(server: Server, call: Call, kind: str, worker: Worker) -> Answer:
     return Answer({"task": None, "poll_status": "empty", "retry_after_seconds": None})
 
 
-def _refuse_guest(server: Server, call: Call) -> None:
+def refuse_guest(server: Server, call: Call) -> None:
     """A server that is not the engine has no tasks. Workers of the published package know this refusal and ask again."""
     if server.engine.holder or server.draining:
         return

@@ -21,7 +21,7 @@ from backstay.server.problems import Problem
 from backstay.server.questions import Kind, Question
 from backstay.server.routing import Answer, Route
 from backstay.server.server import Server
-from backstay.server.worker.polls import Name, PollBody, watching
+from backstay.server.worker.polls import Name, PollBody, refuse_guest, watching
 
 Attempt = Annotated[int, Meta(ge=1)]
 QUERY = frozenset({"query"})
@@ -71,6 +71,7 @@ async def poll_validation(server: Server, call: Call) -> Answer:
 async def _poll(server: Server, call: Call, kinds: frozenset[str]) -> Answer:
     body = call.decode(PollBody)
     worker = server.workers.polling(call.namespace, body.worker_id, body.task_queue, body.build_id)
+    refuse_guest(server, call)
     seconds = clamp_long_poll(body.timeout_seconds)
     if not seconds or server.draining:
         found = server.questions.poll(worker, kinds)
@@ -86,6 +87,8 @@ async def _poll(server: Server, call: Call, kinds: frozenset[str]) -> Answer:
         if asker.future.done() and (missed := asker.future.result()) is not None:
             server.questions.give_back(missed)
         raise
+    if found is None:
+        refuse_guest(server, call)  # it may be one since
     return Answer(EMPTY) if found is None else leased(server, found)
 
 
