@@ -186,6 +186,29 @@ def test_a_send_that_is_lost_for_good_is_asked_for(tmp_path: Path, monkeypatch: 
     asyncio.run(story())
 
 
+def test_what_was_sent_to_a_child_whose_start_is_lost_follows_when_that_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "app.db"
+
+    async def first() -> None:
+        async with AsyncBackstay(path, ALL) as app:
+            await app.start(speaker, "speaker", 3)
+            await eventually(lambda: rows(path) == 4, "a start and three signals are left")
+
+    async def second() -> None:
+        async with AsyncBackstay(path, ALL) as app:
+            assert await app.handle(speaker, "speaker").result(timeout=20) == [0, 1, 2]
+            await eventually(lambda: rows(path) == 0, "every send has been taken")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Sending, "dispatch", deaf)
+        asyncio.run(first())
+    rows(path, "delete from send where kind = 'StartFromParent'")
+    assert rows(path) == 3
+    asyncio.run(second())
+
+
 @pytest.mark.parametrize("restarts", [False, True])
 def test_a_signal_to_a_child_that_is_lost_for_good_is_sent_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, restarts: bool

@@ -112,7 +112,7 @@ class Sending:
             if error is not None:
                 log.warning("a send to workflow %s was not taken: %s", send.workflow_id, error)
                 if isinstance(error, Refused) and error.reason == "workflow_not_found":
-                    self._engine.submit(send.sender, Returned(send=send), again=False)
+                    self._give_back(pair, send)
             self._under_way.discard(send.key)
             queue.popleft()
             if queue:
@@ -126,6 +126,18 @@ class Sending:
             self._engine.address(send.namespace, send.workflow_id, message, taken)
         except StoreError as error:
             self._failed(pair, error)
+
+    def _give_back(self, pair: Pair, send: Send) -> None:
+        """Nobody is there to take this send. If its sender makes the receiver once more, it follows right behind that."""
+
+        def follow() -> None:
+            if any(other.parcel.creates for other in self._queues.get(pair, ())):
+                self.dispatch(send)
+
+        def returned(value: Any, error: BaseException | None) -> None:
+            self._engine.world.soon(follow)  # what was decided is sent after it was answered
+
+        self._engine.submit(send.sender, Returned(send=send), returned, again=False)
 
     def _failed(self, pair: Pair, error: BaseException) -> None:
         """Not now; a send stays until it is taken, and those behind it wait."""
