@@ -249,6 +249,23 @@ async def test_an_update_that_takes_too_long_answers_where_it_stands(asked: dict
         )
 
 
+async def test_a_server_that_drains_answers_whoever_waits_for_a_worker() -> None:
+    """The clock stands still: no time is over. What was accepted is said to be, so that nobody asks for it twice."""
+    async with serving() as api:
+        await running(api)
+        waiting = asyncio.create_task(post(api, "update/rename", {"input": ["a"], "wait_for": "completed"}))
+        while "UpdateAccepted" not in await api.types():
+            pass
+        asked = asyncio.create_task(post(api, "query/state"))
+        await until(lambda: api.server.questions.waiting)
+        api.server.drain()
+        answer = (await waiting).json()
+        assert (answer["update_status"], answer["wait_timed_out"]) == ("accepted", True)
+        for refused in (await asked, await post(api, "query/state")):
+            assert (refused.status_code, refused.json()["reason"]) == (503, "server_draining")
+            assert refused.headers["retry-after"] == "1"
+
+
 async def test_a_validator_is_asked_before_an_update_is_accepted() -> None:
     async with serving() as api:
         await running(api)
