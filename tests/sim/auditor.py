@@ -371,6 +371,10 @@ class Auditor:
                 about = (flow.workflow_id, id, group.limit, given)
                 self.must(len(given) <= group.limit, "I12 a bounded group keeps its bound", about)
 
+    def held_back(self, task: Task) -> bool:
+        """Whether something that is meant to be so keeps this task waiting."""
+        return False
+
     def nothing_waits(self, patience: int, kind: str) -> None:
         """In calm, no task of the nodes' own queue stands ready for long."""
         sim = self.sim
@@ -379,6 +383,8 @@ class Auditor:
             if task.kind != kind or task.state != "ready" or task.routing.queue != "default" or sim.deaf:
                 continue
             if task.available_at > now - patience * SECOND or task.workflow in sim.damaged | sim.sabotaged:
+                continue
+            if self.held_back(task):
                 continue
             loaded = sim.disk.load(self.machine.kinds, task.workflow)
             assert loaded is not None

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from backstay.kernel.decision import Decision
 from backstay.kernel.event import Recorded
+from backstay.kernel.task import Task
 from backstay.kernel.values import SECOND, attempt_id
 from backstay.protocol import exchange as wire
 
@@ -165,15 +166,23 @@ class LinkAuditor(Auditor):
         for entry in decision.events:
             self._timed(entry)
         now = self.sim.loop.time()
+        limits = self.sim.limits
         for change in decision.tasks:
             task = change.task
             if task is None or task.state != "leased":
+                limits.given_back(change.task_id, now)
                 for held in [held for held in self._leases if held[0] == change.task_id]:
                     del self._leases[held]
             elif (task.id, task.attempt) not in self._leases:
                 self._leases[task.id, task.attempt] = now
+                limits.leased(task, now)
             else:
                 self._renewed(task.owner or "", task.id, now)
+        exceeded = limits.exceeded()
+        self.must(exceeded is None, "no queue has more leases out than its limit", exceeded)
+
+    def held_back(self, task: Task) -> bool:
+        return self.sim.limits.explain(task, self.sim.true_time(), self.sim.loop.time())
 
     def _renewed(self, owner: str, task_id: str, now: float) -> None:
         """A lease is renewed for who is there, or was until a moment ago."""

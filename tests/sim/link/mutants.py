@@ -93,8 +93,8 @@ LINK_MUTANTS: list[dict[str, Any]] = [
     {
         "name": "nobody notices that a worker is gone",
         "file": "server/stations.py",
-        "old": "        if self._parked is not None or self.closed:\n            return\n",
-        "new": "        return\n",
+        "old": "if self._parked is not None or self.closed or self.server.draining:",
+        "new": "if True:",
         "often": ("another name", "kill in activity"),
     },
     {
@@ -108,6 +108,24 @@ LINK_MUTANTS: list[dict[str, Any]] = [
         "file": "engine/stations.py",
         "old": "                self.give_back(change.task_id)\n                freed",
         "new": "                freed",
+    },
+    {
+        "name": "leases on their way count for nothing",
+        "file": "server/admission.py",
+        "old": "+ sum(not leases.has(task_id) for task_id in self._promised.get(queue, ()))",
+        "new": "",
+    },
+    {
+        "name": "where there is room again only polls are served",
+        "file": "engine/matching.py",
+        "old": "            any(station.takes(lane) for station in stations)\n            or any(",
+        "new": "            any(",
+    },
+    {
+        "name": "the next minute serves nobody",
+        "file": "server/admission.py",
+        "old": "            self._engine.serving.vacant(queues)\n",
+        "new": "",
     },
     {
         "name": "a server that is gone is hammered",

@@ -107,7 +107,8 @@ class ServerProcess:
         self.loop = ProcessLoop(self.name, sim.loop, sim.network)
         self.loop.before_call = lambda: self.life.survives("kill server")
         self.world = ServerWorld(self.loop, f"{sim.seed}:{self.name}", generation)
-        self.app = Server(SETTINGS, world=lambda: self.world)
+        self.settings = sim.limits.settings(SETTINGS)
+        self.app = Server(self.settings, world=lambda: self.world)
         self._seam = Troubled(self)  # type: ignore[arg-type]
         self._told = self.loop.create_future()
         sim.log(f"{self.name} begins")
@@ -125,7 +126,7 @@ class ServerProcess:
     async def _live(self) -> None:
         try:
             async with self.app as server:
-                serving = SimServing(config(App(server), SETTINGS), server, lambda url: None)
+                serving = SimServing(config(App(server), self.settings), server, lambda url: None)
                 server.recovery.on_up.append(self._came_up)
                 if server.recovery.up:
                     self._came_up()

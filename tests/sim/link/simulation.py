@@ -12,7 +12,7 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any
 
-from backstay.kernel.limits import Limits
+from backstay.kernel.limits import Limits as Sizes
 from backstay.kernel.machine import Machine
 from backstay.protocol.requests import Request
 from backstay.sdk import errors, group
@@ -25,6 +25,7 @@ from .. import clients as people
 from ..simulation import Simulation
 from .faults import LINK
 from .laws import LinkAuditor
+from .limits import Limits
 from .process import ProcessLoop
 from .programs import PAYLOAD, TOGETHER, LinkGrammar
 from .servers import TOKEN, URL, ServerProcess
@@ -65,6 +66,7 @@ class LinkSimulation(Simulation):
     def __init__(self, seed: int, *, often: Iterable[str] = (), **options: Any) -> None:
         """`often`: faults that this run is to have many of."""
         options.setdefault("places", 2)
+        self.limits = Limits(seed)
         self.network = Network(self)
         super().__init__(seed, **options)
         for fault in often:
@@ -241,7 +243,7 @@ class LinkSimulation(Simulation):
 
         patches: list[tuple[Any, str, Any]] = [
             (serving, "open_store", opened),
-            (serving, "Machine", partial(Machine, limits=Limits(payload_size=PAYLOAD))),
+            (serving, "Machine", partial(Machine, limits=Sizes(payload_size=PAYLOAD))),
             (session, "random", dice.random),
             (outgoing, "BYTES", TOGETHER),
             (transport, "random", dice.random),
