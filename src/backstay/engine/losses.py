@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from backstay.engine.batch import Item
 from backstay.engine.cache import Entry, Reply
 from backstay.engine.recalling import record_of, submit_again
+from backstay.kernel.features.deadline import Due
 from backstay.kernel.message import Message
 from backstay.kernel.state import Workflow
 from backstay.kernel.task import Task
@@ -159,7 +160,8 @@ class Losses:
     def refuse_down(self, key: int, message: Message, reply: Reply | None, again: bool) -> None:
         if reply is not None:
             reply(None, self._engine.down)
-        elif again:
+        elif again and not isinstance(message, Due):
+            # A wake is read from disk once more, and knows by then since when workers can be heard.
             self._deferred.append((key, message))
 
     def decide_deferred(self) -> None:
