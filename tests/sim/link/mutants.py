@@ -60,13 +60,6 @@ LINK_MUTANTS: list[dict[str, Any]] = [
         "often": ("restart server",),
     },
     {
-        "name": "a server that stops times out whom it has sent away",
-        "file": "server/server.py",
-        "old": "self.engine.wait_for_workers(over, over)",
-        "new": "self.engine.wait_for_workers(0, 0)",
-        "often": ("restart server",),
-    },
-    {
         "name": "what is out is lost with its connection",
         "file": "sdk/remote/session.py",
         "old": "        self._outgoing.lost()\n",
