@@ -98,6 +98,12 @@ class Watched:
         self.groups_of: dict[int, tuple[str, ...]] = {}
 
 
+def retried(entry: Recorded) -> bool:
+    """Whether an attempt has failed, or was too late. One whose process was lost is followed by the next of the same task."""
+    event: Any = entry.event
+    return entry.type == "ActivityRetryScheduled" and event.retry_task_id != event.retry_of_task_id
+
+
 class Auditor:
     known = (*BUILDS["B"], *ACTIVITIES, *HELPERS)
 
@@ -233,7 +239,7 @@ class Auditor:
                 self.must(entry.context.task_id == task, "I4 an attempt is one of its own task", (about, entry.context))
         if entry.type in ("WorkflowPaused", "WorkflowUnpaused"):
             run.paused = entry.type == "WorkflowPaused"
-        if entry.type == "ActivityRetryScheduled" and event.retry_task_id != event.retry_of_task_id:
+        if retried(entry):
             run.retries[step] += 1
         if entry.type in OUTCOMES and step in run.attempts and not event.local_activity:
             number, owner = run.attempts[step]
@@ -578,7 +584,7 @@ class Auditor:
                     break  # from here on everybody is replaced
                 if entry.type == "ActivityStarted" and entry.context.owner and "/" in entry.context.owner:
                     begun[event.sequence] += 1
-                elif entry.type == "ActivityRetryScheduled":
+                elif retried(entry):
                     begun[event.sequence] -= 1
             again = [step for step, count in begun.items() if count > 1]
             self.must(not again, "I4 nothing is done again without a reason", (run.workflow_id, again))

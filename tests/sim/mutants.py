@@ -35,7 +35,8 @@ class Mutant(NamedTuple):
     far: bool = False  # hunted with a database that is far away
     link: bool = False  # hunted between workers and servers
     also: tuple[str, str, str] | None = None  # file, old, new: where two lines guard against the same thing
-    often: tuple[str, ...] = ()  # faults that it is hunted with
+    often: tuple[str, ...] = ()  # faults that it is hunted with, among others
+    only: tuple[str, ...] = ()  # the only faults that it is hunted with
 
 
 K = "kernel/features"
@@ -73,6 +74,8 @@ MUTANTS = [
         "engine/inline.py",
         "        if whole and whole[-1].checksum != run.checksum:\n            return COLD",
         "        if False:\n            return COLD",
+        often=("conflict", "evicted", "ambiguous error"),
+        only=("conflict", "evicted", "ambiguous error", "slow commit"),
     ),
     Mutant(
         "coming up is not gone through again",
@@ -383,9 +386,12 @@ def made(mutant: Mutant, sources: Path) -> dict[str, str]:
 
 def options(mutant: Mutant) -> dict[str, Any]:
     """What it is hunted with."""
+    given: dict[str, Any] = {"often": mutant.often} if mutant.often else {}
+    if mutant.only:
+        given["faults"] = mutant.only
     if mutant.link:
-        return {"link": True, "operations": 100, "often": mutant.often}
-    return {"far": True} if mutant.far else {}
+        given |= {"link": True, "operations": 100}
+    return given | {"far": True} if mutant.far else given
 
 
 def hunt(mutant: Mutant, seeds: list[int]) -> tuple[Mutant, int | None, str]:

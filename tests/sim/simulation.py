@@ -69,10 +69,14 @@ class Simulation:
         places: int = 3,
         store: str = "memory",
         far: bool | None = None,
+        often: Iterable[str] = (),
     ) -> None:
+        """`often`: faults that this run is to have many of."""
         self.seed = seed
         self.random = Random(f"{seed}:sim")
         self.faults = Faults(seed, faults, self.kinds)
+        for fault in often:
+            self.faults.chances[fault] = min(10 * self.kinds.chances[fault], 0.7)
         self.swarm = self.faults.swarm
         self.loop = VirtualLoop()
         self.target = operations

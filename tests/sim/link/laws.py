@@ -11,7 +11,7 @@ from backstay.kernel.task import Task
 from backstay.kernel.values import SECOND, attempt_id
 from backstay.protocol import exchange as wire
 
-from ..auditor import Auditor
+from ..auditor import Auditor, retried
 from .programs import KNOWN
 
 if TYPE_CHECKING:
@@ -263,7 +263,7 @@ class LinkAuditor(Auditor):
                 event: Any = entry.event
                 if entry.type == "ActivityStarted" and not event.local_activity:
                     begun[event.sequence] += 1
-                elif entry.type == "ActivityRetryScheduled":
+                elif retried(entry):
                     begun[event.sequence] -= 1
             again = [step for step, times in begun.items() if times > 1]
             self.must(not again, "I4 nothing is done again without a reason", (run.workflow_id, again))

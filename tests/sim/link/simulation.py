@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from itertools import count
@@ -63,14 +63,11 @@ class LinkClient(people.Client):
 class LinkSimulation(Simulation):
     kinds = LINK
 
-    def __init__(self, seed: int, *, often: Iterable[str] = (), **options: Any) -> None:
-        """`often`: faults that this run is to have many of."""
+    def __init__(self, seed: int, **options: Any) -> None:
         options.setdefault("places", 2)
         self.limits = Limits(seed)
         self.network = Network(self)
         super().__init__(seed, **options)
-        for fault in often:
-            self.faults.chances[fault] = min(10 * LINK.chances[fault], 0.7)
         self.people = ProcessLoop("people", self.loop, self.network)
         self.workers: list[WorkerProcess] = []
         self.died_at: dict[str, float] = {}  # when a worker of this name died last
