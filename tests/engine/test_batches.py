@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from backstay import AsyncBackstay, activity, signal, wait, workflow
+from backstay import AsyncBackstay, WorkflowStopped, activity, signal, wait, workflow
 from backstay.codec.values import dumps
 from backstay.kernel.decision import Decision
 from backstay.kernel.features.activity import ScheduleActivity
@@ -135,6 +135,45 @@ def test_a_report_on_its_way_that_turns_out_stale_is_not_taken_for_lost_work(tmp
             await eventually(lambda: engine.cache.get(key) is not None, "loaded")
             kept[0](Applied(stale=frozenset({0})))
             assert await handle.result() == 1
+            assert done == [1]
+
+    asyncio.run(story())
+
+
+def test_a_report_that_was_refused_by_a_decision_that_comes_to_nothing_is_heard_again(tmp_path: Path) -> None:
+    """A run is cancelled while its step ends; another process comes first, and neither of the two has happened."""
+    gate = asyncio.Event()
+
+    @activity(type="gated")
+    async def gated() -> int:
+        done.append(1)
+        await gate.wait()
+        return len(done)
+
+    @workflow(type="gated-job")
+    def gated_job() -> int:
+        return gated.step().run()
+
+    async def story() -> None:
+        done.clear()
+        async with AsyncBackstay(tmp_path / "app.db", [gated_job, gated]) as app:
+            engine = app.engine
+            handle = await app.start(gated_job, "j")
+            await eventually(lambda: bool(done), "it is running")
+            write = engine.store.apply
+            kept: list[Callable[[Applied], None]] = []
+            engine.store.apply = lambda decisions, answer: kept.append(answer)  # type: ignore[method-assign]
+            cancelled = asyncio.ensure_future(handle.cancel())
+            await eventually(lambda: bool(kept), "it is being written that the run is over")
+            gate.set()
+            await eventually(lambda: not app.executor.activities.at_work(), "the step has ended, too late")
+            engine.store.apply = write  # type: ignore[method-assign]
+            kept[0](Applied(stale=frozenset({0})))
+            await cancelled
+            with pytest.raises(WorkflowStopped):
+                await handle.result()
+            told = names(await handle.history())
+            assert (told.count("ActivityStarted"), told.count("ActivityCompleted")) == (1, 1)
             assert done == [1]
 
     asyncio.run(story())

@@ -145,6 +145,8 @@ MUTANTS = [
         "engine/serving.py",
         "world.at(world.now() + MOMENT, lambda: self._dismiss(waiter))",
         "pass",
+        far=True,
+        often=("slow commit", "disk full", "store down"),
     ),
     Mutant("room is not given back", "engine/losses.py", "executor.give_back(task)", "pass"),
     # liveness
@@ -223,6 +225,13 @@ MUTANTS = [
         "engine/losses.py",
         "        if record is None:\n            self._refuse(flow, reply, error)",
         "        if True:\n            self._refuse(flow, reply, error)",
+        far=True,
+    ),
+    Mutant(
+        "a report that nobody waits for is refused for good",
+        "engine/engine.py",
+        "            if reply is not None or again:\n",
+        "            if reply is not None:\n",
         far=True,
     ),
     Mutant(

@@ -36,7 +36,7 @@ class Entry:
         self.open: Item | None = None  # the turn that takes its messages until the next commit
         self.inflight = 0
         # Answers that need no write of their own and wait for the commits they are based on.
-        self.answers: list[tuple[Message, Reply, Any, BaseException | None]] = []
+        self.answers: list[tuple[Message, Reply | None, Any, BaseException | None]] = []
         self.held = False  # code of this run is in the middle of a task
         self.dead = False
         self.cost = 0

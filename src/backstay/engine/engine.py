@@ -149,7 +149,7 @@ class Engine:
             value = self.machine.take(turn, message, self.world.now())
         except Refused as refusal:
             answer = reply if refused is None else partial(refused, entry, message, reply)
-            self._answer(entry, message, answer, None, refusal)
+            self._answer(entry, message, answer, None, refusal, again)
             return
         except Exception as error:
             # A bug: the state may be half folded. It is thrown away; nothing of it was written.
@@ -165,7 +165,7 @@ class Engine:
         if item is None:
             if not turn.events and self.machine.idle(turn):
                 self._line_up(entry, turn)
-                self._answer(entry, message, reply, value, None)
+                self._answer(entry, message, reply, value, None, again)
                 return
             item = self._begin(entry, turn)
         item.asked.append((message, reply, value, again))
@@ -231,15 +231,24 @@ class Engine:
             self.waking.set(entry.flow.key, entry.flow.next_wake)
 
     def _answer(
-        self, entry: Entry, message: Message, reply: Reply | None, value: Any, error: BaseException | None
+        self,
+        entry: Entry,
+        message: Message,
+        reply: Reply | None,
+        value: Any,
+        error: BaseException | None,
+        again: bool,
     ) -> None:
-        """Answer without a write of its own, but never ahead of the commits the answer is based on."""
-        if reply is None:
-            return
-        if entry.inflight == 0:
+        """Answer without a write of its own, but never ahead of the commits the answer is based on.
+
+        If those come to nothing, the message is decided anew, also if nobody waits for its answer: a report that came too
+        late for a run which then was not over after all is the only word about its work.
+        """
+        if entry.inflight:
+            if reply is not None or again:
+                entry.answers.append((message, reply, value, error))
+        elif reply is not None:
             reply(value, error)
-        else:
-            entry.answers.append((message, reply, value, error))
 
     def _ready(self, entry: Entry, task: Task) -> None:
         """A task that nobody took at birth: run here if this process can, otherwise it waits in its lane."""
@@ -381,7 +390,8 @@ class Engine:
         if self.holder:
             for _, reply, value, error in answers:
                 try:
-                    reply(value, error)
+                    if reply is not None:
+                        reply(value, error)
                 except Exception:
                     _say_unheard(entry)
         self.settle(entry)

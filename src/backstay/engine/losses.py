@@ -150,8 +150,8 @@ class Losses:
             engine.forget_code(entry)
             self._undo(item)
             answers, entry.answers = entry.answers, []
-            for _, reply, _, _ in answers:
-                reply(None, error)
+            for message, reply, _, _ in answers:
+                self.refuse_down(entry.flow.key, message, reply, again=True)
         for item in items:
             for message, reply, _, again in item.asked:
                 self.refuse_down(item.entry.flow.key, message, reply, again)
