@@ -110,7 +110,7 @@ def test_a_worker_says_what_is_doubtful_about_its_file(shop: Shop) -> None:
         worker.send_signal(signal.SIGTERM)
         _, said = worker.communicate(timeout=30)
     assert worker.returncode == 0
-    warnings = [line for line in said.splitlines() if line.startswith("WARNING backstay.worker: nap.py:")]
+    warnings = [line for line in said.splitlines() if " WARNING backstay.worker: nap.py:" in line]
     assert len(warnings) == 2, said
     assert "nap.py:7: " in warnings[0]
     assert "time.sleep" in warnings[0]

@@ -100,8 +100,8 @@ MUTANTS = [
     Mutant(
         "answers before the commit",
         "engine/engine.py",
-        "if entry.inflight == 0:\n            reply(value, error)",
-        "if True:\n            reply(value, error)",
+        "if entry.inflight:\n            if reply is not None or again:",
+        "if False:\n            if reply is not None or again:",
     ),
     Mutant(
         "state survives a failed commit",

@@ -14,7 +14,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 
-BATCHES = 30
+BATCHES = 24
 BATCH = 10
 OPTIONS = {"operations": 100}
 
