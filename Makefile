@@ -24,8 +24,11 @@ help:
 demo: $(PACKAGE)
 	@$(BIN)/python examples/demo.py
 
+# Many tests wait for processes of their own: more of them at once than there are cores.
+JOBS ?= $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) * 3 / 2 )))
+
 test: check
-	$(BIN)/pytest -n auto
+	$(BIN)/pytest -n $(JOBS)
 
 check: $(READY)
 	$(BIN)/ruff check .

@@ -276,7 +276,11 @@ MUTANTS = [
     ),
     Mutant("giving up is an outcome", f"{K}/activity/attempts.py", "    if message.gave_up:\n", "    if False:\n"),
     Mutant(
-        "an attempt of another counts", "kernel/turn.py", "        if task.attempt != attempt:", "        if False:"
+        "an attempt of another counts",
+        "kernel/turn.py",
+        "        if task.attempt != attempt:",
+        "        if False:",
+        often=("lease runs out", "worker dies", "drain"),
     ),
     Mutant("a lease counts no attempt", f"{K}/lease.py", "attempt=task.attempt + 1", "attempt=task.attempt"),
     Mutant(
