@@ -149,8 +149,6 @@ class Decision(Struct, gc=False):
     sends: Sequence[Send] = ()
     took: Sequence[int] = ()  # sends that were taken with this decision
     told: Sequence[tuple[str, Any]] = ()  # (topic, value) for whoever waits for that topic of this instance
-    withdrawn: Sequence[
-        str
-    ] = ()  # activity tasks whose attempt is over without its worker's word; who has one may stop
+    withdrawn: Sequence[str] = ()  # activity tasks whose attempts are over, which their workers do not know yet
     wake_moved: bool = False  # `next_wake` differs from before
     idle: bool = False  # nothing to write; only the reply counts

@@ -98,9 +98,7 @@ class RemoteHost:
         self._fetch = fetch
         self._tasks = Tasks(self, self.executor, self._standings, fetch)
         self._reports = Reports(self.executor, self._standings, self._tasks, bounds, send)
-        self._over: OrderedDict[str, None] = (
-            OrderedDict()
-        )  # runs that have closed lately, and tasks that were withdrawn
+        self._over: OrderedDict[str, None] = OrderedDict()  # runs that have closed, and tasks that were withdrawn
         self._declined: OrderedDict[str, None] = OrderedDict()  # tasks of these that came all the same
         self.leases: dict[str, int] = {}  # task id -> attempt, of all that is ours
 

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import faulthandler
 import logging
 import os
 import signal
 import socket
-import threading
 from collections.abc import Callable, Generator, Iterable
 from types import TracebackType
 from typing import Any, Self, TypedDict, Unpack
@@ -320,17 +320,16 @@ def _signals(loop: asyncio.AbstractEventLoop, told: asyncio.Event, worker: Async
     """SIGTERM and Ctrl-C drain, a second Ctrl-C does not wait for what runs, a third ends the process there and then.
 
     Python's own handlers, not the loop's: those would wait for their turn behind workflow code that never ends. Such code
-    may also keep the loop from draining, and then nobody would ever end a process that was sent one SIGTERM; so a timer on
-    a thread of its own does when the drain should have been over for a while.
+    may also keep the loop from draining, and then nobody would ever end a process that was sent one SIGTERM. So faulthandler
+    ends it, with the tracebacks of all threads, when the drain should have been over for a while: its timer needs neither
+    the GIL, which such code may hold, nor a lock of Python's, which the code that a signal interrupts may hold.
     """
     asked = 0
-    late = threading.Timer(worker.drain + LATE, _end_late)
-    late.daemon = True
 
     def heard(number: int, _: object) -> None:
         nonlocal asked
         if not asked:
-            late.start()
+            faulthandler.dump_traceback_later(worker.drain + LATE, exit=True, file=2)
         asked = asked + 1 if number == signal.SIGINT else max(asked, 1)
         if asked > 2:
             os.write(2, b"ended by the third Ctrl-C; what was running is done again\n")
@@ -343,11 +342,6 @@ def _signals(loop: asyncio.AbstractEventLoop, told: asyncio.Event, worker: Async
     try:
         yield
     finally:
-        late.cancel()
+        faulthandler.cancel_dump_traceback_later()
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _end_late() -> None:
-    os.write(2, b"the worker could not drain: workflow code hangs, in a call that cannot be interrupted. It ends now\n")
-    os._exit(1)
