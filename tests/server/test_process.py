@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 import threading
@@ -143,3 +144,16 @@ def test_a_mistake_is_one_line_and_exit_code_2(tmp_path: Path, arguments: list[s
     assert done.returncode == 2
     assert said in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_an_address_that_is_taken_is_told_before_anything_is_opened(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        command = [sys.executable, "-P", "-m", "backstay.cli.main", "server", "--port", port, "--store", "sqlite:x.db"]
+        found = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert found.returncode == 2
+    said = (
+        f"dw: cannot listen at 127.0.0.1:{port}: Address already in use; see what runs there, or choose another address"
+    )
+    assert found.stderr == f"{said} with --host and --port\n"
+    assert not (tmp_path / "x.db").exists(), "a server that nobody can reach does not become the engine"

@@ -53,7 +53,7 @@ def command(verbose: bool, **flags: Any) -> None:
         made = secrets.token_urlsafe(24)
         settings = replace(settings, token=made)
     try:
-        from backstay.server.hosting import run
+        from backstay.server.hosting import CannotListen, run
     except ImportError as missing:
         raise Problem(f"the server needs {missing.name}; install it with: pip install 'backstay[server]'") from None
 
@@ -62,5 +62,8 @@ def command(verbose: bool, **flags: Any) -> None:
         if made is not None:
             click.echo(f"token (shown once, for every role): {made}")
 
-    with told():
-        run(settings, started)
+    try:
+        with told():
+            run(settings, started)
+    except CannotListen as error:
+        raise Problem(str(error)) from None

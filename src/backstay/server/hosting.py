@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import socket
 from collections.abc import Callable
 from types import FrameType
 
@@ -18,6 +20,8 @@ from backstay.server.connections import make_room
 from backstay.server.direct import Protocol
 from backstay.server.server import Server
 from backstay.server.settings import Settings
+
+BACKLOG = 4096
 
 
 class Serving(uvicorn.Server):
@@ -42,8 +46,8 @@ class Serving(uvicorn.Server):
         await super().startup(sockets)  # type: ignore[arg-type]
         if self.started:
             for listening in self.servers:
-                for socket in listening.sockets:
-                    host, port = socket.getsockname()[:2]
+                for one in listening.sockets:
+                    host, port = one.getsockname()[:2]
                     scheme = "https" if self.config.is_ssl else "http"
                     self._tell(f"{scheme}://{host}:{port}")
 
@@ -62,7 +66,7 @@ def config(app: App, settings: Settings) -> uvicorn.Config:
         server_header=False,
         date_header=False,
         proxy_headers=False,
-        backlog=4096,
+        backlog=BACKLOG,
         timeout_keep_alive=settings.idle_seconds,  # type: ignore[arg-type]
         timeout_graceful_shutdown=round(settings.drain_seconds),
         ssl_certfile=settings.tls_certificate,
@@ -70,11 +74,38 @@ def config(app: App, settings: Settings) -> uvicorn.Config:
     )
 
 
+class CannotListen(Exception):
+    """The address is taken, or none of this machine's."""
+
+
+def listen(settings: Settings) -> list[socket.socket]:
+    """Take the address before anything else: a server that nobody can reach must not become the engine."""
+    taken: list[socket.socket] = []
+    try:
+        places = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        for family, _, _, _, address in dict.fromkeys(places):
+            taken.append(socket.create_server(address, family=family, backlog=BACKLOG))
+    except OSError as error:
+        for one in taken:
+            one.close()
+        why = error.strerror if isinstance(error, socket.gaierror) else os.strerror(error.errno or 0)
+        raise CannotListen(
+            f"cannot listen at {settings.host}:{settings.port}: {why}; see what runs there, or choose another address"
+            " with --host and --port"
+        ) from None
+    return taken
+
+
 async def serve(settings: Settings, started: Callable[[str], None]) -> None:
     """Until told to stop. `started` gets the address."""
     make_room(settings)
-    async with Server(settings) as server:
-        await Serving(config(App(server), settings), server, started).serve()
+    sockets = listen(settings)
+    try:
+        async with Server(settings) as server:
+            await Serving(config(App(server), settings), server, started).serve(sockets)
+    finally:
+        for one in sockets:
+            one.close()
 
 
 def run(settings: Settings, started: Callable[[str], None]) -> None:
