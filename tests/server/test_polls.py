@@ -325,6 +325,23 @@ async def test_a_worker_that_deregisters_gives_its_tasks_back() -> None:
         assert (twice.status_code, twice.json()["reason"]) == (404, "worker_not_found")
 
 
+@pytest.mark.contract("LEASE-14")
+async def test_a_registration_goes_after_the_leases_it_stood_for(tmp_path: Path) -> None:
+    """A server that dies in between leaves leases of a worker that the next one knows, and expects in vain."""
+    file = tmp_path / "app.db"
+    async with serving(store=f"sqlite:{file}") as api:
+        await api.register()
+        await api.start()
+        await api.poll()
+        with closing(sqlite3.connect(file)) as database:
+            database.execute(
+                "create trigger order_of_leaving before delete on registry when exists"
+                " (select 1 from task where state = 'leased') begin select raise(abort, 'leases are left'); end"
+            )
+        gone = await api.worker(f"registrations/{ME}", method="DELETE")
+        assert (gone.status_code, gone.json()["recovered_workflow_task_count"]) == (200, 1)
+
+
 def _seconds(text: str) -> float:
     from datetime import datetime
 

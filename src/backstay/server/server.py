@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from backstay import collector
 from backstay.codec.payloads import AvroPayloads
+from backstay.engine.cache import Reply
 from backstay.engine.engine import Engine
 from backstay.engine.operations import Operations
 from backstay.engine.recovery import COME_BACK, Recovery
@@ -226,12 +227,12 @@ class Server:
         self.questions.stop()
         self.operations.stop_waiting(Stopping)
 
-    def release(self, task: Task, *, begun: bool = True) -> None:
+    def release(self, task: Task, *, begun: bool = True, reply: Reply | None = None) -> None:
         """Take back a lease that its worker cannot use. `begun` False: it has certainly never heard of it."""
         release = Release(task_id=task.id, owner=task.owner or "", attempt=task.attempt, begun=begun)
-        self.engine.submit(task.workflow, release)
+        self.engine.submit(task.workflow, release, reply)
 
-    def take_back(self, task: Task) -> None:
+    def take_back(self, task: Task, reply: Reply | None = None) -> None:
         """A worker that is alive gives a lease back. An activity may have done some of its work; workflow code has only
         been replayed, and its worker did not die of it."""
-        self.release(task, begun=task.kind == "activity")
+        self.release(task, begun=task.kind == "activity", reply=reply)

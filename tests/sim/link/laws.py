@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from .simulation import LinkSimulation
     from .workers import WorkerProcess
 
+ENDS = ("ActivityCompleted", "ActivityFailed", "ActivityTimedOut", "ActivityCancelled", "ActivityRetryScheduled")
+"""What history says of attempts that are over."""
+
 WINDOW = 10
 """Virtual seconds over which requests are counted."""
 
@@ -70,6 +73,7 @@ class LinkAuditor(Auditor):
         self._steady = 0.0  # since when it is
         self._leases: dict[tuple[str, int], float] = {}  # task and attempt -> since when they are leased
         self._begun: dict[str, int] = {}  # attempt -> when, by the clock
+        self._ended: dict[str, float] = {}  # attempt -> when history said that it is over
         self._heard_from = 0  # since when workers can reach the engine
         self._sent_away: int | None = None  # since when they cannot, because it is about to stop
 
@@ -163,9 +167,11 @@ class LinkAuditor(Auditor):
 
     def committed(self, decision: Decision) -> None:
         super().committed(decision)
+        now = self.sim.loop.time()
         for entry in decision.events:
             self._timed(entry)
-        now = self.sim.loop.time()
+            if entry.type in ENDS:
+                self._ended[entry.event.activity_attempt_id or ""] = now  # type: ignore[attr-defined]
         limits = self.sim.limits
         for change in decision.tasks:
             task = change.task
@@ -222,6 +228,15 @@ class LinkAuditor(Auditor):
                 patience = OVER if self.sim.faults.fired["request twice"] else FOUND_OUT
                 known = waits < patience or owner.holds(task.id)
                 self.must(known, "a lease is for who works on it", (task.id, owner.name, f"after {waits:.0f} seconds"))
+
+    def attempts_are_wanted(self) -> None:
+        """Whoever works on what is over has been told to stop."""
+        now = self.sim.loop.time()
+        for worker in self.sim.workers:
+            for id, attempt in worker.attempts().items():
+                waits = now - max(self._ended.get(id, now), self._steady, worker.steady)
+                told = attempt.cancelled or waits < FOUND_OUT
+                self.must(told, "whose attempt is over is told so", (worker.name, id, f"after {waits:.0f} seconds"))
 
     # -- beliefs
 

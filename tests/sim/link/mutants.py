@@ -60,6 +60,12 @@ LINK_MUTANTS: list[dict[str, Any]] = [
         "often": ("restart server",),
     },
     {
+        "name": "nobody is told that an attempt is over",
+        "file": "engine/engine.py",
+        "old": "if decision.withdrawn and not decision.closed:",
+        "new": "if False:",
+    },
+    {
         "name": "what is out is lost with its connection",
         "file": "sdk/remote/session.py",
         "old": "        self._outgoing.lost()\n",

@@ -46,7 +46,7 @@ class LinkGrammar(Grammar):
             case "chatty":
                 return ["act", "chatty", self.token(), pick.choice([1, 2, 5])]
             case "dozy":
-                return ["risk", "dozy", self.token(), pick.choice([1, 3, 6])]
+                return ["risk", "dozy", self.token(), pick.choice([1, 3, 6, 200])]
             case "bulk":
                 return ["bulk", self.token(), pick.choice([PAYLOAD + 1, PAYLOAD + 100, BODY, 2 * BODY])]
             case _:

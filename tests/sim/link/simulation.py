@@ -145,6 +145,7 @@ class LinkSimulation(Simulation):
         self.loop.call_later(1 + self.random.random() * 5, self._disturb)
         self.auditor.heard()
         self.laws.leases_have_a_reason()
+        self.laws.attempts_are_wanted()
         if self.faults.calm:
             return
         servers: list[Any] = list(self.nodes)

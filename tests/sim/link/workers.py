@@ -178,6 +178,11 @@ class WorkerProcess:
         """Whether it knows of this lease."""
         return task_id in self.worker.host.leases
 
+    def attempts(self) -> dict[str, Any]:
+        """The attempts that it makes, by their ids."""
+        running = self.worker.executor.activities._running if self.open and not self.loop.stopped else {}
+        return {id: attempt for id, (attempt, _) in running.items()}
+
     def standings(self) -> dict[int, Any]:
         """Where its live code stands, as far as it knows."""
         return dict(self.worker.host._standings._by_run) if self.open and self.life.alive else {}

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
+from backstay.engine.access import resolver
 from backstay.server.auth import WORKER
 from backstay.server.call import Call
 from backstay.server.problems import Problem
 from backstay.server.routing import Answer, Route
 from backstay.server.server import Server
 from backstay.server.workers import CommandContract, Worker
+from backstay.store import Unavailable
 
 Name = Annotated[str, Meta(min_length=1, max_length=255)]
 Slots = Annotated[int, Meta(ge=1, le=100_000)]
@@ -117,12 +120,25 @@ async def deregister(server: Server, call: Call) -> dict[str, Any]:
 
 
 async def leave(server: Server, namespace: str, worker_id: str) -> dict[str, Any]:
-    """A worker goes, by itself or sent away; what it held is offered to others."""
-    worker = await server.workers.remove(namespace, worker_id)
+    """A worker goes, by itself or sent away; what it held is offered to others.
+
+    Its leases are given back on disk before its registration is removed. The next server gives up the leases of registered
+    workers that do not come back to it (`Desks.expect`). If a server died after the registration was gone and before the
+    leases were, nobody would know whose they are, and they would wait until they run out
+    (`tests/sim/seeds/left-before-its-leases.json`).
+    """
+    worker = server.workers.get(namespace, worker_id)
     if worker is None:
         raise Problem(404, "worker_not_found", f"there is no worker {worker_id!r}", worker_id=worker_id)
     held = server.engine.leases.of(namespace, worker_id)
-    for task in held:
+    given_back = [server.engine.world.future() for _ in held]
+    for task, future in zip(held, given_back, strict=True):
+        server.take_back(task, resolver(future))
+    for outcome in await asyncio.gather(*given_back, return_exceptions=True):
+        if isinstance(outcome, Unavailable):
+            raise outcome  # any other refusal says that the lease had ended already
+    await server.workers.remove(namespace, worker_id)
+    for task in server.engine.leases.of(namespace, worker_id):  # what a poll of it was given meanwhile
         server.take_back(task)
     server.sessions.relieve(namespace, worker.task_queue)
     return {
