@@ -18,356 +18,354 @@ import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from .link.mutants import LINK_MUTANTS
+from .mutation import Mutant, mutate
 
 ROOT = Path(__file__).parent.parent.parent
 CAUGHT = Path(__file__).parent / "caught.json"
 """Mutant -> the seed that caught it last."""
 
 
-class Mutant(NamedTuple):
-    name: str
-    file: str
-    old: str
-    new: str
-    far: bool = False  # hunted with a database that is far away
-    link: bool = False  # hunted between workers and servers
-    also: tuple[str, str, str] | None = None  # file, old, new: where two lines guard against the same thing
-    often: tuple[str, ...] = ()  # faults that it is hunted with, among others
-    only: tuple[str, ...] = ()  # the only faults that it is hunted with
-
-
-K = "kernel/features"
 MUTANTS = [
     # what the simulator itself has found, undone
-    Mutant("bounded groups are handed out again", "kernel/machine.py", "run.part(Groups).settled()", "pass"),
+    Mutant(
+        "bounded groups are handed out again", "backstay.kernel.machine:Machine.fold", "run.part(Groups).settled()", ""
+    ),
     Mutant(
         "a query does not wait for signals",
-        "engine/inquiries.py",
-        "if request.after_signals and loaded is not None",
-        "if False and loaded is not None",
+        "backstay.engine.inquiries:Inquiries.query",
+        "request.after_signals and loaded is not None and _unseen_signals(loaded, request.run_id)",
+        "False",
     ),
     Mutant(
         "an update does not wait for signals",
-        "engine/commands.py",
+        "backstay.engine.commands:Commands._ask_for_update",
         "patient = request.after_signals",
         "patient = False",
     ),
-    Mutant("unmet signals count as applied", "sdk/executor.py", "met=fiber.ended_at", "met=None"),
-    Mutant("an update behind the end", "sdk/rules.py", " and fiber.closing is None", ""),
+    Mutant(
+        "unmet signals count as applied",
+        "backstay.sdk.executor:EmbeddedExecutor.report",
+        "met=fiber.ended_at",
+        "met=None",
+    ),
+    Mutant(
+        "an update behind the end",
+        "backstay.sdk.rules:settle",
+        "task.resume.workflow_update_id is not None and fiber.closing is None",
+        "task.resume.workflow_update_id is not None",
+    ),
     Mutant(
         "a command decided again forgets its first try",
-        "engine/recalling.py",
-        "    if message.repeats() is None:\n        engine.submit(key, message, reply)",
-        "    if True:\n        engine.submit(key, message, reply)",
+        "backstay.engine.recalling:submit_again",
+        "message.repeats() is None",
+        "True",
     ),
     Mutant(
         "older code got past a change",
-        "sdk/primitives.py",
-        "if passed or not (marked or fresh)",
-        "if not (marked or fresh)",
+        "backstay.sdk.primitives:_reach",
+        "passed or not (marked or fresh)",
+        "not (marked or fresh)",
     ),
     Mutant(
         "a mixed history is replayed",
-        "engine/inline.py",
-        "        if whole and whole[-1].checksum != run.checksum:\n            return COLD",
-        "        if False:\n            return COLD",
+        "backstay.engine.inline:InlineCode._replay",
+        "whole and whole[-1].checksum != run.checksum",
+        "False",
         often=("conflict", "evicted", "ambiguous error"),
         only=("conflict", "evicted", "ambiguous error", "slow commit"),
     ),
     Mutant(
         "coming up is not gone through again",
-        "engine/recovery.py",
-        "self._engine.holder and not self._up and",
-        "False and",
+        "backstay.engine.recovery:Recovery._try_to_take_over",
+        "self._engine.holder and not self._up and self._engine.down is None",
+        "False",
     ),
-    Mutant("sends overtake each other", "engine/sending.py", "if len(queue) == 1:", "if True:"),
+    Mutant("sends overtake each other", "backstay.engine.sending:Sending.dispatch", "len(queue) == 1", "True"),
     Mutant(
         "a group that is all of another loses its bound",
-        "kernel/groups.py",
-        "        elif entry.parallel_group_limit is not None:",
-        "        elif False:",
+        "backstay.kernel.groups:join",
+        "entry.parallel_group_limit is not None",
+        "False",
     ),
     # guards and commits
     Mutant(
         "a stale decision is not decided again",
-        "engine/losses.py",
-        "item.asked if again]",
-        "item.asked if False]",
+        "backstay.engine.losses:Losses.discard",
+        "[(message, reply) for item in items for message, reply, _, again in item.asked if again]",
+        "[]",
     ),
-    Mutant(
-        "answers before the commit",
-        "engine/engine.py",
-        "if entry.inflight:\n            if reply is not None or again:",
-        "if False:\n            if reply is not None or again:",
-    ),
+    Mutant("answers before the commit", "backstay.engine.engine:Engine._answer", "entry.inflight", "False"),
     Mutant(
         "state survives a failed commit",
-        "engine/losses.py",
-        "            engine.cache.drop(entry)\n            engine.forget_code(entry)\n            self._undo(item)",
-        "            self._undo(item)",
+        "backstay.engine.losses:Losses.go_down",
+        "engine.cache.drop(entry)\nengine.forget_code(entry)",
+        "",
     ),
     Mutant(
         "given-up code reports",
-        "sdk/executor.py",
-        "        if self._fibers.get(assignment.run_key) is not fiber:\n            self.host.given_up(",
-        "        if False:\n            self.host.given_up(",
+        "backstay.sdk.executor:EmbeddedExecutor.finish_held",
+        "self._fibers.get(assignment.run_key) is not fiber",
+        "False",
     ),
     Mutant(
         "the rows of a task are believed",
-        f"{K}/workflow_task/due.py",
-        "    if flow.busy is not None and flow.busy == due_id(flow):",
-        "    if flow.busy is not None:",
+        "backstay.kernel.features.workflow_task.due:expect",
+        "flow.busy is not None and flow.busy == due_id(flow)",
+        "flow.busy is not None",
     ),
     Mutant(
         "the index is believed",
-        "engine/operations.py",
-        "        if run.open:",
-        "        if loaded.run.closed_reason is None:",
+        "backstay.engine.operations:Operations._ended",
+        "run.open",
+        "loaded.run.closed_reason is None",
     ),
     Mutant(
         "stopping spins",
-        "engine/engine.py",
-        "            self._draining.append(ended)",
-        "            self.world.soon(lambda: ended.set_result(None))",
+        "backstay.engine.engine:Engine.drain",
+        "self._draining.append(ended)",
+        "self.world.soon(lambda: ended.set_result(None))",
     ),
-    Mutant("over the wire nothing is unmet", "engine/bridge.py", "met=request.met", "met=None"),
+    Mutant(
+        "over the wire nothing is unmet", "backstay.engine.bridge:Bridge.complete_task", "met=request.met", "met=None"
+    ),
     Mutant(
         "deferred reports are lost",
-        "engine/losses.py",
-        "            self._deferred.append((key, message))",
-        "            pass",
+        "backstay.engine.losses:Losses.refuse_down",
+        "self._deferred.append((key, message))",
+        "",
     ),
     Mutant(
         "a poll waits for a lease that was lost",
-        "engine/serving.py",
+        "backstay.engine.serving:Serving.give_up",
         "world.at(world.now() + MOMENT, lambda: self._dismiss(waiter))",
-        "pass",
+        "",
         far=True,
         often=("slow commit", "disk full", "store down"),
     ),
-    Mutant("room is not given back", "engine/losses.py", "executor.give_back(task)", "pass"),
+    Mutant("room is not given back", "backstay.engine.losses:Losses.give_back", "executor.give_back(task)", ""),
     # liveness
     Mutant(
         "a dropped wake",
-        "engine/engine.py",
-        "            self.waking.set(entry.flow.key, entry.flow.next_wake)",
-        "            pass",
+        "backstay.engine.engine:Engine._seal",
+        "self.waking.set(entry.flow.key, entry.flow.next_wake)",
+        "",
     ),
     Mutant(
         "leases of the dead are kept",
-        f"{K}/reconcile.py",
+        "backstay.kernel.features.reconcile:_over",
         'return owner is None or owner.partition("/")[0] != incarnation',
         "return False",
     ),
     Mutant(
         "nothing lost is restored",
-        f"{K}/reconcile.py",
-        "        turn.put(replace(task, repair_count=1))",
-        "        pass",
+        "backstay.kernel.features.reconcile:reconcile",
+        "turn.put(replace(task, repair_count=1))",
+        "",
     ),
-    Mutant(
-        "what is not expected stays",
-        f"{K}/reconcile.py",
-        "            turn.drop(id)\n            result.dropped",
-        "            result.dropped",
-    ),
+    Mutant("what is not expected stays", "backstay.kernel.features.reconcile:reconcile", "turn.drop(id)", ""),
     Mutant(
         "the sweep finds no suspects",
-        "engine/recovery.py",
+        "backstay.engine.recovery:Recovery.sweep",
         "suspects, after = await engine.store.suspects(self._sweep_from, PAGE)",
         "suspects, after = [], None",
     ),
     Mutant(
         "sends are not picked up after a crash",
-        "engine/recovery.py",
+        "backstay.engine.recovery:Recovery._come_up",
         "(self._recover, self._engine.sending.pick_up, self._engine.waking.start)",
         "(self._recover, self._engine.waking.start)",
     ),
     Mutant(
         "signals to children are not asked after",
-        f"{K}/child/signalling.py",
-        "    if child.signals:\n",
-        "    if False:\n",
+        "backstay.kernel.features.child.signalling:ask_after",
+        "_ask(turn, child, child.signals)",
+        "",
     ),
     Mutant(
         "signals that are missing count as arrived",
-        f"{K}/child/offspring.py",
-        "if request_id not in message.known]",
-        "if False]",
+        "backstay.kernel.features.child.offspring:asked_after_signals",
+        "[place for place, request_id in parcel.sent.items() if request_id not in message.known]",
+        "[]",
     ),
-    Mutant("notices are not read", "engine/recovery.py", "keys = await engine.store.notices()", "keys = []"),
+    Mutant(
+        "notices are not read",
+        "backstay.engine.recovery:Recovery._take_notices",
+        "keys = await engine.store.notices()",
+        "keys = []",
+    ),
     Mutant(
         "waking does not start",
-        "engine/recovery.py",
+        "backstay.engine.recovery:Recovery._come_up",
         "(self._recover, self._engine.sending.pick_up, self._engine.waking.start)",
         "(self._recover, self._engine.sending.pick_up)",
     ),
     # a database that is far away: what was looked at is older than what is done about it
     Mutant(
         "who waits looks first and watches then",
-        "engine/waiting.py",
-        "        self.watch(key, topic, future, answer, look)\n        try:\n            found = None if to_come else await look()",
-        "        try:\n            found = None if to_come else await look()\n            self.watch(key, topic, future, answer, look)",
+        "backstay.engine.waiting:Waiting.wait",
+        "self.watch(key, topic, future, answer, look)",
+        "",
         far=True,
+        also=(
+            "backstay.engine.waiting:Waiting.wait",
+            "found = None if to_come else await look()",
+            "found = None if to_come else await look()\nself.watch(key, topic, future, answer, look)",
+        ),
     ),
     Mutant(
         "who was said something to before it was lost is forgotten",
-        "engine/losses.py",
-        "        unborn = any(item.turn.after == 0 for item in items)",
-        "        unborn = False",
+        "backstay.engine.losses:Losses.discard",
+        "unborn = any(item.turn.after == 0 for item in items)",
+        "unborn = False",
         far=True,
     ),
     Mutant(
         "a second try is not answered by the record",
-        "engine/losses.py",
-        "        if record is None:\n            self._refuse(flow, reply, error)",
-        "        if True:\n            self._refuse(flow, reply, error)",
+        "backstay.engine.losses:Losses._answer_by_record",
+        "record is None",
+        "True",
         far=True,
     ),
     Mutant(
         "a report that nobody waits for is refused for good",
-        "engine/engine.py",
-        "            if reply is not None or again:\n",
-        "            if reply is not None:\n",
+        "backstay.engine.engine:Engine._answer",
+        "reply is not None or again",
+        "reply is not None",
         far=True,
     ),
     Mutant(
         "a task that is tried again waits for the clock of before",
-        f"{K}/workflow_task/failed.py",
-        "            created_at=turn.now,",
-        "            created_at=task.created_at,",
+        "backstay.kernel.features.workflow_task.failed:revive",
+        "created_at=turn.now",
+        "created_at=task.created_at",
         far=True,
     ),
     # fences and attempts
-    Mutant("crashes have no bound", f"{K}/activity/crashes.py", "if crashes <= bound:", "if True:"),
+    Mutant("crashes have no bound", "backstay.kernel.features.activity.crashes:_crashed", "crashes <= bound", "True"),
     Mutant(
         "a lost lease is no crash",
-        f"{K}/lease.py",
+        "backstay.kernel.features.lease:_expire",
         "turn.machine.lost(turn, turn.flow.tasks[task_id])",
         "turn.release(turn.flow.tasks[task_id])",
     ),
     Mutant(
         "a row offers what is running",
-        f"{K}/activity/schedule.py",
-        '    return not (execution.running and task.state == "ready")',
-        "    return True",
+        "backstay.kernel.features.activity.schedule:serves",
+        'return not (execution.running and task.state == "ready")',
+        "return True",
     ),
     Mutant(
-        "who never reported was never given it",
-        f"{K}/activity/crashes.py",
-        "    elif not begun:",
-        "    elif True:",
+        "who never reported was never given it", "backstay.kernel.features.activity.crashes:lost", "not begun", "True"
     ),
     Mutant(
         "a missing fence on activities",
-        f"{K}/activity/attempts.py",
-        "    if not execution.running or execution.attempt != attempt:\n        return False\n"
-        "    if owner is not None and execution.owner != owner:\n        return False\n",
+        "backstay.kernel.features.activity.attempts:_is_current",
+        "if not execution.running or execution.attempt != attempt:\n    return False\nif owner is not None and execution.owner != owner:\n    return False",
         "",
     ),
     Mutant(
         "a row outvotes the history of an attempt",
-        f"{K}/activity/attempts.py",
-        "    return until > now\n",
-        '    return task.state == "leased" and until > now\n',
+        "backstay.kernel.features.activity.attempts:_is_current",
+        "return until > now",
+        'return task.state == "leased" and until > now',
     ),
-    Mutant("giving up is an outcome", f"{K}/activity/attempts.py", "    if message.gave_up:\n", "    if False:\n"),
+    Mutant("giving up is an outcome", "backstay.kernel.features.activity.attempts:fail", "message.gave_up", "False"),
     Mutant(
         "an attempt of another counts",
-        "kernel/turn.py",
-        "        if task.attempt != attempt:",
-        "        if False:",
+        "backstay.kernel.turn:Turn.hold",
+        "task.attempt != attempt",
+        "False",
         often=("lease runs out", "worker dies", "drain"),
     ),
-    Mutant("a lease counts no attempt", f"{K}/lease.py", "attempt=task.attempt + 1", "attempt=task.attempt"),
     Mutant(
-        "an expired lease still counts",
-        "kernel/turn.py",
-        "        if task.until is not None and task.until <= self.now:",
-        "        if False:",
+        "a lease counts no attempt",
+        "backstay.kernel.features.lease:grant",
+        "attempt=task.attempt + 1",
+        "attempt=task.attempt",
     ),
     Mutant(
-        "an off-by-one in the retries", "kernel/retry.py", "steps[min(failures - 1, len(steps) - 1)]", "steps[failures]"
+        "an expired lease still counts",
+        "backstay.kernel.turn:Turn.hold",
+        "task.until is not None and task.until <= self.now",
+        "False",
+    ),
+    Mutant(
+        "an off-by-one in the retries",
+        "backstay.kernel.retry:RetryPolicy.backoff",
+        "steps[min(failures - 1, len(steps) - 1)]",
+        "steps[failures]",
     ),
     # features
     Mutant(
-        "a timer fires twice",
-        f"{K}/timer.py",
-        "    timers = run.part(Timers)\n    timers.pending.pop(event.sequence, None)\n",
-        "    timers = run.part(Timers)\n",
+        "a timer fires twice", "backstay.kernel.features.timer:_fired", "timers.pending.pop(event.sequence, None)", ""
     ),
     Mutant(
         "an off-by-one in the barrier",
-        "kernel/groups.py",
+        "backstay.kernel.groups:full",
         "len(group.open) >= group.limit",
         "len(group.open) > group.limit",
     ),
     Mutant(
         "one more is handed out",
-        "kernel/groups.py",
-        "        if group.limit is not None and step not in islice(group.open, group.limit):",
-        "        if group.limit is not None and step not in islice(group.open, group.limit + 1):",
+        "backstay.kernel.groups:held_back",
+        "islice(group.open, group.limit)",
+        "islice(group.open, group.limit + 1)",
     ),
-    Mutant("signals are not carried on", f"{K}/signal.py", "    carry=_carry,\n", ""),
-    Mutant("updates are not carried on", f"{K}/update.py", "    carry=_carry,\n", ""),
+    Mutant("signals are not carried on", "backstay.kernel.features.signal:FEATURE", "carry=_carry", ""),
+    Mutant("updates are not carried on", "backstay.kernel.features.update:FEATURE", "carry=_carry", ""),
     Mutant(
         "facts held in a task are dropped",
-        "kernel/machine.py",
-        "                turn.record_as(event, context)",
-        "                pass",
+        "backstay.kernel.machine:Machine._let_in",
+        "turn.record_as(event, context)",
+        "",
     ),
-    Mutant("a signal wakes nobody", f"{K}/signal.py", "    resume={SignalReceived: _wake},\n", ""),
-    Mutant("a signal is heard twice", f"{K}/signal.py", "    signals.received.pop(event.signal_id, None)", "    pass"),
+    Mutant("a signal wakes nobody", "backstay.kernel.features.signal:FEATURE", "resume={SignalReceived: _wake}", ""),
     Mutant(
-        "a repeated command is done again",
-        f"{K}/intake.py",
-        "    if before is None:\n        return False",
-        "    if True:\n        return False",
+        "a signal is heard twice",
+        "backstay.kernel.features.signal:_applied",
+        "signals.received.pop(event.signal_id, None)",
+        "",
     ),
+    Mutant("a repeated command is done again", "backstay.kernel.features.intake:repeated", "before is None", "True"),
     Mutant(
         "the cursor stays behind",
-        f"{K}/workflow_task/outcomes.py",
-        "        turn.flow.cursor = task.seen",
-        "        pass",
+        "backstay.kernel.features.workflow_task.outcomes:_close",
+        "turn.flow.cursor = task.seen",
+        "",
     ),
     Mutant(
         "the cursor runs ahead",
-        f"{K}/workflow_task/outcomes.py",
-        "        turn.flow.cursor = task.seen",
-        "        turn.flow.cursor = turn.run.length",
+        "backstay.kernel.features.workflow_task.outcomes:_close",
+        "turn.flow.cursor = task.seen",
+        "turn.flow.cursor = turn.run.length",
     ),
-    Mutant("a paused run gets tasks", "kernel/machine.py", "if not pause.allows(turn.run):", "if False:"),
-    Mutant("the index lags behind", "kernel/machine.py", "            turn.index_now()", "            pass"),
+    Mutant("a paused run gets tasks", "backstay.kernel.machine:Machine._match", "not pause.allows(turn.run)", "False"),
+    Mutant("the index lags behind", "backstay.kernel.machine:Machine.seal", "turn.index_now()", ""),
     Mutant(
         "checksums are not looked at",
-        "kernel/event.py",
-        "    if checksum != chain(",
-        "    if False and checksum != chain(",
+        "backstay.kernel.event:restore",
+        "checksum != chain(previous[1], sequence, type_name, at, body, context_body)",
+        "False",
     ),
     Mutant(
         "decided_after is forgotten",
-        f"{K}/workflow_task/outcomes.py",
-        "    turn.context = lease.context(task)\n    if not apart:",
-        "    if not apart:",
+        "backstay.kernel.features.workflow_task.outcomes:complete",
+        "turn.context = lease.context(task)",
+        "",
     ),
-    Mutant(
-        "a window is never refilled",
-        "kernel/groups.py",
-        "                groups.freed.append(freed)",
-        "                pass",
-    ),
+    Mutant("a window is never refilled", "backstay.kernel.groups:leave", "groups.freed.append(freed)", ""),
     Mutant(
         "an activity's end wakes nobody",
-        f"{K}/activity/__init__.py",
-        "ActivityCompleted: _wake_unless_local",
-        "ActivityHeartbeatRecorded: _wake_unless_local",
+        "backstay.kernel.features.activity:_wake_unless_local",
+        "event.local_activity",
+        "event.local_activity or isinstance(event, ActivityCompleted)",
     ),
 ]
 
-MUTANTS += [Mutant(**mutant, link=True) for mutant in LINK_MUTANTS]
+MUTANTS += LINK_MUTANTS
 
 
 SCRIPT = """
@@ -386,17 +384,6 @@ for seed in map(int, sys.argv[2:]):
 """
 
 
-def made(mutant: Mutant, sources: Path) -> dict[str, str]:
-    """The files with the bug in them."""
-    found: dict[str, str] = {}
-    for file, old, new in ((mutant.file, mutant.old, mutant.new), *((mutant.also,) if mutant.also else ())):
-        text = found.get(file) or (sources / file).read_text()
-        if text.count(old) != 1:
-            raise ValueError(f"{mutant.name!r} cannot be made: its line is {text.count(old)} times in {file}")
-        found[file] = text.replace(old, new)
-    return found
-
-
 def options(mutant: Mutant) -> dict[str, Any]:
     """What it is hunted with."""
     given: dict[str, Any] = {"often": mutant.often} if mutant.often else {}
@@ -410,10 +397,10 @@ def options(mutant: Mutant) -> dict[str, Any]:
 def hunt(mutant: Mutant, seeds: list[int]) -> tuple[Mutant, int | None, str]:
     """Which of these seeds catches it first, and by which law."""
     with tempfile.TemporaryDirectory(prefix="backstay-mutant-") as place:
-        sources = Path(place) / "src" / "backstay"
-        shutil.copytree(ROOT / "src" / "backstay", sources)  # with what is compiled: it knows the time of its source
-        for file, text in made(mutant, sources).items():
-            (sources / file).write_text(text)
+        sources = Path(place) / "src"
+        shutil.copytree(ROOT / "src", sources)  # with what is compiled: it knows the time of its source
+        for file, text in mutate(mutant, sources).items():
+            file.write_text(text)
         environment = {
             **os.environ,
             "PYTHONPATH": f"{place}/src{os.pathsep}{ROOT}",
