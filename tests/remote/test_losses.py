@@ -13,12 +13,12 @@ import pytest
 from backstay import AsyncClient, AsyncWorker, Signal, WorkflowFailed, activity, query, sleep, wait, workflow
 from backstay.engine import recovery
 from backstay.kernel.task import Block
-from backstay.protocol import exchange as wire
+from backstay.protocol.native import worker as wire
 from backstay.sdk.remote.http import HttpClient, Reply
 from backstay.sdk.remote.outgoing import Pending
-from backstay.sdk.remote.session import Reset
 from backstay.sdk.remote.transport import NOT_NOW
-from backstay.server import stations
+from backstay.sdk.remote.worker_link import Reset
+from backstay.server.native import worker_link
 from backstay.store import Applied, Unavailable
 
 from ..interop.conftest import TOKEN as PROCESS_TOKEN
@@ -207,7 +207,7 @@ async def test_a_lease_is_renewed_only_while_its_worker_says_that_it_works_on_it
 ) -> None:
     monkeypatch.setattr(wire, "PARKED", 0.02)
     monkeypatch.setattr(wire, "CLAIM", 0.0)
-    monkeypatch.setattr(stations, "LEASE", 1 << 60)  # so that every claim counts, however fresh the lease
+    monkeypatch.setattr(worker_link, "LEASE", 1 << 60)  # so that every claim counts, however fresh the lease
     async with Remote(steps, step, one_guarded, guarded) as app:
         handle = await app.start(one_guarded, "g")
         await eventually(lambda: ran == [1], "it was running")
@@ -491,8 +491,8 @@ async def test_a_server_that_is_restarted_while_workers_wait(tmp_path: Path) -> 
 
 
 async def test_work_of_a_worker_that_is_gone_is_done_by_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stations, "UNSEEN", 50_000)
-    monkeypatch.setattr(stations, "LOST", 100_000)
+    monkeypatch.setattr(worker_link, "UNSEEN", 50_000)
+    monkeypatch.setattr(worker_link, "LOST", 100_000)
     async with House() as house, AsyncClient(house.url, token=TOKEN) as client:
         gone = AsyncWorker(house.url, [one_guarded, guarded], token=TOKEN)
         await gone.__aenter__()
@@ -529,7 +529,7 @@ async def test_what_a_worker_held_that_died_with_its_server_is_offered_again(
         gone.host.close()
         gone.session._http.close()
         port = int(house.url.rpartition(":")[2])
-    monkeypatch.setattr(stations, "LOST", 2_000_000)
+    monkeypatch.setattr(worker_link, "LOST", 2_000_000)
     async with House(database, port) as house, AsyncClient(house.url, token=TOKEN) as client:
         async with AsyncWorker(house.url, [one_guarded, guarded], token=TOKEN):
             gate.set()
@@ -540,15 +540,15 @@ async def test_what_a_worker_held_that_died_with_its_server_is_offered_again(
 
 
 async def test_a_worker_that_drains_keeps_what_it_works_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stations, "UNSEEN", 50_000)
-    monkeypatch.setattr(stations, "LOST", 100_000)
+    monkeypatch.setattr(worker_link, "UNSEEN", 50_000)
+    monkeypatch.setattr(worker_link, "LOST", 100_000)
     async with House() as house, AsyncClient(house.url, token=TOKEN) as client:
         async with AsyncWorker(house.url, [one_guarded, guarded], token=TOKEN) as leaving:
             handle = await client.start(one_guarded, "g")
             await eventually(lambda: ran == [1], "it was running")
             async with AsyncWorker(house.url, [one_guarded, guarded], token=TOKEN):
                 closing = asyncio.create_task(leaving.close())
-                lost = house.server.now + 5 * stations.LOST
+                lost = house.server.now + 5 * worker_link.LOST
                 await eventually(lambda: house.server.now > lost, "a worker that is not heard would have lost it")
                 gate.set()
                 await closing

@@ -12,7 +12,8 @@ import pytest
 from backstay import AsyncClient, AsyncHandle, AsyncWorker, RequestRefused, Signal, query, update, wait, workflow
 from backstay.kernel.values import SECOND
 from backstay.sdk.remote import transport
-from backstay.server import questions, stations
+from backstay.server import remote_queries
+from backstay.server.native import worker_link
 
 from ..sdk.kit import eventually
 from .kit import TOKEN, House
@@ -84,7 +85,7 @@ async def test_a_question_that_got_lost_is_asked_again(ask: Callable[[AsyncHandl
 
 
 async def test_a_question_at_a_worker_that_is_gone_is_for_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stations, "UNSEEN", SECOND // 50)
+    monkeypatch.setattr(worker_link, "UNSEEN", SECOND // 50)
     async with House() as house, AsyncClient(house.url, token=TOKEN) as client, Gone(house.url) as network:
         async with AsyncWorker(network.url, [Account], token=TOKEN, drain=0):
             account = await opened(client)
@@ -96,18 +97,18 @@ async def test_a_question_at_a_worker_that_is_gone_is_for_the_next_one(monkeypat
 
 
 async def test_a_question_that_nobody_survives_is_asked_of_a_few_workers_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stations, "UNSEEN", SECOND // 50)
+    monkeypatch.setattr(worker_link, "UNSEEN", SECOND // 50)
     async with House() as house, AsyncExitStack() as fleet:
         client = await fleet.enter_async_context(AsyncClient(house.url, token=TOKEN))
         async with AsyncWorker(house.url, [Account], token=TOKEN):
             account = await opened(client)
-        networks = [await fleet.enter_async_context(Gone(house.url)) for _ in range(questions.SPREAD + 2)]
+        networks = [await fleet.enter_async_context(Gone(house.url)) for _ in range(remote_queries.SPREAD + 2)]
         for network in networks:
             await fleet.enter_async_context(AsyncWorker(network.url, [Account], token=TOKEN, drain=0))
             network.lose(ASKED)
         asking = asyncio.ensure_future(account.query(Account.total))
-        await eventually(lambda: [q.attempt for q in house.server.questions.waiting] == [questions.SPREAD])
-        assert sum(network.lost for network in networks) == questions.SPREAD
+        await eventually(lambda: [q.attempt for q in house.server.questions.waiting] == [remote_queries.SPREAD])
+        assert sum(network.lost for network in networks) == remote_queries.SPREAD
         async with AsyncWorker(house.url, [Account], token=TOKEN):
             assert await account.query(Account.total) == 0, "another question, and somebody who lives"
         assert not asking.done()

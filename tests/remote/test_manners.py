@@ -7,9 +7,9 @@ import asyncio
 import pytest
 
 from backstay import AsyncClient, AsyncWorker, Signal, activity, side_effect, update, wait, workflow
-from backstay.protocol import exchange as wire
-from backstay.sdk.remote import session
-from backstay.server.worker import exchange
+from backstay.protocol.native import worker as wire
+from backstay.sdk.remote import worker_link
+from backstay.server.native import worker_routes
 
 from ..sdk.kit import eventually, names
 from .kit import TOKEN, House
@@ -55,16 +55,16 @@ class LongTalk:
 async def test_an_idle_worker_asks_again_at_once_until_it_is_told_to_stop(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wire, "PARKED", 0.01)
     asked: list[tuple[float, float]] = []
-    post = session.HttpClient.post
+    post = worker_link.HttpClient.post
 
     async def watched(
-        self: session.HttpClient, path: str, body: bytes, seconds: float, more: str = ""
-    ) -> session.Reply:
+        self: worker_link.HttpClient, path: str, body: bytes, seconds: float, more: str = ""
+    ) -> worker_link.Reply:
         if path == wire.EXCHANGE and b'"reports"' not in body:
             asked.append((asyncio.get_running_loop().time(), seconds))
         return await post(self, path, body, seconds, more)
 
-    monkeypatch.setattr(session.HttpClient, "post", watched)
+    monkeypatch.setattr(worker_link.HttpClient, "post", watched)
     async with House() as house:
         worker = AsyncWorker(house.url, [polite, step], token=TOKEN)
         await worker.__aenter__()
@@ -105,9 +105,9 @@ def _away() -> Exception:
 
 @pytest.mark.contract("PROTO-13")
 async def test_a_command_that_the_server_does_not_advertise_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
-    everything = list(exchange._COMMANDS)
+    everything = list(worker_routes._COMMANDS)
     async with House() as house, AsyncClient(house.url, token=TOKEN) as client:
-        monkeypatch.setattr(exchange, "_COMMANDS", [name for name in everything if name != "record_side_effect"])
+        monkeypatch.setattr(worker_routes, "_COMMANDS", [name for name in everything if name != "record_side_effect"])
         async with AsyncWorker(house.url, [dicing, polite, step], token=TOKEN):
             for first in (True, False):
                 stuck = await client.start(dicing, f"d-{first}", first)
@@ -119,7 +119,7 @@ async def test_a_command_that_the_server_does_not_advertise_is_not_sent(monkeypa
                 assert "takes no command 'record_side_effect'" in await eventually(block, "its task failed")
                 assert "SideEffectRecorded" not in names(await client.history(stuck.id))
             assert await client.execute(polite, "fine", 1) == 2, "what the server takes is sent"
-        monkeypatch.setattr(exchange, "_COMMANDS", everything)
+        monkeypatch.setattr(worker_routes, "_COMMANDS", everything)
         async with AsyncWorker(house.url, [dicing, polite, step], token=TOKEN):
             for first in (True, False):
                 await client.handle(dicing, f"d-{first}").repair()

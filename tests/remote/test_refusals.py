@@ -20,7 +20,7 @@ from backstay import (
     WorkflowAlreadyStarted,
     workflow,
 )
-from backstay.protocol import calls
+from backstay.protocol.native import client as calls
 from backstay.sdk.remote import http, transport
 from backstay.sdk.remote import worker as workers
 

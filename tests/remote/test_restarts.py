@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from backstay import AsyncClient, AsyncWorker, Signal, activity, emit, heartbeat, query, update, wait, workflow
-from backstay.protocol import calls
+from backstay.protocol.native import client as calls
 from backstay.sdk.handle import AsyncHandle
 
 from ..interop.conftest import TOKEN, Running

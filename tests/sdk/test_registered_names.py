@@ -351,7 +351,7 @@ def test_the_attribute_of_an_object_is_never_named_by_what_was_received() -> Non
         "kernel/features/timer.py": "a tuple of literals",
         "kernel/session.py": "a tuple of literals",
         "kernel/views/liveness.py": "a literal of its callers",
-        "protocol/calls.py": "fields of a struct of ours",
+        "protocol/native/client.py": "fields of a struct of ours",
         "protocol/detail.py": "fields of a struct of ours",
         "protocol/export.py": "a tuple of literals",
         "protocol/history.py": "fields of a struct of ours",
@@ -364,11 +364,11 @@ def test_the_attribute_of_an_object_is_never_named_by_what_was_received() -> Non
         "sdk/source/locate.py": "fields of syntax nodes",
         "sdk/source/names.py": "names in the author's own source",
         "server/admission.py": "kinds of tasks, which are literals",
-        "server/control/flows.py": "a tuple of literals",
-        "server/control/schedules.py": "a tuple of literals",
+        "server/published/control/run_lists.py": "a tuple of literals",
+        "server/published/control/schedules.py": "a tuple of literals",
         "server/discovery.py": "fields of a struct of ours",
         "server/exporting.py": "a setting of the server, from its operator",
-        "server/worker/exchange.py": "a tuple of literals",
+        "server/native/worker_routes.py": "a tuple of literals",
         "store/listing.py": "a tuple of literals",
     }
     found = {

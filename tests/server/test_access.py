@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from backstay.protocol.calls import HEADER, VERSION
+from backstay.protocol.native.client import HEADER, VERSION
+from backstay.server.routes import ROUTES
 from backstay.server.routing import Route
-from backstay.server.table import ROUTES
 
 from .kit import Api, serving
 from .test_direct import line, request

@@ -13,7 +13,7 @@ from urllib.parse import quote
 import pytest
 
 from backstay.cli.logs import Lines
-from backstay.server.table import ROUTES
+from backstay.server.routes import ROUTES
 
 from .kit import ME, TOKEN, blob, serving
 from .test_direct import line

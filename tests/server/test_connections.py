@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from backstay.protocol import calls
+from backstay.protocol.native import client as calls
 from backstay.server.direct import Protocol
 from backstay.sockets import DEAD
 

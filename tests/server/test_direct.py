@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from backstay.protocol import calls
-from backstay.protocol import exchange as wire
+from backstay.protocol.native import client as calls
+from backstay.protocol.native import worker as wire
 from backstay.server import direct
 from backstay.server.app import App
 

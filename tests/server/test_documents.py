@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from jsonschema import Draft7Validator, Draft202012Validator, ValidationError
 
-from backstay.protocol import calls
+from backstay.protocol.native import client as calls
 from backstay.server.documents import openapi, stream_document
-from backstay.server.table import ROUTES
+from backstay.server.routes import ROUTES
 
 from .kit import ME, TOKEN, serving
 

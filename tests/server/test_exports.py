@@ -22,8 +22,8 @@ from backstay.codec import avro
 from backstay.engine import operations
 from backstay.protocol import export as protocol_export
 from backstay.protocol import selected
-from backstay.server.control import detail as detail_route
-from backstay.server.control import history as history_route
+from backstay.server.published.control import detail as detail_route
+from backstay.server.published.control import history as history_route
 from backstay.server.server import Server
 from backstay.server.settings import Settings, WrongSetting
 

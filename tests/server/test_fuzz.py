@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from backstay.server.documents import openapi
+from backstay.server.routes import ROUTES
 from backstay.server.routing import Route
-from backstay.server.table import ROUTES
 
 from .kit import ME, TOKEN, Api, blob, serving
 

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from backstay.server import signatures
-from backstay.server.table import ROUTES
+from backstay.server.routes import ROUTES
 
 from .kit import Api, serving
 

@@ -357,7 +357,7 @@ async def test_what_a_worker_cannot_answer_is_told_to_the_caller() -> None:
 
 @pytest.mark.contract("STREAM-13", "QRY-07")
 async def test_closing_a_query_task_again_tells_how_it_was_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("backstay.server.questions.REMEMBERED", 2)
+    monkeypatch.setattr("backstay.server.remote_queries.REMEMBERED", 2)
     async with serving() as api:
         await running(api)
         failed = {"failure": {"message": "cannot", "reason": "query_rejected"}}

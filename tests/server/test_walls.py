@@ -18,10 +18,10 @@ import pytest
 
 from backstay.kernel.message import Refused
 from backstay.kernel.values import SECOND
-from backstay.protocol import calls
-from backstay.protocol import exchange as wire
+from backstay.protocol.native import client as calls
+from backstay.protocol.native import worker as wire
+from backstay.server.routes import ROUTES
 from backstay.server.routing import Route
-from backstay.server.table import ROUTES
 
 from .kit import Api, serving, until
 

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from backstay.protocol.calls import VERSION as OWN_VERSION
+from backstay.protocol.native.client import VERSION as OWN_VERSION
 from backstay.protocol.versions import (
     CONTROL_PLANE,
     CONTROL_PLANE_HEADER,
@@ -22,11 +22,11 @@ from backstay.protocol.versions import (
 from backstay.server.auth import EVERY, admit, within
 from backstay.server.call import Call, Gone, Receive
 from backstay.server.connections import room
-from backstay.server.control.contract import control_plane
 from backstay.server.problems import Problem, problem_of
+from backstay.server.published.control.contract import control_plane
+from backstay.server.routes import ROUTES
 from backstay.server.routing import Answer, Route, Router
 from backstay.server.server import Server
-from backstay.server.table import ROUTES
 
 
 class Connection(Protocol):

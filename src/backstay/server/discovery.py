@@ -10,8 +10,8 @@ from backstay.kernel.features.stream.intake import BATCH
 from backstay.kernel.limits import Limits
 from backstay.kernel.session import WorkerSession
 from backstay.kernel.values import CODEC
-from backstay.protocol import calls
 from backstay.protocol.history import COMPRESS_ABOVE
+from backstay.protocol.native import client as calls
 from backstay.protocol.requests import PAGE_DEFAULT, PAGE_MAX
 from backstay.protocol.task_commands import COMMAND_TYPES
 from backstay.protocol.versions import CONTROL_PLANE, CONTROL_PLANE_HEADER, EVOLUTION, LONG_POLL, VERSION
@@ -108,7 +108,7 @@ def matching_role(server: Server) -> dict[str, Any]:
         "wake_owner": "server" if settings.v2_matching_role_queue_wake else "repair_pass",
         "task_dispatch_mode": "long_poll",
         "wake_signal_ttl_seconds": settings.wake_signal_ttl_seconds,
-        "wake_marker": server.cadence.shown(),
+        "wake_marker": server.sweep_policy.shown(),
         # Frozen: what work is partitioned by is the same wherever matching happens.
         "partition_primitives": ["namespace", "connection", "queue", "compatibility", "activity_type"],
         "backpressure_model": "lease",

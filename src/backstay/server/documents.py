@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from backstay.protocol import calls
+from backstay.protocol.native import client as calls
 from backstay.protocol.versions import CONTROL_PLANE, CONTROL_PLANE_HEADER, VERSION, VERSION_HEADER
 from backstay.server.routing import Route
 

@@ -7,8 +7,8 @@ import re
 from msgspec import Struct
 
 from backstay.kernel.values import Micros
-from backstay.server.kept import Kept
 from backstay.server.problems import Problem, invalid
+from backstay.server.registry import StoredRegistry
 from backstay.store import Store
 
 _NAME = re.compile(r"[a-z0-9._-]{1,128}")
@@ -24,7 +24,7 @@ class Namespace(Struct, frozen=True, kw_only=True):
 
 class Namespaces:
     def __init__(self, store: Store, default: str) -> None:
-        self.kept = Kept(store, "namespace", Namespace)
+        self.kept = StoredRegistry(store, "namespace", Namespace)
         self.default = default
 
     async def open(self, now: Micros) -> None:

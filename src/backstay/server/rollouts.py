@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from backstay.kernel.values import Micros
-from backstay.server.kept import Kept
+from backstay.server.registry import StoredRegistry
 from backstay.store import Store
 
 
@@ -26,7 +26,7 @@ class Rollout(Struct, frozen=True, kw_only=True):
 
 class Rollouts:
     def __init__(self, store: Store) -> None:
-        self._kept = Kept(store, "rollout", Rollout)
+        self._kept = StoredRegistry(store, "rollout", Rollout)
         self.on_change: Callable[[], None] = lambda: None
 
     async def load(self) -> None:

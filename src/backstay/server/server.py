@@ -24,21 +24,21 @@ from backstay.kernel.values import SECOND, Micros, Routing
 from backstay.protocol.export import exporter
 from backstay.server.admission import Admission
 from backstay.server.auth import Gate
-from backstay.server.cadence import Cadence
 from backstay.server.discovery import server_capabilities
 from backstay.server.exporting import exporting
-from backstay.server.kept import Kept
 from backstay.server.metrics import Observer
 from backstay.server.namespaces import Namespaces
+from backstay.server.native.worker_link import Desks
 from backstay.server.problems import Stopping
-from backstay.server.questions import Questions
+from backstay.server.registry import StoredRegistry
+from backstay.server.remote_queries import Questions
 from backstay.server.retention import Retention
 from backstay.server.rollouts import Rollouts
 from backstay.server.saved_views import SavedView
 from backstay.server.sessions import Sessions
 from backstay.server.settings import Settings
 from backstay.server.signatures import Signatures
-from backstay.server.stations import Desks
+from backstay.server.sweep_policy import SweepPolicy
 from backstay.server.tokens import Tokens
 from backstay.server.workers import Workers
 from backstay.store import Unavailable
@@ -82,9 +82,9 @@ class Server:
             overdue=settings.task_repair_redispatch_after_seconds * SECOND,
             every=settings.task_repair_loop_throttle_seconds * SECOND,
         )
-        self.cadence = Cadence(self.settings, world.now)
-        self.recovery.rests = self.cadence.rests
-        self.recovery.on_sweep.append(self.cadence.swept)
+        self.sweep_policy = SweepPolicy(self.settings, world.now)
+        self.recovery.rests = self.sweep_policy.rests
+        self.recovery.on_sweep.append(self.sweep_policy.swept)
         self.operations = Operations(self.engine, self.recovery, AvroPayloads(), exporter(self._exporting))
         self.namespaces = Namespaces(self.store, self.settings.default_namespace)
         self.workers = Workers(
@@ -94,8 +94,8 @@ class Server:
         self.tokens = self.gate.tokens = Tokens(self.store)
         self.sessions = self.engine.matching.sessions = Sessions(self.store, self.engine, self.workers)
         self.retention = Retention(self.engine, self.namespaces, self.settings)
-        self.attributes = Kept(self.store, "search_attribute", str)
-        self.saved_views = Kept(self.store, "saved_view", SavedView)
+        self.attributes = StoredRegistry(self.store, "search_attribute", str)
+        self.saved_views = StoredRegistry(self.store, "saved_view", SavedView)
         self.engine.define = self._define
         self.questions = self.engine.matching.remote = Questions(
             world,
@@ -119,7 +119,7 @@ class Server:
             self._forget_later()
             await self.recovery.start()
             if self.engine.holder:
-                self.cadence.swept()  # whoever becomes the engine has looked at everything
+                self.sweep_policy.swept()  # whoever becomes the engine has looked at everything
         except BaseException:
             await self._shut()
             raise

@@ -21,8 +21,8 @@ from backstay.kernel.session import WorkerSession
 from backstay.kernel.values import SECOND, Micros
 from backstay.protocol.history import iso
 from backstay.protocol.tasks import optional_iso
-from backstay.server.kept import Kept
 from backstay.server.problems import Problem
+from backstay.server.registry import StoredRegistry
 from backstay.server.workers import Worker, Workers
 from backstay.store import Store, Unavailable
 
@@ -47,7 +47,7 @@ class Session(Struct, frozen=True, kw_only=True):
 
 class Sessions:
     def __init__(self, store: Store, engine: Engine, workers: Workers) -> None:
-        self._kept = Kept(store, "worker_session", Session)
+        self._kept = StoredRegistry(store, "worker_session", Session)
         self._engine = engine
         self._workers = workers
         self._writing: set[asyncio.Task[Any]] = set()

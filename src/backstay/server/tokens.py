@@ -16,8 +16,8 @@ from msgspec.structs import replace
 from backstay.kernel.values import Micros
 from backstay.protocol.history import iso
 from backstay.protocol.tasks import optional_iso
-from backstay.server.kept import Kept
 from backstay.server.problems import Problem
+from backstay.server.registry import StoredRegistry
 from backstay.store import Store
 
 KIND = "token"
@@ -58,7 +58,7 @@ def shown(token: Token) -> dict[str, Any]:
 
 class Tokens:
     def __init__(self, store: Store) -> None:
-        self.kept = Kept(store, KIND, Token)
+        self.kept = StoredRegistry(store, KIND, Token)
 
     async def load(self) -> None:
         await self.kept.load()

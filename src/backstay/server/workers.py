@@ -14,8 +14,8 @@ from msgspec import Struct
 
 from backstay.kernel.features.start import Definition
 from backstay.kernel.values import SECOND, Micros
-from backstay.server.kept import Kept
 from backstay.server.problems import Problem
+from backstay.server.registry import StoredRegistry
 from backstay.store import Store
 
 STALE_KEPT = 1000  # of a namespace
@@ -77,7 +77,7 @@ class Workers:
     def __init__(
         self, store: Store, now: Callable[[], Micros], stale_after_seconds: int, forgotten_after_seconds: int
     ) -> None:
-        self._kept = Kept(store, "worker", Worker)
+        self._kept = StoredRegistry(store, "worker", Worker)
         self._now = now
         self._heard: dict[tuple[str, str], Micros] = {}
         self._began = now()

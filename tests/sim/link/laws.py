@@ -9,7 +9,7 @@ from backstay.kernel.decision import Decision
 from backstay.kernel.event import Recorded
 from backstay.kernel.task import Task
 from backstay.kernel.values import SECOND, attempt_id
-from backstay.protocol import exchange as wire
+from backstay.protocol.native import worker as wire
 
 from ..auditor import Auditor, retried
 from .programs import KNOWN

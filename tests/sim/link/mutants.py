@@ -29,7 +29,7 @@ LINK_MUTANTS = [
     ),
     Mutant(
         "the reply to a poll makes reports forgotten",
-        "backstay.sdk.remote.session:Session._answered",
+        "backstay.sdk.remote.worker_link:Session._answered",
         "zip(batch, answers, strict=True)",
         "zip(batch or self._outgoing._out.clear() or (), answers, strict=True)",
         link=True,
@@ -44,7 +44,7 @@ LINK_MUTANTS = [
     ),
     Mutant(
         "live code goes on after what another worker decided",
-        "backstay.server.stations:Desk._show",
+        "backstay.server.native.worker_link:Desk._show",
         "reached and not passed and (size <= self._most or len(behind) == 1)",
         "reached and (size <= self._most or len(behind) == 1)",
         link=True,
@@ -52,7 +52,7 @@ LINK_MUTANTS = [
     ),
     Mutant(
         "what nobody claims after a restart is kept",
-        "backstay.server.stations:Desks._give_up_missing",
+        "backstay.server.native.worker_link:Desks._give_up_missing",
         "server.release(task)",
         "",
         link=True,
@@ -75,14 +75,14 @@ LINK_MUTANTS = [
     ),
     Mutant(
         "what is out is lost with its connection",
-        "backstay.sdk.remote.session:Session._doubt",
+        "backstay.sdk.remote.worker_link:Session._doubt",
         "self._outgoing.lost()",
         "self._outgoing._out.clear()",
         link=True,
     ),
     Mutant(
         "what could not be written is not said again",
-        "backstay.sdk.remote.session:Session._answered",
+        "backstay.sdk.remote.worker_link:Session._answered",
         "self.host.later(AGAIN, partial(self._outgoing.again, pending))",
         "",
         link=True,
@@ -96,14 +96,14 @@ LINK_MUTANTS = [
     ),
     Mutant(
         "a worker keeps what it does not hold",
-        "backstay.server.stations:Desk.open",
+        "backstay.server.native.worker_link:Desk.open",
         "for task in leased.values():\n    self.server.release(task, begun=task.id not in unheard)",
         "",
         link=True,
     ),
     Mutant(
         "nobody notices that a worker is gone",
-        "backstay.server.stations:Desk._look",
+        "backstay.server.native.worker_link:Desk._look",
         "self._parked is not None or self.closed or self.server.draining",
         "True",
         link=True,
@@ -142,7 +142,7 @@ LINK_MUTANTS = [
     ),
     Mutant(
         "a server that is gone is hammered",
-        "backstay.sdk.remote.session:Session._reopen",
+        "backstay.sdk.remote.worker_link:Session._reopen",
         "await asyncio.sleep(self._pause * (0.5 + random() / 2))",
         "await asyncio.sleep(0)",
         link=True,

@@ -16,7 +16,7 @@ from backstay.kernel.limits import Limits as Sizes
 from backstay.kernel.machine import Machine
 from backstay.protocol.requests import Request
 from backstay.sdk import errors, group
-from backstay.sdk.remote import host, http, outgoing, session, transport
+from backstay.sdk.remote import host, http, outgoing, transport, worker_link
 from backstay.server import connections
 from backstay.server import server as serving
 from backstay.store import Now
@@ -242,7 +242,7 @@ class LinkSimulation(Simulation):
         patches: list[tuple[Any, str, Any]] = [
             (serving, "open_store", opened),
             (serving, "Machine", partial(Machine, limits=Sizes(payload_size=PAYLOAD))),
-            (session, "random", dice.random),
+            (worker_link, "random", dice.random),
             (outgoing, "BYTES", TOGETHER),
             (transport, "random", dice.random),
             (transport, "time", SimpleNamespace(monotonic=self.loop.time)),

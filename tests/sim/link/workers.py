@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from random import Random
 from typing import TYPE_CHECKING, Any, Self
 
-from backstay.protocol import exchange as wire
+from backstay.protocol.native import worker as wire
 from backstay.sdk.errors import ServerError
 from backstay.sdk.remote.worker import AsyncWorker
 

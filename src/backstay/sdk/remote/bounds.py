@@ -18,8 +18,8 @@ from backstay.kernel.features.close import FailWorkflow
 from backstay.kernel.features.update import FailUpdate
 from backstay.kernel.limits import Breach, Limits, over_count
 from backstay.kernel.task import Block
-from backstay.protocol import exchange as wire
-from backstay.protocol.calls import Refusal
+from backstay.protocol.native import worker as wire
+from backstay.protocol.native.client import Refusal
 
 UNBOUNDED = 1 << 62
 KEPT = 2000  # characters of a message that is too long

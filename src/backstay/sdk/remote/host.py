@@ -22,16 +22,16 @@ from backstay.kernel.features.workflow_task import WorkflowAssignment
 from backstay.kernel.machine import Machine
 from backstay.kernel.message import Message, Refused
 from backstay.kernel.task import Task
-from backstay.protocol import exchange as wire
-from backstay.protocol.calls import Refusal
-from backstay.protocol.entries import unpack
+from backstay.protocol.native import worker as wire
+from backstay.protocol.native.client import Refusal
+from backstay.protocol.native.events import unpack
 from backstay.sdk.host import Heard, Reply
 from backstay.sdk.registry import Registry
-from backstay.sdk.remote.ahead import RemoteExecutor
 from backstay.sdk.remote.bounds import Bounds
+from backstay.sdk.remote.eager import RemoteExecutor
 from backstay.sdk.remote.outgoing import Pending
 from backstay.sdk.remote.reports import Reports
-from backstay.sdk.remote.standing import Standings
+from backstay.sdk.remote.sticky import Standings
 from backstay.sdk.remote.tasks import FetchHistory, Held, Tasks
 from backstay.sdk.strand import hidden_loop
 from backstay.threads import ThreadPool

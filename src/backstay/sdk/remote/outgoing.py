@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import chain
 
-from backstay.protocol import exchange as wire
+from backstay.protocol.native import worker as wire
 
 TOGETHER = 500  # reports in one request
 BYTES = 1 << 20  # of payload in one request, unless a single report has more

@@ -13,14 +13,14 @@ from backstay.kernel.features.workflow_task import CompleteWorkflowTask, FailWor
 from backstay.kernel.message import Message, Refused
 from backstay.kernel.task import Block
 from backstay.kernel.values import attempt_id
-from backstay.protocol import exchange as wire
-from backstay.protocol.calls import Refusal
+from backstay.protocol.native import worker as wire
+from backstay.protocol.native.client import Refusal
 from backstay.sdk import host
 from backstay.sdk.host import Reply
-from backstay.sdk.remote.ahead import Ahead, RemoteExecutor
 from backstay.sdk.remote.bounds import Bounds
+from backstay.sdk.remote.eager import Ahead, RemoteExecutor
 from backstay.sdk.remote.outgoing import Pending
-from backstay.sdk.remote.standing import Standings, advance
+from backstay.sdk.remote.sticky import Standings, advance
 from backstay.sdk.remote.tasks import Tasks
 
 log = logging.getLogger("backstay.worker")

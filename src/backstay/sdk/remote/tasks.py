@@ -11,11 +11,11 @@ from backstay.kernel.features.start import WorkflowStarted
 from backstay.kernel.features.workflow_task import WorkflowAssignment
 from backstay.kernel.message import Refused
 from backstay.kernel.task import Task
-from backstay.protocol import exchange as wire
-from backstay.protocol.entries import unpack
+from backstay.protocol.native import worker as wire
+from backstay.protocol.native.events import unpack
 from backstay.sdk.fiber import Fiber
-from backstay.sdk.remote.ahead import RemoteExecutor
-from backstay.sdk.remote.standing import Standings
+from backstay.sdk.remote.eager import RemoteExecutor
+from backstay.sdk.remote.sticky import Standings
 
 if TYPE_CHECKING:
     from backstay.sdk.remote.host import RemoteHost

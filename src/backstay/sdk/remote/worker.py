@@ -25,7 +25,7 @@ from typing import Any, Self, TypedDict, Unpack
 from backstay import collector
 from backstay.kernel.event import Recorded
 from backstay.kernel.machine import Machine
-from backstay.protocol import exchange as wire
+from backstay.protocol.native import worker as wire
 from backstay.sdk.errors import ServerUnreachable
 from backstay.sdk.guard.shims import install as install_shims
 from backstay.sdk.options import expect, served
@@ -34,9 +34,9 @@ from backstay.sdk.remote.bounds import Bounds
 from backstay.sdk.remote.host import RemoteHost
 from backstay.sdk.remote.http import Lost
 from backstay.sdk.remote.outgoing import Pending
-from backstay.sdk.remote.session import Reset, Session
 from backstay.sdk.remote.thread import LoopThread, new_loop
 from backstay.sdk.remote.transport import PAUSES, Access
+from backstay.sdk.remote.worker_link import Reset, Session
 from backstay.sdk.rules import RULES
 from backstay.sdk.watchdog import WORKFLOW_DEADLINE
 

@@ -1,0 +1,228 @@
+"""The client's verbs between our own client and our own server: each request under its name, as it is.
+
+    POST /api/call/start-workflow   {"workflow_type": "order", ...}   ->   {"workflow_id": ..., "run_id": ...}
+
+Calls that are made at the same moment go together, and their answers come back one by one, as there are any:
+
+    POST /api/calls   {"calls": [["start-workflow", {...}], ["signal-workflow", {...}]]}   ->   [[1, {...}]] [[0, {...}]]
+
+A refusal keeps its reason and fields, so a caller cannot tell a server from an engine in its own process. A request that
+may be sent again carries a request id; `X-Backstay-Again` says that an earlier try may have arrived.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Annotated, Any, NamedTuple
+
+import msgspec
+from msgspec import Meta, Raw, Struct
+
+from backstay.kernel.decision import RunRow
+from backstay.kernel.event import Recorded
+from backstay.kernel.features.intake import Commanded
+from backstay.kernel.features.message_stream import Delivered
+from backstay.kernel.features.repair import Repaired
+from backstay.kernel.features.schedule import Schedule, ScheduleReply
+from backstay.kernel.features.signal_with_start import StartedAndSignalled
+from backstay.kernel.features.start import Reserved, Started
+from backstay.protocol import commands as tell
+from backstay.protocol import requests as ask
+from backstay.protocol import schedules, streams
+from backstay.protocol.native.events import Entry, pack, packed, unpack, unpacked
+
+VERSION = 1
+"""Of the routes between our own processes. A server says which one it speaks, and refuses others."""
+
+HEADER = "X-Backstay-Protocol"
+AGAIN_HEADER = "X-Backstay-Again"
+PATH = "/api/call/"
+MANY = "/api/calls"
+TOGETHER = 1000
+"""Calls in one request."""
+
+PATIENCE = 20.0
+"""Seconds that a server keeps a call waiting for something to happen, before its caller has to ask again."""
+
+
+class Refusal(Struct, frozen=True):
+    """What the engine has refused."""
+
+    reason: str
+    message: str
+    fields: dict[str, Any] = {}
+
+
+class Asked(Struct, frozen=True, array_like=True, gc=False):
+    """One of several calls."""
+
+    verb: str
+    request: Raw
+
+
+class Calls(Struct, frozen=True):
+    calls: Annotated[list[Asked], Meta(min_length=1, max_length=TOGETHER)]
+
+
+class Said(Struct, frozen=True, array_like=True, omit_defaults=True, gc=False):
+    """The answer to the call in this place. `status`: as if it had been made alone."""
+
+    place: int
+    body: Raw
+    status: int = 200
+
+
+class _Result(Struct, frozen=True, omit_defaults=True):
+    workflow_id: str
+    run_id: str
+    status: str | None
+    closed_reason: str | None = None
+    event: Entry | None = None
+
+
+class _Update(Struct, frozen=True, omit_defaults=True):
+    workflow_id: str
+    run_id: str | None
+    update_id: str | None
+    update_name: str
+    update_status: str
+    command: Commanded | None = None
+    event: Entry | None = None
+    wait_for: str = "status"
+    wait_timed_out: bool = False
+    wait_timeout_seconds: float | None = None
+
+
+def _pack_result(found: ask.Result) -> _Result:
+    event = None if found.event is None else packed(found.event)
+    return _Result(found.workflow_id, found.run_id, found.status, found.closed_reason, event)
+
+
+def _unpack_result(found: _Result) -> ask.Result:
+    return ask.Result(
+        workflow_id=found.workflow_id,
+        run_id=found.run_id,
+        status=found.status,
+        closed_reason=found.closed_reason,
+        event=None if found.event is None else unpacked(found.event),
+    )
+
+
+def _pack_update(found: tell.UpdateStatus) -> _Update:
+    values: dict[str, Any] = {name: getattr(found, name) for name in found.__struct_fields__}
+    values["event"] = None if found.event is None else packed(found.event)
+    return _Update(**values)
+
+
+def _unpack_update(found: _Update) -> tell.UpdateStatus:
+    values: dict[str, Any] = {name: getattr(found, name) for name in found.__struct_fields__}
+    values["event"] = None if found.event is None else unpacked(found.event)
+    return tell.UpdateStatus(**values)
+
+
+class _ScheduleEvent(Struct, frozen=True):
+    id: str
+    sequence: int
+    entry: Entry
+
+
+class _ScheduleHistory(Struct, frozen=True):
+    events: list[_ScheduleEvent]
+    more: bool
+
+
+def _pack_schedule(found: schedules.ScheduleHistory) -> _ScheduleHistory:
+    return _ScheduleHistory([_ScheduleEvent(e.id, e.sequence, packed(e.entry)) for e in found.events], found.more)
+
+
+def _unpack_schedule(found: _ScheduleHistory) -> schedules.ScheduleHistory:
+    events = [schedules.ScheduleEvent(id=e.id, sequence=e.sequence, entry=unpacked(e.entry)) for e in found.events]
+    return schedules.ScheduleHistory(events=events, more=found.more)
+
+
+class Verb(NamedTuple):
+    """How one request and its reply cross the wire."""
+
+    name: str
+    request: type[ask.Request[Any]]
+    asked: msgspec.json.Decoder[Any]
+    answered: msgspec.json.Decoder[Any]
+    pack: Callable[[Any], Any] | None
+    unpack: Callable[[Any], Any] | None
+
+    def encode_reply(self, reply: Any) -> bytes:
+        return encode(reply if self.pack is None else self.pack(reply))
+
+    def decode_reply(self, body: bytes) -> Any:
+        reply = self.answered.decode(body)
+        return reply if self.unpack is None else self.unpack(reply)
+
+
+encode = msgspec.json.Encoder().encode
+decode_said = msgspec.json.Decoder(list[Said]).decode
+
+_PLAIN: dict[type[ask.Request[Any]], Any] = {
+    ask.StartWorkflow: Started,
+    ask.ReserveWorkflow: Reserved,
+    ask.DescribeWorkflow: ask.Description,
+    ask.ListWorkflows: list[RunRow],
+    ask.ExportHistory: str,
+    tell.SignalWorkflow: Commanded,
+    tell.SignalWithStart: StartedAndSignalled,
+    tell.AppendMessage: Delivered,
+    tell.QueryWorkflow: tell.QueryResult,
+    tell.CancelWorkflow: Commanded,
+    tell.TerminateWorkflow: Commanded,
+    tell.PauseWorkflow: Commanded,
+    tell.UnpauseWorkflow: Commanded,
+    tell.ArchiveWorkflow: Commanded,
+    tell.RepairWorkflow: Repaired,
+    schedules.CreateSchedule: ScheduleReply,
+    schedules.UpdateSchedule: ScheduleReply,
+    schedules.PauseSchedule: ScheduleReply,
+    schedules.ResumeSchedule: ScheduleReply,
+    schedules.TriggerSchedule: ScheduleReply,
+    schedules.BackfillSchedule: ScheduleReply,
+    schedules.DeleteSchedule: ScheduleReply,
+    schedules.DescribeSchedule: Schedule,
+    schedules.ListSchedules: schedules.SchedulePage,
+    streams.AppendStream: streams.StreamAppended,
+    streams.CloseStream: streams.StreamView,
+    streams.DescribeStream: streams.StreamView,
+    streams.ListStreams: list[streams.StreamView],
+    streams.ReadStream: streams.StreamPage,
+}
+
+
+def _name(request: type[Any]) -> str:
+    return "-".join(re.findall("[A-Z][a-z]+", request.__name__)).lower()
+
+
+def _verb(
+    request: type[ask.Request[Any]],
+    reply: Any,
+    pack: Callable[[Any], Any] | None = None,
+    unpack: Callable[[Any], Any] | None = None,
+) -> Verb:
+    return Verb(_name(request), request, msgspec.json.Decoder(request), msgspec.json.Decoder(reply), pack, unpack)
+
+
+_ALL = (
+    *(_verb(request, reply) for request, reply in _PLAIN.items()),
+    _verb(ask.RunWorkflow, _Result, _pack_result, _unpack_result),
+    _verb(ask.AwaitResult, _Result, _pack_result, _unpack_result),
+    _verb(ask.GetHistory, list[Entry], pack, unpack),
+    _verb(tell.UpdateWorkflow, _Update, _pack_update, _unpack_update),
+    _verb(tell.GetUpdate, _Update, _pack_update, _unpack_update),
+    _verb(schedules.GetScheduleHistory, _ScheduleHistory, _pack_schedule, _unpack_schedule),
+)
+VERBS: dict[str, Verb] = {verb.name: verb for verb in _ALL}
+"""By name."""
+
+OF: dict[type[ask.Request[Any]], Verb] = {verb.request: verb for verb in _ALL}
+
+
+def page(history: list[Recorded]) -> bool:
+    """Whether this may be one page of several."""
+    return len(history) == ask.PAGE_MAX

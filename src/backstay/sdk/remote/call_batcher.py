@@ -1,0 +1,108 @@
+"""Calls that are made at the same moment share a request. A call that is alone goes alone, and at once.
+
+While others are on their way, a call waits for the end of the loop's turn, and leaves with everything that came up in it:
+whoever makes hundreds of calls at a time pays for few requests, and whoever makes one at a time waits for nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from msgspec import Raw
+
+from backstay.protocol.native import client as calls
+from backstay.sdk.remote.http import HttpClient, Lost, NotHttp, Reply
+
+ALONE = 4  # calls on their way, up to which another one goes alone
+BYTES = 256 << 10  # of one call that may go with others, and about of all that go together
+
+
+Waiting = tuple[calls.Asked, asyncio.Future[Reply]]
+
+
+class Together:
+    def __init__(self, http: HttpClient, seconds: float) -> None:
+        self._http = http
+        self._seconds = seconds  # to wait for a reply
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._out = 0
+        self._gathered: list[Waiting] = []
+        self._leaving: set[asyncio.Task[None]] = set()
+
+    async def post(self, verb: str, body: bytes) -> Reply:
+        """The server's answer to a call. `Lost` if there is none."""
+        loop = asyncio.get_running_loop()
+        if loop is not self._loop:
+            # What waited on a loop that has ended waits no more.
+            self._loop, self._out, self._gathered = loop, 0, []
+        self._out += 1
+        try:
+            if self._out <= ALONE or len(body) > BYTES:
+                return await self._alone(verb, body)
+            return await self._gather(loop, calls.Asked(verb, Raw(body)))
+        finally:
+            self._out -= 1
+
+    async def _alone(self, verb: str, body: bytes) -> Reply:
+        return await self._http.post(calls.PATH + verb, body, self._seconds)
+
+    def _gather(self, loop: asyncio.AbstractEventLoop, asked: calls.Asked) -> asyncio.Future[Reply]:
+        answer: asyncio.Future[Reply] = loop.create_future()
+        if not self._gathered:
+            loop.call_soon(self._leave, loop)
+        self._gathered.append((asked, answer))
+        return answer
+
+    def _leave(self, loop: asyncio.AbstractEventLoop) -> None:
+        gathered, self._gathered = self._gathered, []
+        batch: list[Waiting] = []
+        size = 0
+        for waiting in gathered:
+            if size > BYTES or len(batch) == calls.TOGETHER:
+                self._send(loop, batch)
+                batch, size = [], 0
+            batch.append(waiting)
+            size += len(memoryview(waiting[0].request))
+        self._send(loop, batch)
+
+    def _send(self, loop: asyncio.AbstractEventLoop, batch: list[Waiting]) -> None:
+        task = loop.create_task(self._sent(batch), name="backstay-calls")
+        self._leaving.add(task)
+        task.add_done_callback(self._leaving.discard)
+
+    async def _sent(self, batch: list[Waiting]) -> None:
+        answers = [answer for _, answer in batch]
+
+        def line(text: bytes) -> None:
+            for said in calls.decode_said(text):
+                answer = answers[said.place]
+                if not answer.done():
+                    answer.set_result(Reply(said.status, bytes(said.body)))
+
+        body = calls.encode(calls.Calls([asked for asked, _ in batch]))
+        try:
+            whole = await self._http.post(calls.MANY, body, self._seconds, line=line)
+        except (Lost, NotHttp) as error:
+            _fail(answers, error)
+        except asyncio.CancelledError:
+            _fail(answers, Lost("the client was closed", sent=True))
+            raise
+        else:
+            await self._said(batch, whole)
+
+    async def _said(self, batch: list[Waiting], whole: Reply) -> None:
+        """The reply has ended. If it was not told line by line, then it is the answer to all of them."""
+        if whole.status == 413 and len(batch) > 1:
+            await asyncio.gather(*(self._sent([waiting]) for waiting in batch))
+        elif whole.status == 200:
+            _fail([answer for _, answer in batch], Lost("the reply ended before every answer had come", sent=True))
+        else:
+            for _, answer in batch:
+                if not answer.done():
+                    answer.set_result(whole)
+
+
+def _fail(answers: list[asyncio.Future[Reply]], error: Exception) -> None:
+    for answer in answers:
+        if not answer.done():
+            answer.set_exception(error)

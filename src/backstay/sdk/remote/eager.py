@@ -1,0 +1,102 @@
+"""Eager resume: when the one step a fiber waits for has ended here, its code goes on at once, ahead of the server.
+
+What it did is reported with the result. If something else reached the run first, the server says so, and the fiber is dropped.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from backstay.kernel.event import NO_CONTEXT, Recorded
+from backstay.kernel.features.activity import ActivityCompleted, CompleteActivity
+from backstay.kernel.features.workflow_task import WorkflowAssignment
+from backstay.kernel.task import START
+from backstay.kernel.values import Micros, attempt_id, execution_id, workflow_task_id
+from backstay.protocol.native import worker as wire
+from backstay.sdk.executor import EmbeddedExecutor
+from backstay.sdk.fiber import Fiber
+from backstay.sdk.remote.sticky import Standing, Standings, advance
+
+
+class EagerFiber(Fiber):
+    """Knows whether code looked at the clock: what a step was recorded at is not known before the server says so."""
+
+    told_time = False
+
+    @property
+    def now(self) -> Micros:
+        self.told_time = True
+        return self._now
+
+    @now.setter
+    def now(self, value: Micros) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
+        self._now = value
+
+
+class RemoteExecutor(EmbeddedExecutor):
+    fiber = EagerFiber
+
+
+class Ahead:
+    def __init__(self, executor: RemoteExecutor, standings: Standings) -> None:
+        self._executor = executor
+        self._standings = standings
+        self._patient: set[str] = set()  # workflow types whose code does not run ahead
+
+    def resume(self, run: int, message: CompleteActivity) -> wire.Resumed | None:
+        """Let code that waits for this result alone go on with it; None if it does not, or must not."""
+        fiber = self._executor.live(run)
+        standing = self._standings.get(run)
+        if standing is None or not isinstance(fiber, EagerFiber) or not self._may(run, fiber, message.step):
+            return None
+        self._standings.leave(run)
+        after = standing.length
+        fiber.told_time = False
+        events = [*standing.events, _completed(run, after + 1, message)]
+        with self._executor.burst():
+            self._executor.drive(fiber, events, _caused(fiber.assignment, after))
+        if fiber.block is not None or fiber.locals or fiber.told_time or fiber.answer:
+            # It cannot be said here and now what it would do. The next task runs it again, from its history.
+            self._patient.add(fiber.assignment.workflow_type)
+            self._standings.forget(run)
+            return None
+        return self._done(run, fiber, standing)
+
+    def _may(self, run: int, fiber: EagerFiber, step: int) -> bool:
+        workflow_type = fiber.assignment.workflow_type
+        return (
+            not fiber.threaded
+            and not self._standings.in_doubt(run)
+            and fiber.awaits_only(step)
+            and workflow_type not in self._patient
+            and self._executor.inline("workflow", workflow_type)
+        )
+
+    def _done(self, run: int, fiber: EagerFiber, standing: Standing) -> wire.Resumed:
+        advance(fiber, standing.unseen - len(standing.events), standing.length + 1)
+        commands, handled = fiber.take_commands()
+        met = fiber.ended_at
+        if fiber.closing is not None:
+            self._standings.forget(run)
+        return wire.Resumed(standing.length, standing.checksum, commands, handled, met)
+
+
+def _caused(assignment: WorkflowAssignment, after: int) -> WorkflowAssignment:
+    """The task that this result will turn out to have caused."""
+    task = replace(
+        assignment.task, id=workflow_task_id(assignment.run_id, after + 1), attempt=1, upto=None, resume=START
+    )
+    return replace(assignment, task=task, last_sequence=after + 1, cursor=after)
+
+
+def _completed(run: int, sequence: int, message: CompleteActivity) -> Recorded:
+    """The event that the server is about to record, as far as code can see it."""
+    event = ActivityCompleted(
+        sequence=message.step,
+        activity_execution_id=execution_id(message.run_id, message.step),
+        activity_type="",
+        activity_attempt_id=attempt_id(message.run_id, message.step, message.attempt),
+        attempt_number=message.attempt,
+        result=message.result,
+    )
+    return Recorded(run, sequence, 0, event, NO_CONTEXT, b"", b"", 0, "ActivityCompleted")

@@ -1,1 +1,0 @@
-"""The control plane: what clients and operators ask of workflows, and of the house."""

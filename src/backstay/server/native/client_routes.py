@@ -1,0 +1,218 @@
+"""The verbs of our own clients, each under its name. What the engine answers or refuses goes back as it is."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from backstay.kernel.message import Refused
+from backstay.protocol import commands as tell
+from backstay.protocol import requests as ask
+from backstay.protocol import schedules, streams
+from backstay.protocol.native import client as calls
+from backstay.server.auth import OPERATOR
+from backstay.server.call import Call, decoded
+from backstay.server.problems import Problem, Stopping, undecodable
+from backstay.server.routing import Answer, Route
+from backstay.server.server import Server
+
+_LIST_MAX = 1000
+
+
+class Begun:
+    """A call on its way to its answer. One that waits for something to happen is given up after a while, and sent away by a
+    server that stops."""
+
+    __slots__ = ("_alarm", "_given_up", "_not_yet", "_sent_away", "_server", "_verb", "_waits", "answer")
+
+    def __init__(
+        self, server: Server, verb: calls.Verb, answer: asyncio.Future[Any], waits: bool, not_yet: Any, seconds: float
+    ) -> None:
+        """`waits`: for a worker, or for something to happen."""
+        self.answer = answer
+        self._server = server
+        self._verb = verb
+        self._not_yet = not_yet  # what is said of something that has not happened so far; None: no cut from here
+        self._given_up = self._sent_away = False
+        self._alarm: asyncio.TimerHandle | None = None
+        self._waits = waits
+        if waits:
+            server.waiting[answer] = self._send_away
+        if not_yet is not None:
+            server.parked += 1
+            self._alarm = asyncio.get_running_loop().call_later(seconds, self.give_up)
+
+    def give_up(self) -> None:
+        if self._not_yet is not None and not self.answer.done():
+            self._given_up = True
+            self.answer.cancel()
+
+    def _send_away(self) -> None:
+        """It is asked again elsewhere. What was accepted goes by the request's id, so it is done once."""
+        if not self.answer.done():
+            self._sent_away = True
+            self.answer.cancel()
+
+    def end(self) -> None:
+        """It has its answer, or nobody waits for it any more."""
+        if self._waits:
+            self._server.waiting.pop(self.answer, None)
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+            self._server.parked -= 1
+
+    async def awaited(self) -> Answer:
+        try:
+            await self.answer
+        except asyncio.CancelledError:
+            if not (self._given_up or self._sent_away):
+                raise
+        except Exception:
+            pass  # it is said in the reply
+        finally:
+            self.end()
+        return self.reply()
+
+    def reply(self) -> Answer:
+        """The answer, as that of a route."""
+        self.end()
+        try:
+            return Answer({}, raw=self.body())
+        except Refused as refusal:
+            return _refused(refusal)
+
+    def body(self) -> bytes:
+        """The answer as it goes over the wire, or the error that it is."""
+        if self._sent_away:
+            raise Stopping
+        return self._verb.encode_reply(self._not_yet if self._given_up else self.answer.result())
+
+
+def begin(server: Server, call: Call, verb: calls.Verb, body: bytes | msgspec.Raw) -> Begun:
+    """Begin to answer a call."""
+    request = decoded(verb.asked, body or b"{}")
+    asked: Any = _placed(server, call, request)
+    seconds = calls.PATIENCE
+    not_yet: ask.Result | None = None
+    waits = True
+    match asked:
+        case ask.RunWorkflow(start=start):
+            not_yet = ask.Result(workflow_id=start.workflow_id or "", run_id="", status=None)
+        case ask.AwaitResult(workflow_id=workflow_id):
+            seconds = _cut(asked.wait_seconds)
+            not_yet = ask.Result(workflow_id=workflow_id, run_id="", status=None)
+            asked = replace(asked, wait_seconds=None)
+        case tell.GetUpdate() | tell.UpdateWorkflow() | streams.ReadStream():
+            # What has been accepted is told by the engine, which knows how far it got: no cut from here.
+            asked = replace(asked, wait_seconds=_cut(asked.wait_seconds))
+        case _:
+            waits = isinstance(asked, tell.QueryWorkflow)
+    if waits and server.draining:
+        raise Stopping
+    if not_yet is not None and server.parked >= server.settings.max_parked_polls:
+        raise _full()
+    answer: asyncio.Future[Any] = asyncio.ensure_future(server.operations.call(asked))
+    return Begun(server, verb, answer, waits, not_yet, seconds)
+
+
+def refusal_body(refusal: Refused) -> bytes:
+    return calls.encode(calls.Refusal(refusal.reason, refusal.message, refusal.fields))
+
+
+def _full() -> Problem:
+    return Problem(
+        429,
+        "long_poll_capacity_exhausted",
+        "this server keeps as many calls waiting as it may (max_parked_polls); ask again in a second",
+        retryable=True,
+        retry_after_seconds=1,
+    )
+
+
+def _refused(refusal: Refused) -> Answer:
+    return Answer({}, 409, raw=refusal_body(refusal))
+
+
+def _route(verb: calls.Verb) -> Route:
+    def take(server: Server, call: Call) -> Begun | Answer:
+        try:
+            return begin(server, call, verb, call.body)
+        except Refused as refusal:
+            return _refused(refusal)
+
+    async def answer(server: Server, call: Call) -> Answer:
+        taken = take(server, call)
+        return taken if isinstance(taken, Answer) else await taken.awaited()
+
+    answer.__doc__ = f"{verb.request.__name__}, for clients of the same release."
+    return Route("POST", calls.PATH + verb.name, answer, "own", OPERATOR, body=verb.request, begin=take)
+
+
+def _placed(server: Server, call: Call, request: Any) -> Any:
+    """The request as the caller may make it: in the namespace it was admitted to, and of no other kind of caller."""
+    again = "x-backstay-again" in call.headers
+    if issubclass(type(request), tell.ToInstance):
+        return replace(request, namespace=call.namespace, fresh=_fresh(request, again), source="python")
+    match request:
+        case ask.StartWorkflow():
+            return _start(server, call, request, again)
+        case ask.RunWorkflow(start=start):
+            return ask.RunWorkflow(start=_start(server, call, start, again))
+        case tell.SignalWithStart(start=start):
+            fresh = _fresh(request, again)
+            return replace(request, start=_start(server, call, start, again), fresh=fresh)
+        case schedules.UpdateSchedule():
+            return replace(_typed(request), namespace=call.namespace, source="python")
+        case schedules.ToSchedule() | schedules.CreateSchedule():
+            asked: Any = request  # pyright: ignore[reportUnknownVariableType]
+            return replace(asked, namespace=call.namespace, source="python")
+        case schedules.ListSchedules(limit=limit):
+            return replace(request, namespace=call.namespace, limit=max(1, min(limit, schedules.PAGE_MAX)))
+        case schedules.GetScheduleHistory(limit=limit):
+            return replace(request, namespace=call.namespace, limit=max(1, min(limit, schedules.HISTORY_PAGE_MAX)))
+        case ask.ListWorkflows(limit=limit):
+            return replace(request, namespace=call.namespace, limit=max(1, min(limit, _LIST_MAX)))
+        case ask.GetHistory(limit=limit):
+            limit = ask.PAGE_MAX if limit is None else max(1, min(limit, ask.PAGE_MAX))
+            return replace(request, namespace=call.namespace, limit=limit)
+        case _:
+            return replace(request, namespace=call.namespace)
+
+
+def _typed(request: schedules.UpdateSchedule) -> schedules.UpdateSchedule:
+    try:
+        return request.typed()
+    except msgspec.MsgspecError as error:
+        raise undecodable(error) from None
+
+
+def _fresh(request: Any, again: bool) -> bool:
+    """Only an id that the caller's transport made for this very try is known to be new."""
+    return request.fresh and not again
+
+
+def _start(server: Server, call: Call, start: ask.StartWorkflow, again: bool) -> ask.StartWorkflow:
+    routing = start.routing
+    build = routing.compatibility or server.rollouts.promoted(call.namespace, routing.queue)
+    definition = start.definition or server.workers.definition(
+        call.namespace, routing.queue, start.workflow_type, build
+    )
+    return replace(
+        start,
+        namespace=call.namespace,
+        routing=replace(routing, namespace=call.namespace, compatibility=build),
+        definition=definition,
+        fresh=_fresh(start, again),
+        source="python",
+    )
+
+
+def _cut(seconds: float | None) -> float:
+    return calls.PATIENCE if seconds is None else min(seconds, calls.PATIENCE)
+
+
+ROUTES = [_route(verb) for verb in calls.VERBS.values()]

@@ -1,0 +1,317 @@
+"""What our own workers report, one after the other, each answered when it is on disk.
+
+What may have been reported before goes the way that looks in history for it. An activity's result may bring along what
+live code made of it: both are decided in one commit, unless something else reached the run first.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from backstay.engine.cache import Entry
+from backstay.engine.refused import note_refusal
+from backstay.kernel.command import Command
+from backstay.kernel.features import pause
+from backstay.kernel.features.activity import CompleteActivity, FailActivity, HeartbeatActivity, HeartbeatReply
+from backstay.kernel.features.workflow_task import CompleteWorkflowTask, FailWorkflowTask
+from backstay.kernel.message import Refused
+from backstay.kernel.state import Run
+from backstay.kernel.task import Lease, Task
+from backstay.kernel.values import attempt_id, run_of, workflow_task_id
+from backstay.protocol import requests as ask
+from backstay.protocol.native import worker as wire
+from backstay.protocol.native.client import Refusal
+from backstay.server.native.worker_link import Desk, Waiting
+from backstay.server.published.worker.workflow_tasks import described
+from backstay.store import StoreError
+
+if TYPE_CHECKING:
+    from backstay.server.server import Server
+
+
+class Reports:
+    """The reports of one exchange."""
+
+    def __init__(self, server: Server, desk: Desk, waiting: Waiting, again: bool) -> None:
+        self._server = server
+        self._engine = server.engine
+        self._desk = desk
+        self._owner = desk.station.owner
+        self._waiting = waiting
+        self._again = again
+
+    def take(self, reports: list[wire.Report]) -> None:
+        for place, report in enumerate(reports):
+            try:
+                self._take(place, report)
+            except Refused as refusal:
+                self._say(place, _no(refusal))
+
+    def _take(self, place: int, report: wire.Report) -> None:
+        if isinstance(report, wire.Told):
+            self._told(place, report)
+            return
+        if isinstance(report, wire.GivenBack):
+            self._desk.take_back(report.task_id, report.attempt)
+            self._say(place, wire.Answered())
+            return
+        entry = self._engine.cache.get(report.key)
+        if self._again or entry is None or entry.flow.namespace != self._desk.worker.namespace:
+            self._engine.world.spawn(self._slowly(place, report), "backstay-report")
+            return
+        match report:
+            case wire.TaskDone():
+                self._task_done(place, entry, report)
+            case wire.TaskFailed():
+                message = FailWorkflowTask(
+                    task_id=report.task_id, owner=self._owner, attempt=report.attempt, block=report.block
+                )
+                self._engine.submit(report.key, message, lambda _, error: self._recorded(place, error))
+            case wire.ActivityDone(resumed=wire.Resumed() as resumed):
+                self._resumed(place, entry, report, resumed)
+            case wire.ActivityDone():
+                self._engine.submit(report.key, self._completed(report), lambda _, e: self._recorded(place, e))
+            case wire.ActivityFailed():
+                failed = FailActivity(
+                    step=report.step,
+                    attempt=report.attempt,
+                    owner=self._owner,
+                    run_id=report.run_id,
+                    failure=report.failure,
+                    gave_up=report.gave_up,
+                )
+                self._engine.submit(report.key, failed, lambda _, error: self._recorded(place, error))
+            case wire.Beat():
+                beat = HeartbeatActivity(
+                    step=report.step,
+                    attempt=report.attempt,
+                    owner=self._owner,
+                    run_id=report.run_id,
+                    progress=report.progress,
+                )
+                self._engine.submit(report.key, beat, lambda reply, error: self._beat(place, reply, error))
+
+    # -- the short way
+
+    def _task_done(self, place: int, entry: Entry, report: wire.TaskDone) -> None:
+        flow = entry.flow
+        task = flow.tasks.get(report.task_id)
+        run, seen = (0, 0) if task is None else (task.run, task.seen or 0)
+        message = CompleteWorkflowTask(
+            task_id=report.task_id,
+            owner=self._owner,
+            attempt=report.attempt,
+            commands=self._described(report.commands, task),
+            handled_failures=report.handled,
+            met=report.met,
+            breach=report.breach,
+        )
+        apart = task is not None and task.upto is not None
+        stand: wire.Stand | None = None
+
+        def recorded(_: Any, error: BaseException | None) -> None:
+            if error is None and not entry.dead:
+                self._say(place, wire.Answered(stand=stand))
+            else:
+                self._desk.away(run)
+                note_refusal(self._engine, report.key, message, error)
+                self._recorded(place, error)
+
+        self._engine.submit(report.key, message, recorded)
+        if apart:
+            self._desk.away(run)  # it was shown a part only, and what was left out is not known here
+        else:
+            stand = self._desk.stand(entry, run, seen, len(self._waiting.answers))
+
+    def _resumed(self, place: int, entry: Entry, report: wire.ActivityDone, resumed: wire.Resumed) -> None:
+        """A result, and what the code made of it: one commit, if nothing came in between."""
+        engine = self._engine
+        run = entry.flow.run
+        if run is None or not _stands(entry, report, resumed):
+            refused = wire.Answered(eager_refused="moved_on")
+            engine.submit(report.key, self._completed(report), lambda _, e: self._recorded(place, e, refused))
+            return
+        failed: BaseException | None = None
+        known = False  # what became of the result
+        early: list[BaseException | None] = []  # what became of the rest, if that was told first
+
+        def ended(_: Any, error: BaseException | None) -> None:
+            nonlocal failed, known
+            failed, known = error, True
+            if early:
+                advanced(None, early[0])
+
+        stations = engine.matching.stations
+        stations.ahead = run.key
+        try:
+            engine.submit(report.key, self._completed(report), ended)
+        finally:
+            stations.ahead = None
+        task_id = workflow_task_id(report.run_id, resumed.after + 1)
+        message = CompleteWorkflowTask(
+            task_id=task_id,
+            owner=self._owner,
+            attempt=1,
+            commands=self._described(resumed.commands, run),
+            handled_failures=resumed.handled,
+            met=resumed.met,
+            lease=Lease(owner=self._owner),
+            seen=resumed.after + 1,
+            result_of=attempt_id(report.run_id, report.step, report.attempt),
+        )
+        stand: wire.Stand | None = None
+
+        def advanced(_: Any, error: BaseException | None) -> None:
+            if not known:
+                # When a commit fails, what was refused on top of it is told first. The worker hears of both at once:
+                # that its result is recorded would not be true yet.
+                early.append(error)
+            elif failed is not None:
+                self._desk.away(run.key)
+                self._recorded(place, failed)
+            elif error is not None or entry.dead:
+                self._desk.away(run.key)
+                reason = error.reason if isinstance(error, Refused) else "not_recorded"
+                self._say(place, wire.Answered(eager_refused=reason))
+            else:
+                self._say(place, wire.Answered(stand=stand))
+
+        engine.submit(report.key, message, advanced)
+        stand = self._desk.stand(entry, run.key, resumed.after + 1, len(self._waiting.answers))
+
+    def _completed(self, report: wire.ActivityDone) -> CompleteActivity:
+        return CompleteActivity(
+            step=report.step,
+            attempt=report.attempt,
+            owner=self._owner,
+            run_id=report.run_id,
+            result=report.result,
+            breach=report.breach,
+        )
+
+    def _described(self, commands: list[Command], of: Task | Run | None) -> list[Command]:
+        """`of`: whose commands these are; new runs are on the same queue, if nothing else is said."""
+        namespace = self._desk.worker.namespace
+        queue = self._desk.worker.task_queue if of is None else of.routing.queue
+        return [described(self._server, namespace, queue, command) for command in commands]
+
+    def _told(self, place: int, told: wire.Told) -> None:
+        questions = self._server.questions
+        question = questions.leased(self._desk.worker.namespace, told.question, self._owner, told.attempt)
+        if question is not None:
+            if told.refused is not None:
+                refused = told.refused
+                questions.refuse(question, Refused(refused.reason, refused.message, **refused.fields))
+            else:
+                questions.answer(question, told.value if question.inquiry.kind == "query" else told.objection)
+        self._say(place, wire.Answered())
+
+    # -- the long way: it may have been reported before, or its workflow is not in memory
+
+    async def _slowly(self, place: int, report: wire.Report) -> None:
+        try:
+            reply = await self._server.operations.call(self._request(report))
+        except (Refused, StoreError) as error:
+            self._recorded(place, error)
+        else:
+            self._say(place, _heard(reply) if isinstance(reply, HeartbeatReply) else wire.Answered())
+
+    def _request(self, report: wire.Report) -> ask.WorkerVerb[Any]:
+        namespace = self._desk.worker.namespace
+        match report:
+            case wire.TaskDone():
+                return ask.CompleteTask(
+                    task_id=report.task_id,
+                    namespace=namespace,
+                    lease_owner=self._owner,
+                    workflow_task_attempt=report.attempt,
+                    commands=self._described(report.commands, self._engine.leases.get(namespace, report.task_id)),
+                    handled_failures=report.handled,
+                    met=report.met,
+                    breach=report.breach,
+                    quiet=True,
+                )
+            case wire.TaskFailed():
+                return ask.FailTask(
+                    task_id=report.task_id,
+                    namespace=namespace,
+                    lease_owner=self._owner,
+                    workflow_task_attempt=report.attempt,
+                    failure=report.block,
+                )
+            case wire.ActivityDone():
+                return ask.CompleteActivityTask(
+                    activity_attempt_id=attempt_id(report.run_id, report.step, report.attempt),
+                    namespace=namespace,
+                    lease_owner=self._owner,
+                    result=report.result,
+                    breach=report.breach,
+                )
+            case wire.ActivityFailed():
+                return ask.FailActivityTask(
+                    activity_attempt_id=attempt_id(report.run_id, report.step, report.attempt),
+                    namespace=namespace,
+                    lease_owner=self._owner,
+                    failure=report.failure,
+                    gave_up=report.gave_up,
+                )
+            case wire.Beat():
+                return ask.HeartbeatActivityTask(
+                    activity_attempt_id=attempt_id(report.run_id, report.step, report.attempt),
+                    namespace=namespace,
+                    lease_owner=self._owner,
+                    progress=report.progress,
+                )
+            case wire.Told() | wire.GivenBack():
+                raise TypeError(f"{type(report).__name__} is taken at once")
+
+    # -- answers
+
+    def _beat(self, place: int, reply: HeartbeatReply | None, error: BaseException | None) -> None:
+        if reply is None:
+            self._recorded(place, error)
+        else:
+            self._say(place, _heard(reply))
+
+    def _recorded(self, place: int, error: BaseException | None, answer: wire.Answered | None = None) -> None:
+        if error is None:
+            self._say(place, answer or wire.Answered())
+        elif isinstance(error, Refused):
+            self._say(place, _no(error))
+        else:
+            self._say(place, wire.Answered(refused=Refusal(UNAVAILABLE, str(error))))
+
+    def _say(self, place: int, answer: wire.Answered) -> None:
+        waiting = self._waiting
+        waiting.answers[place] = answer
+        waiting.left -= 1
+        if not waiting.left:
+            self._desk.complete(waiting)
+
+
+UNAVAILABLE = "storage_unavailable"
+
+
+def _heard(reply: HeartbeatReply) -> wire.Answered:
+    if reply.can_continue:
+        return wire.Answered()
+    return wire.Answered(goes_on=False, cancel_requested=reply.cancel_requested)
+
+
+def _no(refusal: Refused) -> wire.Answered:
+    return wire.Answered(refused=Refusal(refusal.reason, refusal.message, refusal.fields))
+
+
+def _stands(entry: Entry, report: wire.ActivityDone, resumed: wire.Resumed) -> bool:
+    """Whether the run is exactly where the code saw it, and nothing else is due there."""
+    flow = entry.flow
+    run = flow.run
+    return (
+        run is not None
+        and run.open
+        and run.run_id == run_of(report.run_id)
+        and (run.length, run.checksum) == (resumed.after, resumed.checksum)
+        and flow.busy is None
+        and not (flow.held or run.waking or run.apart)
+        and pause.allows(run)
+    )

@@ -1,0 +1,250 @@
+"""The routes of our own workers: open a station, exchange reports for tasks, read on in a history, close."""
+
+from __future__ import annotations
+
+import asyncio
+
+from backstay.engine.pages import fitting
+from backstay.kernel.command import command_type
+from backstay.kernel.machine import Machine
+from backstay.protocol import requests as ask
+from backstay.protocol.native import worker as wire
+from backstay.protocol.native.events import pack
+from backstay.server.auth import WORKER
+from backstay.server.call import Call, Gone
+from backstay.server.native.reports import Reports
+from backstay.server.native.worker_link import BATCHES, Desk, Waiting
+from backstay.server.problems import Elsewhere, Problem, Stopping, invalid
+from backstay.server.published.worker.lifecycle import leave
+from backstay.server.routing import Answer, Route
+from backstay.server.server import Server
+from backstay.server.workers import CommandContract, Worker
+
+_COMMANDS = sorted(command_type(kind) for kind in Machine().commands)
+_SLOTS = 100_000
+_NAME = 255
+_QUEUES = 100
+
+
+async def open_station(server: Server, call: Call) -> Answer:
+    """Open a station: what a worker of the same release can run, and what it holds."""
+    opening = call.decode(wire.Opening)
+    _check(opening)
+    if server.draining:
+        raise Stopping
+    if server.engine.down is not None:
+        raise server.engine.down
+    _refuse_guest(server)
+    if not server.recovery.up:
+        raise _coming_up()  # it does not know yet what the worker holds
+    worker = _registration(server, call, opening)
+    await server.workers.register(worker)
+    if worker.workflow_definition_fingerprints:
+        # A definition that differs from the one a run was blocked by is reason to try it again.
+        server.engine.deployed.update(worker.workflow_definition_fingerprints)
+        await server.recovery.deployed()
+    desk = Desk(server, worker, opening)
+    lost = server.stations.open(desk, opening.holding)
+    opened = wire.Opened(
+        station=desk.id,
+        lost=lost,
+        commands=_COMMANDS,
+        limits=server.engine.machine.limits,
+        max_body_bytes=server.settings.max_body_bytes,
+    )
+    return Answer({}, raw=wire.encode(opened))
+
+
+class Taken:
+    """An exchange whose reply is to come: when its reports are on disk, or, without any, when there are tasks."""
+
+    __slots__ = ("_alarm", "_desk", "_server", "_waiting", "answer")
+
+    def __init__(self, server: Server, desk: Desk, waiting: Waiting, parked: float | None) -> None:
+        """`parked`: seconds to wait for tasks."""
+        self.answer = waiting.future
+        self._server = server
+        self._desk = desk
+        self._waiting = waiting
+        self._alarm: asyncio.TimerHandle | None = None
+        if parked is not None:
+            server.parked += 1
+            self._alarm = asyncio.get_running_loop().call_later(parked, desk.expire, waiting)
+            desk.look_at_rollouts()
+            desk.park(waiting)
+
+    def give_up(self) -> None:
+        """What comes for the worker waits for the next exchange. Reports are taken, whoever hears of it."""
+        if self._alarm is not None:
+            self.answer.cancel()
+
+    def end(self) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+            self._server.parked -= 1
+            self._desk.unpark(self._waiting)
+
+    def reply(self) -> Answer:
+        self.end()
+        return Answer({}, raw=self.answer.result())
+
+
+def take(server: Server, call: Call) -> Taken | Answer:
+    body = call.decode(wire.Exchange)
+    _refuse_guest(server)
+    desk = _desk(server, call, body.worker_id, body.station)
+    server.workers.heard(desk.worker)
+    if body.draining:
+        desk.drain()
+    if body.holding:
+        desk.claimed(body.holding)
+    waiting = Waiting(server.engine.world.future(), len(body.reports))
+    if body.reports:
+        Reports(server, desk, waiting, body.again).take(body.reports)
+        return Taken(server, desk, waiting, None)
+    if server.draining or not body.wait:
+        return Answer({}, raw=wire.encode(wire.Exchanged(leaving=server.draining)))
+    if server.parked >= server.settings.max_parked_polls:
+        raise _full()
+    return Taken(server, desk, waiting, max(0.0, min(body.wait, wire.PARKED)))
+
+
+async def exchange(server: Server, call: Call) -> Answer:
+    """Reports for answers, and tasks with any reply. Without reports it waits until there are tasks."""
+    taken = take(server, call)
+    if isinstance(taken, Answer):
+        return taken
+    listening = asyncio.get_running_loop().create_task(call.gone())
+    listening.add_done_callback(lambda done: None if done.cancelled() else taken.give_up())
+    try:
+        await asyncio.wait((taken.answer,))
+    finally:
+        listening.cancel()
+        taken.end()
+    if taken.answer.cancelled():
+        raise Gone
+    return taken.reply()
+
+
+async def history(server: Server, call: Call) -> Answer:
+    """The rest of the history of a leased task, or of what a question is about."""
+    body = call.decode(wire.HistoryWanted)
+    most = server.settings.max_page_bytes
+    question = server.questions.leased(call.namespace, body.task_id, body.worker_id, body.attempt)
+    if question is not None:
+        rest = [entry for entry in question.history if entry.sequence > body.after]
+        events = fitting(rest, most)
+        return Answer({}, raw=wire.encode(wire.HistoryPart(events=pack(events), more=len(events) < len(rest))))
+    page = await server.operations.call(
+        ask.GetTaskHistory(
+            task_id=body.task_id,
+            namespace=call.namespace,
+            lease_owner=body.worker_id,
+            workflow_task_attempt=body.attempt,
+            after_sequence=body.after,
+            page_bytes=most,
+        )
+    )
+    part = wire.HistoryPart(events=pack(page.history_events), more=page.has_more)
+    return Answer({}, raw=wire.encode(part))
+
+
+async def close_station(server: Server, call: Call) -> Answer:
+    """The worker goes; what it still had is offered to others."""
+    body = call.decode(wire.Closing)
+    desk = server.stations.get(call.namespace, body.worker_id, body.station)
+    if desk is not None:
+        server.stations.close(desk)
+        await leave(server, call.namespace, body.worker_id)
+    return Answer({}, raw=b"{}")
+
+
+def _desk(server: Server, call: Call, worker_id: str, station: str) -> Desk:
+    desk = server.stations.get(call.namespace, worker_id, station)
+    if desk is None:
+        raise Problem(
+            410,
+            "station_unknown",
+            f"worker {worker_id!r} has no open station {station!r} here; open one and say what you hold",
+            worker_id=worker_id,
+        )
+    return desk
+
+
+def _refuse_guest(server: Server) -> None:
+    if not server.engine.holder:
+        raise Elsewhere("engine_elsewhere")
+
+
+def _coming_up() -> Problem:
+    message = "the engine of this server is coming up; open a station in a moment"
+    return Problem(503, "engine_starting", message, retryable=True, retry_after_seconds=1)
+
+
+def _full() -> Problem:
+    return Problem(
+        429,
+        "long_poll_capacity_exhausted",
+        "this server holds as many polls as it may (max_parked_polls); open a station again in a second",
+        retryable=True,
+        retry_after_seconds=1,
+    )
+
+
+def _check(opening: wire.Opening) -> None:
+    for field, name in (("worker_id", opening.worker_id), *(("queues", queue) for queue in opening.queues)):
+        if not 1 <= len(name) <= _NAME:
+            raise invalid(field, f"{field} has 1 to {_NAME} characters")
+    if not 1 <= len(opening.queues) <= _QUEUES:
+        raise invalid("queues", f"a worker serves 1 to {_QUEUES} queues")
+    for field in ("workflow_slots", "activity_slots", "async_slots"):
+        if not 0 <= getattr(opening, field) <= _SLOTS:
+            raise invalid(field, f"{field} is from 0 to {_SLOTS}")
+
+
+def _registration(server: Server, call: Call, opening: wire.Opening) -> Worker:
+    now = server.now
+    before = server.workers.get(call.namespace, opening.worker_id)
+    return Worker(
+        worker_id=opening.worker_id,
+        namespace=call.namespace,
+        task_queue=opening.queues[0],
+        task_queues=opening.queues,
+        runtime="python",
+        registered_at=now if before is None else before.registered_at,
+        updated_at=now,
+        sdk_version=opening.sdk_version,
+        build_id=opening.build_id,
+        supported_workflow_types=sorted(opening.workflows),
+        supported_activity_types=sorted(opening.activities),
+        workflow_definition_fingerprints={
+            type: definition.fingerprint
+            for type, definition in opening.workflows.items()
+            if definition.fingerprint is not None
+        },
+        workflow_command_contracts={
+            type: CommandContract(
+                queries=definition.queries,
+                query_contracts=definition.query_contracts,
+                signals=definition.signals,
+                signal_contracts=definition.signal_contracts,
+                updates=definition.updates,
+                update_contracts=definition.update_contracts,
+                update_validators=opening.validators.get(type, []),
+            )
+            for type, definition in opening.workflows.items()
+        },
+        definitions=opening.workflows,
+        capabilities=[BATCHES, "eager_resume"],
+        max_concurrent_workflow_tasks=max(1, opening.workflow_slots),
+        max_concurrent_activity_tasks=max(1, opening.activity_slots + opening.async_slots),
+    )
+
+
+ROUTES = [
+    Route("POST", wire.OPEN, open_station, "own", WORKER, body=wire.Opening),
+    Route("POST", wire.EXCHANGE, exchange, "own", WORKER, body=wire.Exchange, begin=take),
+    Route("POST", wire.HISTORY, history, "own", WORKER, body=wire.HistoryWanted),
+    Route("POST", wire.CLOSE, close_station, "own", WORKER, body=wire.Closing),
+]

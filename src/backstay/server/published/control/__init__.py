@@ -1,0 +1,1 @@
+"""The control plane: routes for clients and operators."""

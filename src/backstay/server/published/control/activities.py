@@ -1,0 +1,204 @@
+"""Standalone activities: start, describe, list. To be cancelled or awaited each is the workflow that has its id."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct
+
+from backstay.kernel.decision import RunRow
+from backstay.kernel.event import Recorded
+from backstay.kernel.features.activity import Activities, ScheduleActivity
+from backstay.kernel.features.start import STANDALONE, WorkflowStarted
+from backstay.kernel.message import Refused
+from backstay.kernel.retry import RetryPolicy
+from backstay.kernel.state import Run, Workflow
+from backstay.kernel.values import CODEC, Routing, execution_id, valid_id
+from backstay.kernel.views.activities import ActivityView, activities
+from backstay.protocol import requests as ask
+from backstay.protocol.detail import BUCKETS
+from backstay.protocol.history import iso
+from backstay.protocol.payloads import arguments, envelope
+from backstay.protocol.task_commands.base import WireRetry
+from backstay.protocol.tasks import after_token, optional_iso, page_token
+from backstay.server.auth import OPERATOR
+from backstay.server.call import Call
+from backstay.server.problems import Problem, invalid
+from backstay.server.published.control.starting import Name, Timeout
+from backstay.server.published.control.workflow_json import bucket
+from backstay.server.routing import Answer, Route
+from backstay.server.server import Server
+
+
+class ActivityBody(Struct, frozen=True, kw_only=True):
+    activity_type: Name
+    task_queue: Name = "default"
+    activity_id: str | None = None
+    activity_class: Name | None = None
+    business_key: Annotated[str, Meta(min_length=1, max_length=191)] | None = None
+    input: Any = None
+    retry_policy: WireRetry | None = None
+    start_to_close_timeout_seconds: Timeout | None = None
+    schedule_to_start_timeout_seconds: Timeout | None = None
+    schedule_to_close_timeout_seconds: Timeout | None = None
+    heartbeat_timeout_seconds: Timeout | None = None
+
+    def policy(self) -> RetryPolicy:
+        return (self.retry_policy or WireRetry()).policy(
+            self.start_to_close_timeout_seconds,
+            self.schedule_to_start_timeout_seconds,
+            self.schedule_to_close_timeout_seconds,
+            self.heartbeat_timeout_seconds,
+        )
+
+
+async def start(server: Server, call: Call) -> Answer:
+    """Start an activity as a durable job of its own."""
+    body = call.decode(ActivityBody)
+    if body.activity_id is not None and not valid_id(body.activity_id):
+        raise invalid("activity_id", "an activity id is 1 to 191 characters out of A-Z a-z 0-9 . _ : ~ -")
+    build = server.rollouts.promoted(call.namespace, body.task_queue)
+    request = ask.StartWorkflow(
+        workflow_type=STANDALONE,
+        workflow_id=body.activity_id,
+        namespace=call.namespace,
+        routing=Routing(namespace=call.namespace, queue=body.task_queue, compatibility=build),
+        business_key=body.business_key,
+        request_id=call.headers.get("x-request-id"),
+        source="http",
+        activity=ScheduleActivity(
+            activity_type=body.activity_type,
+            activity_class=body.activity_class,
+            arguments=arguments(body.input, "input"),
+            retry_policy=body.policy(),
+        ),
+    )
+    try:
+        started = await server.operations.call(request)
+    except Refused as refusal:
+        if refusal.reason != "instance_already_started":
+            raise
+        raise Problem(
+            409,
+            "instance_already_started",
+            f"{body.activity_id!r} has already been started; ids are used once, by activities and workflows alike",
+            outcome="rejected_duplicate",
+            activity_id=refusal.fields.get("workflow_id"),
+            workflow_run_id=refusal.fields.get("run_id"),
+            remediation="Use another activity_id, or leave it out to have one made.",
+        ) from None
+    return Answer(
+        {
+            "activity_id": started.workflow_id,
+            "workflow_run_id": started.run_id,
+            "activity_execution_id": execution_id(started.run_id, 1),
+            "workflow_type": STANDALONE,
+            "activity_type": body.activity_type,
+            "task_queue": body.task_queue,
+            "namespace": call.namespace,
+            "business_key": body.business_key,
+            "payload_codec": CODEC,
+            "outcome": started.outcome,
+        },
+        201,
+    )
+
+
+async def describe(server: Server, call: Call) -> dict[str, Any]:
+    activity_id = call.params["activity_id"]
+    rows = await server.operations.call(
+        ask.ListWorkflows(
+            namespace=call.namespace, workflow_id=activity_id, workflow_type=STANDALONE, current=True, limit=1
+        )
+    )
+    found = await _shown(server, rows[0]) if rows else None
+    if found is None:
+        raise Problem(
+            404,
+            "activity_not_found",
+            f"there is no standalone activity {activity_id!r} in namespace {call.namespace!r}; an activity of a"
+            " workflow is in the detail of its run",
+            activity_id=activity_id,
+        )
+    return found
+
+
+async def listing(server: Server, call: Call) -> dict[str, Any]:
+    """Standalone activities, newest first."""
+    size = call.integer("page_size", 50, 1, 200)
+    status = call.query.get("status")
+    if status and status not in BUCKETS:
+        raise invalid("status", f"status must be one of {', '.join(BUCKETS)}, not {status!r}")
+    token = call.query.get("next_page_token") or None
+    rows = await server.operations.call(
+        ask.ListWorkflows(
+            namespace=call.namespace,
+            workflow_type=STANDALONE,
+            statuses=BUCKETS[status] if status else None,
+            current=True,
+            before=after_token(token, "next_page_token") if token else None,
+            limit=size + 1,
+        )
+    )
+    page = rows[:size]
+    shown = [found for row in page if (found := await _shown(server, row)) is not None]
+    return {
+        "activities": shown,
+        "activity_count": len(shown),
+        "next_page_token": page_token(page[-1].key) if len(rows) > size else None,
+        "namespace": call.namespace,
+    }
+
+
+async def _shown(server: Server, row: RunRow) -> dict[str, Any] | None:
+    """The job from its history; None: a run that only has the type of one."""
+    history = await server.engine.store.history(row.key)
+    opening = next((entry.event for entry in history if isinstance(entry.event, WorkflowStarted)), None)
+    if opening is None or not opening.standalone:
+        return None
+    (view,) = activities(history)
+    return {
+        "activity_id": row.workflow_id,
+        "workflow_run_id": row.run_id,
+        "activity_execution_id": view.id,
+        "workflow_type": row.workflow_type,
+        "activity_type": view.activity_type,
+        "activity_class": view.activity_class,
+        "task_queue": view.queue,
+        "namespace": row.namespace,
+        "business_key": row.business_key,
+        "status": row.status,
+        "status_bucket": bucket(row.status),
+        "is_terminal": row.closed_at is not None,
+        "activity_status": view.status,
+        "closed_reason": row.closed_reason,
+        "message": view.message,
+        "payload_codec": CODEC,
+        "input": envelope(view.arguments),
+        "result": envelope(view.result),
+        "attempt_count": view.attempt_count,
+        "crash_count": view.crash_count,
+        "started_at": iso(row.started_at),
+        "closed_at": optional_iso(row.closed_at),
+        "last_progress_at": iso(history[-1].at),
+        "last_heartbeat_at": optional_iso(view.last_heartbeat_at),
+        **_deadlines(server, row, view, history),
+    }
+
+
+def _deadlines(server: Server, row: RunRow, view: ActivityView, history: list[Recorded]) -> dict[str, Any]:
+    """When it times out, as the kernel folds it; a closed one no longer does."""
+    run = Run(row.key, row.run_id, row.number)
+    server.engine.machine.fold(Workflow(row.workflow, row.namespace, row.workflow_id), run, history)
+    execution = run.part(Activities).open.get(view.sequence)
+    return {
+        "schedule_to_start_deadline_at": None if execution is None else optional_iso(execution.start_deadline),
+        "schedule_to_close_deadline_at": None if execution is None else optional_iso(execution.total_deadline),
+    }
+
+
+ROUTES = [
+    Route("POST", "/api/activities", start, "control", OPERATOR, body=ActivityBody),
+    Route("GET", "/api/activities", listing, "control", OPERATOR),
+    Route("GET", "/api/activities/{activity_id}", describe, "control", OPERATOR),
+]

@@ -1,0 +1,342 @@
+"""Commands to running workflows: signal, update, cancel, terminate, pause, archive, repair.
+
+Each goes to the current run of an instance, or with a run in the path to exactly that one. A rejected command is a record
+too: the answer is an error with its id.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta, Struct
+
+from backstay.kernel.event import HistoryDamaged
+from backstay.kernel.features.intake import Commanded
+from backstay.kernel.features.update import UpdateAccepted, UpdateCompleted
+from backstay.kernel.values import run_of
+from backstay.protocol import commands as tell
+from backstay.protocol import rejections
+from backstay.protocol.payloads import arguments, decoded, envelope
+from backstay.protocol.tasks import optional_iso
+from backstay.server.auth import OPERATOR
+from backstay.server.call import Call
+from backstay.server.problems import Problem, invalid
+from backstay.server.published.control.starting import StartBody, start_request
+from backstay.server.published.control.workflow_json import found_run
+from backstay.server.routing import Answer, Route
+from backstay.server.server import Server
+
+RequestId = Annotated[str, Meta(min_length=1, max_length=255)]
+Reason = Annotated[str, Meta(max_length=1000)]
+MAX_WAIT = 60.0
+
+# A rejection's own reason -> (status, the reason of the answer)
+_REJECTIONS = {
+    "unknown_signal": (404, "unknown_signal"),
+    "invalid_signal_arguments": (422, "invalid_signal_arguments"),
+    "invalid_update_arguments": (422, "invalid_update_arguments"),
+    "update_validator_rejected": (422, "update_validator_rejected"),
+    "structural_limit_exceeded": (422, "structural_limit_exceeded"),
+}
+
+
+class SignalBody(Struct, frozen=True, kw_only=True):
+    input: Any = None
+    arguments: Any = None
+    request_id: RequestId | None = None
+
+
+class MessageBody(Struct, frozen=True, kw_only=True):
+    message_id: Annotated[str, Meta(min_length=1, max_length=255)]
+    input: Any = None
+
+
+class UpdateBody(SignalBody, frozen=True, kw_only=True):
+    wait_for: str = "accepted"
+    wait_timeout_seconds: Annotated[float, Meta(ge=0)] | None = None
+    wait_policy: Any = None
+
+
+class CommandBody(Struct, frozen=True, kw_only=True):
+    reason: Reason | None = None
+    request_id: RequestId | None = None
+
+
+class SignalWithStartBody(StartBody, frozen=True, kw_only=True):
+    signal_input: Any = None
+
+
+def given(body: SignalBody) -> tuple[bytes | None, dict[str, Any] | None]:
+    """Positional arguments as an array or an envelope; a plain object names them."""
+    value = body.input if body.input is not None else body.arguments
+    if isinstance(value, dict) and not {"codec", "blob"} >= value.keys():  # pyright: ignore[reportUnknownMemberType]
+        return None, value  # pyright: ignore[reportUnknownVariableType]
+    return arguments(value, "input"), None
+
+
+def addressed(call: Call, request_id: str | None) -> dict[str, Any]:
+    context = {"route": call.path, "caller": call.headers.get("x-workflow-caller-label"), "auth": sorted(call.roles)}
+    return {
+        "workflow_id": call.params["workflow_id"],
+        "namespace": call.namespace,
+        "run_id": call.params.get("run_id"),
+        "request_id": request_id,
+        "source": "http",
+        "context": {"request": {name: value for name, value in context.items() if value is not None}},
+    }
+
+
+async def signal(server: Server, call: Call) -> Answer:
+    body = call.decode(SignalBody)
+    positional, named = given(body)
+    done = await server.operations.call(
+        tell.SignalWorkflow(
+            signal_name=call.params["name"], arguments=positional, named=named, **addressed(call, body.request_id)
+        )
+    )
+    return Answer(
+        accepted(call, done, body.request_id) | {"signal_name": done.target_name, "signal_id": done.signal_id}, 202
+    )
+
+
+async def append_message(server: Server, call: Call) -> Answer:
+    """Put a message into a stream that the workflow reads in order."""
+    body = call.decode(MessageBody)
+    done = await server.operations.call(
+        tell.AppendMessage(
+            stream_name=call.params["stream"],
+            message_id=body.message_id,
+            arguments=arguments(body.input, "input"),
+            **addressed(call, None),
+        )
+    )
+    told = {"stream_name": done.stream_name, "message_id": done.message_id, "position": done.position}
+    return Answer(accepted(call, done.command, None) | told | {"duplicate": done.command.repeated}, 202)
+
+
+async def signal_with_start(server: Server, call: Call) -> Answer:
+    body = call.decode(SignalWithStartBody)
+    start = start_request(server, call, body, call.params["workflow_id"])
+    done = await server.operations.call(
+        tell.SignalWithStart(
+            start=start,
+            signal_name=call.params["name"],
+            arguments=arguments(body.signal_input, "signal_input"),
+            request_id=call.headers.get("x-request-id"),
+        )
+    )
+    answer = accepted(call, done.signalled, None) | {"signal_name": call.params["name"]}
+    if done.started is not None:
+        answer |= {
+            "run_id": done.started.run_id,
+            "start_outcome": done.started.outcome,
+            "start_command_id": done.started.command_id,
+        }
+    return Answer(answer, 202)
+
+
+async def update(server: Server, call: Call) -> Answer:
+    body = call.decode(UpdateBody)
+    if body.wait_policy is not None:
+        raise invalid("wait_policy", "wait_policy is now called wait_for")
+    if body.wait_for not in ("accepted", "completed"):
+        raise invalid("wait_for", f"wait for accepted or completed, not {body.wait_for!r}")
+    positional, named = given(body)
+    wanted = body.wait_timeout_seconds
+    budget = server.settings.update_wait_completion_timeout_seconds
+    seconds = budget if wanted is None else min(wanted, MAX_WAIT)
+    status = await server.operations.call(
+        tell.UpdateWorkflow(
+            update_name=call.params["name"],
+            arguments=positional,
+            named=named,
+            wait_for="completed" if body.wait_for == "completed" else "accepted",
+            wait_seconds=seconds,
+            **addressed(call, body.request_id),
+        )
+    )
+    answer: dict[str, Any] = {}
+    if status.command is not None:
+        answer = accepted(call, status.command, body.request_id, operation="update")
+    return updated(status, answer | {"wait_for": body.wait_for})
+
+
+async def get_update(server: Server, call: Call) -> Answer:
+    """Where an update stands. A run in the path must be the one that accepted it, or one that it went on with."""
+    if "run_id" in call.params:
+        await _of_run(server, call)
+    seconds = min(float(call.integer("wait_timeout_seconds", 0, 0, 60)), MAX_WAIT)
+    status = await server.operations.call(
+        tell.GetUpdate(
+            workflow_id=call.params["workflow_id"],
+            namespace=call.namespace,
+            update_id=call.params["update_id"],
+            wait_seconds=seconds,
+        )
+    )
+    return updated(status, {"workflow_id": status.workflow_id, "run_id": status.run_id, "wait_for": "status"})
+
+
+async def _of_run(server: Server, call: Call) -> None:
+    row = await found_run(server, call)
+    update_id = call.params["update_id"]
+    if run_of(update_id) == row.run_id:
+        return
+    # An update that was waiting when its run continued as new is accepted again, under its id, in the next one.
+    for entry in await server.engine.store.history(row.key):
+        if isinstance(entry.event, UpdateAccepted) and entry.event.update_id == update_id:
+            return
+    said = f"run {row.run_id!r} of workflow {row.workflow_id!r} has no update {update_id!r}"
+    raise Problem(404, "update_not_found", said, run_id=row.run_id, update_id=update_id)
+
+
+def updated(status: tell.UpdateStatus, answer: dict[str, Any]) -> Answer:
+    answer |= {
+        "update_id": status.update_id,
+        "update_name": status.update_name,
+        "update_status": status.update_status,
+        "outcome": {"completed": "update_completed", "failed": "update_failed"}.get(
+            status.update_status, "update_accepted"
+        ),
+        "wait_timed_out": status.wait_timed_out,
+        "wait_timeout_seconds": status.wait_timeout_seconds,
+        "result": None,
+        "result_envelope": None,
+    }
+    if status.event is None or not isinstance(status.event.event, UpdateCompleted):
+        return Answer(answer, 202)
+    end = status.event.event
+    answer |= {"workflow_sequence": end.sequence, "closed_at": optional_iso(status.event.at)}
+    if status.update_status == "completed":
+        answer |= {"result": decoded(end.result), "result_envelope": envelope(end.result)}
+        return Answer(answer, 200)
+    answer |= {
+        "failure_id": end.failure_id,
+        "failure_message": end.message,
+        "message": end.message,
+        "reason": "update_failed",
+        "exception_type": end.exception_type,
+    }
+    return Answer(answer, 422)
+
+
+async def cancel(server: Server, call: Call) -> dict[str, Any]:
+    body = call.decode(CommandBody)
+    done = await server.operations.call(tell.CancelWorkflow(reason=body.reason, **addressed(call, body.request_id)))
+    return accepted(call, done, body.request_id) | {"reason": body.reason}
+
+
+async def terminate(server: Server, call: Call) -> dict[str, Any]:
+    body = call.decode(CommandBody)
+    done = await server.operations.call(tell.TerminateWorkflow(reason=body.reason, **addressed(call, body.request_id)))
+    return accepted(call, done, body.request_id) | {"reason": body.reason}
+
+
+async def pause(server: Server, call: Call) -> dict[str, Any]:
+    body = call.decode(CommandBody)
+    done = await server.operations.call(tell.PauseWorkflow(reason=body.reason, **addressed(call, body.request_id)))
+    return accepted(call, done, body.request_id)
+
+
+async def unpause(server: Server, call: Call) -> dict[str, Any]:
+    body = call.decode(CommandBody)
+    done = await server.operations.call(tell.UnpauseWorkflow(reason=body.reason, **addressed(call, body.request_id)))
+    return accepted(call, done, body.request_id)
+
+
+async def archive(server: Server, call: Call) -> dict[str, Any]:
+    body = call.decode(CommandBody)
+    done = await server.operations.call(tell.ArchiveWorkflow(reason=body.reason, **addressed(call, body.request_id)))
+    return accepted(call, done, body.request_id) | {"reason": body.reason}
+
+
+async def repair(server: Server, call: Call) -> dict[str, Any]:
+    body = call.decode(CommandBody)
+    try:
+        done = await server.operations.call(tell.RepairWorkflow(**addressed(call, body.request_id)))
+    except HistoryDamaged as damage:
+        # There is nothing that it could be repaired from, and no history to record that in.
+        return {
+            "workflow_id": call.params["workflow_id"],
+            "namespace": call.namespace,
+            "outcome": "repair_not_needed",
+            "repair_blocked_reason": "unsupported_history",
+            "message": str(damage),
+        }
+    work: dict[str, Any] = {} if done.work is None else msgspec.to_builtins(done.work)
+    return accepted(call, done.command, body.request_id) | work
+
+
+def accepted(call: Call, done: Commanded, request_id: str | None, operation: str = "") -> dict[str, Any]:
+    """The receipt of a command; a rejected one is raised with it."""
+    receipt: dict[str, Any] = {
+        "workflow_id": done.workflow_id,
+        "run_id": done.run_id,
+        "namespace": call.namespace,
+        "command_id": done.command_id,
+        "command_sequence": done.command_sequence,
+        "command_status": "accepted" if done.accepted else "rejected",
+        "command_source": "http",
+        "target_scope": "run" if "run_id" in call.params else "instance",
+        "outcome": done.outcome,
+        "request_id": request_id,
+        "retained": done.repeated,
+        "intent_verified": request_id is not None,
+    }
+    if done.accepted:
+        return receipt
+    why = done.rejection_reason or "rejected"
+    status, reason = _REJECTIONS.get(why, (409, "update_rejected" if operation == "update" else why))
+    receipt |= {"rejection_reason": why}
+    if operation == "update":
+        receipt |= {"update_id": done.update_id, "update_status": "rejected", "update_name": done.target_name}
+    if done.validation_errors:
+        receipt |= {"errors": done.validation_errors, "validation_errors": done.validation_errors, "field": "input"}
+    raise Problem(status, reason, rejections.sentence(done), **receipt)
+
+
+_VERBS = {
+    "cancel": cancel,
+    "terminate": terminate,
+    "pause": pause,
+    "unpause": unpause,
+    "archive": archive,
+    "repair": repair,
+}
+_PLACES = ("/api/workflows/{workflow_id}", "/api/workflows/{workflow_id}/runs/{run_id}")
+
+ROUTES = [
+    *(
+        Route("POST", f"{place}/{verb}", handler, "control", OPERATOR, verb, body=CommandBody)
+        for place in _PLACES
+        for verb, handler in _VERBS.items()
+    ),
+    *(
+        Route("POST", f"{place}/signal/{{name}}", signal, "control", OPERATOR, "signal", body=SignalBody)
+        for place in _PLACES
+    ),
+    *(
+        Route("POST", f"{place}/update/{{name}}", update, "control", OPERATOR, "update", body=UpdateBody)
+        for place in _PLACES
+    ),
+    Route(
+        "POST",
+        "/api/workflows/{workflow_id}/message-streams/{stream}/messages",
+        append_message,
+        "control",
+        OPERATOR,
+        "append_message",
+        body=MessageBody,
+    ),
+    *(Route("GET", f"{place}/updates/{{update_id}}", get_update, "control", OPERATOR) for place in _PLACES),
+    Route(
+        "POST",
+        "/api/workflows/{workflow_id}/signal-with-start/{name}",
+        signal_with_start,
+        "control",
+        OPERATOR,
+        "signal",
+        body=SignalWithStartBody,
+    ),
+]

@@ -1,0 +1,94 @@
+"""A run's history, page by page; with `wait_new_event` a page is held until there is something to tell."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from tempfile import SpooledTemporaryFile
+from typing import Any
+
+from backstay.kernel.event import Recorded
+from backstay.kernel.values import SECOND
+from backstay.protocol import requests as ask
+from backstay.protocol.history import explained
+from backstay.protocol.tasks import after_token, page_token
+from backstay.server.auth import OPERATOR
+from backstay.server.call import Call
+from backstay.server.published.control.workflow_json import found_run
+from backstay.server.published.worker.polls import watching
+from backstay.server.routing import Answer, Route
+from backstay.server.server import Server
+
+HOLD = 30 * SECOND  # how long a reader who follows a run is kept waiting
+LOOK = SECOND // 10
+IN_MEMORY = 1 << 20  # bytes of an export
+PART = 64 << 10
+
+
+async def history(server: Server, call: Call) -> dict[str, Any]:
+    row = await found_run(server, call)
+    size = call.integer("page_size", 100, 1, 1000)
+    token = call.query.get("next_page_token") or None
+    after = after_token(token, "next_page_token")
+    events = await server.engine.store.history(row.key, after, size + 1)
+    if not events and row.closed_at is None and call.flag("wait_new_event"):
+        events = await _news(server, call, row.key, after, size + 1)
+    page = events[:size]
+    return {
+        "workflow_id": row.workflow_id,
+        "run_id": row.run_id,
+        "namespace": row.namespace,
+        "events": [_shown(entry, row.run_id) for entry in page],
+        "next_page_token": page_token(page[-1].sequence) if len(events) > size else None,
+    }
+
+
+async def _news(server: Server, call: Call, run: int, after: int, limit: int) -> list[Recorded]:
+    """Held until the run has something to tell, it closes, or the caller's patience is over."""
+    world = server.engine.world
+    deadline = world.ticks() + HOLD
+    async with watching(server, call):
+        while not server.draining and world.ticks() < deadline:
+            events = await server.engine.store.history(run, after, limit)
+            if events:
+                return events
+            again: asyncio.Future[None] = world.future()
+            world.at(world.now() + LOOK, lambda: again.set_result(None))  # noqa: B023 - rings before the next round
+            await again
+    return []
+
+
+async def export(server: Server, call: Call) -> Answer:
+    """The whole run as one verifiable file. Sent as it was summed up, byte for byte."""
+    row = await found_run(server, call)
+    asked = ask.ExportHistory(workflow_id=row.workflow_id, namespace=row.namespace, run_id=row.run_id)
+    # A long one waits on disk for a caller who reads slowly.
+    file = SpooledTemporaryFile[bytes](IN_MEMORY)
+    try:
+        await server.operations.write(asked, file.write)
+        size = file.tell()
+        file.seek(0)
+    except BaseException:
+        file.close()
+        raise
+    if size > IN_MEMORY:
+        return Answer({}, parts=_sent(file))
+    with file:
+        return Answer({}, raw=file.read())
+
+
+async def _sent(file: SpooledTemporaryFile[bytes]) -> AsyncIterator[bytes]:
+    with file:
+        while part := file.read(PART):
+            yield part
+
+
+def _shown(entry: Recorded, run_id: str) -> dict[str, Any]:
+    wire = explained(entry, run_id)
+    return wire | {"timestamp": wire["recorded_at"]}
+
+
+ROUTES = [
+    Route("GET", "/api/workflows/{workflow_id}/runs/{run_id}/history/export", export, "control", OPERATOR),
+    Route("GET", "/api/workflows/{workflow_id}/runs/{run_id}/history", history, "control", OPERATOR, "history"),
+]

@@ -1,0 +1,229 @@
+"""System passes: what the server does by itself, inspected and done now: repair, activity timeouts, retention."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct
+
+from backstay.kernel.decision import RunRow
+from backstay.kernel.features.activity import Activities
+from backstay.kernel.features.deadline import Due
+from backstay.kernel.values import Micros, execution_id, run_of
+from backstay.protocol.history import iso
+from backstay.server import repair
+from backstay.server.auth import ADMIN
+from backstay.server.call import Call
+from backstay.server.problems import Problem
+from backstay.server.routing import Answer, Route
+from backstay.server.server import Server
+
+Ids = Annotated[list[Annotated[str, Meta(min_length=1, max_length=255)]], Meta(max_length=1000)]
+Limit = Annotated[int, Meta(ge=1, le=1000)]
+SCAN = 100
+
+
+class RepairBody(Struct, frozen=True, kw_only=True):
+    run_ids: Ids | None = None
+    instance_id: Annotated[str, Meta(min_length=1, max_length=255)] | None = None
+    sweep_owner: Annotated[str, Meta(min_length=1, max_length=255)] | None = None
+
+
+class RetentionBody(Struct, frozen=True, kw_only=True):
+    run_ids: Ids | None = None
+    limit: Limit = SCAN
+
+
+class TimeoutBody(Struct, frozen=True, kw_only=True):
+    execution_ids: Ids | None = None
+    limit: Limit = SCAN
+
+
+async def repair_status(server: Server, call: Call) -> dict[str, Any]:
+    """What a repair pass would look at."""
+    found = await repair.candidates(server, call.namespace)
+    return {
+        "namespace": call.namespace,
+        "policy": repair.policy(server.settings),
+        "candidates": repair.pressure(found, server.settings.task_repair_scan_limit, server.now),
+    }
+
+
+async def repair_pass(server: Server, call: Call) -> Answer:
+    """Look at the candidates now, or at the named runs and instance: expected minus actual, for each.
+
+    With a `sweep_owner` all namespaces are swept as well, and a wake marker with this name is left.
+    """
+    body = call.decode(RepairBody)
+    if not server.engine.holder:
+        raise Problem(
+            503,
+            "engine_elsewhere",
+            "another process runs the engine of this database; ask that one",
+            retryable=True,
+            retry_after_seconds=1,
+        )
+    found = await repair.candidates(server, call.namespace)
+    failures: list[dict[str, Any]] = []
+    if body.run_ids is not None or body.instance_id is not None:
+        named = await _named(server, call.namespace, body, failures)
+        lost = {candidate.workflow for candidate in found.missing}
+        missing = [key for key in named if key in lost]
+        existing = [key for key in named if key not in lost]
+    else:
+        limit = server.settings.task_repair_scan_limit
+        missing = [candidate.workflow for candidate in repair.fair(found.missing, limit)]
+        existing = [candidate.workflow for candidate in repair.fair(found.existing, limit)]
+    moved = {key: server.recovery.look_again(key) for key in dict.fromkeys([*missing, *existing])}
+    repaired = sum(moved.values())
+    if body.sweep_owner is not None:
+        await server.recovery.sweep()
+        server.sweep_policy.swept(body.sweep_owner)
+    return Answer(
+        {
+            "namespace": call.namespace,
+            "throttled": False,
+            "selected_existing_task_candidates": len(existing),
+            "selected_missing_task_candidates": len(missing),
+            "repaired_existing_tasks": sum(moved[key] for key in dict.fromkeys(existing)),
+            "repaired_missing_tasks": sum(moved[key] for key in dict.fromkeys(missing)),
+            "dispatched_tasks": repaired,
+            "existing_task_failures": failures,
+            "missing_run_failures": [],
+            "wake_marker": server.sweep_policy.shown(),
+        },
+        207 if failures else 200,
+    )
+
+
+async def _named(server: Server, namespace: str, body: RepairBody, failures: list[dict[str, Any]]) -> list[int]:
+    store = server.engine.store
+    keys: list[int] = []
+    for run_id in body.run_ids or []:
+        place = await store.locate(namespace, run_id)
+        if place is None:
+            failures.append({"run_id": run_id, "reason": "run_not_found"})
+        else:
+            keys.append(place.workflow)
+    if body.instance_id is not None:
+        key = await store.find(namespace, body.instance_id)
+        if key is None:
+            failures.append({"instance_id": body.instance_id, "reason": "instance_not_found"})
+        else:
+            keys.append(key)
+    return list(dict.fromkeys(keys))
+
+
+async def retention_status(server: Server, call: Call) -> dict[str, Any]:
+    """Which closed runs are older than this namespace keeps them."""
+    found = await server.retention.expired(call.namespace, SCAN)
+    kept = server.namespaces.get(call.namespace)
+    return {
+        "namespace": call.namespace,
+        "retention_days": None if kept is None else kept.retention_days,
+        "cutoff": iso(server.retention.cutoff(call.namespace)),
+        "archive": server.settings.retention_archive is not None,
+        "expired_run_count": len(found),
+        "expired_run_ids": [row.run_id for row in found],
+        "scan_limit": SCAN,
+        "scan_pressure": len(found) >= SCAN,
+    }
+
+
+async def retention_pass(server: Server, call: Call) -> Answer:
+    """Remove them now, or those of them that are named."""
+    body = call.decode(RetentionBody)
+    runs, results = await _expired(server, call.namespace, body)
+    results += await server.retention.sweep(call.namespace, runs)
+    await server.retention.expire_streams(call.namespace)
+    return _counted(call.namespace, results, "pruned")
+
+
+async def _expired(server: Server, namespace: str, body: RetentionBody) -> tuple[list[RunRow], list[dict[str, Any]]]:
+    if body.run_ids is None:
+        return await server.retention.expired(namespace, body.limit), []
+    runs: list[RunRow] = []
+    unknown: list[dict[str, Any]] = []
+    for run_id in body.run_ids[: body.limit]:
+        row = await server.engine.store.run(namespace, run_id)
+        if row is None:
+            unknown.append({"run_id": run_id, "outcome": "skipped", "reason": "run_not_found"})
+        else:
+            runs.append(row)
+    return runs, unknown
+
+
+async def timeout_status(server: Server, call: Call) -> dict[str, Any]:
+    """Activities whose time is over and that were not told yet: none, while the engine is awake."""
+    found = await _overdue(server, call.namespace, SCAN)
+    return {
+        "namespace": call.namespace,
+        "expired_count": len(found),
+        "expired_execution_ids": list(found),
+        "scan_limit": SCAN,
+        "scan_pressure": len(found) >= SCAN,
+    }
+
+
+async def timeout_pass(server: Server, call: Call) -> Answer:
+    """Wake the workflows of these activities now."""
+    body = call.decode(TimeoutBody)
+    found = await _overdue(server, call.namespace, body.limit)
+    results: list[dict[str, Any]] = []
+    for id in body.execution_ids if body.execution_ids is not None else list(found):
+        if id in found:
+            server.engine.submit(found[id], Due())
+            results.append({"execution_id": id, "outcome": "enforced", "has_retry": None})
+        else:
+            known = await server.engine.store.locate(call.namespace, run_of(id))
+            reason = "execution_not_found" if known is None else "not_expired"
+            results.append({"execution_id": id, "outcome": "skipped", "reason": reason})
+    return _counted(call.namespace, results, "enforced")
+
+
+async def _overdue(server: Server, namespace: str, limit: int) -> dict[str, int]:
+    """Executions past a deadline, and their instances."""
+    store, now = server.engine.store, server.now
+    found: dict[str, int] = {}
+    for _, key in await store.due(now, limit):
+        loaded = await store.load(key)
+        if loaded is None or loaded.row.namespace != namespace:
+            continue
+        run = server.engine.loading.restore(loaded).run
+        if run is None or not run.open:
+            continue
+        for step, execution in run.part(Activities).open.items():
+            deadlines: list[Micros | None] = [
+                execution.start_deadline if not execution.running else None,
+                execution.close_deadline,
+                execution.total_deadline,
+            ]
+            if any(at is not None and at <= now for at in deadlines):
+                found[execution_id(run.run_id, step)] = key
+    return found
+
+
+def _counted(namespace: str, results: list[dict[str, Any]], done: str) -> Answer:
+    counts = Counter(result["outcome"] for result in results)
+    return Answer(
+        {
+            "namespace": namespace,
+            "processed": len(results),
+            done: counts[done],
+            "skipped": counts["skipped"],
+            "failed": counts["failed"],
+            "results": results,
+        },
+        207 if counts["failed"] else 200,
+    )
+
+
+ROUTES = [
+    Route("GET", "/api/system/repair", repair_status, "control", ADMIN),
+    Route("POST", "/api/system/repair/pass", repair_pass, "control", ADMIN, body=RepairBody),
+    Route("GET", "/api/system/retention", retention_status, "control", ADMIN),
+    Route("POST", "/api/system/retention/pass", retention_pass, "control", ADMIN, body=RetentionBody),
+    Route("GET", "/api/system/activity-timeouts", timeout_status, "control", ADMIN),
+    Route("POST", "/api/system/activity-timeouts/pass", timeout_pass, "control", ADMIN, body=TimeoutBody),
+]

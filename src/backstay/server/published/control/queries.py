@@ -1,0 +1,48 @@
+"""Queries: what workflow code says of itself, answered by a worker from committed history."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from backstay.protocol import commands as tell
+from backstay.protocol.payloads import decoded, envelope
+from backstay.server.auth import OPERATOR
+from backstay.server.call import Call
+from backstay.server.published.control.commands import SignalBody, given
+from backstay.server.routing import Route
+from backstay.server.server import Server
+
+
+async def query(server: Server, call: Call) -> dict[str, Any]:
+    positional, named = given(call.decode(SignalBody))
+    found = await server.operations.call(
+        tell.QueryWorkflow(
+            workflow_id=call.params["workflow_id"],
+            namespace=call.namespace,
+            run_id=call.params.get("run_id"),
+            query_name=call.params["name"],
+            arguments=positional,
+            named=named,
+        )
+    )
+    return {
+        "workflow_id": found.workflow_id,
+        "run_id": found.run_id,
+        "query_name": found.query_name,
+        "result": decoded(found.result),
+        "result_envelope": envelope(found.result),
+    }
+
+
+ROUTES = [
+    Route("POST", "/api/workflows/{workflow_id}/query/{name}", query, "control", OPERATOR, "query", body=SignalBody),
+    Route(
+        "POST",
+        "/api/workflows/{workflow_id}/runs/{run_id}/query/{name}",
+        query,
+        "control",
+        OPERATOR,
+        "query",
+        body=SignalBody,
+    ),
+]

@@ -1,0 +1,313 @@
+"""Schedules: workflows that are started by the clock."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta, Struct
+
+from backstay.kernel.features.schedule import Action, Fired, Interval, Overlap, Plan, ScheduleReply, Spec
+from backstay.kernel.features.schedule.messages import MAX_JITTER, MAX_NOTE
+from backstay.kernel.values import Micros, Routing
+from backstay.protocol import schedules as ask
+from backstay.protocol.history import iso, to_wire
+from backstay.protocol.payloads import arguments
+from backstay.protocol.task_commands import memo
+from backstay.server.auth import OPERATOR
+from backstay.server.call import Call
+from backstay.server.problems import invalid
+from backstay.server.published.control.schedule_lists import listed, listing
+from backstay.server.routing import Answer, Route
+from backstay.server.server import Server
+
+Name = Annotated[str, Meta(min_length=1, max_length=255)]
+Timeout = Annotated[float, Meta(gt=0)]
+Note = Annotated[str, Meta(max_length=MAX_NOTE)]
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class SpecBody(Struct, frozen=True, kw_only=True):
+    cron_expressions: list[str] | None = None
+    intervals: list[Interval] | None = None
+    timezone: str | None = None
+
+
+class ActionBody(Struct, frozen=True, kw_only=True):
+    workflow_type: Name
+    task_queue: Name | None = None
+    connection: Name | None = None
+    input: Any = None
+    execution_timeout_seconds: Timeout | None = None
+    run_timeout_seconds: Timeout | None = None
+    priority: Annotated[int, Meta(ge=0, le=9)] = 5
+    fairness_key: Name | None = None
+    fairness_weight: Annotated[int, Meta(ge=1, le=1000)] = 1
+    build_id: Name | None = None
+
+
+class UpdateScheduleBody(Struct, frozen=True, kw_only=True):
+    """What is absent or null stays as it is."""
+
+    spec: SpecBody | None = None
+    action: ActionBody | None = None
+    overlap_policy: Overlap | None = None
+    jitter_seconds: Annotated[int, Meta(ge=0, le=MAX_JITTER)] | None = None
+    max_runs: Annotated[int, Meta(ge=1, le=1_000_000_000)] | None = None
+    memo: dict[str, Any] | None = None
+    search_attributes: dict[str, Any] | None = None
+    visibility_labels: dict[str, str] | None = None
+    note: Note | None = None
+
+
+class CreateScheduleBody(Struct, frozen=True, kw_only=True):
+    spec: SpecBody
+    action: ActionBody
+    schedule_id: str | None = None
+    overlap_policy: Overlap | None = None
+    jitter_seconds: Annotated[int, Meta(ge=0, le=MAX_JITTER)] | None = None
+    max_runs: Annotated[int, Meta(ge=1, le=1_000_000_000)] | None = None
+    memo: dict[str, Any] | None = None
+    search_attributes: dict[str, Any] | None = None
+    visibility_labels: dict[str, str] | None = None
+    paused: bool = False
+    note: Note | None = None
+
+
+class NoteBody(Struct, frozen=True, kw_only=True):
+    note: Note | None = None
+
+
+class TriggerBody(Struct, frozen=True, kw_only=True):
+    overlap_policy: Overlap | None = None
+
+
+class BackfillBody(Struct, frozen=True, kw_only=True):
+    start_time: str
+    end_time: str
+    overlap_policy: Overlap | None = None
+
+
+async def create(server: Server, call: Call) -> Answer:
+    """Create a schedule; without an id one is made."""
+    body = call.decode(CreateScheduleBody)
+    reply = await server.operations.call(
+        ask.CreateSchedule(
+            schedule_id=body.schedule_id,
+            namespace=call.namespace,
+            plan=Plan(**_changes(body, call.namespace)),
+            paused=body.paused,
+            request_id=call.headers.get("x-request-id"),
+            source="http",
+        )
+    )
+    return Answer(
+        {
+            "schedule_id": reply.schedule_id,
+            "outcome": reply.outcome,
+            "namespace": call.namespace,
+            "status": reply.status,
+            "created_at": iso(reply.at),
+        },
+        201,
+    )
+
+
+async def describe(server: Server, call: Call) -> dict[str, Any]:
+    """What a schedule is right now."""
+    found = await server.operations.call(
+        ask.DescribeSchedule(schedule_id=call.params["schedule_id"], namespace=call.namespace)
+    )
+    return listed(found, call.namespace)
+
+
+async def update(server: Server, call: Call) -> dict[str, Any]:
+    """Change some of what a schedule is; the rest stays."""
+    changes = _changes(call.decode(UpdateScheduleBody), call.namespace)
+    reply = await server.operations.call(ask.UpdateSchedule(**_to(call), changes=changes))
+    return _outcome(reply) | {"updated_at": iso(reply.at)}
+
+
+async def pause(server: Server, call: Call) -> dict[str, Any]:
+    """Fire no more until it is resumed."""
+    reply = await server.operations.call(ask.PauseSchedule(**_to(call), note=call.decode(NoteBody).note))
+    return _outcome(reply) | {"paused": True, "note": reply.note}
+
+
+async def resume(server: Server, call: Call) -> dict[str, Any]:
+    """Fire again, from now on."""
+    reply = await server.operations.call(ask.ResumeSchedule(**_to(call), note=call.decode(NoteBody).note))
+    return _outcome(reply) | {"paused": False, "note": reply.note}
+
+
+async def trigger(server: Server, call: Call) -> dict[str, Any]:
+    """Fire once, now."""
+    policy = call.decode(TriggerBody).overlap_policy
+    reply = await server.operations.call(ask.TriggerSchedule(**_to(call), overlap_policy=policy))
+    (fired,) = reply.fired
+    return _outcome(reply) | {
+        "workflow_id": fired.workflow_id,
+        "run_id": fired.run_id,
+        "reason": fired.reason,
+        "buffer_depth": fired.buffer_depth,
+    }
+
+
+async def backfill(server: Server, call: Call) -> dict[str, Any]:
+    """Fire for every occurrence from start_time on and before end_time."""
+    body = call.decode(BackfillBody)
+    reply = await server.operations.call(
+        ask.BackfillSchedule(
+            **_to(call),
+            start=_moment(body.start_time, "start_time"),
+            end=_moment(body.end_time, "end_time"),
+            overlap_policy=body.overlap_policy,
+        )
+    )
+    results = [_filled(fired) for fired in reply.fired]
+    return _outcome(reply) | {"fires_attempted": len(results), "results": results}
+
+
+async def delete(server: Server, call: Call) -> dict[str, Any]:
+    """End a schedule; what it has started goes on, and its history stays."""
+    reply = await server.operations.call(ask.DeleteSchedule(**_to(call)))
+    return _outcome(reply) | {"deleted_at": iso(reply.at)}
+
+
+async def history(server: Server, call: Call) -> dict[str, Any]:
+    """What has happened to a schedule, after it was deleted too."""
+    text = call.query.get("after_sequence") or "0"
+    if not text.isascii() or not text.isdigit() or len(text) > 18:
+        raise invalid(
+            "after_sequence", f"after_sequence is a whole number from 0 on, not {text!r}", "invalid_after_sequence"
+        )
+    schedule_id = call.params["schedule_id"]
+    found = await server.operations.call(
+        ask.GetScheduleHistory(
+            schedule_id=schedule_id,
+            namespace=call.namespace,
+            after=int(text),
+            limit=call.integer("limit", ask.HISTORY_PAGE, 1, ask.HISTORY_PAGE_MAX),
+        )
+    )
+    return {
+        "schedule_id": schedule_id,
+        "namespace": call.namespace,
+        "events": [_event(event) for event in found.events],
+        "has_more": found.more,
+        "next_cursor": found.events[-1].sequence if found.more else None,
+    }
+
+
+# -- what goes in
+
+
+def _changes(body: CreateScheduleBody | UpdateScheduleBody, namespace: str) -> dict[str, Any]:
+    """The fields of a plan that a body speaks of."""
+    changes: dict[str, Any] = {}
+    if body.spec is not None:
+        spec = body.spec
+        changes["spec"] = Spec(
+            cron_expressions=spec.cron_expressions or [],
+            intervals=spec.intervals or [],
+            timezone=spec.timezone or "UTC",
+        )
+    if body.action is not None:
+        changes["action"] = _action(body.action, namespace)
+    for name in ("overlap_policy", "jitter_seconds", "max_runs", "search_attributes", "visibility_labels", "note"):
+        value = getattr(body, name)
+        if value is not None:
+            changes[name] = value
+    if body.memo is not None:
+        changes["memo"] = {key: blob for key, blob in memo(body.memo, "memo").items() if blob is not None}
+    return changes
+
+
+def _action(body: ActionBody, namespace: str) -> Action:
+    return Action(
+        workflow_type=body.workflow_type,
+        arguments=arguments(body.input, "action.input"),
+        routing=Routing(
+            namespace=namespace,
+            connection=body.connection,
+            queue=body.task_queue or "default",
+            compatibility=body.build_id,
+            priority=body.priority,
+            fairness_key=body.fairness_key,
+            fairness_weight=body.fairness_weight,
+        ),
+        execution_timeout_seconds=body.execution_timeout_seconds,
+        run_timeout_seconds=body.run_timeout_seconds,
+    )
+
+
+def _to(call: Call) -> dict[str, Any]:
+    return {
+        "schedule_id": call.params["schedule_id"],
+        "namespace": call.namespace,
+        "request_id": call.headers.get("x-request-id"),
+        "source": "http",
+    }
+
+
+def _moment(text: str, field: str) -> Micros:
+    try:
+        at = datetime.fromisoformat(text)
+        if at.tzinfo is None:
+            raise ValueError
+        return (at - _EPOCH) // timedelta(microseconds=1)
+    except (ValueError, OverflowError):
+        message = f"{field} is a time with its zone like 2027-01-31T00:00:00Z, not {text[:60]!r}"
+        raise invalid(field, message, "invalid_time_range") from None
+
+
+# -- what comes out
+
+
+def _outcome(reply: ScheduleReply) -> dict[str, Any]:
+    return {"schedule_id": reply.schedule_id, "outcome": reply.outcome, "status": reply.status}
+
+
+def _filled(fired: Fired) -> dict[str, Any]:
+    return {
+        "fire_time": iso(fired.occurrence),
+        "outcome": "started" if fired.outcome == "triggered" else fired.outcome,
+        "workflow_id": fired.workflow_id,
+        "run_id": fired.run_id,
+        "reason": fired.reason,
+    }
+
+
+def _event(event: ask.ScheduleEvent) -> dict[str, Any]:
+    wire = to_wire(event.entry, event.id.rpartition("-")[0])
+    payload = wire["payload"]
+    fire = payload.pop("next_fire", None)
+    if fire is not None:
+        payload["next_fire_at"] = iso(fire["at"])
+    return {
+        "id": event.id,
+        "sequence": event.sequence,
+        "event_type": event.entry.type,
+        "recorded_at": wire["recorded_at"],
+        "workflow_instance_id": payload.get("workflow_instance_id"),
+        "workflow_run_id": payload.get("workflow_run_id"),
+        "payload": msgspec.to_builtins(payload),
+    }
+
+
+_ONE = "/api/schedules/{schedule_id}"
+
+ROUTES = [
+    Route("GET", "/api/schedules", listing, "control", OPERATOR),
+    Route("POST", "/api/schedules", create, "control", OPERATOR, body=CreateScheduleBody),
+    Route("GET", _ONE, describe, "control", OPERATOR),
+    Route("PUT", _ONE, update, "control", OPERATOR, body=UpdateScheduleBody),
+    Route("DELETE", _ONE, delete, "control", OPERATOR),
+    Route("POST", f"{_ONE}/pause", pause, "control", OPERATOR, body=NoteBody),
+    Route("POST", f"{_ONE}/resume", resume, "control", OPERATOR, body=NoteBody),
+    Route("POST", f"{_ONE}/trigger", trigger, "control", OPERATOR, body=TriggerBody),
+    Route("POST", f"{_ONE}/backfill", backfill, "control", OPERATOR, body=BackfillBody),
+    Route("GET", f"{_ONE}/history", history, "control", OPERATOR),
+]

@@ -1,0 +1,177 @@
+"""Output streams of a run: list, describe, read with a long poll, append, close."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct
+from msgspec.structs import replace
+
+from backstay.kernel.features.stream import Item
+from backstay.kernel.values import CODEC
+from backstay.protocol import streams as ask
+from backstay.protocol.history import iso
+from backstay.protocol.payloads import envelope
+from backstay.protocol.task_commands.streams import WireItem, WireItems
+from backstay.protocol.tasks import optional_iso
+from backstay.server.auth import OPERATOR
+from backstay.server.call import Call
+from backstay.server.published.worker.polls import watching
+from backstay.server.routing import Route
+from backstay.server.server import Server
+
+MOST = 10**9
+
+
+class AppendBody(Struct, frozen=True, kw_only=True):
+    items: WireItems
+    max_pending_items: Annotated[int, Meta(ge=1)] | None = None
+
+
+class CloseBody(Struct, frozen=True, kw_only=True):
+    error_reason: Annotated[str, Meta(min_length=1, max_length=4096)] | None = None
+    retention_seconds: Annotated[int, Meta(ge=1, le=MOST)] | None = None
+
+
+async def listing(server: Server, call: Call) -> dict[str, Any]:
+    """The streams of a run, by name."""
+    workflow_id, run_id = call.params["workflow_id"], call.params["run_id"]
+    found = await server.operations.call(
+        ask.ListStreams(workflow_id=workflow_id, run_id=run_id, namespace=call.namespace)
+    )
+    return {
+        "workflow_id": workflow_id,
+        "workflow_run_id": run_id,
+        "streams": [shown(view) for view in found],
+    }
+
+
+async def describe(server: Server, call: Call) -> dict[str, Any]:
+    return _about(await server.operations.call(ask.DescribeStream(**_to(call))))
+
+
+async def read(server: Server, call: Call) -> dict[str, Any]:
+    """Items from an offset on; held for `wait_seconds` if there are none yet."""
+    begin = call.integer("from", 0, 0, MOST)
+    wait = call.integer("wait_seconds", 0, 0, ask.WAIT_MAX)
+    request = ask.ReadStream(
+        **_to(call),
+        offset=begin,
+        limit=call.integer("max_items", ask.PAGE, 1, ask.PAGE_MAX),
+        wait_seconds=0 if server.draining else wait,
+    )
+    if request.wait_seconds:
+        async with watching(server, call):
+            page = await _held(server, request)
+    else:
+        page = await server.operations.call(request)
+    return _about(page.view) | {
+        "items": [_item(item) for item in page.items],
+        "next_offset": page.next_offset,
+        "terminal": page.terminal,
+    }
+
+
+async def _held(server: Server, request: ask.ReadStream) -> ask.StreamPage:
+    """A reader that waits; a server that drains answers it at once."""
+    reading = asyncio.ensure_future(server.operations.call(request))
+
+    def give_up() -> None:
+        reading.cancel()
+
+    server.waiting[reading] = give_up
+    try:
+        return await reading
+    except asyncio.CancelledError:
+        if not server.draining:
+            raise
+        return await server.operations.call(replace(request, wait_seconds=0))
+    finally:
+        server.waiting.pop(reading, None)
+
+
+async def append(server: Server, call: Call) -> dict[str, Any]:
+    body = call.decode(AppendBody)
+    items = [_given(item, position) for position, item in enumerate(body.items)]
+    done = await server.operations.call(
+        ask.AppendStream(**_to(call), items=items, max_pending_items=body.max_pending_items)
+    )
+    return _about(done.view) | {
+        "offsets": done.offsets,
+        "accepted_offsets": done.accepted_offsets,
+        "accepted": len(done.accepted_offsets),
+        "deduped": done.deduped,
+    }
+
+
+async def close(server: Server, call: Call) -> dict[str, Any]:
+    """End a stream, well or with `error_reason`."""
+    body = call.decode(CloseBody)
+    return _about(
+        await server.operations.call(
+            ask.CloseStream(**_to(call), error_reason=body.error_reason, retention_seconds=body.retention_seconds)
+        )
+    )
+
+
+def _to(call: Call) -> dict[str, Any]:
+    return {
+        "workflow_id": call.params["workflow_id"],
+        "run_id": call.params["run_id"],
+        "stream_name": call.params["stream"],
+        "namespace": call.namespace,
+    }
+
+
+def _given(item: WireItem, position: int) -> Item:
+    return item.item(f"items[{position}]")
+
+
+def _about(view: ask.StreamView) -> dict[str, Any]:
+    return {"workflow_id": view.workflow_id, "workflow_run_id": view.run_id, "stream": shown(view)}
+
+
+def shown(view: ask.StreamView) -> dict[str, Any]:
+    stream = view.stream
+    return {
+        "workflow_id": view.workflow_id,
+        "workflow_run_id": view.run_id,
+        "stream_name": stream.stream_name,
+        "status": stream.status,
+        "last_offset": stream.total_items - 1 if stream.total_items else None,
+        "total_items": stream.total_items,
+        "pending_items": view.pending_items,
+        "error_reason": stream.error_reason,
+        "opened_at": iso(stream.opened_at),
+        "last_appended_at": optional_iso(stream.last_appended_at),
+        "closed_at": optional_iso(stream.closed_at),
+        "retention_seconds": stream.retention_seconds,
+    }
+
+
+def _item(item: ask.StoredItem) -> dict[str, Any]:
+    return {
+        "offset": item.offset,
+        "payload": envelope(item.payload),
+        "payload_codec": CODEC,
+        "payload_reference": item.payload_reference,
+        "idempotency_key": item.idempotency_key,
+        "item_type": item.item_type,
+        "content_type": item.content_type,
+        "origin": item.origin,
+        "origin_reference": item.origin_reference,
+        "emitted_at": iso(item.at),
+    }
+
+
+_ALL = "/api/workflows/{workflow_id}/runs/{run_id}/streams"
+_ONE = f"{_ALL}/{{stream}}"
+
+ROUTES = [
+    Route("GET", _ALL, listing, "control", OPERATOR),
+    Route("GET", _ONE, describe, "control", OPERATOR),
+    Route("GET", f"{_ONE}/items", read, "control", OPERATOR),
+    Route("POST", f"{_ONE}/items", append, "control", OPERATOR, body=AppendBody),
+    Route("POST", f"{_ONE}/close", close, "control", OPERATOR, body=CloseBody),
+]

@@ -1,0 +1,20 @@
+"""Metrics for operators: backlog, leases, workers, and where matching happens."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from backstay.server.auth import OPERATOR
+from backstay.server.call import Call
+from backstay.server.routing import Route
+from backstay.server.server import Server
+
+
+async def operator_metrics(server: Server, call: Call) -> dict[str, Any]:
+    return {"namespace": call.namespace, "operator_metrics": await server.observer.metrics(call.namespace)}
+
+
+ROUTES = [
+    Route("GET", "/api/system/operator-metrics", operator_metrics, "control", OPERATOR),
+    Route("GET", "/api/system/metrics", operator_metrics, "control", OPERATOR),
+]

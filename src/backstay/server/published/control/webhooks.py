@@ -1,0 +1,163 @@
+"""Webhooks: the same commands under the paths of the web, for callers that are not clients of ours.
+
+The credential is the same; a version header is not asked for. An update waits for its end unless told otherwise.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from backstay.server.auth import OPERATOR, WORKER
+from backstay.server.call import Call
+from backstay.server.published.control import commands, queries
+from backstay.server.published.control.commands import CommandBody, SignalBody, SignalWithStartBody, UpdateBody
+from backstay.server.published.control.starting import StartBody, start
+from backstay.server.published.control.workflow_json import described, look
+from backstay.server.published.worker import activity_tasks
+from backstay.server.published.worker.polls import Name
+from backstay.server.routing import Answer, Route
+from backstay.server.server import Server
+
+
+class WaitingUpdateBody(UpdateBody, frozen=True, kw_only=True):
+    wait_for: str = "completed"
+
+
+async def start_of_type(server: Server, call: Call) -> Answer:
+    """Start by the type in the path."""
+    given = call.decode(dict[str, Any])
+    call.body = msgspec.json.encode(given | {"workflow_type": call.params["workflow_type"]})
+    answer = await start(server, call)
+    return answer._replace(status=202 if answer.status == 201 else answer.status)
+
+
+async def start_and_signal(server: Server, call: Call) -> Answer:
+    """Start by the type in the path, and signal in the same commit."""
+    given = call.decode(dict[str, Any])
+    given["workflow_type"] = call.params["workflow_type"]
+    call.params["workflow_id"] = str(given.get("workflow_id") or server.engine.world.ids.ulid())
+    call.body = msgspec.json.encode(given)
+    return await commands.signal_with_start(server, call)
+
+
+async def update(server: Server, call: Call) -> Answer:
+    call.body = msgspec.json.encode(call.decode(WaitingUpdateBody))
+    return await commands.update(server, call)
+
+
+async def describe(server: Server, call: Call) -> dict[str, Any]:
+    return described(server, *await look(server, call))
+
+
+class ClaimAttempt(Struct, frozen=True, kw_only=True):
+    """Who claims: a registered worker, or anybody. Without a name one is made up; `build_id` is for work that is pinned."""
+
+    worker_id: Name | None = None
+    lease_owner: Name | None = None
+    build_id: Name | None = None
+    connection: Name | None = None
+
+
+class OwnedBody(Struct, frozen=True, kw_only=True):
+    """The path says which attempt, and that is enough. Whoever also says whose lease it is has that checked."""
+
+    lease_owner: Name | None = None
+
+
+class CompleteAttempt(OwnedBody, frozen=True, kw_only=True):
+    result: Any = None
+
+
+class FailAttempt(OwnedBody, frozen=True, kw_only=True):
+    failure: activity_tasks.ActivityFailure
+
+
+class HeartbeatAttempt(OwnedBody, frozen=True, kw_only=True):
+    details: Any = None
+    progress: Any = None
+
+
+async def claim_activity(server: Server, call: Call) -> Answer:
+    """Lease an activity task by its id. The answer names the attempt, by which everything else is said."""
+    body = call.decode(ClaimAttempt)
+    owner = body.worker_id or body.lease_owner or f"adapter-{server.engine.world.ids.ulid()}"
+    known = server.workers.get(call.namespace, owner)
+    if known is not None:
+        server.workers.heard(known)
+    build = body.build_id or (None if known is None else known.build_id)
+    compatibility = None if build is None else frozenset({build})
+    return await activity_tasks.claimed(server, call, owner, compatibility, body.connection)
+
+
+async def complete_attempt(server: Server, call: Call) -> dict[str, Any]:
+    """The attempt has ended well."""
+    body = call.decode(CompleteAttempt)
+    return await activity_tasks.completed(server, call, call.params["attempt_id"], body.lease_owner, body.result)
+
+
+async def fail_attempt(server: Server, call: Call) -> dict[str, Any]:
+    """The attempt has failed."""
+    body = call.decode(FailAttempt)
+    return await activity_tasks.failed(server, call, call.params["attempt_id"], body.lease_owner, body.failure)
+
+
+async def heartbeat_attempt(server: Server, call: Call) -> dict[str, Any]:
+    """Renew the lease of the attempt and report progress; the answer says whether to go on."""
+    body = call.decode(HeartbeatAttempt)
+    said = body.details if body.progress is None else body.progress
+    return await activity_tasks.beat(server, call, call.params["attempt_id"], body.lease_owner, said)
+
+
+async def attempt_status(server: Server, call: Call) -> dict[str, Any]:
+    """Whether the attempt may go on, without renewing its lease."""
+    owner = call.query.get("lease_owner") or None
+    return await activity_tasks.stands(server, call, call.params["attempt_id"], owner)
+
+
+_PLACES = ("/webhooks/instances/{workflow_id}", "/webhooks/instances/{workflow_id}/runs/{run_id}")
+_ATTEMPT = "/webhooks/activity-attempts/{attempt_id}"
+_VERBS = {
+    "cancel": commands.cancel,
+    "terminate": commands.terminate,
+    "repair": commands.repair,
+    "archive": commands.archive,
+}
+
+ROUTES = [
+    Route("POST", "/webhooks/start/{workflow_type}", start_of_type, "discovery", OPERATOR, body=StartBody),
+    Route(
+        "POST",
+        "/webhooks/start/{workflow_type}/signals/{name}",
+        start_and_signal,
+        "discovery",
+        OPERATOR,
+        body=SignalWithStartBody,
+    ),
+    *(
+        Route("POST", f"{place}/{verb}", handler, "discovery", OPERATOR, body=CommandBody)
+        for place in _PLACES
+        for verb, handler in _VERBS.items()
+    ),
+    *(
+        Route("POST", f"{place}/signals/{{name}}", commands.signal, "discovery", OPERATOR, body=SignalBody)
+        for place in _PLACES
+    ),
+    *(
+        Route("POST", f"{place}/updates/{{name}}", update, "discovery", OPERATOR, body=WaitingUpdateBody)
+        for place in _PLACES
+    ),
+    *(
+        Route("POST", f"{place}/queries/{{name}}", queries.query, "discovery", OPERATOR, body=SignalBody)
+        for place in _PLACES
+    ),
+    Route("POST", "/webhooks/activity-tasks/{task_id}/claim", claim_activity, "discovery", WORKER, body=ClaimAttempt),
+    Route("GET", _ATTEMPT, attempt_status, "discovery", WORKER),
+    Route("POST", f"{_ATTEMPT}/complete", complete_attempt, "discovery", WORKER, body=CompleteAttempt),
+    Route("POST", f"{_ATTEMPT}/fail", fail_attempt, "discovery", WORKER, body=FailAttempt),
+    Route("POST", f"{_ATTEMPT}/heartbeat", heartbeat_attempt, "discovery", WORKER, body=HeartbeatAttempt),
+    *(Route("GET", f"{place}/updates/{{update_id}}", commands.get_update, "discovery", OPERATOR) for place in _PLACES),
+    Route("GET", f"{_PLACES[0]}/describe", describe, "discovery", OPERATOR),
+]

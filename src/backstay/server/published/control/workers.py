@@ -1,0 +1,250 @@
+"""Workers, task queues and build ids, as operators see and steer them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta, Struct
+
+from backstay.kernel.values import SECOND
+from backstay.protocol.history import iso
+from backstay.protocol.tasks import optional_iso
+from backstay.server.auth import ADMIN, OPERATOR
+from backstay.server.call import Call
+from backstay.server.problems import Problem, invalid
+from backstay.server.published.worker.lifecycle import leave
+from backstay.server.rollouts import Rollout
+from backstay.server.routing import Route
+from backstay.server.server import Server
+from backstay.server.workers import Worker
+
+STATUSES = ("active", "stale", "draining")
+
+
+class BuildBody(Struct, frozen=True, kw_only=True):
+    build_id: Annotated[str, Meta(min_length=1, max_length=255)] | None
+
+
+def status_of(server: Server, worker: Worker, on: str | None = None) -> str:
+    """`on`: as far as this queue is concerned; otherwise all of those it serves."""
+    if server.workers.stale(worker):
+        return "stale"
+    queues = worker.queues if on is None else [on]
+    draining = (server.rollouts.draining(worker.namespace, queue, worker.build_id) for queue in queues)
+    return "draining" if all(draining) else "active"
+
+
+def shown(server: Server, worker: Worker) -> dict[str, Any]:
+    return msgspec.to_builtins(worker) | {
+        "status": status_of(server, worker),
+        "registered_at": iso(worker.registered_at),
+        "updated_at": iso(worker.updated_at),
+        "last_heartbeat_at": iso(server.workers.last_heard(worker)),
+    }
+
+
+async def workers(server: Server, call: Call) -> dict[str, Any]:
+    status = call.query.get("status") or None
+    if status is not None and status not in STATUSES:
+        raise invalid("status", f"status must be one of {', '.join(STATUSES)}, not {status!r}")
+    queue = call.query.get("task_queue") or None
+    found = [shown(server, worker) for worker in server.workers.of(call.namespace)]
+    return {
+        "namespace": call.namespace,
+        "workers": [
+            worker
+            for worker in found
+            if status in (None, worker["status"]) and queue in (None, worker["task_queue"], *worker["task_queues"])
+        ],
+        "stale_after_seconds": server.settings.worker_stale_after_seconds,
+    }
+
+
+async def worker(server: Server, call: Call) -> dict[str, Any]:
+    found = server.workers.get(call.namespace, call.params["worker_id"])
+    if found is None:
+        raise Problem(404, "worker_not_found", f"there is no worker {call.params['worker_id']!r}")
+    return shown(server, found)
+
+
+async def remove_worker(server: Server, call: Call) -> dict[str, Any]:
+    return await leave(server, call.namespace, call.params["worker_id"])
+
+
+async def queues(server: Server, call: Call) -> dict[str, Any]:
+    names = {queue for worker in server.workers.of(call.namespace) for queue in worker.queues}
+    names |= {name for _, namespace, name in server.engine.matching.backlog() if namespace == call.namespace}
+    return {
+        "namespace": call.namespace,
+        "task_queues": [_queue(server, call.namespace, name) for name in sorted(names)],
+    }
+
+
+async def queue(server: Server, call: Call) -> dict[str, Any]:
+    return _queue(server, call.namespace, call.params["queue"])
+
+
+def _queue(server: Server, namespace: str, name: str) -> dict[str, Any]:
+    serving = server.workers.on(namespace, name)
+    live = [worker for worker in serving if not server.workers.stale(worker)]
+    now = server.now
+    backlog = server.engine.matching.backlog()
+    waiting = {kind: backlog.get((kind, namespace, name), []) for kind in ("workflow", "activity")}
+    since = [at for found in waiting.values() for at in found]
+    leased = [t for t in server.engine.leases if (t.routing.namespace, t.routing.queue) == (namespace, name)]
+
+    def stats(kind: str) -> dict[str, Any]:
+        mine = [task for task in leased if task.kind == kind]
+        return {
+            "ready_count": len(waiting[kind]),
+            "leased_count": len(mine),
+            "expired_lease_count": sum(task.until is not None and task.until <= now for task in mine),
+        }
+
+    return {
+        "name": name,
+        "namespace": namespace,
+        "stats": {
+            "approximate_backlog_count": len(since),
+            "approximate_backlog_age": f"{max((now - min(since)) / SECOND, 0):.3f}s" if since else None,
+            "oldest_ready_at": iso(min(since)) if since else None,
+            "workflow_tasks": stats("workflow"),
+            "activity_tasks": stats("activity"),
+            "pollers": {"active_count": len(live), "stale_count": len(serving) - len(live)},
+        },
+        "admission": {
+            "workflow_tasks": server.admission.view(
+                ("workflow", namespace, name), sum(worker.max_concurrent_workflow_tasks for worker in live)
+            ),
+            "activity_tasks": server.admission.view(
+                ("activity", namespace, name), sum(worker.max_concurrent_activity_tasks for worker in live)
+            ),
+        },
+        "pollers": [shown(server, worker) for worker in serving],
+        "current_leases": [
+            {
+                "task_id": task.id,
+                "task_type": task.kind,
+                "type": task.type,
+                "lease_owner": task.owner,
+                "attempt": task.attempt,
+                "leased_at": optional_iso(task.leased_at),
+                "lease_expires_at": optional_iso(task.until),
+            }
+            for task in leased[:100]
+        ],
+    }
+
+
+async def builds(server: Server, call: Call) -> dict[str, Any]:
+    name = call.params["queue"]
+    serving = server.workers.on(call.namespace, name)
+    known = {worker.build_id for worker in serving}
+    known |= {rollout.build_id for rollout in server.rollouts.on(call.namespace, name)}
+    return {
+        "namespace": call.namespace,
+        "task_queue": name,
+        "stale_after_seconds": server.settings.worker_stale_after_seconds,
+        "overlap": _overlap(server, name, serving),
+        "build_ids": [
+            _cohort(server, call.namespace, name, build, [w for w in serving if w.build_id == build])
+            for build in sorted(known, key=lambda build: build or "")
+        ],
+    }
+
+
+def _overlap(server: Server, name: str, serving: list[Worker]) -> dict[str, Any]:
+    """Whether builds work side by side, and what a worker of the wrong one is told: a claim across builds is refused."""
+    live = sorted({worker.build_id or "" for worker in serving if status_of(server, worker, name) == "active"})
+    return {
+        "live": len(live) > 1,
+        "builds": [build or None for build in live],
+        "unsafe_claims_blocked": True,
+        "blocked_reason": "compatibility_blocked",
+    }
+
+
+def _cohort(server: Server, namespace: str, name: str, build: str | None, members: list[Worker]) -> dict[str, Any]:
+    states = [status_of(server, member, name) for member in members]
+    counts = {state: states.count(state) for state in STATUSES}
+    prints: dict[str, set[str]] = {}
+    for member in members:
+        for type, fingerprint in member.workflow_definition_fingerprints.items():
+            prints.setdefault(type, set()).add(fingerprint)
+    return _rollout(server, namespace, server.rollouts.get(namespace, name, build)) | {
+        "rollout_status": _rollout_status(counts),
+        "active_worker_count": counts["active"],
+        "draining_worker_count": counts["draining"],
+        "stale_worker_count": counts["stale"],
+        "total_worker_count": len(members),
+        "runtimes": _distinct(member.runtime for member in members),
+        "sdk_versions": _distinct(member.sdk_version for member in members),
+        "last_heartbeat_at": optional_iso(max((server.workers.last_heard(m) for m in members), default=None)),
+        "first_seen_at": optional_iso(min((member.registered_at for member in members), default=None)),
+        "workflow_definition_fingerprint_count": sum(len(found) for found in prints.values()),
+        "workflow_definition_fingerprint_conflicts": sorted(type for type, found in prints.items() if len(found) > 1),
+    }
+
+
+def _distinct(values: Iterable[str | None]) -> list[str]:
+    return sorted({value for value in values if value is not None})
+
+
+def _rollout_status(counts: dict[str, int]) -> str:
+    if counts["active"]:
+        return "active_with_draining" if counts["draining"] else "active"
+    if counts["draining"]:
+        return "draining"
+    return "stale_only" if counts["stale"] else "no_workers"
+
+
+def _rollout(server: Server, namespace: str, rollout: Rollout) -> dict[str, Any]:
+    chosen = server.rollouts.promotion(namespace, rollout.queue)
+    return {
+        "namespace": namespace,
+        "task_queue": rollout.queue,
+        "build_id": rollout.build_id,
+        "drain_intent": "draining" if rollout.draining else "active",
+        "drained_at": optional_iso(rollout.drained_at),
+        "promoted_at": optional_iso(rollout.promoted_at),
+        "rolled_back_at": optional_iso(rollout.rolled_back_at),
+        "new_start_selected": chosen is not None and chosen.build_id == rollout.build_id,
+    }
+
+
+async def drain(server: Server, call: Call) -> dict[str, Any]:
+    build = call.decode(BuildBody).build_id
+    return _rollout(
+        server,
+        call.namespace,
+        await server.rollouts.drain(call.namespace, call.params["queue"], build, server.now),
+    )
+
+
+async def resume(server: Server, call: Call) -> dict[str, Any]:
+    build = call.decode(BuildBody).build_id
+    return _rollout(server, call.namespace, await server.rollouts.resume(call.namespace, call.params["queue"], build))
+
+
+async def promote(server: Server, call: Call) -> dict[str, Any]:
+    build = call.decode(BuildBody).build_id
+    return _rollout(
+        server,
+        call.namespace,
+        await server.rollouts.promote(call.namespace, call.params["queue"], build, server.now),
+    )
+
+
+ROUTES = [
+    Route("GET", "/api/workers", workers, "control", OPERATOR),
+    Route("GET", "/api/workers/{worker_id}", worker, "control", OPERATOR),
+    Route("DELETE", "/api/workers/{worker_id}", remove_worker, "control", ADMIN),
+    Route("GET", "/api/task-queues", queues, "control", OPERATOR),
+    Route("GET", "/api/task-queues/{queue}", queue, "control", OPERATOR),
+    Route("GET", "/api/task-queues/{queue}/build-ids", builds, "control", OPERATOR),
+    Route("POST", "/api/task-queues/{queue}/build-ids/drain", drain, "control", OPERATOR, body=BuildBody),
+    Route("POST", "/api/task-queues/{queue}/build-ids/resume", resume, "control", OPERATOR, body=BuildBody),
+    Route("POST", "/api/task-queues/{queue}/build-ids/promote", promote, "control", OPERATOR, body=BuildBody),
+]

@@ -1,0 +1,85 @@
+"""Describing and listing workflows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from backstay.protocol import requests as ask
+from backstay.protocol.detail import BUCKETS
+from backstay.protocol.tasks import after_token, page_token
+from backstay.server.auth import OPERATOR
+from backstay.server.call import Call
+from backstay.server.discovery import STATUS_ALIASES
+from backstay.server.problems import invalid
+from backstay.server.published.control.workflow_json import described, found_run, listed, look, run_of_workflow
+from backstay.server.routing import Route
+from backstay.server.server import Server
+from backstay.server.visibility import both, where
+
+
+async def describe(server: Server, call: Call) -> dict[str, Any]:
+    return described(server, *await look(server, call))
+
+
+async def describe_run(server: Server, call: Call) -> dict[str, Any]:
+    row = await found_run(server, call)
+    found, history = await look(server, call)
+    if found.run is not None and found.run.run_id == row.run_id:
+        return described(server, found, history)
+    return await run_of_workflow(server, row, is_current=False)
+
+
+async def runs(server: Server, call: Call) -> dict[str, Any]:
+    workflow_id = call.params["workflow_id"]
+    await server.operations.call(ask.DescribeWorkflow(workflow_id=workflow_id, namespace=call.namespace))
+    rows = await server.operations.call(
+        ask.ListWorkflows(workflow_id=workflow_id, namespace=call.namespace, limit=1000)
+    )
+    rows.reverse()
+    return {
+        "workflow_id": workflow_id,
+        "run_count": len(rows),
+        "runs": [await run_of_workflow(server, row, is_current=row is rows[-1]) for row in rows],
+    }
+
+
+async def listing(server: Server, call: Call) -> dict[str, Any]:
+    size = call.integer("page_size", 50, 1, 200)
+    status = call.query.get("status")
+    if status and status not in BUCKETS:
+        instead = STATUS_ALIASES.get(status)
+        advice = f"; {status} workflows are in the bucket {instead!r}" if instead else ""
+        raise invalid("status", f"status must be one of {', '.join(BUCKETS)}, not {status!r}{advice}")
+    asked = where(server, call.namespace, call.query.get("query") or "")
+    token = call.query.get("next_page_token") or None
+    rows = await server.operations.call(
+        ask.ListWorkflows(
+            namespace=call.namespace,
+            workflow_type=call.query.get("workflow_type") or asked.fields.get("workflow_type"),
+            business_key=call.query.get("business_key") or asked.fields.get("business_key"),
+            queue=call.query.get("task_queue") or asked.fields.get("queue"),
+            workflow_id=asked.fields.get("workflow_id"),
+            run_id=asked.fields.get("run_id"),
+            compatibility=asked.fields.get("compatibility"),
+            searches=tuple(asked.searches),
+            statuses=both(BUCKETS[status] if status else None, asked.statuses),
+            current=True,
+            before=after_token(token, "next_page_token") if token else None,
+            limit=size + 1,
+        )
+    )
+    page = rows[:size]
+    return {
+        "workflows": [listed(row) for row in page],
+        "workflow_count": len(page),
+        "next_page_token": page_token(page[-1].key) if len(rows) > size else None,
+        "namespace": call.namespace,
+    }
+
+
+ROUTES = [
+    Route("GET", "/api/workflows", listing, "control", OPERATOR, "list"),
+    Route("GET", "/api/workflows/{workflow_id}", describe, "control", OPERATOR, "describe"),
+    Route("GET", "/api/workflows/{workflow_id}/runs", runs, "control", OPERATOR, "list_runs"),
+    Route("GET", "/api/workflows/{workflow_id}/runs/{run_id}", describe_run, "control", OPERATOR, "describe_run"),
+]

@@ -1,0 +1,247 @@
+"""The verbs of activity tasks. An attempt is named by its own id; the task in the path must be the attempt's."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct
+
+from backstay.kernel.features.activity import AttemptOutcome, HeartbeatReply
+from backstay.kernel.values import run_of
+from backstay.protocol import requests as ask
+from backstay.protocol.payloads import payload
+from backstay.protocol.progress import progress
+from backstay.protocol.task_commands import Text, WireFailure
+from backstay.protocol.tasks import activity_task, optional_iso
+from backstay.protocol.versions import clamp_long_poll
+from backstay.server.auth import WORKER
+from backstay.server.call import Call
+from backstay.server.problems import Problem
+from backstay.server.published.worker.polls import Name, PollBody, leased, nothing, park, polling
+from backstay.server.published.worker.workflow_tasks import ClaimBody, claiming
+from backstay.server.routing import Answer, Route
+from backstay.server.server import Server
+
+
+class AttemptBody(Struct, frozen=True, kw_only=True):
+    activity_attempt_id: Name
+    lease_owner: Name
+
+
+class CompleteBody(AttemptBody, frozen=True, kw_only=True):
+    result: Any = None
+
+
+class ActivityFailure(WireFailure, frozen=True, kw_only=True, rename={"class_": "class"}):
+    message: Annotated[Text, Meta(min_length=1)]
+
+
+class FailBody(AttemptBody, frozen=True, kw_only=True):
+    failure: ActivityFailure
+
+
+class HeartbeatBody(AttemptBody, frozen=True, kw_only=True):
+    """`details` is what the published worker calls its progress; both may be of any shape."""
+
+    details: Any = None
+    progress: Any = None
+
+
+async def poll(server: Server, call: Call) -> Answer:
+    body = call.decode(PollBody)
+    worker = polling(server, call, body)
+    seconds = clamp_long_poll(body.timeout_seconds)
+    assigned = await park(
+        server,
+        call,
+        ask.PollActivityTask(
+            worker_id=worker.worker_id,
+            activity_types=frozenset(worker.supported_activity_types),
+            queue=worker.task_queue,
+            namespace=call.namespace,
+            connection=body.connection,
+            compatibility=worker.compatibility,
+            wait_seconds=seconds,
+            poll_request_id=body.poll_request_id,
+        ),
+        seconds,
+    )
+    if assigned is None:
+        return nothing(server, call, "activity", worker)
+    return leased(assigned, activity_task(assigned))
+
+
+async def claim(server: Server, call: Call) -> Answer:
+    body = call.decode(ClaimBody)
+    worker = claiming(server, call, body.worker_id or body.lease_owner)
+    return await claimed(server, call, worker.worker_id, worker.compatibility, body.connection)
+
+
+async def claimed(
+    server: Server, call: Call, owner: str, compatibility: frozenset[str] | None, connection: str | None
+) -> Answer:
+    """Lease the task in the path to its owner, who need not be a registered worker."""
+    await _check_session(server, call, owner)
+    assigned = await server.operations.call(
+        ask.ClaimActivityTask(
+            task_id=call.params["task_id"],
+            worker_id=owner,
+            namespace=call.namespace,
+            connection=connection,
+            compatibility=compatibility,
+        )
+    )
+    return leased(assigned, activity_task(assigned))
+
+
+async def complete(server: Server, call: Call) -> dict[str, Any]:
+    body = call.decode(CompleteBody)
+    _same_task(call, body)
+    return await completed(server, call, body.activity_attempt_id, body.lease_owner, body.result)
+
+
+async def completed(server: Server, call: Call, attempt_id: str, owner: str | None, result: Any) -> dict[str, Any]:
+    """An attempt has ended well. `owner` None: the attempt says enough, as for the other verbs."""
+    outcome = await server.operations.call(
+        ask.CompleteActivityTask(
+            activity_attempt_id=attempt_id,
+            namespace=call.namespace,
+            lease_owner=owner,
+            result=payload(result, "result"),
+        )
+    )
+    return _outcome(outcome)
+
+
+async def fail(server: Server, call: Call) -> dict[str, Any]:
+    body = call.decode(FailBody)
+    _same_task(call, body)
+    return await failed(server, call, body.activity_attempt_id, body.lease_owner, body.failure)
+
+
+async def failed(
+    server: Server, call: Call, attempt_id: str, owner: str | None, failure: ActivityFailure
+) -> dict[str, Any]:
+    outcome = await server.operations.call(
+        ask.FailActivityTask(
+            activity_attempt_id=attempt_id,
+            namespace=call.namespace,
+            lease_owner=owner,
+            failure=failure.failure("failure"),
+        )
+    )
+    return _outcome(outcome)
+
+
+async def heartbeat(server: Server, call: Call) -> dict[str, Any]:
+    body = call.decode(HeartbeatBody)
+    _same_task(call, body)
+    said = body.details if body.progress is None else body.progress
+    return _asked(call, body, await beat(server, call, body.activity_attempt_id, body.lease_owner, said))
+
+
+async def beat(server: Server, call: Call, attempt_id: str, owner: str | None, said: Any) -> dict[str, Any]:
+    reply = await server.operations.call(
+        ask.HeartbeatActivityTask(
+            activity_attempt_id=attempt_id,
+            namespace=call.namespace,
+            lease_owner=owner,
+            progress=progress(said),
+        )
+    )
+    held = None if reply.task_id is None else server.engine.leases.get(call.namespace, reply.task_id)
+    if reply.can_continue and held is not None and held.session is not None:
+        server.sessions.heard(call.namespace, held.session.session_id)
+    return _state(reply)
+
+
+async def status(server: Server, call: Call) -> dict[str, Any]:
+    body = call.decode(AttemptBody)
+    _same_task(call, body)
+    return _asked(call, body, await stands(server, call, body.activity_attempt_id, body.lease_owner))
+
+
+async def stands(server: Server, call: Call, attempt_id: str, owner: str | None) -> dict[str, Any]:
+    reply = await server.operations.call(
+        ask.GetActivityStatus(activity_attempt_id=attempt_id, namespace=call.namespace, lease_owner=owner)
+    )
+    return _state(reply)
+
+
+async def _check_session(server: Server, call: Call, owner: str) -> None:
+    """A task of a worker session is for the worker that holds it, and only a registered one can."""
+    place = await server.engine.store.locate(call.namespace, run_of(call.params["task_id"]))
+    loaded = None if place is None else await server.engine.store.load(place.workflow)
+    for task in () if loaded is None else loaded.tasks:
+        if task.id == call.params["task_id"] and task.session is not None:
+            worker = server.workers.registered(call.namespace, owner)
+            server.sessions.check_claim(worker, task.session)
+            server.sessions.took(call.namespace, task.session, worker.worker_id)
+
+
+def _same_task(call: Call, body: AttemptBody) -> None:
+    """The path names a task and the body an attempt: they must be of the same step."""
+    task_id = call.params["task_id"]
+    run_id, _, rest = body.activity_attempt_id.partition("-")
+    step = rest.partition("-")[0]
+    if run_of(task_id) != run_id or not task_id.startswith(f"{run_id}-a{step}."):
+        raise Problem(
+            409,
+            "task_mismatch",
+            f"attempt {body.activity_attempt_id!r} is not one of task {task_id!r}",
+            field="activity_attempt_id",
+        )
+
+
+def _next_task(outcome: AttemptOutcome) -> str | None:
+    """The workflow task that resumes the run, or the next try of this step. The next leaf of its group is neither."""
+    step = outcome.task_id.rpartition(".")[0]
+    for id in outcome.created_task_ids:
+        if id.startswith(f"{step}.") or not id.startswith(f"{run_of(id)}-a"):
+            return id
+    return None
+
+
+def _outcome(outcome: AttemptOutcome) -> dict[str, Any]:
+    return {
+        "task_id": outcome.task_id,
+        "activity_attempt_id": outcome.activity_attempt_id,
+        "outcome": outcome.outcome,
+        "recorded": outcome.recorded,
+        "reason": outcome.reason,
+        "next_task_id": _next_task(outcome),
+    }
+
+
+def _asked(call: Call, body: AttemptBody, state: dict[str, Any]) -> dict[str, Any]:
+    """The task and the owner are those that the call has named, also when the attempt is over."""
+    return state | {"task_id": call.params["task_id"], "lease_owner": body.lease_owner}
+
+
+def _state(reply: HeartbeatReply) -> dict[str, Any]:
+    return {
+        "task_id": reply.task_id,
+        "lease_owner": reply.lease_owner,
+        "activity_attempt_id": reply.activity_attempt_id,
+        "can_continue": reply.can_continue,
+        "cancel_requested": reply.cancel_requested,
+        "reason": reply.reason,
+        "heartbeat_recorded": reply.heartbeat_recorded,
+        "run_status": reply.run_status,
+        "attempt_status": reply.attempt_status,
+        "task_status": reply.task_status,
+        "lease_expires_at": optional_iso(reply.lease_expires_at),
+        "last_heartbeat_at": optional_iso(reply.last_heartbeat_at),
+        "run_closed_reason": reply.run_closed_reason,
+        "run_closed_at": optional_iso(reply.run_closed_at),
+    }
+
+
+ROUTES = [
+    Route("POST", "/api/worker/activity-tasks/poll", poll, "worker", WORKER, body=PollBody),
+    Route("POST", "/api/worker/activity-tasks/{task_id}/claim", claim, "worker", WORKER, body=ClaimBody),
+    Route("POST", "/api/worker/activity-tasks/{task_id}/complete", complete, "worker", WORKER, body=CompleteBody),
+    Route("POST", "/api/worker/activity-tasks/{task_id}/fail", fail, "worker", WORKER, body=FailBody),
+    Route("POST", "/api/worker/activity-tasks/{task_id}/heartbeat", heartbeat, "worker", WORKER, body=HeartbeatBody),
+    Route("POST", "/api/worker/activity-tasks/{task_id}/status", status, "worker", WORKER, body=AttemptBody),
+]

@@ -1,0 +1,213 @@
+"""The verbs of query tasks and update validation tasks: questions that a worker answers from history it is shown."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct
+
+from backstay.codec.values import dumps
+from backstay.kernel.features.start import WorkflowStarted
+from backstay.kernel.message import Refused
+from backstay.kernel.values import CODEC, SECOND
+from backstay.protocol.history import iso, to_wire
+from backstay.protocol.payloads import envelope, payload
+from backstay.protocol.task_commands import Text
+from backstay.protocol.versions import clamp_long_poll
+from backstay.server.auth import WORKER
+from backstay.server.call import Call
+from backstay.server.problems import Problem
+from backstay.server.published.worker.polls import Name, PollBody, refuse_guest, watching
+from backstay.server.remote_queries import Kind, Question
+from backstay.server.routing import Answer, Route
+from backstay.server.server import Server
+
+Attempt = Annotated[int, Meta(ge=1)]
+QUERY = frozenset({"query"})
+VALIDATE = frozenset({"validate"})
+
+# What the published worker says of a query it could not answer, and what the caller is told.
+_UNKNOWN = "rejected_unknown_query"
+
+
+class CompleteBody(Struct, frozen=True, kw_only=True):
+    lease_owner: Name
+    query_task_attempt: Attempt
+    result: Any = None
+    result_envelope: Any = None
+
+
+class QueryFailure(Struct, frozen=True, kw_only=True):
+    message: Text
+    reason: str = "query_rejected"
+    type: str | None = None
+
+
+class FailBody(Struct, frozen=True, kw_only=True):
+    lease_owner: Name
+    query_task_attempt: Attempt
+    failure: QueryFailure
+
+
+class ValidationBody(Struct, frozen=True, kw_only=True):
+    lease_owner: Name
+    update_validation_attempt: Attempt
+
+
+class RejectBody(ValidationBody, frozen=True, kw_only=True):
+    failure: QueryFailure
+
+
+async def poll(server: Server, call: Call) -> Answer:
+    """A draining worker may still be asked: its runs have nobody else."""
+    return await _poll(server, call, QUERY)
+
+
+async def poll_validation(server: Server, call: Call) -> Answer:
+    return await _poll(server, call, VALIDATE)
+
+
+async def _poll(server: Server, call: Call, kinds: frozenset[str]) -> Answer:
+    body = call.decode(PollBody)
+    worker = server.workers.polling(call.namespace, body.worker_id, body.task_queue, body.build_id)
+    refuse_guest(server, call)
+    seconds = clamp_long_poll(body.timeout_seconds)
+    if not seconds or server.draining:
+        found = server.questions.poll(worker, kinds)
+        return Answer(EMPTY) if found is None else leased(server, found)
+    asker = server.questions.park(worker, kinds)
+    try:
+        async with watching(server, call):
+            alarm = server.engine.world.at(server.now + round(seconds * SECOND), lambda: server.questions.unpark(asker))
+            found = await asyncio.shield(asker.future)
+            alarm.cancel()
+    except BaseException:
+        server.questions.unpark(asker)
+        if asker.future.done() and (missed := asker.future.result()) is not None:
+            server.questions.give_back(missed)
+        raise
+    if found is None:
+        refuse_guest(server, call)  # it may be one since
+    return Answer(EMPTY) if found is None else leased(server, found)
+
+
+EMPTY = {"task": None, "poll_status": "empty", "retry_after_seconds": None}
+
+
+def leased(server: Server, question: Question) -> Answer:
+    expires = iso(question.until)
+    lease = {"leased_at": iso(server.now), "lease_expires_at": expires}
+    return Answer({"task": task(question), "poll_status": "leased", "lease": lease})
+
+
+def task(question: Question) -> dict[str, Any]:
+    inquiry = question.inquiry
+    # Tasks decide behind what they have seen: that says how far the run's code had looked, of a closed run too.
+    first, started = next((e, e.event) for e in question.history if isinstance(e.event, WorkflowStarted))
+    horizon = max(first.sequence, inquiry.cursor, *(entry.context.decided_after or 0 for entry in question.history))
+    seen = [e for e in question.history if e.context.decided_after is not None or e.sequence <= horizon]
+    word = "query" if inquiry.kind == "query" else "update_validation"
+    shared = {
+        "task_id": question.id,
+        "task_type": "query" if inquiry.kind == "query" else "workflow",
+        "task_kind": word,
+        f"{word}_task_id": question.id,
+        "namespace": inquiry.namespace,
+        "workflow_id": inquiry.workflow_id,
+        "run_id": inquiry.run_id,
+        "run_number": inquiry.run_number,
+        "workflow_type": inquiry.workflow_type,
+        "payload_codec": CODEC,
+        "workflow_arguments": envelope(started.arguments),
+        "history_events": [to_wire(entry, inquiry.run_id) for entry in seen],
+        "last_history_sequence": seen[-1].sequence,
+        "task_queue": question.queue,
+        "lease_owner": question.owner,
+        "lease_expires_at": iso(question.until),
+    }
+    if inquiry.kind == "query":
+        return shared | {
+            "query_task_attempt": question.attempt,
+            "query_name": inquiry.name,
+            "query_arguments": envelope(inquiry.arguments),
+        }
+    return shared | {
+        "update_validation_attempt": question.attempt,
+        "update_name": inquiry.name,
+        "update_arguments": envelope(inquiry.arguments),
+    }
+
+
+async def complete(server: Server, call: Call) -> dict[str, Any]:
+    body = call.decode(CompleteBody)
+    blob = payload(body.result_envelope, "result_envelope")
+    question = _held(server, call, "query", body.lease_owner, body.query_task_attempt)
+    if isinstance(question, dict):
+        return question
+    server.questions.answer(question, dumps(body.result) if blob is None else blob)
+    return _closed(server, question, "completed")
+
+
+async def fail(server: Server, call: Call) -> dict[str, Any]:
+    body = call.decode(FailBody)
+    question = _held(server, call, "query", body.lease_owner, body.query_task_attempt)
+    if isinstance(question, dict):
+        return question
+    reason = body.failure.reason if body.failure.reason == _UNKNOWN else "query_rejected"
+    server.questions.refuse(
+        question,
+        Refused(reason, body.failure.message, query_name=question.inquiry.name, worker_reason=body.failure.reason),
+    )
+    return _closed(server, question, "failed")
+
+
+async def approve(server: Server, call: Call) -> dict[str, Any]:
+    body = call.decode(ValidationBody)
+    question = _held(server, call, "validate", body.lease_owner, body.update_validation_attempt)
+    if isinstance(question, dict):
+        return question
+    server.questions.answer(question, None)
+    return _closed(server, question, "approved")
+
+
+async def reject(server: Server, call: Call) -> dict[str, Any]:
+    body = call.decode(RejectBody)
+    question = _held(server, call, "validate", body.lease_owner, body.update_validation_attempt)
+    if isinstance(question, dict):
+        return question
+    if body.failure.reason == "update_validation_worker_failed":
+        server.questions.refuse(question, Refused("update_validation_worker_failed", body.failure.message))
+    else:
+        server.questions.answer(question, body.failure.message)
+    return _closed(server, question, "rejected")
+
+
+def _held(server: Server, call: Call, kind: Kind, owner: str, attempt: int) -> Question | dict[str, Any]:
+    """The question that this worker answers, or the reply to a worker that has closed it before."""
+    id = call.params["task_id"]
+    before = server.questions.closed(call.namespace, id, kind, owner, attempt)
+    if before is not None:
+        return {"task_id": id, "outcome": before, "recorded": True, "reason": "already_recorded"}
+    return server.questions.held(call.namespace, id, kind, owner, attempt, _refusal)
+
+
+def _closed(server: Server, question: Question, outcome: str) -> dict[str, Any]:
+    server.questions.remember(question, outcome)
+    return {"task_id": question.id, "outcome": outcome, "recorded": True, "reason": None}
+
+
+def _refusal(reason: str, message: str) -> Problem:
+    return Problem(404 if reason.endswith("_not_found") else 409, reason, message)
+
+
+ROUTES = [
+    Route("POST", "/api/worker/query-tasks/poll", poll, "worker", WORKER, body=PollBody),
+    Route("POST", "/api/worker/query-tasks/{task_id}/complete", complete, "worker", WORKER, body=CompleteBody),
+    Route("POST", "/api/worker/query-tasks/{task_id}/fail", fail, "worker", WORKER, body=FailBody),
+    Route("POST", "/api/worker/update-validation-tasks/poll", poll_validation, "worker", WORKER, body=PollBody),
+    Route(
+        "POST", "/api/worker/update-validation-tasks/{task_id}/approve", approve, "worker", WORKER, body=ValidationBody
+    ),
+    Route("POST", "/api/worker/update-validation-tasks/{task_id}/reject", reject, "worker", WORKER, body=RejectBody),
+]

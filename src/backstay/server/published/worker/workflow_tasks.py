@@ -1,0 +1,325 @@
+"""The verbs of workflow tasks."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct
+from msgspec.structs import replace
+
+from backstay.kernel.command import Command
+from backstay.kernel.features.child import StartChildWorkflow
+from backstay.kernel.features.continue_as_new import ContinueAsNew
+from backstay.kernel.features.message_stream import AdvanceMessageCursor
+from backstay.kernel.features.workflow_task import TaskOutcome, WorkflowAssignment, shown_to
+from backstay.kernel.task import Block
+from backstay.kernel.values import run_of
+from backstay.protocol import requests as ask
+from backstay.protocol.history import Encoding
+from backstay.protocol.task_commands import Text, WireCommand
+from backstay.protocol.tasks import after_token, history_page, optional_iso, workflow_task
+from backstay.protocol.versions import clamp_long_poll
+from backstay.server.auth import WORKER
+from backstay.server.call import Call
+from backstay.server.problems import invalid
+from backstay.server.published.worker.polls import Name, PollBody, leased, nothing, park, polling, watching
+from backstay.server.published.worker.query_tasks import VALIDATE
+from backstay.server.published.worker.query_tasks import leased as asked
+from backstay.server.remote_queries import Question
+from backstay.server.routing import Answer, Route
+from backstay.server.server import Server
+from backstay.server.workers import Worker
+
+# How other runtimes say that code and history do not agree. Trying again with the same code would not help.
+_REPLAY_BLOCKED = frozenset(
+    {
+        "NonDeterministicReplayError",
+        "DeterminismFailed",
+        "HistoryShapeMismatch",
+        "UnresolvedWorkflowFailureException",
+        "workflow_entry_arguments_mismatch",
+        "history_shape_mismatch",
+        "condition_wait_definition_mismatch",
+    }
+)
+
+
+class LeaseBody(Struct, frozen=True, kw_only=True):
+    lease_owner: Name
+    workflow_task_attempt: Annotated[int, Meta(ge=1)]
+
+
+class CursorBody(Struct, frozen=True, kw_only=True):
+    stream_name: Name
+    through_position: Annotated[int, Meta(ge=0)]
+
+
+class WaitBody(Struct, frozen=True, kw_only=True):
+    """That code waits there needs no saying: whatever came while it ran makes the next task due."""
+
+    stream_name: Name
+    after_position: Annotated[int, Meta(ge=0)]
+
+
+class CompleteBody(LeaseBody, frozen=True, kw_only=True):
+    commands: Annotated[list[WireCommand], Meta(min_length=1)]
+    handled_failures: list[str] = []
+    message_stream_cursors: Annotated[list[CursorBody], Meta(max_length=1000)] = []
+    message_stream_waits: Annotated[list[WaitBody], Meta(max_length=1000)] = []
+    numbered: bool = False  # the worker says in full which step and wait it means
+
+
+class FailureBody(Struct, frozen=True, kw_only=True):
+    message: Annotated[Text, Meta(min_length=1)]
+    type: str | None = None
+    reason: str | None = None
+    stack_trace: Text | None = None
+
+
+class FailBody(LeaseBody, frozen=True, kw_only=True):
+    failure: FailureBody
+
+
+class HistoryBody(LeaseBody, frozen=True, kw_only=True):
+    next_history_page_token: str | None = None
+    after_sequence: Annotated[int, Meta(ge=0, le=(1 << 63) - 1)] | None = None
+    history_page_size: Annotated[int, Meta(ge=1)] | None = None
+    accept_history_encoding: Encoding | None = None
+
+
+class ClaimBody(Struct, frozen=True, kw_only=True):
+    worker_id: Name | None = None
+    lease_owner: Name | None = None
+    connection: Name | None = None
+    history_page_size: Annotated[int, Meta(ge=1)] | None = None
+    accept_history_encoding: Encoding | None = None
+
+
+async def poll(server: Server, call: Call) -> Answer:
+    body = call.decode(PollBody)
+    worker = polling(server, call, body)
+    seconds = clamp_long_poll(body.timeout_seconds)
+    request = ask.PollWorkflowTask(
+        worker_id=worker.worker_id,
+        queue=worker.task_queue,
+        namespace=call.namespace,
+        connection=body.connection,
+        compatibility=worker.compatibility,
+        workflow_types=worker.workflow_types,
+        wait_seconds=seconds,
+        poll_request_id=body.poll_request_id,
+    )
+    if body.task_kinds is not None and "update_validation" in body.task_kinds:
+        assigned = await _either(server, call, worker, request, seconds)
+    else:
+        assigned = await park(server, call, request, seconds)
+    if assigned is None:
+        return nothing(server, call, "workflow", worker)
+    if isinstance(assigned, Question):
+        return asked(server, assigned)
+    return leased(assigned, await _task(server, assigned, body))
+
+
+async def _either(
+    server: Server, call: Call, worker: Worker, request: ask.PollWorkflowTask, seconds: float
+) -> WorkflowAssignment | Question | None:
+    """One poll for two kinds of work: whichever comes first. What the other side had ready is given back."""
+    if not seconds or server.draining:
+        return server.questions.poll(worker, VALIDATE) or await park(server, call, request, seconds)
+    asker = server.questions.park(worker, VALIDATE)
+    polling_task = asyncio.ensure_future(server.operations.call(request))
+    try:
+        async with watching(server, call):
+            await asyncio.wait({polling_task, asker.future}, return_when=asyncio.FIRST_COMPLETED)
+            if polling_task.done() or asker.future.result() is None:
+                return await polling_task
+        return asker.future.result()
+    finally:
+        server.questions.unpark(asker)
+        question = asker.future.result()
+        if polling_task.done():
+            if question is not None:
+                server.questions.give_back(question)
+        else:
+            polling_task.cancel()
+
+
+async def claim(server: Server, call: Call) -> Answer:
+    body = call.decode(ClaimBody)
+    worker = claiming(server, call, body.worker_id or body.lease_owner)
+    assigned = await server.operations.call(
+        ask.ClaimWorkflowTask(
+            task_id=call.params["task_id"],
+            worker_id=worker.worker_id,
+            namespace=call.namespace,
+            connection=body.connection,
+            compatibility=worker.compatibility,
+        )
+    )
+    return leased(assigned, await _task(server, assigned, body))
+
+
+async def complete(server: Server, call: Call) -> dict[str, Any]:
+    body = call.decode(CompleteBody)
+    leased = server.engine.leases.get(call.namespace, call.params["task_id"])
+    queue = "" if leased is None else leased.routing.queue
+    commands = [
+        described(server, call.namespace, queue, command.command(f"commands[{position}]"))
+        for position, command in enumerate(body.commands)
+    ]
+    commands = [*_cursors(body, commands), *commands]
+    if leased is not None:  # otherwise this may be said for the second time
+        await server.operations.streams.admit(call.namespace, run_of(call.params["task_id"]), commands)
+    outcome = await server.operations.call(
+        ask.CompleteTask(
+            task_id=call.params["task_id"],
+            namespace=call.namespace,
+            lease_owner=body.lease_owner,
+            workflow_task_attempt=body.workflow_task_attempt,
+            commands=commands,
+            handled_failures=body.handled_failures,
+            numbered=body.numbered,
+        )
+    )
+    return _outcome(outcome)
+
+
+def _cursors(body: CompleteBody, commands: list[Command]) -> list[Command]:
+    """How far code has got with its messages, ahead of what it asks for. The task of an update speaks of that alone."""
+    if any(command.apart for command in commands):
+        return []
+    return [
+        AdvanceMessageCursor(stream_name=cursor.stream_name, through_position=cursor.through_position)
+        for cursor in body.message_stream_cursors
+    ]
+
+
+async def fail(server: Server, call: Call) -> dict[str, Any]:
+    body = call.decode(FailBody)
+    failure = body.failure
+    blocked = failure.type in _REPLAY_BLOCKED or failure.reason in _REPLAY_BLOCKED
+    outcome = await server.operations.call(
+        ask.FailTask(
+            task_id=call.params["task_id"],
+            namespace=call.namespace,
+            lease_owner=body.lease_owner,
+            workflow_task_attempt=body.workflow_task_attempt,
+            failure=Block(
+                message=failure.message,
+                type=failure.type,
+                stack_trace=failure.stack_trace,
+                replay_blocked=blocked,
+                reason=failure.reason,
+                fingerprint=_fingerprint(server, call, body.lease_owner),
+            ),
+        )
+    )
+    return _outcome(outcome) | {"next_task_id": outcome.next_task_id or next(iter(outcome.created_task_ids), None)}
+
+
+async def heartbeat(server: Server, call: Call) -> dict[str, Any]:
+    body = call.decode(LeaseBody)
+    outcome = await server.operations.call(
+        ask.HeartbeatTask(
+            task_id=call.params["task_id"],
+            namespace=call.namespace,
+            lease_owner=body.lease_owner,
+            workflow_task_attempt=body.workflow_task_attempt,
+        )
+    )
+    return _outcome(outcome) | {
+        "lease_owner": body.lease_owner,
+        "renewed": True,
+        "lease_expires_at": optional_iso(outcome.lease_expires_at),
+        "task_status": "leased",
+        "can_continue": True,
+        "cancel_requested": False,
+    }
+
+
+async def history(server: Server, call: Call) -> dict[str, Any]:
+    body = call.decode(HistoryBody)
+    after = body.after_sequence
+    if after is None:
+        after = after_token(body.next_history_page_token, "next_history_page_token")
+    page = await server.operations.call(
+        ask.GetTaskHistory(
+            task_id=call.params["task_id"],
+            namespace=call.namespace,
+            lease_owner=body.lease_owner,
+            workflow_task_attempt=body.workflow_task_attempt,
+            after_sequence=after,
+            page_size=body.history_page_size or ask.PAGE_DEFAULT,
+        )
+    )
+    run_id = run_of(call.params["task_id"])
+    return {
+        "task_id": call.params["task_id"],
+        "workflow_task_attempt": body.workflow_task_attempt,
+        **history_page(page.history_events, run_id, page.total_history_events, body.accept_history_encoding),
+    }
+
+
+def described(server: Server, namespace: str, own_queue: str, command: Command) -> Command:
+    """New runs are judged by what the newest worker of their type says of its code, like those that clients start."""
+    match command:
+        case StartChildWorkflow(definition=None, workflow_type=type, queue=queue):
+            wanted = type
+        case ContinueAsNew(definition=None, workflow_type=str(type), queue=queue):
+            wanted = type
+        case _:
+            return command
+    definition = server.workers.definition(namespace, own_queue if queue is None else queue, wanted, None)
+    return replace(command, definition=definition)
+
+
+def claiming(server: Server, call: Call, worker_id: str | None) -> Worker:
+    """The worker that claims a task by its id."""
+    if worker_id is None:
+        raise invalid("worker_id", "worker_id is required")
+    worker = server.workers.get(call.namespace, worker_id)
+    queue = "" if worker is None else worker.task_queue
+    return server.workers.polling(call.namespace, worker_id, queue, None)
+
+
+def _fingerprint(server: Server, call: Call, worker_id: str) -> str | None:
+    """Of the code that failed: another one is reason to try again."""
+    worker = server.workers.get(call.namespace, worker_id)
+    task = server.engine.leases.get(call.namespace, call.params["task_id"])
+    return None if worker is None or task is None else worker.workflow_definition_fingerprints.get(task.type)
+
+
+async def _task(server: Server, assigned: WorkflowAssignment, body: PollBody | ClaimBody) -> dict[str, Any]:
+    size = min(body.history_page_size or ask.PAGE_DEFAULT, ask.PAGE_MAX)
+    last = assigned.last_sequence
+    if assigned.task.upto is not None:
+        # A task of its own for an update: it looks no further than that, past what code has decided since.
+        events = shown_to(assigned, await server.engine.store.history(assigned.run_key))
+        last = events[-1].sequence
+    else:
+        events = await server.engine.store.history(assigned.run_key, 0, min(size, last))
+    return workflow_task(assigned, history_page(events, assigned.run_id, last, body.accept_history_encoding))
+
+
+def _outcome(outcome: TaskOutcome) -> dict[str, Any]:
+    return {
+        "task_id": outcome.task_id,
+        "workflow_task_attempt": outcome.workflow_task_attempt,
+        "outcome": outcome.outcome,
+        "recorded": outcome.recorded,
+        "run_id": outcome.run_id,
+        "run_status": outcome.run_status,
+        "reason": outcome.reason,
+        "created_task_ids": outcome.created_task_ids,
+    }
+
+
+ROUTES = [
+    Route("POST", "/api/worker/workflow-tasks/poll", poll, "worker", WORKER, body=PollBody),
+    Route("POST", "/api/worker/workflow-tasks/{task_id}/claim", claim, "worker", WORKER, body=ClaimBody),
+    Route("POST", "/api/worker/workflow-tasks/{task_id}/complete", complete, "worker", WORKER, body=CompleteBody),
+    Route("POST", "/api/worker/workflow-tasks/{task_id}/fail", fail, "worker", WORKER, body=FailBody),
+    Route("POST", "/api/worker/workflow-tasks/{task_id}/heartbeat", heartbeat, "worker", WORKER, body=LeaseBody),
+    Route("POST", "/api/worker/workflow-tasks/{task_id}/history", history, "worker", WORKER, body=HistoryBody),
+]

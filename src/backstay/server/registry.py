@@ -1,0 +1,82 @@
+"""Registry entries: structs by namespace and name, in memory for reading and in the store for the next start."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from backstay.store import Entry, Store, Unavailable
+
+T = TypeVar("T")
+
+
+class StoredRegistry(Generic[T]):
+    def __init__(self, store: Store, kind: str, shape: type[T]) -> None:
+        self._store = store
+        self._kind = kind
+        self._decode = msgspec.json.Decoder(shape).decode
+        self._entries: dict[tuple[str, str], T] = {}
+        self._stored: dict[tuple[str, str], bytes] = {}  # as it was last seen on disk
+        self._loading: list[set[tuple[str, str]]] = []  # what was written during each load that is under way
+
+    async def load(self) -> None:
+        """Take over what is on disk: at the start, and when another process may have changed it.
+
+        What was only noted stays, unless its entry on disk is another one than before.
+        """
+        written: set[tuple[str, str]] = set()
+        self._loading.append(written)
+        try:
+            found = {(entry.namespace, entry.name): entry.body for entry in await self._store.kept(self._kind)}
+        finally:
+            self._loading = [other for other in self._loading if other is not written]
+        # What was written here while the answer was on its way is newer than the answer.
+        for place in self._stored.keys() - found.keys() - written:
+            self._entries.pop(place, None)
+            del self._stored[place]
+        for place, body in found.items():
+            if body is not None and place not in written and self._stored.get(place) != body:
+                self._stored[place] = body
+                self._entries[place] = self._decode(body)
+
+    def get(self, namespace: str, name: str) -> T | None:
+        return self._entries.get((namespace, name))
+
+    def all(self) -> list[T]:
+        return list(self._entries.values())
+
+    def of(self, namespace: str) -> Iterator[tuple[str, T]]:
+        for (place, name), entry in list(self._entries.items()):
+            if place == namespace:
+                yield name, entry
+
+    async def put(self, namespace: str, name: str, entry: T) -> None:
+        """On disk when this returns, and known only then."""
+        body = msgspec.json.encode(entry)
+        await self._write(Entry(self._kind, namespace, name, body))
+        self._stored[namespace, name] = body
+        self._entries[namespace, name] = entry
+
+    def note(self, namespace: str, name: str, entry: T) -> None:
+        """Known now, and not worth a write: what changes all the time and may be lost."""
+        self._entries[namespace, name] = entry
+
+    async def remove(self, namespace: str, name: str) -> T | None:
+        await self._write(Entry(self._kind, namespace, name, None))
+        self._stored.pop((namespace, name), None)
+        return self._entries.pop((namespace, name), None)
+
+    async def _write(self, entry: Entry) -> None:
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+        def written(error: Unavailable | None) -> None:
+            if not future.done():
+                future.set_exception(error) if error is not None else future.set_result(None)
+
+        self._store.keep(entry, written)
+        await future
+        for places in self._loading:
+            places.add((entry.namespace, entry.name))

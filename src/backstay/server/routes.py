@@ -1,0 +1,77 @@
+"""Every route of the server."""
+
+from __future__ import annotations
+
+import msgspec
+
+from backstay.server.auth import EVERY
+from backstay.server.call import Call
+from backstay.server.documents import openapi, stream_document
+from backstay.server.native import call_batches, client_routes, worker_routes
+from backstay.server.published.control import (
+    activities,
+    attributes,
+    commands,
+    detail,
+    health,
+    history,
+    maintenance,
+    namespaces,
+    queries,
+    run_lists,
+    schedules,
+    sessions,
+    starting,
+    streams,
+    system,
+    tokens,
+    webhooks,
+    workers,
+    workflows,
+)
+from backstay.server.published.worker import activity_tasks, lifecycle, query_tasks, worker_sessions, workflow_tasks
+from backstay.server.routing import Answer, Route
+from backstay.server.server import Server
+
+
+async def openapi_document(server: Server, call: Call) -> Answer:
+    """This document."""
+    return Answer({}, raw=msgspec.json.encode(openapi(ROUTES)))
+
+
+async def asyncapi_document(server: Server, call: Call) -> Answer:
+    """The worker protocol's stream semantics."""
+    return Answer({}, raw=stream_document())
+
+
+ROUTES = [
+    *health.ROUTES,
+    *client_routes.ROUTES,
+    *call_batches.ROUTES,
+    *starting.ROUTES,
+    *activities.ROUTES,
+    *workflows.ROUTES,
+    *run_lists.ROUTES,
+    *detail.ROUTES,
+    *commands.ROUTES,
+    *queries.ROUTES,
+    *history.ROUTES,
+    *streams.ROUTES,
+    *schedules.ROUTES,
+    *workers.ROUTES,
+    *sessions.ROUTES,
+    *namespaces.ROUTES,
+    *tokens.ROUTES,
+    *attributes.ROUTES,
+    *system.ROUTES,
+    *maintenance.ROUTES,
+    *webhooks.ROUTES,
+    *lifecycle.ROUTES,
+    *workflow_tasks.ROUTES,
+    *activity_tasks.ROUTES,
+    *query_tasks.ROUTES,
+    *worker_sessions.ROUTES,
+    *worker_routes.ROUTES,
+    Route("GET", "/api/openapi.json", openapi_document, "open", EVERY),
+    Route("GET", "/api/asyncapi.json", asyncapi_document, "open", EVERY),
+]

@@ -1,0 +1,53 @@
+"""What a server keeps beside workflows, in memory and on disk."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from backstay.server.registry import StoredRegistry
+from backstay.store import Entry
+
+
+class Registry:
+    """The store as `StoredRegistry` sees it. A read is answered when it may be, with what was there when it was asked."""
+
+    def __init__(self) -> None:
+        self.rows: dict[tuple[str, str], Entry] = {}
+        self.may_answer = asyncio.Event()
+        self.may_answer.set()
+
+    async def kept(self, kind: str) -> list[Entry]:
+        found = list(self.rows.values())
+        await self.may_answer.wait()
+        return found
+
+    def keep(self, entry: Entry, done: Callable[[None], None]) -> None:
+        if entry.body is None:
+            self.rows.pop((entry.namespace, entry.name), None)
+        else:
+            self.rows[entry.namespace, entry.name] = entry
+        done(None)
+
+
+def test_what_is_written_while_the_rest_is_read_is_not_forgotten_for_it() -> None:
+    async def story() -> None:
+        store: Any = Registry()
+        kept = StoredRegistry(store, "worker", int)
+        await kept.put("n", "changed", 1)
+        await kept.put("n", "removed", 1)
+        store.may_answer.clear()
+        loading = asyncio.ensure_future(kept.load())
+        await asyncio.sleep(0)
+        await kept.put("n", "new", 1)
+        await kept.put("n", "changed", 2)
+        await kept.remove("n", "removed")
+        store.may_answer.set()
+        await loading
+        assert dict(kept.of("n")) == {"new": 1, "changed": 2}
+        del store.rows["n", "new"]
+        await kept.load()
+        assert dict(kept.of("n")) == {"changed": 2}
+
+    asyncio.run(story())
