@@ -20,7 +20,7 @@ from typing import Any, Literal
 import msgspec
 
 from backstay import Backstay, ScheduleNotFound, WorkflowAlreadyStarted
-from backstay.engine.sending import Sending
+from backstay.engine.outbox import Outbox
 from backstay.engine.world import Alarm, AsyncioWorld
 from backstay.kernel.send import Send
 from backstay.kernel.values import SECOND
@@ -149,17 +149,17 @@ def _scheduled(app: Backstay, overlap: Any) -> None:
 
 
 def _die_sending(kind: str, count: int) -> None:
-    dispatch = Sending.dispatch
+    dispatch = Outbox.dispatch
     left = [count]
 
-    def dispatch_or_die(sending: Sending, send: Send) -> None:
+    def dispatch_or_die(outbox: Outbox, send: Send) -> None:
         if type(send.parcel).__name__ == kind:
             left[0] -= 1
             if left[0] == 0:
                 die()
-        dispatch(sending, send)
+        dispatch(outbox, send)
 
-    Sending.dispatch = dispatch_or_die  # type: ignore[method-assign]
+    Outbox.dispatch = dispatch_or_die  # type: ignore[method-assign]
 
 
 def _unsettled(path: Path) -> bool:

@@ -10,7 +10,7 @@ import pytest
 
 from backstay import AsyncBackstay, activity, wait, workflow
 from backstay.engine import recovery
-from backstay.engine.waking import HORIZON, Waking
+from backstay.engine.timer_queue import HORIZON, TimerQueue
 from backstay.kernel.values import SECOND
 from backstay.protocol.requests import ClaimWorkflowTask, PollWorkflowTask
 from backstay.store import Unavailable
@@ -124,7 +124,7 @@ def test_one_free_place_reads_the_instance_of_one_waiting_task_not_of_all() -> N
 
 
 class Deadlines:
-    """The store as waking sees it. What is asked is answered when somebody lets it be."""
+    """The store as a timer queue sees it. What is asked is answered when somebody lets it be."""
 
     def __init__(self) -> None:
         self.asked = asyncio.Event()
@@ -140,10 +140,10 @@ def test_a_deadline_that_is_set_while_the_next_ones_are_read_is_kept() -> None:
         here: VirtualWorld = world()
         woken: list[int] = []
         store = Deadlines()
-        waking = Waking(here, store, woken.append)  # type: ignore[arg-type]
-        looking = asyncio.ensure_future(waking.start())
+        timers = TimerQueue(here, store, woken.append)  # type: ignore[arg-type]
+        looking = asyncio.ensure_future(timers.start())
         await store.asked.wait()
-        waking.set(7, here.now() + HORIZON // 2)
+        timers.set(7, here.now() + HORIZON // 2)
         store.answer.set_result([])  # as it was before that
         await looking
         store.answer = asyncio.get_running_loop().create_future()
@@ -158,15 +158,15 @@ def test_deadlines_that_were_read_for_an_engine_that_is_none_any_more_are_not_ke
         here: VirtualWorld = world()
         woken: list[int] = []
         store = Deadlines()
-        waking = Waking(here, store, woken.append)  # type: ignore[arg-type]
-        looking = asyncio.ensure_future(waking.start())
+        timers = TimerQueue(here, store, woken.append)  # type: ignore[arg-type]
+        looking = asyncio.ensure_future(timers.start())
         await store.asked.wait()
-        waking.forget()
+        timers.forget()
         store.answer.set_result([(here.now() + 50 * SECOND, 7)])
         await looking
         store.answer = asyncio.get_running_loop().create_future()
         store.answer.set_result([(here.now() + 10 * SECOND, 7)])  # another engine has moved it
-        await waking.start()
+        await timers.start()
         await asyncio.sleep(11)
         assert woken == [7]
 

@@ -20,7 +20,7 @@ from backstay import (
     wait,
     workflow,
 )
-from backstay.engine.waiting import LOOKS, Waiting
+from backstay.engine.waiters import CHECKS, Watcher
 from backstay.kernel.features.memo import UpsertMemo
 from backstay.kernel.features.start import Start
 from backstay.protocol import requests as ask
@@ -220,10 +220,10 @@ def test_an_update_that_ends_while_its_waiter_looks_is_not_missed():
 def test_those_who_wait_are_looked_at_once_at_a_time_however_often_another_process_commits() -> None:
     async def story() -> None:
         async with AsyncBackstay(":memory:", []) as app:
-            waiting = Waiting(app.engine, lambda: app.recovery.stopped)
+            waiters = app.engine.waiters
             commits = asyncio.Event()
             news: list[str] = []
-            looks = [0] * (2 * LOOKS + 1)
+            looks = [0] * (2 * CHECKS + 1)
 
             async def look(number: int) -> str | None:
                 looks[number] += 1
@@ -232,17 +232,17 @@ def test_those_who_wait_are_looked_at_once_at_a_time_however_often_another_proce
 
             futures = [app.engine.world.future() for _ in looks]
             for number, future in enumerate(futures):
-                waiting.watch(number, "news", future, str, partial(look, number))
+                waiters.add(number, "news", Watcher(str, partial(look, number), future))
             for _ in range(5):
-                waiting.look_around()
+                waiters.check_all()
                 await asyncio.sleep(0)
             commits.set()
-            await eventually(lambda: not waiting._looking)
+            await eventually(lambda: not waiters._checking)
             assert set(looks) == {2}  # what was committed while they looked is looked at once more
             news.append("it is here")
-            waiting.look_around()
+            waiters.check_all()
             assert await asyncio.wait_for(asyncio.gather(*futures), 10) == ["it is here"] * len(looks)
-            assert not list(app.engine.watching)
+            assert not list(app.engine.waiters)
 
     asyncio.run(story())
 
@@ -251,10 +251,10 @@ def test_who_gives_up_waiting_for_what_it_started_is_not_kept_on_the_list() -> N
     async def story() -> None:
         async with AsyncBackstay(":memory:", [patient]) as app:
             execution = asyncio.ensure_future(app.execute(patient, "p"))
-            await eventually(lambda: bool(list(app.engine.watching)))
+            await eventually(lambda: bool(list(app.engine.waiters)))
             execution.cancel()
             await asyncio.wait([execution])
-            await eventually(lambda: not list(app.engine.watching))
+            await eventually(lambda: not list(app.engine.waiters))
 
     asyncio.run(story())
 
@@ -264,7 +264,7 @@ def test_an_engine_that_is_stopped_while_it_looks_around_does_not_begin_to_look(
         app = await AsyncBackstay(tmp_path / "x.db", [patient, at_once]).open()
         await app.start(patient, "p")
         waiting = asyncio.ensure_future(app.handle(patient, "p").result())
-        await eventually(lambda: bool(list(app.engine.watching)))
+        await eventually(lambda: bool(list(app.engine.waiters)))
         read = SlowRead(app.store, "sends")
         async with AsyncBackstay(tmp_path / "x.db", [at_once], run_tasks=False) as other:
             await other.start(at_once, "a")
@@ -292,7 +292,7 @@ def test_who_waits_where_the_next_engine_is_hears_of_what_the_one_before_did_las
             monkeypatch.setattr(second.engine.store, "changed", nothing_new)
             handle = await first.start(patient, "p")
             waiting = asyncio.ensure_future(second.handle(patient, "p").result(timeout=20))
-            await eventually(lambda: bool(list(second.engine.watching)))
+            await eventually(lambda: bool(list(second.engine.waiters)))
             await handle.signal("go", "gone")
             assert await handle.result(timeout=20) == "gone"
             await first.close()

@@ -342,7 +342,7 @@ def test_the_attribute_of_an_object_is_never_named_by_what_was_received() -> Non
         "codec/plain.py": "fields of the author's own types",
         "codec/reference.py": "the author's own type map",
         "codec/typenames.py": "literal names of typing's aliases",
-        "engine/commands.py": "a literal of its callers",
+        "engine/workflow_commands.py": "a literal of its callers",
         "engine/streams.py": "fields of a struct of ours",
         "kernel/features/child/parent.py": "a tuple of literals",
         "kernel/features/condition.py": "fields of a struct of ours",

@@ -21,7 +21,8 @@ from backstay import (
     wait,
     workflow,
 )
-from backstay.engine.watching import ENDED, Watcher, Watching
+from backstay.engine.waiters import ENDED, Waiters, Watcher
+from backstay.engine.world import AsyncioWorld
 from backstay.protocol.streams import CloseStream
 
 from ..server.kit import TOKEN, serving
@@ -99,7 +100,7 @@ async def test_who_waits_behind_a_reader_hears_of_the_end_too() -> None:
         handle = await app.start(listens, "l-1")
 
         def watchers() -> int:
-            return sum(topic == ENDED for _, topic, _ in app.engine.watching)
+            return sum(topic == ENDED for _, topic, _ in app.engine.waiters)
 
         async def read() -> list[Any]:
             return [item async for item in handle.stream("out")]
@@ -118,11 +119,11 @@ async def test_a_watcher_that_fails_keeps_nobody_from_the_news() -> None:
 
     async def look() -> None: ...
 
-    watching = Watching()
+    waiters = Waiters(AsyncioWorld(asyncio.get_running_loop()))
     futures: list[asyncio.Future[Any]] = [asyncio.get_running_loop().create_future() for _ in range(3)]
     for answer, future in zip((str.upper, fails, str.title), futures, strict=True):
-        watching.watch(1, ENDED, Watcher(answer, look, future))
-    watching.tell(1, ENDED, "it ended")
+        waiters.add(1, ENDED, Watcher(answer, look, future))
+    waiters.notify(1, ENDED, "it ended")
     assert [futures[0].result(), futures[2].result()] == ["IT ENDED", "It Ended"]
     with pytest.raises(ValueError, match="it ended"):
         futures[1].result()

@@ -101,7 +101,7 @@ async def test_an_instance_that_owes_others_something_stays() -> None:
         child = {"type": "start_child_workflow", "workflow_type": "order", "parent_close_policy": "abandon"}
         await api.complete(await api.poll(), child)
         started = await api.poll()
-        api.server.engine.sending.dispatch = lambda send: None  # type: ignore[method-assign] - the answer gets lost
+        api.server.engine.outbox.dispatch = lambda send: None  # type: ignore[method-assign] - the answer gets lost
         await api.complete(started, {"type": "complete_workflow"})
         await api.world.advance(31 * DAY)
         outcome = await swept(api)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from backstay.codec.values import loads
-from backstay.engine.watching import ENDED
+from backstay.engine.waiters import ENDED
 from backstay.kernel.decision import Decision, WorkflowRow
 from backstay.kernel.event import HistoryDamaged, Recorded, clock
 from backstay.kernel.features import pause
@@ -331,7 +331,7 @@ class Auditor:
         for node in self.sim.nodes:
             if not node.serving or node.app.engine.down is not None:
                 continue
-            for key, topic, watcher in node.app.engine.watching:
+            for key, topic, watcher in node.app.engine.waiters:
                 if key not in self.sim.damaged and not watcher.future.done() and self._has_come(key, topic):
                     since = still[watcher.future] = self._unheard.get(watcher.future, now)
                     self.must(now - since < HEARD, "I8 who waits for an end hears of it", (node.name, key, topic))

@@ -35,13 +35,13 @@ MUTANTS = [
     ),
     Mutant(
         "a query does not wait for signals",
-        "backstay.engine.inquiries:Inquiries.query",
+        "backstay.engine.queries:Queries.query",
         "request.after_signals and loaded is not None and _unseen_signals(loaded, request.run_id)",
         "False",
     ),
     Mutant(
         "an update does not wait for signals",
-        "backstay.engine.commands:Commands._ask_for_update",
+        "backstay.engine.workflow_commands:WorkflowCommands._ask_for_update",
         "patient = request.after_signals",
         "patient = False",
     ),
@@ -59,7 +59,7 @@ MUTANTS = [
     ),
     Mutant(
         "a command decided again forgets its first try",
-        "backstay.engine.recalling:submit_again",
+        "backstay.engine.idempotency:submit_late",
         "message.repeats() is None",
         "True",
     ),
@@ -83,7 +83,7 @@ MUTANTS = [
         "self._engine.holder and not self._up and self._engine.down is None",
         "False",
     ),
-    Mutant("sends overtake each other", "backstay.engine.sending:Sending.dispatch", "len(queue) == 1", "True"),
+    Mutant("sends overtake each other", "backstay.engine.outbox:Outbox.dispatch", "len(queue) == 1", "True"),
     Mutant(
         "a group that is all of another loses its bound",
         "backstay.kernel.groups:join",
@@ -118,7 +118,7 @@ MUTANTS = [
     ),
     Mutant(
         "the index is believed",
-        "backstay.engine.operations:Operations._ended",
+        "backstay.engine.api:Api._ended",
         "run.open",
         "loaded.run.closed_reason is None",
     ),
@@ -129,7 +129,10 @@ MUTANTS = [
         "self.world.soon(lambda: ended.set_result(None))",
     ),
     Mutant(
-        "over the wire nothing is unmet", "backstay.engine.bridge:Bridge.complete_task", "met=request.met", "met=None"
+        "over the wire nothing is unmet",
+        "backstay.engine.worker_api:WorkerApi.complete_task",
+        "met=request.met",
+        "met=None",
     ),
     Mutant(
         "deferred reports are lost",
@@ -150,7 +153,7 @@ MUTANTS = [
     Mutant(
         "a dropped wake",
         "backstay.engine.engine:Engine._seal",
-        "self.waking.set(entry.flow.key, entry.flow.next_wake)",
+        "self.timers.set(entry.flow.key, entry.flow.next_wake)",
         "",
     ),
     Mutant(
@@ -175,8 +178,8 @@ MUTANTS = [
     Mutant(
         "sends are not picked up after a crash",
         "backstay.engine.recovery:Recovery._come_up",
-        "(self._recover, self._engine.sending.pick_up, self._engine.waking.start)",
-        "(self._recover, self._engine.waking.start)",
+        "(self._recover, self._engine.outbox.pick_up, self._engine.timers.start)",
+        "(self._recover, self._engine.timers.start)",
     ),
     Mutant(
         "signals to children are not asked after",
@@ -199,20 +202,20 @@ MUTANTS = [
     Mutant(
         "waking does not start",
         "backstay.engine.recovery:Recovery._come_up",
-        "(self._recover, self._engine.sending.pick_up, self._engine.waking.start)",
-        "(self._recover, self._engine.sending.pick_up)",
+        "(self._recover, self._engine.outbox.pick_up, self._engine.timers.start)",
+        "(self._recover, self._engine.outbox.pick_up)",
     ),
     # a database that is far away: what was looked at is older than what is done about it
     Mutant(
         "who waits looks first and watches then",
-        "backstay.engine.waiting:Waiting.wait",
-        "self.watch(key, topic, future, answer, look)",
+        "backstay.engine.waiters:Waiters.wait",
+        "self.add(key, topic, Watcher(answer, check, future))",
         "",
         far=True,
         also=(
-            "backstay.engine.waiting:Waiting.wait",
-            "found = None if to_come else await look()",
-            "found = None if to_come else await look()\nself.watch(key, topic, future, answer, look)",
+            "backstay.engine.waiters:Waiters.wait",
+            "found = None if to_come else await check()",
+            "found = None if to_come else await check()\nself.add(key, topic, Watcher(answer, check, future))",
         ),
     ),
     Mutant(

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Self, TypeVar
 from backstay.cli.options import Place, ServerAt, existing
 from backstay.cli.problems import Problem, told, waiting_for
 from backstay.codec.payloads import AvroPayloads
+from backstay.engine.api import Api
 from backstay.engine.engine import Engine
-from backstay.engine.operations import Operations
 from backstay.engine.recovery import Recovery
 from backstay.engine.world import AsyncioWorld
 from backstay.kernel.decision import RunRow
@@ -47,7 +47,7 @@ class Reader:
         # An engine that is never started: it answers the reading verbs from disk.
         self.world = AsyncioWorld(self._loop)
         engine = Engine(self.world, self.store, machine)
-        self._operations = Operations(engine, Recovery(engine), AvroPayloads(), exporter())
+        self._operations = Api(engine, Recovery(engine), AvroPayloads(), exporter())
         return self
 
     def __exit__(

@@ -21,14 +21,14 @@ from backstay.engine.cache import Cache, Entry, Reply
 from backstay.engine.inline import InlineCode
 from backstay.engine.leases import Leases, Queue
 from backstay.engine.loading import Loading
+from backstay.engine.lookup import InstanceLookup
 from backstay.engine.losses import Losses
 from backstay.engine.matching import Matching
-from backstay.engine.naming import Naming
-from backstay.engine.sending import Sending
+from backstay.engine.outbox import Outbox
 from backstay.engine.serving import Serving
 from backstay.engine.stations import Station
-from backstay.engine.waking import Waking
-from backstay.engine.watching import ENDED, Watching
+from backstay.engine.timer_queue import TimerQueue
+from backstay.engine.waiters import ENDED, Waiters
 from backstay.engine.world import World
 from backstay.kernel.decision import CommandRecord, Decision
 from backstay.kernel.event import Recorded
@@ -66,7 +66,7 @@ class Engine:
         self.matching = Matching(world.now)
         self.leases = Leases()
         self.cache = Cache(cache_bytes, self.forget_code)
-        self.waking = Waking(world, store, self._wake)
+        self.timers = TimerQueue(world, store, self._wake)
         self.incarnation = world.ids.ulid()
         self.holder = False
         self.down: Unavailable | None = None
@@ -77,11 +77,10 @@ class Engine:
         # What is known here of a workflow type that nobody who knows its code starts.
         self.define: Callable[[Routing, str], tuple[Routing, Definition | None]] = lambda routing, _: (routing, None)
         self.deployed: dict[str, str | None] = {}  # the fingerprint of each workflow type's definition, as of now
-        self.watching = Watching()
-        self.moved: dict[int, list[Callable[[Entry], None]]] = {}  # called with each commit of these instances
-        self.naming = Naming(self)
+        self.waiters = Waiters(world)
+        self.lookup = InstanceLookup(self)
         self.loading = Loading(self)
-        self.sending = Sending(self)
+        self.outbox = Outbox(self)
         self.serving = Serving(self)
         self.inline = InlineCode(self)
         self.losses = Losses(self)
@@ -124,7 +123,7 @@ class Engine:
         if key is not None:
             self.submit(key, message, reply)
         else:
-            self.naming.add(namespace, workflow_id, message, reply)
+            self.lookup.add(namespace, workflow_id, message, reply)
 
     def create(self, namespace: str, workflow_id: str, message: Message, reply: Reply) -> None:
         """Decide the first message for an instance that does not exist yet."""
@@ -228,7 +227,7 @@ class Engine:
         if unborn:
             self._follow(item)
         if decision.wake_moved and self.holder:
-            self.waking.set(entry.flow.key, entry.flow.next_wake)
+            self.timers.set(entry.flow.key, entry.flow.next_wake)
 
     def _answer(
         self,
@@ -368,14 +367,15 @@ class Engine:
                 except Exception:
                     _say_unheard(entry)
         for send in decision.sends:
-            self.sending.dispatch(send)
+            self.outbox.dispatch(send)
         for topic, news in decision.told:
-            self.watching.tell(entry.flow.key, topic, news)
+            self.waiters.notify(entry.flow.key, topic, news)
         if decision.closed:
             self._closed(entry, decision)
-        if self.moved and entry.flow.key in self.moved:
-            for moved in tuple(self.moved[entry.flow.key]):
-                moved(entry)
+        subscribed = self.waiters.on_commit
+        if subscribed and entry.flow.key in subscribed:
+            for committed in tuple(subscribed[entry.flow.key]):
+                committed(entry.flow)
         if entry.inflight == 0:
             if self.losses.careful:
                 self.losses.careful.discard(entry.flow.name)
@@ -419,7 +419,7 @@ class Engine:
             for run_id in decision.closed:
                 executor.closed(run_id)
         if decision.ended is not None:
-            self.watching.tell(entry.flow.key, ENDED, decision.ended)
+            self.waiters.notify(entry.flow.key, ENDED, decision.ended)
 
     # -- when a decision does not become fact
 
@@ -455,7 +455,7 @@ class Engine:
     def step_down(self) -> None:
         """Another process is the engine now: forget what is for the engine alone to know."""
         self.holder = False
-        self.waking.forget()
+        self.timers.forget()
         self.matching.forget_tasks()
         self.leases.forget()
         for entry in self.cache:

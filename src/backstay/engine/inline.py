@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from backstay.engine.cache import Entry, Reply
-from backstay.engine.refused import note_refusal
+from backstay.engine.refused_completions import note_refusal
 from backstay.engine.stations import Ahead
 from backstay.engine.workers import COLD, Executor, Held
 from backstay.kernel.event import HistoryDamaged, Recorded

@@ -103,7 +103,7 @@ class Loading:
             return
         if self._engine.holder:
             # Another process may have moved it.
-            self._engine.waking.set(key, entry.flow.next_wake)
+            self._engine.timers.set(key, entry.flow.next_wake)
         for message, reply, again in waiting:
             self._engine.decide(entry, message, reply, again)
         if not entry.inflight:

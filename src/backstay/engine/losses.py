@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from backstay.engine.batch import Item
 from backstay.engine.cache import Entry, Reply
-from backstay.engine.recalling import record_of, submit_again
+from backstay.engine.idempotency import record_of, submit_late
 from backstay.kernel.features.deadline import Due
 from backstay.kernel.message import Message
 from backstay.kernel.state import Workflow
@@ -102,7 +102,7 @@ class Losses:
             if unborn and reply is not None:
                 engine.world.spawn(self._address_again(flow, message, reply), "backstay-again")
             else:
-                submit_again(engine, flow.key, message, reply)
+                submit_late(engine, flow.key, message, reply)
         engine.world.soon(lambda: engine.look_at(flow.key))
 
     async def _address_again(self, flow: Workflow, message: Message, reply: Reply) -> None:
@@ -111,7 +111,7 @@ class Losses:
             if key is None:
                 self._engine.address(flow.namespace, flow.workflow_id, message, reply)
             else:
-                submit_again(self._engine, key, message, reply)
+                submit_late(self._engine, key, message, reply)
         except Exception as error:
             reply(None, error)
 

@@ -96,7 +96,8 @@ class Recovery:
 
     def stop(self) -> None:
         self.stopped = True
-        self._engine.sending.stop()
+        self._engine.outbox.stop()
+        self._engine.waiters.close()
         for alarm in self._alarms.values():
             alarm.cancel()
         for turn in self._turns.values():
@@ -146,7 +147,7 @@ class Recovery:
         self._up = False
         self._expect_workers()
         term = self._term
-        for part in (self._recover, self._engine.sending.pick_up, self._engine.waking.start):
+        for part in (self._recover, self._engine.outbox.pick_up, self._engine.timers.start):
             await part()
             if term != self._term:
                 return  # the lock was lost meanwhile, and what was read is another's now
@@ -246,7 +247,7 @@ class Recovery:
         moved = engine.world.follow()
         if moved > 0:
             log.warning("the clock was set forward by %s s", moved // SECOND)
-            engine.waking.wind()
+            engine.timers.wind()
         elif moved < 0:
             log.warning("the clock was set back by %s s", -moved // SECOND)
             if engine.holder:
@@ -258,7 +259,7 @@ class Recovery:
         """Nothing that is in memory is to be relied on any more; it is read again when it is needed."""
         engine = self._engine
         self._outdated = {entry.flow.key for entry in engine.cache}
-        engine.waking.forget()
+        engine.timers.forget()
         engine.loading.outdate()
         self._forget_outdated()
 
@@ -322,7 +323,7 @@ class Recovery:
             self._sweep_soon()
         try:
             if engine.holder:
-                await engine.sending.pick_up()
+                await engine.outbox.pick_up()
                 await self._take_notices()
         except Exception:
             self._tell_foreign()  # that something was committed is said once
@@ -370,7 +371,7 @@ class Recovery:
     async def sweep(self) -> bool:
         """Look for what should move and does not, a page at a time; whether all of it was read and there is nothing."""
         engine = self._engine
-        await engine.waking.look_again()
+        await engine.timers.look_again()
         suspects, after = await engine.store.suspects(self._sweep_from, PAGE)
         self._sweep_from = after or 0
         stuck, self._ready_from = await self.stuck(self._ready_from)
@@ -417,7 +418,7 @@ class Recovery:
         engine = self._engine
         if engine.down is not None:
             return
-        await engine.sending.pick_up()
+        await engine.outbox.pick_up()
         page = await engine.store.awaiting(self._ask_from, PAGE)
         self._ask_from = page[-1] if len(page) == PAGE else 0
         for key in page:

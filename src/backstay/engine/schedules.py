@@ -7,8 +7,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from backstay.engine.access import Access
 from backstay.engine.engine import Engine
+from backstay.engine.instances import Instances
 from backstay.kernel.decision import RunRow
 from backstay.kernel.features import schedule as kernel
 from backstay.kernel.features.intake import Commanding
@@ -32,9 +32,9 @@ LOOKS = 50
 
 
 class Schedules:
-    def __init__(self, engine: Engine, access: Access) -> None:
+    def __init__(self, engine: Engine, instances: Instances) -> None:
         self._engine = engine
-        self._access = access
+        self._instances = instances
         self.table: dict[type[Any], Callable[[Any], Awaitable[Any]]] = {
             ask.CreateSchedule: self.create,
             ask.UpdateSchedule: self.update,
@@ -64,9 +64,9 @@ class Schedules:
             context=request.context,
             retained=None
             if key is None
-            else await self._access.retained(key, kernel.CreateSchedule.command_type, request.request_id),
+            else await self._instances.retained(key, kernel.CreateSchedule.command_type, request.request_id),
         )
-        return await self._access.address(place, schedule_id, message)
+        return await self._instances.address(place, schedule_id, message)
 
     async def update(self, request: ask.UpdateSchedule) -> ScheduleReply:
         changes = dict(request.changes)
@@ -110,7 +110,7 @@ class Schedules:
             if fired.workflow_id is None:
                 continue
             if engine.holder:
-                await engine.sending.arrival(key, namespace, fired.workflow_id)
+                await engine.outbox.arrival(key, namespace, fired.workflow_id)
                 continue
             for _ in range(LOOKS):  # another process delivers it
                 if await engine.store.find(namespace, fired.workflow_id) is not None:
@@ -138,10 +138,10 @@ class Schedules:
             request_id=request.request_id,
             source=request.source,
             context=request.context,
-            retained=await self._access.retained(key, message.command_type, request.request_id),
+            retained=await self._instances.retained(key, message.command_type, request.request_id),
             **more,
         )
-        return await self._access.submit(key, asked)
+        return await self._instances.submit(key, asked)
 
     # -- reading
 
@@ -213,7 +213,7 @@ class Schedules:
         return schedule
 
     async def _of(self, key: int) -> Schedule:
-        flow = await self._access.committed(key)
+        flow = await self._instances.committed(key)
         schedule = None if flow.run is None else of(flow.run)
         if schedule is None:
             raise LookupError(f"instance {flow.workflow_id!r} is no schedule")

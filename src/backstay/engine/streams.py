@@ -12,9 +12,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from backstay.engine.access import Access
 from backstay.engine.engine import Engine
-from backstay.engine.watching import ENDED, Watcher
+from backstay.engine.instances import Instances
+from backstay.engine.waiters import ENDED, Watcher
 from backstay.kernel.command import Command
 from backstay.kernel.decision import RunRow
 from backstay.kernel.event import Recorded
@@ -36,9 +36,9 @@ PAGE_BYTES = 4 << 20  # a page ends with the item that passes this
 
 
 class Streams:
-    def __init__(self, engine: Engine, access: Access) -> None:
+    def __init__(self, engine: Engine, instances: Instances) -> None:
         self._engine = engine
-        self._access = access
+        self._instances = instances
         self._read: dict[int, int] = {}  # by the key of a stream
         self._parts: dict[tuple[int, int], int] = {}  # (stream, number of its run) -> run
         self.table: dict[type[Request[Any]], Callable[[Any], Awaitable[Any]]] = {
@@ -60,7 +60,7 @@ class Streams:
             max_pending_items=request.max_pending_items,
             read=0 if key is None else self._read.get(key, 0),
         )
-        done: kernel.Appended = await self._access.address(
+        done: kernel.Appended = await self._instances.address(
             row.namespace + STREAMS, to.id, kernel.AppendItems(to=to, what=what)
         )
         return ask.StreamAppended(
@@ -78,7 +78,7 @@ class Streams:
         message = kernel.FinishStream(
             to=to, error_reason=request.error_reason, retention_seconds=request.retention_seconds
         )
-        return await self._view(row, await self._access.address(row.namespace + STREAMS, to.id, message))
+        return await self._view(row, await self._instances.address(row.namespace + STREAMS, to.id, message))
 
     async def admit(self, namespace: str, run_id: str, commands: Iterable[Command]) -> None:
         """Refuse a completion whose code writes to a stream that is over, or has no room."""
@@ -224,7 +224,7 @@ class Streams:
     async def _arrived(self, row: RunRow, to: StreamKey) -> None:
         """What the run's own code has written is on its way right after its commit."""
         if self._engine.holder:
-            await self._engine.sending.arrival(row.workflow, row.namespace + STREAMS, to.id)
+            await self._engine.outbox.arrival(row.workflow, row.namespace + STREAMS, to.id)
 
     async def _existing(self, row: RunRow, name: str) -> Stream:
         to = _key(row, name)
@@ -276,7 +276,7 @@ class _Watched:
         key = await self._engine.key_of(self._row.namespace + STREAMS, self._id)
         self._watches = [(self._row.workflow, ENDED), *([] if key is None else [(key, NEWS)])]
         for watch in self._watches:
-            self._engine.watching.watch(*watch, Watcher(_answer, self._look, self._news))
+            self._engine.waiters.add(*watch, Watcher(_answer, self._look, self._news))
 
     async def until(self, deadline: Micros) -> None:
         world = self._engine.world
@@ -289,7 +289,7 @@ class _Watched:
 
     def end(self) -> None:
         for watch in self._watches:
-            self._engine.watching.unwatch(*watch, self._news)
+            self._engine.waiters.remove(*watch, self._news)
 
     def _tell(self) -> None:
         if not self._news.done():

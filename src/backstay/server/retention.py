@@ -12,8 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from backstay.engine.describe import beside
 from backstay.engine.engine import Engine
-from backstay.engine.summary import beside
 from backstay.engine.world import Alarm
 from backstay.kernel.decision import RunRow
 from backstay.kernel.features.stream import StreamClosed

@@ -11,9 +11,9 @@ from msgspec.structs import replace
 
 from backstay import collector
 from backstay.codec.payloads import AvroPayloads
+from backstay.engine.api import Api
 from backstay.engine.cache import Reply
 from backstay.engine.engine import Engine
-from backstay.engine.operations import Operations
 from backstay.engine.recovery import COME_BACK, Recovery
 from backstay.engine.world import Alarm, AsyncioWorld, World
 from backstay.kernel.features.lease import Release
@@ -85,7 +85,7 @@ class Server:
         self.sweep_policy = SweepPolicy(self.settings, world.now)
         self.recovery.rests = self.sweep_policy.rests
         self.recovery.on_sweep.append(self.sweep_policy.swept)
-        self.operations = Operations(self.engine, self.recovery, AvroPayloads(), exporter(self._exporting))
+        self.operations = Api(self.engine, self.recovery, AvroPayloads(), exporter(self._exporting))
         self.namespaces = Namespaces(self.store, self.settings.default_namespace)
         self.workers = Workers(
             self.store, world.now, settings.worker_stale_after_seconds, settings.worker_forgotten_after_seconds
@@ -161,7 +161,7 @@ class Server:
             self._loading.cancel()
         self.retention.stop()
         self.recovery.stop()
-        self.engine.waking.stop()
+        self.engine.timers.stop()
         self._commits.close()
         collector.restore()
         await self.store.close()

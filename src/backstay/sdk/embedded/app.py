@@ -10,8 +10,8 @@ from typing import Any, Self, TypedDict, TypeVar, Unpack
 
 from backstay import collector
 from backstay.codec.payloads import AvroPayloads
+from backstay.engine.api import Api
 from backstay.engine.engine import Engine
-from backstay.engine.operations import Operations
 from backstay.engine.recovery import Recovery
 from backstay.engine.world import AsyncioWorld, World
 from backstay.kernel.features.start import Definition
@@ -64,7 +64,7 @@ class InProcess:
     """The transport to an engine in this process."""
 
     def __init__(self) -> None:
-        self.operations: Operations | None = None
+        self.operations: Api | None = None
 
     def call(self, request: Request[R]) -> Awaitable[R]:
         if self.operations is None:
@@ -210,7 +210,7 @@ class AsyncBackstay(AsyncClient):
             self.engine.matching.executors.append(self.executor)
         self._deployed()
         self.engine.define = self._define
-        self._engine_room.operations = Operations(self.engine, self.recovery, AvroPayloads(), exporter())
+        self._engine_room.operations = Api(self.engine, self.recovery, AvroPayloads(), exporter())
         collector.relax()
         try:
             await self.recovery.start()
@@ -231,7 +231,7 @@ class AsyncBackstay(AsyncClient):
 
     async def _shut(self) -> None:
         self.recovery.stop()
-        self.engine.waking.stop()
+        self.engine.timers.stop()
         self.executor.stop()
         self._host.close()
         self._commits.close()

@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from backstay.codec.payloads import AvroPayloads
+from backstay.engine.api import Api
 from backstay.engine.engine import Engine
-from backstay.engine.operations import Operations
 from backstay.engine.recovery import Recovery
 from backstay.engine.world import AsyncioWorld
 from backstay.kernel.machine import Machine
@@ -18,7 +18,7 @@ from backstay.store.opening import checked, is_server, open_store
 
 
 @asynccontextmanager
-async def reading(database: str) -> AsyncGenerator[tuple[Operations, Machine]]:
+async def reading(database: str) -> AsyncGenerator[tuple[Api, Machine]]:
     """An engine that is never started: it answers the reading verbs from disk."""
     if not is_server(checked(database)) and not Path(database.removeprefix("sqlite:")).exists():
         raise FileNotFoundError(f"there is no database {database}")
@@ -26,6 +26,6 @@ async def reading(database: str) -> AsyncGenerator[tuple[Operations, Machine]]:
     store = await open_store(database, machine.kinds, create=False)
     try:
         engine = Engine(AsyncioWorld(asyncio.get_running_loop()), store, machine)
-        yield Operations(engine, Recovery(engine), AvroPayloads(), exporter()), machine
+        yield Api(engine, Recovery(engine), AvroPayloads(), exporter()), machine
     finally:
         await store.close()

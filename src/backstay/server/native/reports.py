@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from backstay.engine.cache import Entry
-from backstay.engine.refused import note_refusal
+from backstay.engine.refused_completions import note_refusal
 from backstay.kernel.command import Command
 from backstay.kernel.features import pause
 from backstay.kernel.features.activity import CompleteActivity, FailActivity, HeartbeatActivity, HeartbeatReply

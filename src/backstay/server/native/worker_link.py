@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from backstay.engine.cache import Entry
-from backstay.engine.pages import fitting, read_page, size_of
+from backstay.engine.history_pages import fitting, read_page, size_of
 from backstay.engine.recovery import COME_BACK
 from backstay.engine.stations import Standing, Station
 from backstay.engine.world import Alarm

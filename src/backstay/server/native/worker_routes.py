@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from backstay.engine.pages import fitting
+from backstay.engine.history_pages import fitting
 from backstay.kernel.command import command_type
 from backstay.kernel.machine import Machine
 from backstay.protocol import requests as ask

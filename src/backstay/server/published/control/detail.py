@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from backstay.engine.summary import beside
+from backstay.engine.describe import beside
 from backstay.kernel.decision import CommandRecord, RunRow
 from backstay.kernel.event import HistoryDamaged, Recorded
 from backstay.kernel.views.activities import activities

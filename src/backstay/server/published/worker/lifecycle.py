@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from backstay.engine.access import resolver
+from backstay.engine.instances import resolver
 from backstay.server.auth import WORKER
 from backstay.server.call import Call
 from backstay.server.problems import Problem

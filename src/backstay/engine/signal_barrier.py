@@ -1,9 +1,9 @@
-"""Settling: waiting until workflow code has dealt with every signal that was accepted so far.
+"""The signal barrier: waits until workflow code has handled every signal that was accepted so far.
 
-An acknowledged signal is on disk; that code has had it is another commit, of whoever runs that code. A query or an update that
-comes in between would not see it. So whoever asks for it (`after_signals`) waits here first: told by this engine's own commits of the
-instance, or by looking at the database when another process has committed. Nobody waits for what nobody does: a run that is
-paused or closed, whose task failed, or that no process runs, stands where it stands.
+An acknowledged signal is on disk; that code has handled it is another commit, made when a worker runs that code. A query or
+an update in between would not see the signal's effect. So a caller may ask (`after_signals`) to wait here first: this engine's own
+commits of the instance end the wait, or a check of the database after another process has committed. There is no wait for
+a run that does not move: one that is paused or closed, whose task failed, or that no process runs.
 """
 
 from __future__ import annotations
@@ -12,10 +12,8 @@ import asyncio
 from functools import partial
 from typing import NamedTuple
 
-from backstay.engine.access import Access
-from backstay.engine.cache import Entry
 from backstay.engine.engine import Engine
-from backstay.engine.waiting import Waiting
+from backstay.engine.instances import Instances
 from backstay.kernel.features import pause
 from backstay.kernel.features.signal import outstanding
 from backstay.kernel.state import Workflow
@@ -25,42 +23,39 @@ TOPIC = "settled"
 TAKEN_OVER = 1.0  # seconds in which another process has become the engine, if one will
 
 
-class Settled(NamedTuple):
-    """How the wait ended. `left` names a signal that was not dealt with; None if there is none."""
+class BarrierResult(NamedTuple):
+    """How the wait ended. `left` names a signal that was not handled; None if there is none."""
 
     left: str | None = None
     stands: bool = False  # nobody is there to do it
 
 
-class Settling:
+class SignalBarrier:
     """`guest`: this process never becomes the engine, so it does not know that there will be one."""
 
-    def __init__(self, engine: Engine, access: Access, waiting: Waiting, *, guest: bool) -> None:
+    def __init__(self, engine: Engine, instances: Instances, *, guest: bool) -> None:
         self._guest = guest
         self._engine = engine
-        self._access = access
-        self._waiting = waiting
+        self._instances = instances
 
-    async def settle(self, key: int, seconds: float) -> Settled:
-        """Wait for as long as this until all signals accepted by now have been dealt with."""
-        flow = await self._access.committed(key)
+    async def wait(self, key: int, seconds: float) -> BarrierResult:
+        """Wait, `seconds` at most, until all signals accepted by now have been handled."""
+        flow = await self._instances.committed(key)
         asked = {} if flow.run is None else {event.signal_id: event.signal_name for event in outstanding(flow)}
         if not asked:
-            return Settled()
+            return BarrierResult()
         if not await self._served():
-            return Settled(next(iter(asked.values())), stands=True)
+            return BarrierResult(next(iter(asked.values())), stands=True)
         moved = partial(self._moved, asked)
-        watching = self._engine.moved.setdefault(key, [])
-        watching.append(moved)
+        waiters = self._engine.waiters
+        waiters.subscribe(key, moved)
         try:
-            found = await self._waiting.wait(key, TOPIC, _never, partial(self._look, key, asked), seconds)
+            found = await waiters.wait(key, TOPIC, _never, partial(self._look, key, asked), seconds)
         finally:
-            watching.remove(moved)
-            if not watching:
-                self._engine.moved.pop(key, None)
-        if found is None and self._waiting.ended is not None:
-            raise self._waiting.ended()  # nobody knows yet
-        return found or Settled(next(iter(asked.values())))
+            waiters.unsubscribe(key, moved)
+        if found is None and waiters.stopped is not None:
+            raise waiters.stopped()  # it is not known yet
+        return found or BarrierResult(next(iter(asked.values())))
 
     async def _served(self) -> bool:
         """Whether there is an engine, or will be one in a moment: when it has died another process takes over."""
@@ -72,21 +67,21 @@ class Settling:
         await later
         return await store.has_engine()
 
-    async def _look(self, key: int, asked: dict[str, str]) -> Settled | None:
+    async def _look(self, key: int, asked: dict[str, str]) -> BarrierResult | None:
         # From disk: what is in memory may be ahead of it, and may not know yet what another process has accepted.
-        return self._judge(await self._access.committed(key), asked)
+        return self._judge(await self._instances.committed(key), asked)
 
-    def _moved(self, asked: dict[str, str], entry: Entry) -> None:
+    def _moved(self, asked: dict[str, str], flow: Workflow) -> None:
         # What this process knows only says whether it is worth looking at the disk.
-        if self._judge(entry.flow, asked) is not None:
-            self._waiting.look_for(entry.flow.key, TOPIC)
+        if self._judge(flow, asked) is not None:
+            self._engine.waiters.check(flow.key, TOPIC)
 
-    def _judge(self, flow: Workflow, asked: dict[str, str]) -> Settled | None:
+    def _judge(self, flow: Workflow, asked: dict[str, str]) -> BarrierResult | None:
         """How it has ended; None if it goes on."""
         left = [] if flow.run is None else [e.signal_name for e in outstanding(flow) if e.signal_id in asked]
         if not left:
-            return Settled()
-        return Settled(left[0], stands=True) if self._stands(flow) else None
+            return BarrierResult()
+        return BarrierResult(left[0], stands=True) if self._stands(flow) else None
 
     def _stands(self, flow: Workflow) -> bool:
         """Whether the code of this run does not move now, whatever is sent to it."""
@@ -102,8 +97,8 @@ class Settling:
         return not any(executor.runs(*of) for executor in matching.executors)
 
 
-def _never(news: object) -> Settled:
-    """Nobody tells of it under this topic: whoever waits looks."""
+def _never(news: object) -> BarrierResult:
+    """The engine notifies nobody of this topic: who waits for it checks."""
     raise AssertionError(news)
 
 

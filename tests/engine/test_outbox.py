@@ -12,8 +12,8 @@ import pytest
 
 from backstay import AsyncBackstay, child, gather, signal, sleep, wait, workflow
 from backstay.engine.engine import Engine
+from backstay.engine.outbox import Outbox
 from backstay.engine.recovery import ASK
-from backstay.engine.sending import Sending
 from backstay.kernel.features.child.parcels import SignalFromParent
 from backstay.kernel.features.delivery import Deliver
 from backstay.kernel.send import Send
@@ -96,7 +96,7 @@ def rows(path: Path, statement: str = "select count(*) from send") -> int:
         return found[0] if found else 0
 
 
-def deaf(sending: Sending, send: Send) -> None:
+def deaf(outbox: Outbox, send: Send) -> None:
     """Nothing is delivered."""
 
 
@@ -105,11 +105,11 @@ def test_what_was_not_delivered_is_found_by_the_next_engine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: str
 ) -> None:
     path = tmp_path / "app.db"
-    dispatch = Sending.dispatch
+    dispatch = Outbox.dispatch
 
-    def lose(sending: Sending, send: Send) -> None:
+    def lose(outbox: Outbox, send: Send) -> None:
         if type(send.parcel).__name__ != kept:
-            dispatch(sending, send)
+            dispatch(outbox, send)
 
     async def first() -> None:
         async with AsyncBackstay(path, ALL) as app:
@@ -122,7 +122,7 @@ def test_what_was_not_delivered_is_found_by_the_next_engine(
             assert names(await app.history("fan")).count("ChildRunCompleted") == 3
 
     with monkeypatch.context() as patch:
-        patch.setattr(Sending, "dispatch", lose)
+        patch.setattr(Outbox, "dispatch", lose)
         asyncio.run(first())
     asyncio.run(second())
     assert rows(path) == 0
@@ -137,29 +137,29 @@ def test_sends_to_one_receiver_arrive_in_their_order(tmp_path: Path) -> None:
 
 
 def test_what_is_delivered_twice_has_its_effect_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    dispatch = Sending.dispatch
+    dispatch = Outbox.dispatch
     seen: list[Send] = []
 
-    def twice(sending: Sending, send: Send) -> None:
+    def twice(outbox: Outbox, send: Send) -> None:
         seen.append(send)
-        dispatch(sending, send)
-        sending._under_way.discard(send.key)
-        dispatch(sending, send)
+        dispatch(outbox, send)
+        outbox._under_way.discard(send.key)
+        dispatch(outbox, send)
 
     async def story() -> None:
         async with AsyncBackstay(tmp_path / "app.db", ALL) as app:
             assert await app.execute(speaker, "speaker", 5) == list(range(5))
             assert await app.execute(fan, "fan", 5) == 10
             for send in seen.copy():
-                app.engine.sending.dispatch(send)
-            await eventually(lambda: not app.engine.sending._under_way, "every send has been taken")
+                app.engine.outbox.dispatch(send)
+            await eventually(lambda: not app.engine.outbox._under_way, "every send has been taken")
             await app.engine.drain()
             assert names(await app.history("fan")).count("ChildRunCompleted") == 5
             (listener,) = await app.list(type="listener")
             assert names(await app.history(listener.workflow_id)).count("SignalReceived") == 5
             assert len(await app.list(type="leaf", limit=100)) == 5
 
-    monkeypatch.setattr(Sending, "dispatch", twice)
+    monkeypatch.setattr(Outbox, "dispatch", twice)
     asyncio.run(story())
 
 
@@ -167,13 +167,13 @@ def test_what_is_delivered_twice_has_its_effect_once(tmp_path: Path, monkeypatch
 def test_a_send_that_is_lost_for_good_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: str) -> None:
     """Rows that vanish behind everybody's back: the slow sweep asks after the children."""
     path = tmp_path / "app.db"
-    dispatch = Sending.dispatch
+    dispatch = Outbox.dispatch
 
     async def story() -> None:
         async with AsyncBackstay(path, ALL) as app:
             with monkeypatch.context() as patch:
                 patch.setattr(
-                    Sending,
+                    Outbox,
                     "dispatch",
                     lambda s, send: deaf(s, send) if type(send.parcel).__name__ == lost else dispatch(s, send),
                 )
@@ -202,7 +202,7 @@ def test_what_was_sent_to_a_child_whose_start_is_lost_follows_when_that_is_made_
             await eventually(lambda: rows(path) == 0, "every send has been taken")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Sending, "dispatch", deaf)
+        patch.setattr(Outbox, "dispatch", deaf)
         asyncio.run(first())
     rows(path, "delete from send where kind = 'StartFromParent'")
     assert rows(path) == 3
@@ -214,13 +214,13 @@ def test_a_signal_to_a_child_that_is_lost_for_good_is_sent_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, restarts: bool
 ) -> None:
     path = tmp_path / "app.db"
-    dispatch = Sending.dispatch
+    dispatch = Outbox.dispatch
 
     async def story() -> None:
         async with AsyncBackstay(path, ALL) as app:
             with monkeypatch.context() as patch:
                 patch.setattr(
-                    Sending,
+                    Outbox,
                     "dispatch",
                     lambda s, send: None if isinstance(send.parcel, SignalFromParent) else dispatch(s, send),
                 )
@@ -255,7 +255,7 @@ def test_a_child_that_has_got_its_signals_is_asked_once_and_gets_none_of_them_tw
             )
             for _ in range(3):
                 await app.recovery._ask()
-                await eventually(lambda: not app.engine.sending._under_way and not rows(path), "all has been taken")
+                await eventually(lambda: not app.engine.outbox._under_way and not rows(path), "all has been taken")
                 await eventually(lambda: rows(path, confirmed) == 1, "the parent knows")
             await handle.signal("enough")
             assert await handle.result(timeout=10) == [0, 1, 2]
@@ -296,12 +296,12 @@ def test_a_start_that_was_lost_is_made_again_after_the_schedule_has_ended(
         world = StillWorld()
         async with AsyncBackstay(path, ALL, world=lambda: world) as app:
             await world.advance(ASK / SECOND)
-            await eventually(lambda: not app.engine.sending._under_way, "every send has been taken")
+            await eventually(lambda: not app.engine.outbox._under_way, "every send has been taken")
             (found,) = await app.list(type="leaf")
             assert found.number == 1
 
     with monkeypatch.context() as patch:
-        patch.setattr(Sending, "dispatch", deaf)
+        patch.setattr(Outbox, "dispatch", deaf)
         asyncio.run(first())
     assert (rows(path), rows(path, AWAITED)) == (1, 1)
     rows(path, "delete from send")
@@ -327,8 +327,8 @@ def test_a_lookup_that_fails_gives_its_sends_back(tmp_path: Path, monkeypatch: p
             handle = await app.start(speaker, "speaker", 3)
             await eventually(lambda: failed, "the lookup failed")
             for _ in range(2):
-                await eventually(lambda: not app.engine.sending._under_way, "the others have been taken")
-                await app.engine.sending.pick_up()
+                await eventually(lambda: not app.engine.outbox._under_way, "the others have been taken")
+                await app.engine.outbox.pick_up()
             assert await handle.result(timeout=10) == [0, 1, 2]
 
     asyncio.run(story())

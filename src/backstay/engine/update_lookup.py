@@ -1,7 +1,7 @@
-"""Where an update stands: its acceptance and its end, along the runs that it went on with.
+"""Finding an update: its acceptance and its end, along the chain of runs that carried it on.
 
-An update's id says behind which event of its run it was accepted. So finding it costs what has happened since then until it
-ended, however long the history before it is.
+An update's id says after which event of its run it was accepted. So finding it reads history from there until its end, however
+long the history before it is.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import NamedTuple
 
-from backstay.engine.access import Access
 from backstay.engine.engine import Engine
+from backstay.engine.instances import Instances
 from backstay.kernel.event import Recorded
 from backstay.kernel.features.continue_as_new import WorkflowContinuedAsNew
 from backstay.kernel.features.update import UpdateAccepted, UpdateCompleted
@@ -19,14 +19,16 @@ from backstay.kernel.values import accepted_behind, run_of
 PAGE = 200
 
 
-class Standing(NamedTuple):
-    """`completed` None: it has not ended yet."""
+class FoundUpdate(NamedTuple):
+    """An update that was accepted. `completed` is the event that ended it; None: it is open."""
 
     name: str
     completed: Recorded | None
 
 
-async def find_update(engine: Engine, access: Access, namespace: str, key: int, update_id: str) -> Standing | None:
+async def find_update(
+    engine: Engine, instances: Instances, namespace: str, key: int, update_id: str
+) -> FoundUpdate | None:
     located = await engine.store.locate(namespace, run_of(update_id))
     if located is None or located.workflow != key:
         return None
@@ -39,7 +41,7 @@ async def find_update(engine: Engine, access: Access, namespace: str, key: int, 
                 case UpdateAccepted(update_id=id, update_name=called) if id == update_id:
                     name = called
                 case UpdateCompleted(update_id=id, update_name=called) if id == update_id:
-                    return Standing(called, entry)
+                    return FoundUpdate(called, entry)
                 case WorkflowContinuedAsNew(continued_to_run_id=run_id):
                     went_on = run_id
                 case _:
@@ -47,8 +49,8 @@ async def find_update(engine: Engine, access: Access, namespace: str, key: int, 
         located = None if went_on is None else await engine.store.locate(namespace, went_on)
         behind = 0
     if name is None:
-        name = await _held(access, key, update_id)
-    return None if name is None else Standing(name, None)
+        name = await _held(instances, key, update_id)
+    return None if name is None else FoundUpdate(name, None)
 
 
 async def _events(engine: Engine, run: int, after: int) -> AsyncIterator[Recorded]:
@@ -61,8 +63,8 @@ async def _events(engine: Engine, run: int, after: int) -> AsyncIterator[Recorde
         after = page[-1].sequence
 
 
-async def _held(access: Access, key: int, update_id: str) -> str | None:
+async def _held(instances: Instances, key: int, update_id: str) -> str | None:
     """Its name, if it was accepted in the middle of a task, whose end makes it history."""
-    flow = await access.committed(key)
+    flow = await instances.committed(key)
     events = (event for event, _ in flow.held if isinstance(event, UpdateAccepted))
     return next((event.update_name for event in events if event.update_id == update_id), None)

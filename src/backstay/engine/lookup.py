@@ -1,4 +1,8 @@
-"""Messages for instances that are not known here by name. Names that come up together are looked up together."""
+"""Instance lookup: finds the keys of instances that are not in memory by name, then submits the messages for them.
+
+Names that are asked for within one turn of the event loop are read with one query: beginning and ending a read costs more than
+the rows.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ from collections.abc import Awaitable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from backstay.engine.cache import Reply
-from backstay.engine.recalling import submit_again
+from backstay.engine.idempotency import submit_late
 from backstay.kernel.message import Message
 from backstay.store import Now
 
@@ -17,10 +21,10 @@ if TYPE_CHECKING:
 log = logging.getLogger("backstay.engine")
 
 Asked = tuple[str, Message, Reply]
-"""An instance id, what it is told, and who waits for the answer."""
+"""An instance id, the message for it, and the callback for the answer."""
 
 
-class Naming:
+class InstanceLookup:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._unknown: dict[str, list[Asked]] = {}  # by namespace
@@ -54,13 +58,13 @@ class Naming:
     def _found(self, namespace: str, asked: Sequence[Asked], keys: Mapping[str, int]) -> None:
         engine = self._engine
         for id, message, reply in asked:
-            # While we looked, another message may have created it: perhaps an earlier try of this one.
+            # During the query another message may have created it: perhaps an earlier attempt of this one.
             key = keys.get(id) or engine.cache.named(namespace, id)
             try:
                 if key is None:
                     engine.create(namespace, id, message, reply)
                 else:
-                    submit_again(engine, key, message, reply)
+                    submit_late(engine, key, message, reply)
             except Exception:
                 log.exception("deciding %s for workflow %s failed", type(message).__name__, id)
 

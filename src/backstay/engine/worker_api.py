@@ -1,4 +1,4 @@
-"""The bridge: the verbs of workflow and activity workers, the same over any transport.
+"""The worker API: the verbs of workflow and activity workers, the same over any transport.
 
 Poll, claim, claim status, history, execute, complete, fail, heartbeat; for activities also status.
 """
@@ -9,11 +9,11 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, NoReturn
 
-from backstay.engine.access import Access
 from backstay.engine.engine import Engine
-from backstay.engine.pages import fitting, read_page
-from backstay.engine.recorded import completed_task, ended_attempt
-from backstay.engine.refused import note_refusal
+from backstay.engine.history_pages import fitting, read_page
+from backstay.engine.idempotency import completed_task, ended_attempt
+from backstay.engine.instances import Instances
+from backstay.engine.refused_completions import note_refusal
 from backstay.engine.workers import Waiter
 from backstay.kernel.features.activity import (
     ActivityAssignment,
@@ -41,10 +41,10 @@ from backstay.protocol import requests as ask
 from backstay.store import Located
 
 
-class Bridge:
-    def __init__(self, engine: Engine, access: Access) -> None:
+class WorkerApi:
+    def __init__(self, engine: Engine, instances: Instances) -> None:
         self._engine = engine
-        self._access = access
+        self._instances = instances
         self._asked: dict[tuple[str, str, str, str | None], Waiter] = {}  # polls that have an id, while they wait
         self.table: dict[type[ask.Request[Any]], Callable[[Any], Awaitable[Any]]] = {
             ask.PollWorkflowTask: self.poll_workflow_task,
@@ -78,7 +78,7 @@ class Bridge:
 
     async def claim_task(self, request: ask.ClaimWorkflowTask | ask.ClaimActivityTask) -> Any:
         kind = "workflow" if isinstance(request, ask.ClaimWorkflowTask) else "activity"
-        key = await self._access.key_of(request.namespace, request.task_id)
+        key = await self._instances.key_of(request.namespace, request.task_id)
         lease = Lease(owner=request.worker_id, until=self._engine.world.now() + LEASE)
         future: asyncio.Future[Any] = self._engine.world.future()
 
@@ -97,7 +97,7 @@ class Bridge:
 
     async def claim_status(self, request: ask.GetClaimStatus) -> ask.ClaimStatus:
         try:
-            flow = await self._access.committed(await self._access.key_of(request.namespace, request.task_id))
+            flow = await self._instances.committed(await self._instances.key_of(request.namespace, request.task_id))
         except Refused:
             return ask.ClaimStatus(task_id=request.task_id, claimable=False, reason="task_not_found")
         now = self._engine.world.now()
@@ -105,8 +105,8 @@ class Bridge:
         return ask.ClaimStatus(task_id=request.task_id, claimable=reason is None, reason=reason)
 
     async def task_history(self, request: ask.GetTaskHistory) -> ask.HistoryPage:
-        place = await self._access.located(request.namespace, request.task_id)
-        outcome: TaskOutcome = await self._access.submit(
+        place = await self._instances.located(request.namespace, request.task_id)
+        outcome: TaskOutcome = await self._instances.submit(
             place.workflow,
             HeartbeatWorkflowTask(
                 task_id=request.task_id, owner=request.lease_owner, attempt=request.workflow_task_attempt, renew=False
@@ -139,8 +139,8 @@ class Bridge:
 
     async def execute(self, request: ask.ExecuteWorkflowTask) -> TaskOutcome:
         """Claim and run one task on this engine's own executor."""
-        key = await self._access.key_of(request.namespace, request.task_id)
-        flow = await self._access.committed(key)
+        key = await self._instances.key_of(request.namespace, request.task_id)
+        flow = await self._instances.committed(key)
         reason = claim_status_of(flow, request.task_id, "workflow", self._engine.world.now())
         if reason is not None:
             raise Refused(reason, f"task {request.task_id} cannot be claimed: {reason}")
@@ -149,7 +149,7 @@ class Bridge:
     async def complete_task(self, request: ask.CompleteTask) -> TaskOutcome:
         if not request.commands and not request.quiet:
             raise Refused("invalid_commands", "a completion needs at least one command", field="commands")
-        place = await self._access.located(request.namespace, request.task_id)
+        place = await self._instances.located(request.namespace, request.task_id)
         message = CompleteWorkflowTask(
             task_id=request.task_id,
             owner=request.lease_owner,
@@ -162,7 +162,7 @@ class Bridge:
             report=True,
         )
         try:
-            return await self._access.submit(place.workflow, message)
+            return await self._instances.submit(place.workflow, message)
         except Refused as refusal:
             before = await self._completed_before(place, request)
             if before is not None:
@@ -173,7 +173,7 @@ class Bridge:
     async def fail_task(self, request: ask.FailTask) -> TaskOutcome:
         if not request.failure.message:
             raise Refused("invalid_failure", "a failure needs a message", field="failure.message")
-        place = await self._access.located(request.namespace, request.task_id)
+        place = await self._instances.located(request.namespace, request.task_id)
         message = FailWorkflowTask(
             task_id=request.task_id,
             owner=request.lease_owner,
@@ -182,7 +182,7 @@ class Bridge:
             report=True,
         )
         try:
-            return await self._access.submit(place.workflow, message)
+            return await self._instances.submit(place.workflow, message)
         except Refused as refusal:
             return (
                 await self._failed_before(place, request)
@@ -203,7 +203,7 @@ class Bridge:
         )
 
     async def _failed_before(self, place: Located, request: ask.FailTask) -> TaskOutcome | None:
-        flow = await self._access.committed(place.workflow)
+        flow = await self._instances.committed(place.workflow)
         task = flow.tasks.get(request.task_id)
         if task is None or task.state != "failed" or task.attempt != request.workflow_task_attempt:
             return None
@@ -274,9 +274,9 @@ class Bridge:
     async def _end_attempt(
         self, request: ask.CompleteActivityTask | ask.FailActivityTask, message: CompleteActivity | FailActivity
     ) -> AttemptOutcome:
-        place = await self._access.located(request.namespace, message.run_id)
+        place = await self._instances.located(request.namespace, message.run_id)
         try:
-            return await self._access.submit(place.workflow, message)
+            return await self._instances.submit(place.workflow, message)
         except Refused as refusal:
             history = await self._engine.store.history(place.run)
             return ended_attempt(history, request.activity_attempt_id, request.lease_owner) or _raise(refusal)
@@ -293,11 +293,11 @@ class Bridge:
 
     async def activity_status(self, request: ask.GetActivityStatus) -> HeartbeatReply:
         run_id, step, attempt = _parse_attempt(request.activity_attempt_id)
-        flow = await self._access.committed(await self._access.key_of(request.namespace, run_id))
+        flow = await self._instances.committed(await self._instances.key_of(request.namespace, run_id))
         return activity_status(flow, run_id, step, attempt, request.lease_owner, self._engine.world.now())
 
     async def _verb(self, namespace: str, derived_id: str, message: Message) -> Any:
-        return await self._access.submit(await self._access.key_of(namespace, derived_id), message)
+        return await self._instances.submit(await self._instances.key_of(namespace, derived_id), message)
 
     async def _poll(
         self,
@@ -355,7 +355,7 @@ class Bridge:
         leased = self._engine.leases.by_call(namespace, worker_id, call)
         if leased is None or leased.kind != kind:
             return None
-        flow = await self._access.committed(leased.workflow)
+        flow = await self._instances.committed(leased.workflow)
         task = flow.tasks.get(leased.id)
         if task is None or (task.call, task.owner, task.state) != (call, worker_id, "leased"):
             return None

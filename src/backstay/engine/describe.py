@@ -1,4 +1,4 @@
-"""The description of a workflow: the kernel's views put together."""
+"""The description of a workflow: the views of the kernel put together into one reply."""
 
 from __future__ import annotations
 

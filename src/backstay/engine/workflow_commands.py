@@ -11,13 +11,13 @@ from typing import Any, Protocol, TypeVar
 
 from msgspec.structs import replace
 
-from backstay.engine.access import Access, resolver, start_message
 from backstay.engine.engine import Engine
-from backstay.engine.inquiries import Inquiries
+from backstay.engine.instances import Instances, resolver, start_message
+from backstay.engine.queries import Queries
 from backstay.engine.recovery import Recovery
-from backstay.engine.settling import Settling
-from backstay.engine.updates import find_update
-from backstay.engine.waiting import Waiting
+from backstay.engine.signal_barrier import SignalBarrier
+from backstay.engine.update_lookup import find_update
+from backstay.engine.waiters import Watcher
 from backstay.kernel import contract
 from backstay.kernel.event import Recorded
 from backstay.kernel.features import archive, cancel, pause
@@ -55,17 +55,14 @@ class Arguments:
         self.errors = errors
 
 
-class Commands:
-    def __init__(
-        self, engine: Engine, recovery: Recovery, access: Access, waiting: Waiting, payloads: Payloads
-    ) -> None:
+class WorkflowCommands:
+    def __init__(self, engine: Engine, recovery: Recovery, instances: Instances, payloads: Payloads) -> None:
         self._engine = engine
         self._recovery = recovery
-        self._access = access
-        self._waiting = waiting
+        self._instances = instances
         self._payloads = payloads
-        self._settling = Settling(engine, access, waiting, guest=recovery.guest)
-        self._inquiries = Inquiries(engine, access, self._settling)
+        self._signals = SignalBarrier(engine, instances, guest=recovery.guest)
+        self._queries = Queries(engine, instances, self._signals)
         self.table: dict[type[Request[Any]], Callable[[Any], Awaitable[Any]]] = {
             tell.SignalWorkflow: self.signal,
             tell.SignalWithStart: self.signal_with_start,
@@ -97,12 +94,12 @@ class Commands:
             source=request.source,
             context=request.context,
         )
-        return self._access.submit(key, message)
+        return self._instances.submit(key, message)
 
     async def _signal(self, request: tell.SignalWorkflow) -> Commanded:
         key = await self._target(request)
         given = await self._arguments(key, request, request.signal_name, "declared_signal_contracts")
-        return await self._access.submit(
+        return await self._instances.submit(
             key,
             Signal(
                 name=request.signal_name,
@@ -117,7 +114,7 @@ class Commands:
         start = start_message(request.start, self._engine)
         key = await self._engine.key_of(start.namespace, start.workflow_id)
         asked = None if request.fresh else request.request_id
-        before = None if key is None else await self._access.retained(key, "signal", asked)
+        before = None if key is None else await self._instances.retained(key, "signal", asked)
         signal = Signal(
             name=request.signal_name,
             arguments=request.arguments,
@@ -127,7 +124,7 @@ class Commands:
             retained=before,
         )
         message = SignalWithStart(start=start, signal=signal)
-        return await self._access.address(start.namespace, start.workflow_id, message)
+        return await self._instances.address(start.namespace, start.workflow_id, message)
 
     async def append_message(self, request: tell.AppendMessage) -> Delivered:
         id = request_id(request.stream_name, request.message_id)
@@ -164,11 +161,11 @@ class Commands:
         if command.update_id is None or not command.accepted:
             return status
         if request.wait_for == "accepted":
-            self._engine.watching.unwatch(key, topic(command.update_id), end)
+            self._engine.waiters.remove(key, topic(command.update_id), end)
             return status
         if command.repeated:
             return await self._follow(request.namespace, key, status, command.update_id, request.wait_seconds)
-        completed = await self._waiting.until(key, topic(command.update_id), end, request.wait_seconds)
+        completed = await self._engine.waiters.wait_on(key, topic(command.update_id), end, request.wait_seconds)
         return _stands(status, completed, request.wait_seconds)
 
     async def _ask_for_update(
@@ -188,7 +185,7 @@ class Commands:
             try:
                 available, objection = True, None
                 if addressed["retained"] is None and not given.errors:
-                    available, objection = await self._inquiries.would_take(
+                    available, objection = await self._queries.would_take(
                         key, request.update_name, given.blob, patient=patient
                     )
                     addressed = await self._addressed(key, request, "update")  # that took a while
@@ -206,7 +203,7 @@ class Commands:
             except Refused as refusal:
                 if refusal.reason != PENDING or not patient:
                     raise
-            settled = await self._settling.settle(key, max(until - ticks(), 0) / SECOND)
+            settled = await self._signals.wait(key, max(until - ticks(), 0) / SECOND)
             patient = not settled.stands and ticks() < until
 
     def _submit_update(
@@ -219,17 +216,16 @@ class Commands:
         def accepted(command: Commanded | None, error: BaseException | None) -> None:
             if command is not None and command.update_id is not None and command.accepted and not command.repeated:
                 id = command.update_id
-                self._waiting.watch(
-                    key, topic(id), end, lambda entry: entry, lambda: self._look_for(namespace, key, id)
-                )
+                watcher = Watcher(lambda entry: entry, lambda: self._look_for(namespace, key, id), end)
+                self._engine.waiters.add(key, topic(id), watcher)
             resolve(command, error)
 
         self._engine.submit(key, message, accepted)
         return future
 
     async def get_update(self, request: tell.GetUpdate) -> tell.UpdateStatus:
-        key = await self._access.key(request.namespace, request.workflow_id)
-        found = await find_update(self._engine, self._access, request.namespace, key, request.update_id)
+        key = await self._instances.key(request.namespace, request.workflow_id)
+        found = await find_update(self._engine, self._instances, request.namespace, key, request.update_id)
         if found is None:
             raise Refused(
                 "update_not_found",
@@ -254,20 +250,20 @@ class Commands:
         self, namespace: str, key: int, status: tell.UpdateStatus, update_id: str, seconds: float | None
     ) -> tell.UpdateStatus:
         """Wait for the end of an update; a wait that takes too long answers with where it stands."""
-        completed = await self._waiting.wait(
+        completed = await self._engine.waiters.wait(
             key, topic(update_id), lambda entry: entry, lambda: self._look_for(namespace, key, update_id), seconds
         )
         return _stands(status, completed, seconds)
 
     async def _look_for(self, namespace: str, key: int, update_id: str) -> Recorded | None:
-        found = await find_update(self._engine, self._access, namespace, key, update_id)
+        found = await find_update(self._engine, self._instances, namespace, key, update_id)
         return None if found is None else found.completed
 
     # -- queries
 
     async def query(self, request: tell.QueryWorkflow) -> tell.QueryResult:
-        key = await self._access.key(request.namespace, request.workflow_id)
-        return await self._inquiries.query(key, request, self._listed)
+        key = await self._instances.key(request.namespace, request.workflow_id)
+        return await self._queries.query(key, request, self._listed)
 
     # -- the operator's commands
 
@@ -293,7 +289,7 @@ class Commands:
 
     async def repair(self, request: tell.RepairWorkflow) -> Repaired:
         key = await self._target(request)
-        flow = await self._access.committed(key)
+        flow = await self._instances.committed(key)
         now = self._engine.world.now()
         message = Repair(
             work=Reconcile(
@@ -307,7 +303,7 @@ class Commands:
         )
         # What is lost on disk may still be in memory: it is decided by what operators see, not by what we remember.
         self._engine.reload(key)
-        return await self._access.submit(key, message)
+        return await self._instances.submit(key, message)
 
     def _unoffered(self, flow: Workflow) -> frozenset[str]:
         if flow.run is None or not pause.allows(flow.run):
@@ -324,7 +320,7 @@ class Commands:
     async def _living(self, key: int) -> str:
         """Whose in-process leases count. Beside another engine, its own: it ended those of its predecessors."""
         if not self._engine.holder and await self._engine.store.has_engine():
-            flow = await self._access.committed(key)
+            flow = await self._instances.committed(key)
             for task in (*flow.tasks.values(), *self._engine.machine.expect(flow).tasks.values()):
                 if task.owner is not None and task.until is None:
                     return task.owner.partition("/")[0]
@@ -336,10 +332,10 @@ class Commands:
         self, request: tell.ToInstance[Any], command_type: str, message: Callable[..., Message], **more: Any
     ) -> Any:
         key = await self._target(request)
-        return await self._access.submit(key, message(**await self._addressed(key, request, command_type), **more))
+        return await self._instances.submit(key, message(**await self._addressed(key, request, command_type), **more))
 
     async def _target(self, request: tell.ToInstance[Any]) -> int:
-        key = await self._access.key(request.namespace, request.workflow_id)
+        key = await self._instances.key(request.namespace, request.workflow_id)
         if request.run_id is not None:
             located = await self._engine.store.locate(request.namespace, request.run_id)
             if located is None or located.workflow != key:
@@ -356,13 +352,15 @@ class Commands:
             "request_id": request.request_id,
             "source": request.source,
             "context": request.context,
-            "retained": await self._access.retained(key, command_type, None if request.fresh else request.request_id),
+            "retained": await self._instances.retained(
+                key, command_type, None if request.fresh else request.request_id
+            ),
         }
 
     async def _arguments(self, key: int, request: Any, name: str, contracts: str) -> Arguments:
         if request.named is None:
             return Arguments(request.arguments, self._values(request.arguments), {})
-        flow = await self._access.committed(key)
+        flow = await self._instances.committed(key)
         started = None if flow.run is None else flow.run.part(Identity).started
         return self._arranged(started, contracts, name, request.named)
 

@@ -1,4 +1,4 @@
-"""Questions to workflow code: queries, and whether an update would be taken. They see committed history and write nothing."""
+"""Queries and update validators: they run workflow code on committed history and write nothing."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Callable
 from itertools import takewhile
 from typing import Any, Literal
 
-from backstay.engine.access import Access
 from backstay.engine.engine import Engine
-from backstay.engine.settling import Settling
+from backstay.engine.instances import Instances
+from backstay.engine.signal_barrier import SignalBarrier
 from backstay.engine.workers import Executor, Inquirer
 from backstay.kernel import contract
 from backstay.kernel.decision import RunRow
@@ -25,11 +25,11 @@ from backstay.store import Loaded
 Listed = Callable[[WorkflowStarted, str, tell.QueryWorkflow], Any]
 
 
-class Inquiries:
-    def __init__(self, engine: Engine, access: Access, settling: Settling) -> None:
+class Queries:
+    def __init__(self, engine: Engine, instances: Instances, signals: SignalBarrier) -> None:
         self._engine = engine
-        self._access = access
-        self._settling = settling
+        self._instances = instances
+        self._signals = signals
 
     async def query(self, key: int, request: tell.QueryWorkflow, listed: Listed) -> tell.QueryResult:
         loaded = await self._engine.store.load(key)
@@ -62,7 +62,7 @@ class Inquiries:
 
     async def _settle(self, key: int, request: tell.QueryWorkflow) -> None:
         """Let code have the signals that were accepted before; those that nobody is there to apply are not waited for."""
-        settled = await self._settling.settle(key, tell.SIGNAL_WAIT)
+        settled = await self._signals.wait(key, tell.SIGNAL_WAIT)
         if settled.left is not None and not settled.stands:
             raise Refused(
                 PENDING,
@@ -80,7 +80,7 @@ class Inquiries:
         `patient`: while a signal that was accepted earlier is not applied the validator is not asked, and this is refused.
         """
         entry = self._engine.cache.get(key)
-        flow = await self._access.committed(key) if entry is None else entry.flow
+        flow = await self._instances.committed(key) if entry is None else entry.flow
         live = flow.run
         if live is None or not live.open:
             return True, None  # the command itself is rejected for that

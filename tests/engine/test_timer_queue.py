@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from backstay import AsyncBackstay, WorkflowTimedOut, sleep, workflow
-from backstay.engine.waking import SPENT, Waking
+from backstay.engine.timer_queue import SPENT, TimerQueue
 from backstay.kernel.values import SECOND
 from tests.sim.virtual import VirtualWorld, run
 
@@ -32,7 +32,7 @@ def test_the_timeout_of_a_run_that_another_process_started_is_kept(tmp_path: Pat
 
 
 class Empty:
-    """The store as waking sees it."""
+    """The store as a timer queue sees it."""
 
     async def due(self, until: int, limit: int) -> list[tuple[int, int]]:
         return []
@@ -42,17 +42,17 @@ def test_deadlines_that_nobody_needs_any_more_are_forgotten_and_the_others_kept(
     async def story(world: Any) -> None:
         here: VirtualWorld = world()
         woken: list[int] = []
-        waking = Waking(here, Empty(), woken.append)  # type: ignore[arg-type]
-        await waking.start()
+        timers = TimerQueue(here, Empty(), woken.append)  # type: ignore[arg-type]
+        await timers.start()
         soon = here.now() + 10 * SECOND
         for key in range(5):
-            waking.set(key, soon + key)
+            timers.set(key, soon + key)
         for key in range(5, 5 * SPENT):
-            waking.set(key, soon + SECOND)
-            waking.set(key, None)
-        waking.set(7, soon)
-        waking.set(7, soon + 2 * SECOND)
-        assert len(waking._heap) <= SPENT + 20
+            timers.set(key, soon + SECOND)
+            timers.set(key, None)
+        timers.set(7, soon)
+        timers.set(7, soon + 2 * SECOND)
+        assert len(timers._heap) <= SPENT + 20
         await asyncio.sleep(15)
         assert woken == [0, 1, 2, 3, 4, 7]
 

@@ -30,9 +30,9 @@ def fitting(events: list[Recorded], most: int) -> list[Recorded]:
 
 
 async def read_page(store: Store, run: int, after: int, last: int, most: int) -> list[Recorded]:
-    """Events of a run behind `after` and up to `last`, of which there may be more.
+    """Events of a run after `after` and up to `last`, as many as fit into `most` bytes.
 
-    What large events would fill is not read to be thrown away: a few of them say how many to ask for.
+    The first few events tell how many to ask for, so that large ones are not read only to be thrown away.
     """
     found: list[Recorded] = []
     wanted = FIRST

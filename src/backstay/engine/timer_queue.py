@@ -1,4 +1,4 @@
-"""Waking: one loop for every deadline of every workflow. It keeps the near future in memory and the rest on disk.
+"""The timer queue: one alarm for the deadlines of all workflows. It keeps the next hour in memory and the rest on disk.
 
 A wake may be early and is never late. Delivering one twice is harmless: the features decide what is due.
 """
@@ -21,7 +21,7 @@ PAGE = 500
 SPENT = 1000  # deadlines that are kept though nobody needs them any more
 
 
-class Waking:
+class TimerQueue:
     def __init__(self, world: World, store: Store, deliver: Callable[[int], None]) -> None:
         self._world = world
         self._store = store
@@ -39,12 +39,12 @@ class Waking:
         await self._look_ahead()
 
     async def look_again(self) -> None:
-        """Another process may have set a deadline that nobody told us of."""
+        """Read the next deadlines again: another process may have set one without a notice."""
         if not self._stopped:
             await self._look_ahead()
 
     def wind(self) -> None:
-        """The clock was set forward: what is due by it rings now."""
+        """The clock was set forward: deliver what is due by the new time now."""
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None
@@ -57,7 +57,7 @@ class Waking:
             self._alarm = None
 
     def forget(self) -> None:
-        """Stop, and know nothing: wakes are another process's now, and may have moved when this one starts again."""
+        """Stop and drop everything: wakes belong to another process now, and may have moved when this one starts again."""
         self.stop()
         self._term += 1
         self._heap.clear()
@@ -69,12 +69,12 @@ class Waking:
         if at is None:
             self._armed.pop(key, None)
         elif (at <= self._horizon or self._stopped or at <= self._world.now() + NEAR) and self._armed.get(key) != at:
-            # Before the start too, and beyond the horizon: what is decided now may reach the disk behind the next look
-            # ahead, or behind one that is being answered, and is in neither.
+            # Kept before the start too, and beyond the horizon: what is decided now may reach the disk after the next read of
+            # deadlines, or after one that is under way, and is in neither.
             self._armed[key] = at
             heappush(self._heap, (at, key))
             if len(self._heap) > 2 * len(self._armed) + SPENT:
-                # What was not needed after all would stay until it is due; and most deadlines are not needed.
+                # Most deadlines are moved before they are due; their old entries would stay in the heap until then.
                 self._heap = [(due, one) for due, one in self._heap if self._armed.get(one) == due]
                 heapify(self._heap)
             self._arm()
@@ -115,21 +115,23 @@ class Waking:
         try:
             found = await self._store.due(until, PAGE)
             if term != self._term:
-                return  # whatever has become of these since is not known here
+                return  # these may have moved since: the queue was forgotten meanwhile
         except StoreError as error:
             if term != self._term:
                 return
             log.error("the next deadlines cannot be read now: %s", error)
-            self._horizon = min(self._horizon, self._world.now()) + SECOND  # look again, and keep what is known
+            self._horizon = (
+                min(self._horizon, self._world.now()) + SECOND
+            )  # read again soon, and keep what is in memory
             self._arm()
             return
         full = len(found) == PAGE
         self._horizon = found[-1][0] if full else until
         for at, key in found:
-            if key not in self._armed:  # what is armed was decided since, and may not be on disk yet
+            if key not in self._armed:  # what is armed is newer than this answer, and may not be on disk yet
                 self._armed[key] = at
                 heappush(self._heap, (at, key))
         if full and self._horizon <= self._world.now():
-            # Everything on this page is overdue. What was delivered moves its row, so the next page starts behind it.
+            # Everything on this page is overdue. Delivering moves the rows, so the next page starts after them.
             self._horizon = self._world.now()
         self._arm()

@@ -1,7 +1,7 @@
-"""Sending: what one instance has to tell another is delivered once its own commit is on disk, and until it is taken.
+"""The outbox: delivers messages between instances after the sender's commit, until the receiver's commit takes them.
 
-The rows are the truth. What this engine has under way it does not pick up a second time; after a crash the next one finds
-the rows. Delivering twice is harmless.
+The rows are the truth. A message that is under way is not picked up a second time; after a crash the next engine finds the
+rows. Delivering twice is harmless.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from backstay.engine.recalling import recalled
+from backstay.engine.idempotency import with_record
 from backstay.engine.world import Alarm
 from backstay.kernel.features.delivery import Deliver, Returned
 from backstay.kernel.message import Message, Refused
@@ -29,17 +29,17 @@ log = logging.getLogger("backstay.engine")
 PAGE = 500
 
 Pair = tuple[int, str, str]
-"""Who sends, and to whom: sender, namespace, workflow id."""
+"""Sender and receiver: the sender's key, the receiver's namespace and workflow id."""
 
 
-class Sending:
-    """What one instance sends to another arrives in order: the next leaves when the one before has been taken."""
+class Outbox:
+    """Messages from one instance to another arrive in order: the next is delivered when the one before was taken."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._under_way: set[int] = set()
         self._queues: dict[Pair, deque[Send]] = {}
-        self._again: dict[Pair, Alarm] = {}  # what has failed and is tried again
+        self._again: dict[Pair, Alarm] = {}  # deliveries that failed and are retried
         self._stopped = False
         self._expected: dict[Pair, list[asyncio.Future[None]]] = {}
 
@@ -55,7 +55,7 @@ class Sending:
             self._next(pair)
 
     def stop(self) -> None:
-        """The engine ends. What was not taken stays on disk for the next one."""
+        """The engine ends. Messages that were not taken stay on disk for the next one."""
         self._stopped = True
         for alarm in self._again.values():
             alarm.cancel()
@@ -63,7 +63,7 @@ class Sending:
             self._arrived(pair)
 
     async def arrival(self, sender: int, namespace: str, workflow_id: str) -> None:
-        """Until what is on its way from this sender to this receiver has been taken, or has to wait for the database."""
+        """Wait until the messages from this sender to this receiver were taken, or have to wait for the database."""
         pair = (sender, namespace, workflow_id)
         if pair in self._queues and not self._stopped:
             arrived: asyncio.Future[None] = self._engine.world.future()
@@ -84,14 +84,14 @@ class Sending:
         if message.repeats() is None and not equipped.seeks:
             self._deliver(pair, message)
         else:
-            self._engine.world.spawn(self._recall(pair, message), "backstay-send")
+            self._engine.world.spawn(self._deliver_with_records(pair, message), "backstay-send")
 
-    async def _recall(self, pair: Pair, message: Deliver) -> None:
-        """A parcel that causes a command, or asks after some: their records show what came through before."""
+    async def _deliver_with_records(self, pair: Pair, message: Deliver) -> None:
+        """Deliver a message that causes a command, or asks about earlier ones, together with their records."""
         engine = self._engine
         try:
             key = await engine.key_of(message.send.namespace, message.send.workflow_id)
-            known = message if key is None else await recalled(engine, key, message)
+            known = message if key is None else await with_record(engine, key, message)
             if key is not None and message.send.parcel.seeks:
                 ids = [id for id in message.send.parcel.seeks if await engine.retained(key, "signal", id) is not None]
                 known = replace(message, known=frozenset(ids))
@@ -110,7 +110,7 @@ class Sending:
                 self._failed(pair, error)
                 return
             if error is not None:
-                log.warning("a send to workflow %s was not taken: %s", send.workflow_id, error)
+                log.warning("message %s to workflow %s was refused: %s", send.key, send.workflow_id, error)
                 if isinstance(error, Refused) and error.reason == "workflow_not_found":
                     self._give_back(pair, send)
             self._under_way.discard(send.key)
@@ -128,24 +128,24 @@ class Sending:
             self._failed(pair, error)
 
     def _give_back(self, pair: Pair, send: Send) -> None:
-        """Nobody is there to take this send. If its sender makes the receiver once more, it follows right behind that."""
+        """The receiver does not exist. If the sender creates it once more, the message follows right after that."""
 
         def follow() -> None:
             if any(other.parcel.creates for other in self._queues.get(pair, ())):
                 self.dispatch(send)
 
         def returned(value: Any, error: BaseException | None) -> None:
-            self._engine.world.soon(follow)  # what was decided is sent after it was answered
+            self._engine.world.soon(follow)  # the sender's new messages are dispatched after this answer
 
         self._engine.submit(send.sender, Returned(send=send), returned, again=False)
 
     def _failed(self, pair: Pair, error: BaseException) -> None:
-        """Not now; a send stays until it is taken, and those behind it wait."""
+        """Retry later. The message stays until it is taken, and those after it wait."""
         self._arrived(pair)
         if self._stopped:
             return
         world = self._engine.world
-        log.warning("a send to workflow %s is tried again: %s", pair[2], error)
+        log.warning("delivery to workflow %s failed and is retried: %s", pair[2], error)
         self._again[pair] = world.at(world.now() + SECOND, lambda: self._next(pair))
 
     async def pick_up(self) -> None:

@@ -1,7 +1,8 @@
-"""Completions that the engine refuses for what they ask: the code would ask for the same again, at once and for ever.
+"""Refused completions: a workflow task whose completion the engine refuses for its content fails with that refusal.
 
-So the refusal becomes the error of the task, where operators look, and the task is tried again after a growing pause. A
-worker of somebody else's may still know better: it keeps its lease, and the task fails when that ends without a good report.
+Otherwise the same code would send the same completion again, at once and for ever. As the error of its task the refusal is
+where operators look, and the task is retried after a growing pause. A worker of the published protocol may correct itself: it
+keeps its lease, and the task fails when the lease ends without an accepted report.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from backstay.kernel.task import Block
 if TYPE_CHECKING:
     from backstay.engine.engine import Engine
 
-# About the lease, the run or the moment: whoever has the task next may be answered otherwise.
+# About the lease, the run or the moment, not about the content: another worker may get another answer.
 _NOT_ITS_FAULT = frozenset(
     {
         *("task_not_found", "task_not_leased", "task_not_claimable", "task_not_workflow", "lease_owner_mismatch"),

@@ -1,6 +1,6 @@
-"""The engine's operations: each request of the protocol answered, for clients and for the workers' bridge alike.
+"""The engine's API: one handler for each request of the protocol, from clients and workers alike.
 
-Nothing here decides anything about workflows: requests become messages or reads. Reads answer from committed state.
+Nothing is decided here: requests become messages to instances, or reads. Reads answer from committed state.
 """
 
 from __future__ import annotations
@@ -13,17 +13,16 @@ from typing import Any, TypeVar, cast
 from msgspec.structs import replace
 
 from backstay import collector
-from backstay.engine.access import Access, resolver, start_message
-from backstay.engine.bridge import Bridge
 from backstay.engine.cache import Reply
-from backstay.engine.commands import Commands, Payloads
+from backstay.engine.describe import beside, describe
 from backstay.engine.engine import Engine
+from backstay.engine.instances import Instances, resolver, start_message
 from backstay.engine.recovery import Recovery
 from backstay.engine.schedules import Schedules
 from backstay.engine.streams import Streams
-from backstay.engine.summary import beside, describe
-from backstay.engine.waiting import Waiting
-from backstay.engine.watching import ENDED, Watcher
+from backstay.engine.waiters import ENDED, Watcher
+from backstay.engine.worker_api import WorkerApi
+from backstay.engine.workflow_commands import Payloads, WorkflowCommands
 from backstay.kernel.decision import CommandRecord, Ended, RunRow
 from backstay.kernel.event import Recorded
 from backstay.kernel.features.start import CLOSED, Reserve, Reserved, Start, Started, check_id
@@ -45,17 +44,16 @@ Exporter = Callable[
 LONG = 1000  # events, from which on what is made of a history is made on a thread
 
 
-class Operations:
+class Api:
     """One method, `call`, for every request."""
 
     def __init__(self, engine: Engine, recovery: Recovery, payloads: Payloads, written: Exporter) -> None:
         self._engine = engine
-        self._access = Access(engine)
-        self._waiting = Waiting(engine, lambda: recovery.stopped)
-        self.streams = Streams(engine, self._access)
+        self._instances = Instances(engine)
+        self.streams = Streams(engine, self._instances)
         self._written = written
         self._one_aside = asyncio.Lock()
-        recovery.on_foreign.append(self._waiting.look_around)
+        recovery.on_foreign.append(engine.waiters.check_all)
         self._table: dict[type[ask.Request[Any]], Callable[[Any], Awaitable[Any]]] = {
             ask.StartWorkflow: self.start,
             ask.ReserveWorkflow: self.reserve,
@@ -65,19 +63,19 @@ class Operations:
             ask.ListWorkflows: self.list,
             ask.GetHistory: self.history,
             ask.ExportHistory: self.export,
-            **Commands(engine, recovery, self._access, self._waiting, payloads).table,
-            **Schedules(engine, self._access).table,
+            **WorkflowCommands(engine, recovery, self._instances, payloads).table,
+            **Schedules(engine, self._instances).table,
             **self.streams.table,
-            **Bridge(engine, self._access).table,
+            **WorkerApi(engine, self._instances).table,
         }
 
     def call(self, request: ask.Request[R]) -> Awaitable[R]:
-        """Not a coroutine: what needs none of its own is answered without one."""
+        """Returns an awaitable; handlers that need no coroutine return a future directly, which saves a task."""
         return self._table[type(request)](request)
 
     def stop_waiting(self, why: Callable[[], Exception]) -> None:
-        """Answer everybody who waits with how things stand; `why`: to those who cannot be told anything yet."""
-        self._waiting.stop(why)
+        """Answer everybody who waits with the state of now; `why` makes the error for those without an answer yet."""
+        self._engine.waiters.stop(why)
 
     # -- clients
 
@@ -128,13 +126,13 @@ class Operations:
         else:
             # Its own start has just been committed, so whatever ends it comes later than this.
             look = partial(self._ended, key, workflow_id)
-            self._engine.watching.watch(key, ENDED, Watcher(partial(_result, workflow_id), look, future))
+            self._engine.waiters.add(key, ENDED, Watcher(partial(_result, workflow_id), look, future))
             future.add_done_callback(partial(self._left, key))
 
     def _left(self, key: int, future: asyncio.Future[ask.Result]) -> None:
-        """Whoever has the result has been told, and is watching no more; who gave up is still on the list."""
+        """A caller that got its result is off the list of waiters; one that gave up is still on it."""
         if future.cancelled():
-            self._engine.watching.unwatch(key, ENDED, future)
+            self._engine.waiters.remove(key, ENDED, future)
 
     async def _follow(self, namespace: str, workflow_id: str, future: asyncio.Future[ask.Result]) -> None:
         """One that another process runs, which may have ended it by now."""
@@ -159,7 +157,7 @@ class Operations:
     async def _start_once(self, message: Start, reply: Reply) -> None:
         """A start that may have been asked for before."""
         try:
-            message = replace(message, retained=await self._access.retained_start(message))
+            message = replace(message, retained=await self._instances.retained_start(message))
         except Exception as error:
             reply(None, error)
             return
@@ -170,13 +168,13 @@ class Operations:
         message = Reserve(
             namespace=request.namespace, workflow_id=request.workflow_id, workflow_type=request.workflow_type
         )
-        return self._access.address(request.namespace, request.workflow_id, message)
+        return self._instances.address(request.namespace, request.workflow_id, message)
 
     async def result(self, request: ask.AwaitResult) -> ask.Result:
         workflow_id = request.workflow_id
-        key = await self._access.key(request.namespace, workflow_id)
+        key = await self._instances.key(request.namespace, workflow_id)
         entry = self._engine.cache.get(key) if self._engine.holder else None
-        ended = await self._waiting.wait(
+        ended = await self._engine.waiters.wait(
             key,
             ENDED,
             partial(_result, workflow_id),
@@ -191,8 +189,8 @@ class Operations:
 
     async def look(self, request: ask.DescribeWorkflow) -> tuple[ask.Description, list[Recorded]]:
         """A description, and the history of the current run, which it was made from."""
-        key = await self._access.key(request.namespace, request.workflow_id)
-        loaded = await self._access.load(key)
+        key = await self._instances.key(request.namespace, request.workflow_id)
+        loaded = await self._instances.load(key)
         if loaded is None:
             raise Refused("workflow_not_found", f"there is no workflow {request.workflow_id!r}")
         engine = self._engine
@@ -311,7 +309,7 @@ class Operations:
                 )
             run = row.key
         else:
-            loaded = await self._engine.store.load(await self._access.key(request.namespace, request.workflow_id))
+            loaded = await self._engine.store.load(await self._instances.key(request.namespace, request.workflow_id))
             if loaded is None or loaded.row.run is None:
                 return []
             run = loaded.row.run

@@ -1,4 +1,4 @@
-"""How operations reach an instance: by name, by an id derived from one of its runs, as it is on disk."""
+"""Instances as the API reaches them: by name, by an id derived from one of their runs, or as they are on disk."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from backstay.store import Loaded, Located
 REMEMBERED = 20_000  # runs whose place is kept in memory
 
 
-class Access:
+class Instances:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._located: dict[tuple[str, str], Located] = {}
@@ -37,7 +37,7 @@ class Access:
         return key
 
     async def located(self, namespace: str, derived_id: str) -> Located:
-        """The run that a task, attempt or other id was derived from. Another namespace's is as good as none."""
+        """The run that a task, attempt or other id was derived from. A run of another namespace is not found."""
         place = namespace, run_of(derived_id)
         found = self._located.get(place)
         if found is None:
@@ -53,7 +53,7 @@ class Access:
         return (await self.located(namespace, derived_id)).workflow
 
     async def load(self, key: int) -> Loaded | None:
-        """The rows of an instance. Once somebody has found its history damaged, nothing goes on from what is in memory."""
+        """The rows of an instance. If its history turns out damaged, its state in memory is dropped: nothing may continue from it."""
         try:
             return await self._engine.store.load(key)
         except HistoryDamaged:
