@@ -8,13 +8,34 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from backstay.codec.exceptions import RemoteFailure, RemoteTraceback, exception_payload
-from backstay.sdk import aio
-from backstay.sdk.activity import activity
-from backstay.sdk.attempt import attempt, heartbeat
-from backstay.sdk.background import background
-from backstay.sdk.branch import spawn
-from backstay.sdk.cancellation import Cancelled, shield
-from backstay.sdk.child import child, children
+from backstay.sdk.author import aio
+from backstay.sdk.author.activity import activity
+from backstay.sdk.author.attempt import attempt, heartbeat
+from backstay.sdk.author.background import background
+from backstay.sdk.author.cancellation import Cancelled, shield
+from backstay.sdk.author.child import child, children
+from backstay.sdk.author.gather import gather
+from backstay.sdk.author.handlers import Signal, query, signal, update
+from backstay.sdk.author.primitives import (
+    info,
+    logger,
+    now,
+    patched,
+    rng,
+    side_effect,
+    upsert_memo,
+    upsert_search_attributes,
+    uuid4,
+    version,
+)
+from backstay.sdk.author.race import race
+from backstay.sdk.author.saga import Saga
+from backstay.sdk.author.spawn import spawn
+from backstay.sdk.author.step import Step
+from backstay.sdk.author.timer import sleep
+from backstay.sdk.author.wait import wait
+from backstay.sdk.author.workflow import continue_as_new, workflow
+from backstay.sdk.client.streams import emit
 from backstay.sdk.errors import (
     AccessDenied,
     ActivityCancelled,
@@ -30,6 +51,7 @@ from backstay.sdk.errors import (
     DurableCallRefused,
     FunctionNotRegistered,
     NonDeterminismError,
+    NonDeterminismWarning,
     NotInWorkflow,
     RequestRefused,
     ScheduleAlreadyExists,
@@ -48,39 +70,18 @@ from backstay.sdk.errors import (
     WorkflowStopped,
     WorkflowTimedOut,
 )
-from backstay.sdk.gather import gather
-from backstay.sdk.members import Signal, query, signal, update
-from backstay.sdk.primitives import (
-    info,
-    logger,
-    now,
-    patched,
-    rng,
-    side_effect,
-    upsert_memo,
-    upsert_search_attributes,
-    uuid4,
-    version,
-)
-from backstay.sdk.race import race
-from backstay.sdk.registry import NonDeterminismWarning, Types
-from backstay.sdk.saga import Saga
-from backstay.sdk.step import Step
-from backstay.sdk.streams import emit
-from backstay.sdk.timer import sleep
-from backstay.sdk.wait import wait
-from backstay.sdk.workflow import continue_as_new, workflow
+from backstay.sdk.worker.registry import Types
 
 if TYPE_CHECKING:
     from backstay.codec.errors import PayloadError
     from backstay.kernel.event import HistoryDamaged
     from backstay.kernel.limits import Limits
-    from backstay.sdk.client import AsyncClient
+    from backstay.sdk.client.client import AsyncClient
+    from backstay.sdk.client.handle import AsyncHandle, AsyncUpdateHandle
+    from backstay.sdk.client.sync import Client, Handle, UpdateHandle
     from backstay.sdk.embedded import AsyncBackstay, Backstay
-    from backstay.sdk.handle import AsyncHandle, AsyncUpdateHandle
     from backstay.sdk.remote.worker import AsyncWorker, Worker
-    from backstay.sdk.replay import BlockedRun, Replayed
-    from backstay.sdk.sync import Client, Handle, UpdateHandle
+    from backstay.sdk.replay.replayer import BlockedRun, Replayed
     from backstay.store import ForkedEngine, IncompatibleStore, StoreError, Unavailable, UnknownDatabase
 
 __version__ = "0.1.0"
@@ -179,24 +180,24 @@ __all__ = [
 
 _LAZY = {
     "AsyncBackstay": "backstay.sdk.embedded",
-    "AsyncClient": "backstay.sdk.client",
-    "AsyncHandle": "backstay.sdk.handle",
-    "AsyncUpdateHandle": "backstay.sdk.handle",
+    "AsyncClient": "backstay.sdk.client.client",
+    "AsyncHandle": "backstay.sdk.client.handle",
+    "AsyncUpdateHandle": "backstay.sdk.client.handle",
     "AsyncWorker": "backstay.sdk.remote.worker",
     "Backstay": "backstay.sdk.embedded",
-    "BlockedRun": "backstay.sdk.replay",
-    "Client": "backstay.sdk.sync",
+    "BlockedRun": "backstay.sdk.replay.replayer",
+    "Client": "backstay.sdk.client.sync",
     "ForkedEngine": "backstay.store",
-    "Handle": "backstay.sdk.sync",
+    "Handle": "backstay.sdk.client.sync",
     "HistoryDamaged": "backstay.kernel.event",
     "IncompatibleStore": "backstay.store",
     "Limits": "backstay.kernel.limits",
     "PayloadError": "backstay.codec.errors",
-    "Replayed": "backstay.sdk.replay",
+    "Replayed": "backstay.sdk.replay.replayer",
     "StoreError": "backstay.store",
     "Unavailable": "backstay.store",
     "UnknownDatabase": "backstay.store",
-    "UpdateHandle": "backstay.sdk.sync",
+    "UpdateHandle": "backstay.sdk.client.sync",
     "Worker": "backstay.sdk.remote.worker",
 }
 

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import backstay
 from backstay import AsyncClient, AsyncWorker, Client, Worker
-from backstay.sdk.registry import Registry
+from backstay.sdk.worker.registry import Registry
 
 TOKEN = "secret"
 OF_WORKERS = (

@@ -24,8 +24,8 @@ from backstay.engine.waiters import CHECKS, Watcher
 from backstay.kernel.features.memo import UpsertMemo
 from backstay.kernel.features.start import Start
 from backstay.protocol import requests as ask
-from backstay.sdk.primitives import _MEMO
-from backstay.sdk.strand import current_fiber
+from backstay.sdk.author.primitives import _MEMO
+from backstay.sdk.replay.workflow_greenlet import current_fiber
 from tests.sdk.kit import eventually
 
 from .slow_read import SlowRead

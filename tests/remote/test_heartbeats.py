@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from backstay import ActivityCancelled, WorkflowFailed, activity, heartbeat, workflow
-from backstay.sdk.handle import AsyncHandle
+from backstay.sdk.client.handle import AsyncHandle
 
 from ..sdk.kit import eventually, names
 from .kit import Remote

@@ -14,7 +14,7 @@ import pytest
 
 from backstay import AsyncClient, AsyncWorker, Signal, activity, emit, heartbeat, query, update, wait, workflow
 from backstay.protocol.native import client as calls
-from backstay.sdk.handle import AsyncHandle
+from backstay.sdk.client.handle import AsyncHandle
 
 from ..interop.conftest import TOKEN, Running
 from ..sdk.kit import eventually, names

@@ -16,7 +16,7 @@ from backstay.kernel.features.workflow_task import WorkflowAssignment
 from backstay.kernel.message import Message
 from backstay.kernel.task import Lease
 from backstay.kernel.values import SECOND, Micros
-from backstay.sdk.fiber import Fiber
+from backstay.sdk.replay.live_run import Fiber
 
 PATIENCE = 30.0  # seconds until something that should happen counts as never; a loaded machine is slow, not broken
 

@@ -32,8 +32,8 @@ from backstay import (
 from backstay.codec.values import loads
 from backstay.kernel.values import SECOND
 from backstay.protocol import requests as ask
+from backstay.sdk.client.sync import LoopBridge
 from backstay.sdk.embedded import thread as engine_thread
-from backstay.sdk.sync import LoopBridge
 from backstay.store import RunFilter
 
 from .kit import events, eventually, memory, names

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from backstay import AsyncBackstay, activity, aio, logger, side_effect, sleep, spawn, upsert_memo, workflow
-from backstay.sdk import strand
 from backstay.sdk.errors import Evicted
+from backstay.sdk.replay import workflow_greenlet
 
 from .kit import eventually, evicting, memory, names
 
@@ -245,7 +245,7 @@ async def test_code_that_never_lets_go_is_set_aside(how: str) -> None:
         await eventually(lambda: _sleeping(app))
         (key,) = app.executor._fibers  # pyright: ignore[reportPrivateUsage]
         app.executor.forget(key)
-        assert 2 <= len(turns) <= 2 * strand.PATIENCE
+        assert 2 <= len(turns) <= 2 * workflow_greenlet.PATIENCE
         assert (await app.describe("r")).liveness_state == "timer_scheduled", "the run itself lives on"
 
 

@@ -31,11 +31,11 @@ OURS = (
     "backstay.engine",
     "backstay.store",
     "backstay.cli",
-    "backstay.sdk.client",
-    "backstay.sdk.sync",
+    "backstay.sdk.client.client",
+    "backstay.sdk.client.sync",
     "backstay.sdk.embedded",
-    "backstay.sdk.executor",
-    "backstay.sdk.source.visit",
+    "backstay.sdk.worker.executor",
+    "backstay.sdk.replay.source.visit",
 )
 
 

@@ -136,7 +136,7 @@ async def test_each_attempt_the_activity_and_the_workflow_are_logged_once_with_t
         assert "'w-1'" in shown
         assert run_id in shown
         assert 'return found["k"]' in shown
-        assert "sdk/activities.py" not in shown
+        assert "sdk/worker/activities.py" not in shown
     assert (run.workflow_id, run.run_id, run.workflow_type) == ("w-1", run_id, "digs")
     assert 'return found["k"]' in text_of(run)
     assert "return dug()" in text_of(run)

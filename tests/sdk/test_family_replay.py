@@ -25,10 +25,10 @@ from backstay.kernel.features.delivery import Deliver
 from backstay.kernel.features.lease import Claim
 from backstay.kernel.send import Send
 from backstay.kernel.task import Lease, Task
-from backstay.sdk.fiber import Fiber
-from backstay.sdk.known import TOPOLOGY
-from backstay.sdk.rules import RULES
-from backstay.sdk.workflow import definition_of
+from backstay.sdk.author.workflow import definition_of
+from backstay.sdk.replay.live_run import Fiber
+from backstay.sdk.replay.reactions import RULES
+from backstay.sdk.replay.recorded_steps import TOPOLOGY
 
 from .test_replay_laws import LOST, MACHINE, Drive, bad, good, moody, plain, tapes
 

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from backstay import AsyncBackstay, WorkflowFailed, activity, aio, query, sleep, wait, workflow
-from backstay.sdk import strand
-from backstay.sdk.fiber import Fiber
+from backstay.sdk.replay import workflow_greenlet
+from backstay.sdk.replay.live_run import Fiber
 
 from .kit import events, eventually, evicting, memory, names
 
@@ -233,14 +233,16 @@ class After:
 
 
 async def test_asking_blocked_code_keeps_only_so_much_of_it(tmp_path: Any) -> None:
-    before = len(alive(strand.Strand))
+    before = len(alive(workflow_greenlet.Strand))
     async with AsyncBackstay(tmp_path / "a.db", [Before]) as app:
         await app.start(Before, "c")
     async with AsyncBackstay(tmp_path / "a.db", [After, refund]) as app:
-        for _ in range(3 * strand.PARKED):
+        for _ in range(3 * workflow_greenlet.PARKED):
             with pytest.raises(Exception, match="diverged"):
                 await app.handle(After, "c").query("seen")
-        assert len(alive(strand.Strand)) - before <= strand.PARKED + 2  # and those that wait for work
+        assert (
+            len(alive(workflow_greenlet.Strand)) - before <= workflow_greenlet.PARKED + 2
+        )  # and those that wait for work
     assert refunded == []
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from backstay import activity, workflow
 from backstay.kernel.features.timer import StartTimer
-from backstay.sdk.strand import current_fiber
+from backstay.sdk.replay.workflow_greenlet import current_fiber
 
 from .kit import eventually, memory
 

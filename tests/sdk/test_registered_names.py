@@ -26,10 +26,11 @@ from backstay import (
     workflow,
 )
 from backstay.codec.exceptions import Exceptions, RemoteFailure
+from backstay.codec.reference import name_of
 from backstay.codec.values import dumps
 from backstay.kernel.failure import Failure
-from backstay.sdk.client import AsyncClient
-from backstay.sdk.registry import Registry
+from backstay.sdk.client.client import AsyncClient
+from backstay.sdk.worker.registry import Registry
 
 from . import kit  # noqa: F401
 from .kit import memory
@@ -116,7 +117,7 @@ def _clean() -> None:
         f"{HERE}:nothing",
         f"{HERE}:",
         "builtins:eval",
-        "backstay.sdk.background:runner",
+        "backstay.sdk.author.background:runner",
         "antigravity:nothing",
         "no colon",
         "",
@@ -213,12 +214,27 @@ def test_the_class_that_a_failure_names_is_not_imported(name: str) -> None:
         ("shutil:SameFileError", shutil.SameFileError),
         ("builtins:TimeoutError", TimeoutError),
         ("backstay.sdk.errors:ChildStopped", backstay.ChildStopped),
+        ("backstay.sdk.guard.verdict:NonDeterminismWarning", backstay.NonDeterminismWarning),  # where it once stood
     ],
 )
 def test_what_the_module_of_registered_code_can_name_is_known(name: str, cls: type[Exception]) -> None:
     known = Registry()
     known.register([reported])
     assert type(known.exceptions.restore_or_wrap(Failure(message="m", exception_class=name))) is cls
+
+
+def test_exceptions_of_the_package_keep_the_names_that_histories_have_recorded() -> None:
+    ours = {name_of(kind) for kind in map(vars(backstay).get, backstay.__all__) if _is_error(kind)}
+    assert {name for name in ours if not name.startswith("backstay.sdk.errors:")} == {
+        "asyncio.exceptions:CancelledError",
+        "backstay.codec.exceptions:RemoteFailure",
+        "backstay.codec.exceptions:RemoteTraceback",
+        "backstay.kernel.errors:BackstayError",
+    }
+
+
+def _is_error(kind: object) -> bool:
+    return isinstance(kind, type) and issubclass(kind, BaseException)
 
 
 def test_a_class_that_options_name_is_known() -> None:
@@ -275,16 +291,16 @@ ALLOWED = {
     "codec/reference.py:import_module": "classes that the author's own type map names",
     "server/exporting.py:import_module": "a setting of the server, from its operator",
     "store/postgresql/driver.py:import_module": "the literal name of an optional dependency",
-    "sdk/source/names.py:import_module": "the source check follows the author's own imports",
+    "sdk/replay/source/names.py:import_module": "the source check follows the author's own imports",
 }
 LOOKED_AT = {
     "cli/loading.py": "puts the user's own file in place",
     "cli/watch.py": "the files of what was loaded",
     "codec/native.py": "whether pydantic or attrs was loaded, by literal names",
-    "sdk/guard/audit.py": "whether zoneinfo was loaded, by its literal name",
-    "sdk/guard/monitor.py": "how many modules were loaded",
-    "sdk/source/locate.py": "the module of the author's own function",
-    "sdk/source/names.py": "modules that the author's own source names",
+    "sdk/replay/guard/audit.py": "whether zoneinfo was loaded, by its literal name",
+    "sdk/replay/guard/monitor.py": "how many modules were loaded",
+    "sdk/replay/source/locate.py": "the module of the author's own function",
+    "sdk/replay/source/names.py": "modules that the author's own source names",
 }
 ROOT = Path(backstay.__file__).parent
 
@@ -357,12 +373,12 @@ def test_the_attribute_of_an_object_is_never_named_by_what_was_received() -> Non
         "protocol/history.py": "fields of a struct of ours",
         "protocol/selected.py": "a tuple of literals",
         "protocol/tasks.py": "fields of a struct of ours",
-        "sdk/guard/monitor.py": "names in the author's own code",
-        "sdk/guard/shims.py": "a tuple of literals",
+        "sdk/replay/guard/monitor.py": "names in the author's own code",
+        "sdk/replay/guard/shims.py": "a tuple of literals",
         "sdk/remote/bounds.py": "fields of a struct of ours",
-        "sdk/source/check.py": "the entry of the author's own class",
-        "sdk/source/locate.py": "fields of syntax nodes",
-        "sdk/source/names.py": "names in the author's own source",
+        "sdk/replay/source/check.py": "the entry of the author's own class",
+        "sdk/replay/source/locate.py": "fields of syntax nodes",
+        "sdk/replay/source/names.py": "names in the author's own source",
         "server/admission.py": "kinds of tasks, which are literals",
         "server/published/control/run_lists.py": "a tuple of literals",
         "server/published/control/schedules.py": "a tuple of literals",

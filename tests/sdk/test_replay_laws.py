@@ -52,8 +52,8 @@ from backstay.kernel.message import Message
 from backstay.kernel.state import Workflow
 from backstay.kernel.task import Lease, Task
 from backstay.kernel.values import SECOND
-from backstay.sdk.fiber import Fiber
-from backstay.sdk.workflow import definition_of
+from backstay.sdk.author.workflow import definition_of
+from backstay.sdk.replay.live_run import Fiber
 
 MACHINE = Machine()
 LOST = Failure(message="lost", exception_type="LookupError", exception_class="builtins:LookupError")

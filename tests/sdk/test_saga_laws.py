@@ -18,8 +18,8 @@ from backstay.codec.exceptions import Exceptions
 from backstay.codec.values import loads
 from backstay.kernel.features.cancel import Cancel
 from backstay.kernel.task import Task
-from backstay.sdk.fiber import Fiber
-from backstay.sdk.rules import RULES
+from backstay.sdk.replay.live_run import Fiber
+from backstay.sdk.replay.reactions import RULES
 
 from .test_replay_laws import MACHINE, Drive
 

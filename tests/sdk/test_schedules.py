@@ -25,7 +25,7 @@ from backstay.engine.engine import Engine
 from backstay.kernel.features.schedule import Schedule, firing
 from backstay.kernel.values import SECOND
 from backstay.protocol import schedules as ask
-from backstay.sdk.schedules import AsyncScheduleHandle
+from backstay.sdk.client.schedules import AsyncScheduleHandle
 
 from .kit import StillWorld, eventually, names, settle
 

@@ -31,7 +31,7 @@ from backstay import (
 )
 from backstay.kernel.limits import Limits
 from backstay.protocol import commands as tell
-from backstay.sdk.workflow import definition_of
+from backstay.sdk.author.workflow import definition_of
 
 from .kit import StillWorld, events, eventually, evicting, memory, names, settle
 

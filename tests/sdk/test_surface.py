@@ -26,8 +26,8 @@ from backstay import (
 )
 from backstay.kernel.limits import Limits
 from backstay.kernel.machine import Machine
-from backstay.sdk.schedules import AsyncScheduleHandle
-from backstay.sdk.sync_schedules import ScheduleHandle
+from backstay.sdk.client.schedules import AsyncScheduleHandle
+from backstay.sdk.client.sync_schedules import ScheduleHandle
 
 from .kit import memory
 

@@ -24,10 +24,10 @@ from backstay.kernel.features.update import CompleteUpdate, FailUpdate, Update
 from backstay.kernel.features.workflow_task import CompleteWorkflowTask, WorkflowAssignment, shown_to
 from backstay.kernel.task import Lease, Task
 from backstay.protocol.commands import Inquiry
-from backstay.sdk.fiber import Fiber
-from backstay.sdk.inquiry import answer_from, answer_on
-from backstay.sdk.registry import Registry
-from backstay.sdk.rules import RULES
+from backstay.sdk.replay.live_run import Fiber
+from backstay.sdk.replay.queries import answer_from, answer_on
+from backstay.sdk.replay.reactions import RULES
+from backstay.sdk.worker.registry import Registry
 
 from .test_replay_laws import MACHINE, Drive, Story, plain, said, simple
 

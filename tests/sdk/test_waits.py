@@ -24,7 +24,7 @@ from backstay import (
     wait,
     workflow,
 )
-from backstay.sdk.workflow import definition_of
+from backstay.sdk.author.workflow import definition_of
 
 from .kit import StillWorld, blocked, events, eventually, evicting, memory, names, settle
 
@@ -428,7 +428,7 @@ async def test_a_failed_run_says_so_when_code_does_not_take_the_timeout() -> Non
 
 
 def test_two_waits_on_one_line_are_two() -> None:
-    from backstay.sdk.source import predicate_fingerprint
+    from backstay.sdk.replay.source import predicate_fingerprint
 
     first, second = (lambda: 1, lambda: 2)
     assert predicate_fingerprint(first) != predicate_fingerprint(second)

@@ -27,7 +27,7 @@ from backstay import (
     workflow,
 )
 from backstay.sdk.errors import WorkflowInterrupted
-from backstay.sdk.watchdog import Hit, Question, Watch, Watchdog
+from backstay.sdk.worker.watchdog import Hit, Question, Watch, Watchdog
 
 from .kit import blocked, eventually, evicting, memory
 
@@ -367,7 +367,7 @@ def test_the_exception_never_arrives_outside_what_is_watched(caplog: Any) -> Non
 
 def test_a_strike_that_is_late_is_taken_back() -> None:
     """The code has ended, the strike is on its way: it must not meet the next function that is called."""
-    from backstay.sdk import watchdog
+    from backstay.sdk.worker import watchdog
 
     watch = Watch()
     hit = Hit(1.0, "here", "")

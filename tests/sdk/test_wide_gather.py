@@ -20,7 +20,7 @@ from backstay import (
 )
 from backstay.kernel.event import Recorded
 from backstay.kernel.limits import Limits
-from backstay.sdk import group
+from backstay.sdk.author import group
 
 from .kit import blocked, events, evicting, memory, names
 

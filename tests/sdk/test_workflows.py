@@ -31,7 +31,7 @@ from backstay import (
     spawn,
     workflow,
 )
-from backstay.sdk.strand import current_fiber
+from backstay.sdk.replay.workflow_greenlet import current_fiber
 
 from .kit import blocked, events, eventually, evicting, memory, names
 

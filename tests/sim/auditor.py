@@ -28,9 +28,9 @@ from backstay.kernel.turn import watch
 from backstay.kernel.values import SECOND, activity_task_id, kind_at
 from backstay.protocol.commands import SIGNAL_WAIT
 from backstay.protocol.export import bundle, canonical
-from backstay.sdk.fiber import Fiber
-from backstay.sdk.registry import Registry
-from backstay.sdk.rules import RULES
+from backstay.sdk.replay.live_run import Fiber
+from backstay.sdk.replay.reactions import RULES
+from backstay.sdk.worker.registry import Registry
 from backstay.store import Loaded
 
 from . import exports

@@ -30,9 +30,9 @@ from backstay.kernel.message import Message, Refused
 from backstay.kernel.task import Block, Task
 from backstay.kernel.values import SECOND, attempt_id
 from backstay.protocol import requests as ask
-from backstay.sdk.executor import EmbeddedExecutor
-from backstay.sdk.host import Heard
-from backstay.sdk.registry import Registry
+from backstay.sdk.worker.executor import EmbeddedExecutor
+from backstay.sdk.worker.host import Heard
+from backstay.sdk.worker.registry import Registry
 from backstay.store import StoreError
 
 from .clients import Lost, Wire

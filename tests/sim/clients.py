@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from backstay.kernel.event import HistoryDamaged
 from backstay.kernel.features.update import PENDING
 from backstay.protocol.requests import PollActivityTask, PollWorkflowTask, Request
-from backstay.sdk.client import AsyncClient
+from backstay.sdk.client.client import AsyncClient
 from backstay.sdk.errors import RequestRefused, UpdateFailed, WorkflowAlreadyStarted
 from backstay.store import StoreError
 

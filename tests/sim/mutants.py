@@ -47,13 +47,13 @@ MUTANTS = [
     ),
     Mutant(
         "unmet signals count as applied",
-        "backstay.sdk.executor:EmbeddedExecutor.report",
+        "backstay.sdk.worker.executor:EmbeddedExecutor.report",
         "met=fiber.ended_at",
         "met=None",
     ),
     Mutant(
         "an update behind the end",
-        "backstay.sdk.rules:settle",
+        "backstay.sdk.replay.reactions:settle",
         "task.resume.workflow_update_id is not None and fiber.closing is None",
         "task.resume.workflow_update_id is not None",
     ),
@@ -65,7 +65,7 @@ MUTANTS = [
     ),
     Mutant(
         "older code got past a change",
-        "backstay.sdk.primitives:_reach",
+        "backstay.sdk.author.primitives:_reach",
         "passed or not (marked or fresh)",
         "not (marked or fresh)",
     ),
@@ -106,7 +106,7 @@ MUTANTS = [
     ),
     Mutant(
         "given-up code reports",
-        "backstay.sdk.executor:EmbeddedExecutor.finish_held",
+        "backstay.sdk.worker.executor:EmbeddedExecutor.finish_held",
         "self._fibers.get(assignment.run_key) is not fiber",
         "False",
     ),

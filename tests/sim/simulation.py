@@ -20,7 +20,7 @@ from backstay.kernel.features.schedule import firing
 from backstay.kernel.machine import Machine
 from backstay.kernel.message import Refused
 from backstay.kernel.values import SECOND
-from backstay.sdk import executor
+from backstay.sdk.worker import executor
 from backstay.store import Store, StoreError
 
 from . import programs

@@ -18,10 +18,10 @@ from types import ModuleType
 from typing import Any, NamedTuple, TypeGuard
 
 from backstay.cli.problems import Problem
-from backstay.sdk.activity import Definition as ActivityDefinition
+from backstay.sdk.author.activity import Definition as ActivityDefinition
+from backstay.sdk.author.workflow import WorkflowDefinition, WorkflowFn, definition_of
 from backstay.sdk.errors import DefinitionError
-from backstay.sdk.registry import Registry, Types, activity_methods
-from backstay.sdk.workflow import WorkflowDefinition, WorkflowFn, definition_of
+from backstay.sdk.worker.registry import Registry, Types, activity_methods
 
 DEFAULT_QUEUE = "default"
 

@@ -12,8 +12,8 @@ from backstay.cli import options
 from backstay.cli.problems import Unsuccessful, told
 
 if TYPE_CHECKING:
-    from backstay.sdk.registry import Types
-    from backstay.sdk.replay import Replayed
+    from backstay.sdk.replay.replayer import Replayed
+    from backstay.sdk.worker.registry import Types
 
 
 @click.command(name="replay")
@@ -57,9 +57,9 @@ def _replayed(
 ) -> Replayed:
     if isinstance(path, options.ServerAt):
         from backstay.kernel.machine import Machine
-        from backstay.sdk.client import AsyncClient
-        from backstay.sdk.registry import Registry
-        from backstay.sdk.replay import replay
+        from backstay.sdk.client.client import AsyncClient
+        from backstay.sdk.replay.replayer import replay
+        from backstay.sdk.worker.registry import Registry
 
         registry = Registry(types, "off")  # loading has checked already
         registry.register(things)

@@ -79,7 +79,7 @@ def command(workflow: str, id: str, args: tuple[str, ...], path: options.Place, 
 
 def check_arguments(target: Any, given: list[Any]) -> None:
     """Refuse what the workflow could not be called with before anything is stored."""
-    from backstay.sdk.workflow import definition_of
+    from backstay.sdk.author.workflow import definition_of
 
     try:
         definition_of(target).signature.pack_fitting(given, {})

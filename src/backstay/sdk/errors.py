@@ -38,11 +38,15 @@
     └── HistoryDamaged           what is stored of a run does not add up (`backstay.kernel.event`)
 
 `Evicted`, `WorkflowInterrupted` and `ContinueAsNewRequested` are no errors: they end code without being one, so `except Exception` misses them.
+
+History names these classes by this module (`backstay.sdk.errors:ActivityCancelled`), so they stay in it. One that moves is
+entered in `MOVED` under its old name.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Final
 
 from greenlet import GreenletExit
 
@@ -61,6 +65,10 @@ class DurableCallRefused(BackstayError):
 
 class NonDeterminismError(BackstayError):
     """Workflow code called what only an activity may. Fix the code: the run is still open and goes on with it."""
+
+
+class NonDeterminismWarning(UserWarning):
+    """Workflow code that may not replay the same way."""
 
 
 class DefinitionError(BackstayError, TypeError):
@@ -235,3 +243,9 @@ class ContinueAsNewRequested(BaseException):
         super().__init__("continue as new")
         self.target = target
         self.arguments = arguments
+
+
+MOVED: Final[Mapping[str, type[Exception]]] = {
+    "backstay.sdk.guard.verdict:NonDeterminismWarning": NonDeterminismWarning
+}
+"""Classes by the names under which older releases recorded them."""

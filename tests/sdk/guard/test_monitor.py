@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from backstay import NonDeterminismError, NonDeterminismWarning, activity, rng, side_effect, sleep, workflow
-from backstay.sdk.guard import monitor
+from backstay.sdk.replay.guard import monitor
 
 from ..kit import evicting, memory
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from backstay import NonDeterminismError, activity, now, side_effect, sleep, workflow
-from backstay.sdk.guard import shims
+from backstay.sdk.replay.guard import shims
 
 from ..kit import evicting, memory
 

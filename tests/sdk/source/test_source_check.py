@@ -9,7 +9,7 @@ from types import FunctionType
 import pytest
 from casebook import allowed, classes, forbidden, helpers, orders, primitives
 
-from backstay.sdk.source import Finding, check
+from backstay.sdk.replay.source import Finding, check
 
 PRIMITIVES = {
     "blocking": [primitives.sleep, primitives.wait, primitives.gather],
@@ -106,7 +106,7 @@ def test_a_script_follows_its_own_file_only(tmp_path: Path) -> None:
     (tmp_path / "other.py").write_text("import time\ndef far(): time.sleep(1)\n")
     script = tmp_path / "script.py"
     script.write_text(
-        "import time\nfrom other import far\nfrom backstay.sdk.source import check\n"
+        "import time\nfrom other import far\nfrom backstay.sdk.replay.source import check\n"
         "def near(): time.sleep(1)\n"
         "def order(): return near(), far()\n"
         "print([f.line for f in check(order)])\n"
@@ -118,7 +118,7 @@ def test_a_script_follows_its_own_file_only(tmp_path: Path) -> None:
 def test_the_parser_is_loaded_by_the_first_use_and_not_by_the_import() -> None:
     program = (
         "import sys, msgspec; before = set(sys.modules)\n"
-        "import backstay.sdk.source\n"
+        "import backstay.sdk.replay.source\n"
         "print({'ast', 'inspect', 'linecache', 'tokenize'} & (set(sys.modules) - before))"
     )
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -11,7 +11,7 @@ from types import ModuleType
 import pytest
 from casebook import classes, primitives
 
-from backstay.sdk.source import change_ids, definition_fingerprint, predicate_fingerprint
+from backstay.sdk.replay.source import change_ids, definition_fingerprint, predicate_fingerprint
 
 Load = Callable[[str], ModuleType]
 

@@ -10,7 +10,7 @@ from ..mutation import Mutant
 LINK_MUTANTS = [
     Mutant(
         "the answer to a late heartbeat cannot be read",
-        "backstay.sdk.activities:Activities._beat",
+        "backstay.sdk.worker.activities:Activities._beat",
         "attempt.cancel(stale=not reply.cancel_requested)",
         "attempt.cancel(stale=not reply.cancelled)",
         link=True,
@@ -111,7 +111,7 @@ LINK_MUTANTS = [
     ),
     Mutant(
         "a window is asked for once",
-        "backstay.sdk.group:Run._answered",
+        "backstay.sdk.author.group:Run._answered",
         "window is not None and self._open <= window // 2 and self.root.asked < len(self.leaves)",
         "False",
         link=True,

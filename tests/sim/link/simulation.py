@@ -15,7 +15,8 @@ from typing import Any
 from backstay.kernel.limits import Limits as Sizes
 from backstay.kernel.machine import Machine
 from backstay.protocol.requests import Request
-from backstay.sdk import errors, group
+from backstay.sdk import errors
+from backstay.sdk.author import group
 from backstay.sdk.remote import host, http, outgoing, transport, worker_link
 from backstay.server import connections
 from backstay.server import server as serving

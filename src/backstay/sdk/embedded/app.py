@@ -20,18 +20,18 @@ from backstay.kernel.machine import Machine
 from backstay.kernel.values import Routing
 from backstay.protocol.export import exporter
 from backstay.protocol.requests import Request
-from backstay.sdk.client import AsyncClient
+from backstay.sdk.author.options import expect, listed, served
+from backstay.sdk.author.workflow import WorkflowDefinition
+from backstay.sdk.client.client import AsyncClient
+from backstay.sdk.client.sync import Client
 from backstay.sdk.embedded.host import EngineHost
 from backstay.sdk.embedded.reading import reading
 from backstay.sdk.embedded.thread import EngineThread
-from backstay.sdk.executor import EmbeddedExecutor
-from backstay.sdk.guard.shims import install as install_shims
-from backstay.sdk.options import expect, listed, served
-from backstay.sdk.registry import Guard, Registry, Types, redefines
-from backstay.sdk.replay import Replayed, replay
-from backstay.sdk.sync import Client
-from backstay.sdk.watchdog import WORKFLOW_DEADLINE
-from backstay.sdk.workflow import WorkflowDefinition
+from backstay.sdk.replay.guard.shims import install as install_shims
+from backstay.sdk.replay.replayer import Replayed, replay
+from backstay.sdk.worker.executor import EmbeddedExecutor
+from backstay.sdk.worker.registry import Guard, Registry, Types, redefines
+from backstay.sdk.worker.watchdog import WORKFLOW_DEADLINE
 from backstay.store import Store
 from backstay.store.opening import open_store, shown
 from backstay.store.sqlite.writer import Offload

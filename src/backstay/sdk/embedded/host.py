@@ -12,8 +12,8 @@ from backstay.kernel.features.activity import HeartbeatActivity, HeartbeatReply
 from backstay.kernel.features.workflow_task import WorkflowAssignment, shown_to
 from backstay.kernel.task import Task
 from backstay.kernel.values import SECOND
-from backstay.sdk.executor import EmbeddedExecutor
-from backstay.sdk.host import Heard
+from backstay.sdk.worker.executor import EmbeddedExecutor
+from backstay.sdk.worker.host import Heard
 from backstay.store import Now
 
 

@@ -12,7 +12,7 @@ from collections.abc import Coroutine
 from concurrent.futures import CancelledError, Future
 from typing import Any, TypeVar
 
-from backstay.sdk.sync import LoopBridge
+from backstay.sdk.client.sync import LoopBridge
 from backstay.store import ForkedEngine
 
 T = TypeVar("T")

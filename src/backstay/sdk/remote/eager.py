@@ -13,9 +13,9 @@ from backstay.kernel.features.workflow_task import WorkflowAssignment
 from backstay.kernel.task import START
 from backstay.kernel.values import Micros, attempt_id, execution_id, workflow_task_id
 from backstay.protocol.native import worker as wire
-from backstay.sdk.executor import EmbeddedExecutor
-from backstay.sdk.fiber import Fiber
 from backstay.sdk.remote.sticky import Standing, Standings, advance
+from backstay.sdk.replay.live_run import Fiber
+from backstay.sdk.worker.executor import EmbeddedExecutor
 
 
 class EagerFiber(Fiber):

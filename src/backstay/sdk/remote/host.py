@@ -25,15 +25,15 @@ from backstay.kernel.task import Task
 from backstay.protocol.native import worker as wire
 from backstay.protocol.native.client import Refusal
 from backstay.protocol.native.events import unpack
-from backstay.sdk.host import Heard, Reply
-from backstay.sdk.registry import Registry
 from backstay.sdk.remote.bounds import Bounds
 from backstay.sdk.remote.eager import RemoteExecutor
 from backstay.sdk.remote.outgoing import Pending
 from backstay.sdk.remote.reports import Reports
 from backstay.sdk.remote.sticky import Standings
 from backstay.sdk.remote.tasks import FetchHistory, Held, Tasks
-from backstay.sdk.strand import hidden_loop
+from backstay.sdk.replay.workflow_greenlet import hidden_loop
+from backstay.sdk.worker.host import Heard, Reply
+from backstay.sdk.worker.registry import Registry
 from backstay.threads import ThreadPool
 
 log = logging.getLogger("backstay.worker")

@@ -15,13 +15,13 @@ from backstay.kernel.task import Block
 from backstay.kernel.values import attempt_id
 from backstay.protocol.native import worker as wire
 from backstay.protocol.native.client import Refusal
-from backstay.sdk import host
-from backstay.sdk.host import Reply
 from backstay.sdk.remote.bounds import Bounds
 from backstay.sdk.remote.eager import Ahead, RemoteExecutor
 from backstay.sdk.remote.outgoing import Pending
 from backstay.sdk.remote.sticky import Standings, advance
 from backstay.sdk.remote.tasks import Tasks
+from backstay.sdk.worker import host
+from backstay.sdk.worker.host import Reply
 
 log = logging.getLogger("backstay.worker")
 

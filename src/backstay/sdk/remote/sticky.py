@@ -8,8 +8,8 @@ from typing import NamedTuple
 from backstay.kernel.event import Recorded
 from backstay.protocol.native import worker as wire
 from backstay.protocol.native.events import unpack
-from backstay.sdk.executor import EmbeddedExecutor
-from backstay.sdk.fiber import Fiber
+from backstay.sdk.replay.live_run import Fiber
+from backstay.sdk.worker.executor import EmbeddedExecutor
 
 
 class Standing(NamedTuple):

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from backstay.sdk.sync import LoopBridge
+from backstay.sdk.client.sync import LoopBridge
 
 T = TypeVar("T")
 

@@ -26,10 +26,8 @@ from backstay import collector
 from backstay.kernel.event import Recorded
 from backstay.kernel.machine import Machine
 from backstay.protocol.native import worker as wire
+from backstay.sdk.author.options import expect, served
 from backstay.sdk.errors import ServerUnreachable
-from backstay.sdk.guard.shims import install as install_shims
-from backstay.sdk.options import expect, served
-from backstay.sdk.registry import Guard, Registry, Types
 from backstay.sdk.remote.bounds import Bounds
 from backstay.sdk.remote.host import RemoteHost
 from backstay.sdk.remote.http import Lost
@@ -37,8 +35,10 @@ from backstay.sdk.remote.outgoing import Pending
 from backstay.sdk.remote.thread import LoopThread, new_loop
 from backstay.sdk.remote.transport import PAUSES, Access
 from backstay.sdk.remote.worker_link import Reset, Session
-from backstay.sdk.rules import RULES
-from backstay.sdk.watchdog import WORKFLOW_DEADLINE
+from backstay.sdk.replay.guard.shims import install as install_shims
+from backstay.sdk.replay.reactions import RULES
+from backstay.sdk.worker.registry import Guard, Registry, Types
+from backstay.sdk.worker.watchdog import WORKFLOW_DEADLINE
 
 log = logging.getLogger("backstay.worker")
 

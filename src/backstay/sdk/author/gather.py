@@ -1,0 +1,303 @@
+"""`gather`: wait for several durable calls together. What a group is and does, see `group.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Literal, TypeVar, overload
+
+from backstay.sdk.author.group import GroupStep, plan
+from backstay.sdk.author.step import Step
+
+T = TypeVar("T")
+K = TypeVar("K")
+A = TypeVar("A")
+B = TypeVar("B")
+C = TypeVar("C")
+D = TypeVar("D")
+E = TypeVar("E")
+F = TypeVar("F")
+Thunk = Callable[[], T]
+Settled = T | Exception
+
+
+class Gather:
+    """`gather(...)` waits for all; `gather.step(...)` describes the group.
+
+    `limit` bounds how many are in flight. With `return_exceptions` a member that fails leaves its exception in its place,
+    and the others go on.
+    """
+
+    @overload
+    def __call__(
+        self, steps: Mapping[K, Thunk[T]], /, *, limit: int | None = None, return_exceptions: Literal[False] = False
+    ) -> dict[K, T]: ...
+    @overload
+    def __call__(
+        self, steps: Iterable[Thunk[T]], /, *, limit: int | None = None, return_exceptions: Literal[False] = False
+    ) -> list[T]: ...
+    @overload
+    def __call__(
+        self, a: Thunk[A], /, *, limit: int | None = None, return_exceptions: Literal[False] = False
+    ) -> tuple[A]: ...
+    @overload
+    def __call__(
+        self, a: Thunk[A], b: Thunk[B], /, *, limit: int | None = None, return_exceptions: Literal[False] = False
+    ) -> tuple[A, B]: ...
+    @overload
+    def __call__(
+        self,
+        a: Thunk[A],
+        b: Thunk[B],
+        c: Thunk[C],
+        /,
+        *,
+        limit: int | None = None,
+        return_exceptions: Literal[False] = False,
+    ) -> tuple[A, B, C]: ...
+    @overload
+    def __call__(
+        self,
+        a: Thunk[A],
+        b: Thunk[B],
+        c: Thunk[C],
+        d: Thunk[D],
+        /,
+        *,
+        limit: int | None = None,
+        return_exceptions: Literal[False] = False,
+    ) -> tuple[A, B, C, D]: ...
+    @overload
+    def __call__(
+        self,
+        a: Thunk[A],
+        b: Thunk[B],
+        c: Thunk[C],
+        d: Thunk[D],
+        e: Thunk[E],
+        /,
+        *,
+        limit: int | None = None,
+        return_exceptions: Literal[False] = False,
+    ) -> tuple[A, B, C, D, E]: ...
+    @overload
+    def __call__(
+        self,
+        a: Thunk[A],
+        b: Thunk[B],
+        c: Thunk[C],
+        d: Thunk[D],
+        e: Thunk[E],
+        f: Thunk[F],
+        /,
+        *,
+        limit: int | None = None,
+        return_exceptions: Literal[False] = False,
+    ) -> tuple[A, B, C, D, E, F]: ...
+    @overload
+    def __call__(
+        self, *steps: Thunk[T], limit: int | None = None, return_exceptions: Literal[False] = False
+    ) -> tuple[T, ...]: ...
+    @overload
+    def __call__(
+        self, steps: Mapping[K, Thunk[T]], /, *, limit: int | None = None, return_exceptions: Literal[True]
+    ) -> dict[K, Settled[T]]: ...
+    @overload
+    def __call__(
+        self, steps: Iterable[Thunk[T]], /, *, limit: int | None = None, return_exceptions: Literal[True]
+    ) -> list[Settled[T]]: ...
+    @overload
+    def __call__(
+        self, a: Thunk[A], /, *, limit: int | None = None, return_exceptions: Literal[True]
+    ) -> tuple[Settled[A]]: ...
+    @overload
+    def __call__(
+        self, a: Thunk[A], b: Thunk[B], /, *, limit: int | None = None, return_exceptions: Literal[True]
+    ) -> tuple[Settled[A], Settled[B]]: ...
+    @overload
+    def __call__(
+        self, a: Thunk[A], b: Thunk[B], c: Thunk[C], /, *, limit: int | None = None, return_exceptions: Literal[True]
+    ) -> tuple[Settled[A], Settled[B], Settled[C]]: ...
+    @overload
+    def __call__(
+        self,
+        a: Thunk[A],
+        b: Thunk[B],
+        c: Thunk[C],
+        d: Thunk[D],
+        /,
+        *,
+        limit: int | None = None,
+        return_exceptions: Literal[True],
+    ) -> tuple[Settled[A], Settled[B], Settled[C], Settled[D]]: ...
+    @overload
+    def __call__(
+        self,
+        a: Thunk[A],
+        b: Thunk[B],
+        c: Thunk[C],
+        d: Thunk[D],
+        e: Thunk[E],
+        /,
+        *,
+        limit: int | None = None,
+        return_exceptions: Literal[True],
+    ) -> tuple[Settled[A], Settled[B], Settled[C], Settled[D], Settled[E]]: ...
+    @overload
+    def __call__(
+        self,
+        a: Thunk[A],
+        b: Thunk[B],
+        c: Thunk[C],
+        d: Thunk[D],
+        e: Thunk[E],
+        f: Thunk[F],
+        /,
+        *,
+        limit: int | None = None,
+        return_exceptions: Literal[True],
+    ) -> tuple[Settled[A], Settled[B], Settled[C], Settled[D], Settled[E], Settled[F]]: ...
+    @overload
+    def __call__(
+        self, *steps: Thunk[T], limit: int | None = None, return_exceptions: Literal[True]
+    ) -> tuple[Settled[T], ...]: ...
+    def __call__(self, *steps: Any, limit: int | None = None, return_exceptions: bool = False) -> Any:
+        return GroupStep(plan(steps, limit, return_exceptions)).run()
+
+    @overload
+    def step(
+        self, steps: Mapping[K, Thunk[T]], /, *, limit: int | None = None, return_exceptions: Literal[False] = False
+    ) -> Step[dict[K, T]]: ...
+    @overload
+    def step(
+        self, steps: Iterable[Thunk[T]], /, *, limit: int | None = None, return_exceptions: Literal[False] = False
+    ) -> Step[list[T]]: ...
+    @overload
+    def step(
+        self, a: Thunk[A], /, *, limit: int | None = None, return_exceptions: Literal[False] = False
+    ) -> Step[tuple[A]]: ...
+    @overload
+    def step(
+        self, a: Thunk[A], b: Thunk[B], /, *, limit: int | None = None, return_exceptions: Literal[False] = False
+    ) -> Step[tuple[A, B]]: ...
+    @overload
+    def step(
+        self,
+        a: Thunk[A],
+        b: Thunk[B],
+        c: Thunk[C],
+        /,
+        *,
+        limit: int | None = None,
+        return_exceptions: Literal[False] = False,
+    ) -> Step[tuple[A, B, C]]: ...
+    @overload
+    def step(
+        self,
+        a: Thunk[A],
+        b: Thunk[B],
+        c: Thunk[C],
+        d: Thunk[D],
+        /,
+        *,
+        limit: int | None = None,
+        return_exceptions: Literal[False] = False,
+    ) -> Step[tuple[A, B, C, D]]: ...
+    @overload
+    def step(
+        self,
+        a: Thunk[A],
+        b: Thunk[B],
+        c: Thunk[C],
+        d: Thunk[D],
+        e: Thunk[E],
+        /,
+        *,
+        limit: int | None = None,
+        return_exceptions: Literal[False] = False,
+    ) -> Step[tuple[A, B, C, D, E]]: ...
+    @overload
+    def step(
+        self,
+        a: Thunk[A],
+        b: Thunk[B],
+        c: Thunk[C],
+        d: Thunk[D],
+        e: Thunk[E],
+        f: Thunk[F],
+        /,
+        *,
+        limit: int | None = None,
+        return_exceptions: Literal[False] = False,
+    ) -> Step[tuple[A, B, C, D, E, F]]: ...
+    @overload
+    def step(
+        self, *steps: Thunk[T], limit: int | None = None, return_exceptions: Literal[False] = False
+    ) -> Step[tuple[T, ...]]: ...
+    @overload
+    def step(
+        self, steps: Mapping[K, Thunk[T]], /, *, limit: int | None = None, return_exceptions: Literal[True]
+    ) -> Step[dict[K, Settled[T]]]: ...
+    @overload
+    def step(
+        self, steps: Iterable[Thunk[T]], /, *, limit: int | None = None, return_exceptions: Literal[True]
+    ) -> Step[list[Settled[T]]]: ...
+    @overload
+    def step(
+        self, a: Thunk[A], /, *, limit: int | None = None, return_exceptions: Literal[True]
+    ) -> Step[tuple[Settled[A]]]: ...
+    @overload
+    def step(
+        self, a: Thunk[A], b: Thunk[B], /, *, limit: int | None = None, return_exceptions: Literal[True]
+    ) -> Step[tuple[Settled[A], Settled[B]]]: ...
+    @overload
+    def step(
+        self, a: Thunk[A], b: Thunk[B], c: Thunk[C], /, *, limit: int | None = None, return_exceptions: Literal[True]
+    ) -> Step[tuple[Settled[A], Settled[B], Settled[C]]]: ...
+    @overload
+    def step(
+        self,
+        a: Thunk[A],
+        b: Thunk[B],
+        c: Thunk[C],
+        d: Thunk[D],
+        /,
+        *,
+        limit: int | None = None,
+        return_exceptions: Literal[True],
+    ) -> Step[tuple[Settled[A], Settled[B], Settled[C], Settled[D]]]: ...
+    @overload
+    def step(
+        self,
+        a: Thunk[A],
+        b: Thunk[B],
+        c: Thunk[C],
+        d: Thunk[D],
+        e: Thunk[E],
+        /,
+        *,
+        limit: int | None = None,
+        return_exceptions: Literal[True],
+    ) -> Step[tuple[Settled[A], Settled[B], Settled[C], Settled[D], Settled[E]]]: ...
+    @overload
+    def step(
+        self,
+        a: Thunk[A],
+        b: Thunk[B],
+        c: Thunk[C],
+        d: Thunk[D],
+        e: Thunk[E],
+        f: Thunk[F],
+        /,
+        *,
+        limit: int | None = None,
+        return_exceptions: Literal[True],
+    ) -> Step[tuple[Settled[A], Settled[B], Settled[C], Settled[D], Settled[E], Settled[F]]]: ...
+    @overload
+    def step(
+        self, *steps: Thunk[T], limit: int | None = None, return_exceptions: Literal[True]
+    ) -> Step[tuple[Settled[T], ...]]: ...
+    def step(self, *steps: Any, limit: int | None = None, return_exceptions: bool = False) -> Step[Any]:
+        return GroupStep(plan(steps, limit, return_exceptions))
+
+
+gather = Gather()

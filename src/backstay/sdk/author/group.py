@@ -1,0 +1,331 @@
+"""Waiting for several durable calls together.
+
+Each member of `gather` is one durable call (an activity, a child, a timer, or a nested `gather.step`); the run is woken once,
+when all have succeeded or one has failed. Work of several steps per member is for `spawn`.
+
+There may be any number of members. Those of a large group are asked for in *windows*, so that a run never has more open
+than it may: some at first, and more whenever half of the window has ended. How large the window was is in history, which is
+what a replay goes by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import copy
+from functools import partial
+from typing import Any, cast
+
+from backstay.kernel.feature import Outcome, Thrown
+from backstay.kernel.groups import GroupEntry
+from backstay.kernel.limits import Limits
+from backstay.sdk.author.composite import Composite
+from backstay.sdk.author.step import Call, Step
+from backstay.sdk.errors import DurableCallRefused
+from backstay.sdk.replay import workflow_greenlet as greenlets
+from backstay.sdk.replay.live_run import Fiber
+from backstay.sdk.replay.workflow_greenlet import Strand, current_strand
+
+FEW = 100  # members that are asked for at once in any case
+
+KINDS = {"activity": "activity", "child workflow": "child", "timer": "timer"}
+_PREFIXES = {
+    "activity": "parallel-activities",
+    "child": "parallel-children",
+    "timer": "parallel-timers",
+    "mixed": "parallel-calls",
+}
+
+
+class Leaf:
+    """One durable call of a group. Behind a closure stands the strand that made it and will go on with its outcome."""
+
+    def __init__(self, call: Call[Any], strand: Strand | None, returned: list[Any]) -> None:
+        self.call = call
+        self.strand = strand
+        self.returned = returned
+        self.step = 0
+        self.outcome: Outcome | None = None
+        self.around: tuple[Node, ...] = ()  # the groups it stands in, outermost first
+
+    @property
+    def kind(self) -> str:
+        return KINDS[self.call.shape]
+
+    def leaves(self) -> Iterator[Leaf]:
+        yield self
+
+    def value(self, fiber: Fiber) -> Any:
+        assert self.outcome is not None
+        if self.strand is None:
+            return self.call.finish(fiber, self.outcome)
+        greenlets.enter(self.strand, self.outcome)
+        if not self.returned:
+            raise DurableCallRefused(_ONE)
+        value, error = self.returned[0]
+        if error is not None:
+            raise error
+        return value
+
+
+class Node:
+    """A group: its members, and how their values are put together."""
+
+    window: int | None = None
+    base = 0  # the first step of its leaves
+
+    def __init__(
+        self, members: Sequence[Leaf | Node], shape: Callable[[list[Any]], Any], limit: int | None, settles: bool
+    ) -> None:
+        self.members = members
+        self.shape = shape
+        self.limit = limit
+        self.settles = settles
+        self.failed: Leaf | None = None
+        self.size = sum(member.size if isinstance(member, Node) else 1 for member in members)
+        kinds = {member.kind for member in members}
+        self.kind = kinds.pop() if len(kinds) == 1 else "mixed"
+        self.asked = 0
+
+    def leaves(self, around: tuple[Node, ...] = ()) -> Iterator[Leaf]:
+        """All of them in order, told where they stand."""
+        around = (*around, self)
+        for member in self.members:
+            if isinstance(member, Node):
+                yield from member.leaves(around)
+            else:
+                member.around = around
+                yield member
+
+    def value(self, fiber: Fiber) -> Any:
+        if self.failed is not None:
+            assert self.failed.outcome is not None
+            return self.failed.call.finish(fiber, self.failed.outcome)
+        if self.settles:
+            return self.shape([_settled(member, fiber) for member in self.members])
+        return self.shape([member.value(fiber) for member in self.members])
+
+    def place(self, step: int) -> GroupEntry:
+        """The place of its next leaf, which takes this step."""
+        if not self.asked:
+            self.base = step
+        entry = GroupEntry(
+            parallel_group_id=f"{_PREFIXES[self.kind]}:{self.base}:{self.size}",
+            parallel_group_kind=self.kind,
+            parallel_group_base_sequence=self.base,
+            parallel_group_size=self.size,
+            parallel_group_index=self.asked,
+            parallel_group_limit=self.limit,
+            parallel_group_window=self.window,
+            parallel_group_settles=self.settles,
+        )
+        self.asked += 1
+        return entry
+
+
+def _settled(member: Leaf | Node, fiber: Fiber) -> Any:
+    try:
+        return member.value(fiber)
+    except Exception as error:
+        return error
+
+
+def _window(root: Node, leaves: list[Leaf], limits: Limits) -> int | None:
+    """How many leaves may be open at a time; None if all of them fit."""
+    pending = {
+        "activity": limits.pending_activity_count,
+        "child": limits.pending_child_count,
+        "timer": limits.pending_timer_count,
+    }
+    bounds = [limits.command_batch_size, *(pending[kind] for kind in {leaf.kind for leaf in leaves})]
+    room = min((bound for bound in bounds if bound), default=len(leaves))
+    # Enough that those in flight are never short of others to follow them.
+    wanted = len(leaves) if root.limit is None else max(FEW, 4 * root.limit)
+    if len(leaves) <= min(room, wanted):
+        return None
+    return max(1, min(wanted, room // 2))  # half of the room is left to whatever else the run does
+
+
+_ONE = "a closure in gather() makes one durable call and then only computes; for more steps use spawn()"
+
+
+class Plan:
+    """Members given to `gather`, not yet looked at: closures are run when the group is."""
+
+    def __init__(self, members: list[Any], shape: Callable[[list[Any]], Any], limit: int | None, settles: bool) -> None:
+        if limit is not None and limit < 1:
+            raise ValueError(f"limit must be 1 or more, not {limit}")
+        self.members = members
+        self.shape = shape
+        self.limit = limit
+        self.settles = settles
+
+    def node(self, fiber: Fiber) -> Node:
+        return Node([_member(fiber, member) for member in self.members], self.shape, self.limit, self.settles)
+
+    def outside(self) -> Any:
+        return self.shape([self._made(member) for member in self.members])
+
+    def _made(self, member: Callable[[], Any]) -> Any:
+        try:
+            return member()
+        except Exception as error:
+            if self.settles:
+                return error
+            raise
+
+
+def _member(fiber: Fiber, member: Any) -> Leaf | Node:
+    if isinstance(member, GroupStep):
+        return member.plan.node(fiber)
+    if isinstance(member, Step) and member.composite:
+        raise TypeError("race() cannot be a member of gather(); use spawn() for it")
+    if isinstance(member, Step):
+        return Leaf(_grouped(member._call), None, [])  # pyright: ignore[reportPrivateUsage, reportUnknownArgumentType, reportUnknownMemberType]
+    if not callable(member):
+        raise TypeError(f"gather() takes steps or functions without arguments, not {member!r}; did you forget .step?")
+    return _collect(fiber, member)
+
+
+def _grouped(call: Call[Any]) -> Call[Any]:
+    if call.shape not in KINDS:
+        raise TypeError(f"{call.describe()} cannot be a member of gather(); use spawn() for it")
+    return copy(call)  # the same step may be a member several times, each in its own place
+
+
+def _collect(fiber: Fiber, closure: Callable[[], Any]) -> Leaf:
+    """Run a closure on a strand of its own up to its durable call."""
+    made: list[tuple[Strand, Call[Any]]] = []
+    returned: list[Any] = []
+
+    def job() -> None:
+        strand = current_strand()
+        assert strand is not None
+        strand.collect = lambda call: made.append((strand, call))
+        try:
+            returned.append((closure(), None))
+        except Exception as error:
+            returned.append((None, error))
+
+    greenlets.run(fiber, job)
+    if not made:
+        error = returned[0][1] if returned else None
+        raise error or TypeError("a closure in gather() must make one durable call")
+    strand, call = made[0]
+    return Leaf(_grouped(call), strand, returned)
+
+
+class Run:
+    """A group on its way: who waits is told when all leaves have ended well enough, or one has failed."""
+
+    def __init__(self, fiber: Fiber, plan: Plan, done: Callable[[], None]) -> None:
+        self._fiber = fiber
+        self._done = done
+        self.root = plan.node(fiber)
+        self.leaves = list(self.root.leaves())
+        self.left = len(self.leaves)
+        self._open = 0
+        self.root.window = self._window()
+        self._ask(self.root.window or self.left)
+
+    def _window(self) -> int | None:
+        recorded = self._fiber.peek()
+        if recorded is None:
+            return _window(self.root, self.leaves, self._fiber.machine.limits)
+        path: list[GroupEntry] = getattr(recorded, "parallel_group_path", [])
+        return path[0].parallel_group_window if path else None
+
+    def _ask(self, most: int) -> None:
+        """Ask for as many more as may be open."""
+        fiber = self._fiber
+        while self._open < most and self.root.asked < len(self.leaves):
+            leaf = self.leaves[self.root.asked]
+            cast(Any, leaf.call).group = [node.place(fiber.step + 1) for node in leaf.around]
+            self._open += 1
+            leaf.step = fiber.ask(leaf.call, lambda outcome, leaf=leaf: self._answered(leaf, outcome))
+
+    @property
+    def over(self) -> bool:
+        return self.root.failed is not None or self.left == 0
+
+    def _answered(self, leaf: Leaf, outcome: Outcome) -> None:
+        leaf.outcome = outcome
+        if self.root.failed is not None:
+            return  # late siblings stay history
+        self.left -= 1
+        self._open -= 1
+        if isinstance(outcome, Thrown):
+            self._fail(leaf)
+        window = self.root.window
+        if self.over:
+            self._done()
+        elif window is not None and self._open <= window // 2 and self.root.asked < len(self.leaves):
+            self._fiber.wake_job(
+                partial(self._ask, window)
+            )  # on a strand, which can be parked if history has other steps
+
+    def _fail(self, leaf: Leaf) -> None:
+        """A failure goes outwards, up to a group that takes it for a result."""
+        for node in reversed(leaf.around):
+            if node.settles:
+                return
+            if node.failed is None:
+                node.failed = self._first_failure(leaf) if node is self.root else leaf
+
+    def _first_failure(self, leaf: Leaf) -> Leaf:
+        """Of failures that were recorded at the same moment, the one that stands first."""
+        by_step = {other.step: other for other in self.leaves if other.step}
+        for step, outcome in self._fiber.simultaneous():
+            other = by_step.get(step)
+            if (
+                other is not None
+                and isinstance(outcome, Thrown)
+                and other.step < leaf.step
+                and not any(node.settles for node in other.around)
+            ):
+                other.outcome = outcome
+                leaf = other
+        return leaf
+
+    def value(self) -> Any:
+        return self.root.value(self._fiber)
+
+    def cancel(self) -> None:
+        """Nobody waits for it any more."""
+        for leaf in self.leaves:
+            if leaf.step and leaf.outcome is None:
+                self._fiber.drop(leaf.step)
+                leaf.call.cancel(self._fiber, leaf.step)
+
+
+class GroupStep(Composite):
+    """A described group: a member of another, or awaited in `async def` code."""
+
+    __slots__ = ("plan",)
+
+    def __init__(self, plan: Plan) -> None:
+        super().__init__()
+        self.plan = plan
+
+    def begin(self, fiber: Fiber, done: Callable[[], None]) -> Run:
+        return Run(fiber, self.plan, done)
+
+    def outside(self) -> Any:
+        return self.plan.outside()
+
+    def __repr__(self) -> str:
+        return f"<step gather of {len(self.plan.members)}>"
+
+
+def plan(steps: tuple[Any, ...], limit: int | None, settles: bool) -> Plan:
+    """Members as `gather` takes them: one by one, or as one list, dict or generator."""
+    if len(steps) == 1 and not callable(steps[0]):
+        given = steps[0]
+        if isinstance(given, Mapping):
+            named = cast(Mapping[Any, Any], given)
+            keys = list(named)
+            return Plan(list(named.values()), lambda values: dict(zip(keys, values, strict=True)), limit, settles)
+        if isinstance(given, set | frozenset):
+            raise TypeError("a set has no order; give gather() a list, a tuple, a dict or a generator")
+        if isinstance(given, Iterable):
+            return Plan(list(cast(Iterable[Any], given)), list, limit, settles)
+    return Plan(list(steps), tuple, limit, settles)

@@ -1,0 +1,263 @@
+"""What workflow code may use of the world: its own time, its own randomness, and values recorded once.
+
+All of them answer from the run. `side_effect`, `version` and the upserts take a step; the others leave no trace.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable, MutableMapping
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple, TypeVar
+from uuid import UUID
+
+from backstay.codec.hints import hints_of
+from backstay.codec.values import dumps, loads
+from backstay.kernel.command import Command
+from backstay.kernel.feature import Value
+from backstay.kernel.features import memo, search
+from backstay.kernel.features.memo import UpsertMemo
+from backstay.kernel.features.search import UpsertSearchAttributes
+from backstay.kernel.features.side_effect import RecordSideEffect
+from backstay.kernel.features.version import DEFAULT_VERSION, RecordVersionMarker, VersionMarkerRecorded, is_fresh
+from backstay.kernel.message import Refused
+from backstay.kernel.task import Block
+from backstay.sdk.author.attempt import current_attempt
+from backstay.sdk.author.options import is_whole
+from backstay.sdk.errors import NotInWorkflow
+from backstay.sdk.replay.live_run import Fiber
+from backstay.sdk.replay.workflow_greenlet import current_fiber, current_strand
+from backstay.sdk.worker.failure_log import ids_of_run
+
+T = TypeVar("T")
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class RunInfo(NamedTuple):
+    workflow_id: str
+    run_id: str
+    type: str
+    namespace: str
+    attempt: int
+    run_number: int
+    history_length: int
+    continue_suggested: bool
+    schedule_id: str | None = None  # that started it
+    occurrence: datetime | None = None  # for which the schedule did
+
+
+class Immediate:
+    """An operation that does not suspend."""
+
+    def __init__(self, shape: str, detail: str | None = None) -> None:
+        self.shape = shape
+        self.detail = detail
+
+    hears = False
+
+    def check(self, fiber: Fiber) -> None:
+        """Nothing could stop it."""
+
+    def asked(self, fiber: Fiber, step: int, answer: Any) -> None:
+        """It does not wait."""
+
+    def differs(self, event: Any) -> None:
+        """Its shape says everything."""
+
+    def cancel(self, fiber: Fiber, step: int) -> None:
+        """It is over at once."""
+
+    def spared(self, fiber: Fiber, step: int) -> bool:
+        return False
+
+    def command(self, step: int) -> Command:
+        raise TypeError("recorded at once, never asked for")
+
+    def describe(self) -> str:
+        return self.shape if self.detail is None else f"{self.shape} {self.detail}"
+
+
+_SIDE_EFFECT = Immediate("side effect")
+_MEMO = Immediate("memo upsert")
+_SEARCH = Immediate("search attributes upsert")
+
+
+def _fiber(what: str) -> Fiber:
+    fiber = current_fiber()
+    if fiber is None:
+        raise NotInWorkflow(what)
+    return fiber
+
+
+def side_effect(fn: Callable[[], T], /) -> T:
+    """Run a function once and record its value; every replay gets that value. Its failure fails the run."""
+    fiber = current_fiber()
+    if fiber is None:
+        return fn()
+    made: list[bytes] = []
+
+    def run(step: int) -> Command:
+        strand = current_strand()
+        assert strand is not None
+        strand.readonly = "a side effect"
+        try:
+            made.append(dumps(fn()))
+        finally:
+            strand.readonly = None
+        return RecordSideEffect(sequence=step, result=made[0])
+
+    known = fiber.immediate(_SIDE_EFFECT, run)
+    blob = known.blob if isinstance(known, Value) else made[0]
+    # Live code gets what replay will get: the value as it was recorded.
+    annotated = getattr(fn, "__annotations__", None)
+    return loads(blob if blob is not None else b"", hints_of(fn).get("return", Any) if annotated else Any)
+
+
+def version(change_id: str, /, *, max: int = 1, min: int = DEFAULT_VERSION) -> int:
+    """Which branch of a change this run is on; recorded when first reached. Older runs stay on -1."""
+    fiber = _fiber("version()")
+    if not change_id or min > max:
+        raise ValueError(f"version({change_id!r}, min={min}, max={max}): it needs an id, and min must not exceed max")
+    taken = fiber.markers.get(change_id)
+    if taken is None:
+        _checked(change_id, min, max)
+        taken = _reach(fiber, change_id, min, max)
+        fiber.markers[change_id] = taken
+    if not min <= taken <= max:
+        fiber.park(
+            Block(
+                message=f"this run is on version {taken} of {change_id!r}; the code supports {min}..{max}",
+                type="VersionNotSupported",
+                replay_blocked=True,
+                reason="history_shape_mismatch",
+                workflow_sequence=fiber.step,
+                expected_history_shape="version marker",
+                recorded_event_types=["VersionMarkerRecorded"],
+                fingerprint=fiber.fingerprint,
+            )
+        )
+    return taken
+
+
+def _checked(change_id: Any, min: Any, max: Any) -> None:
+    if not (isinstance(change_id, str) and is_whole(min) and is_whole(max)):
+        raise TypeError(
+            f"version({change_id!r}, min={min!r}, max={max!r}): the id of a change is text, versions are whole numbers"
+        )
+
+
+def _reach(fiber: Fiber, change_id: str, min: int, max: int) -> int:
+    started = fiber.assignment.started
+    recorded = fiber.peek()
+    marked = isinstance(recorded, VersionMarkerRecorded) and recorded.change_id == change_id
+    fresh = is_fresh(
+        change_id,
+        started_fingerprint=started.workflow_definition_fingerprint,
+        current_fingerprint=fiber.fingerprint,
+        started_change_ids=started.declared_change_ids,
+        started_compatibility=started.routing.compatibility,
+        current_compatibility=fiber.compatibility,
+    )
+    # Another step recorded here shows that code without the change got past this point, whoever started the run.
+    passed = recorded is not None and not isinstance(recorded, VersionMarkerRecorded)
+    if passed or not (marked or fresh):
+        return DEFAULT_VERSION
+    fiber.immediate(
+        Immediate("version marker", change_id),
+        lambda step: RecordVersionMarker(
+            sequence=step, change_id=change_id, version=max, min_supported=min, max_supported=max
+        ),
+    )
+    return recorded.version if marked and isinstance(recorded, VersionMarkerRecorded) else max
+
+
+def patched(change_id: str, /) -> bool:
+    """True in runs that started with this change in their code, False in older ones."""
+    return version(change_id) >= 1
+
+
+def upsert_memo(**entries: Any) -> None:
+    """Add notes to the run; None removes one. They are returned with the run and never searched."""
+    fiber = _fiber("upsert_memo()")
+    blobs = {key: None if value is None else dumps(value) for key, value in entries.items()}
+    _valid(lambda: memo.check(blobs))
+    fiber.immediate(_MEMO, lambda step: UpsertMemo(sequence=step, entries=blobs))
+
+
+def upsert_search_attributes(**attributes: Any) -> None:
+    """Set values that lists can filter by; None removes one."""
+    plain = {key: value.isoformat() if isinstance(value, datetime) else value for key, value in attributes.items()}
+    fiber = _fiber("upsert_search_attributes()")
+    _valid(lambda: search.check(plain))
+    fiber.immediate(_SEARCH, lambda step: UpsertSearchAttributes(sequence=step, attributes=plain))
+
+
+def _valid(check: Callable[[], None]) -> None:
+    """What the engine would refuse is refused here, where the author's code can see it."""
+    try:
+        check()
+    except Refused as refusal:
+        raise ValueError(refusal.message) from None
+
+
+def now() -> datetime:
+    """The run's time: when the event was recorded that the code is reacting to."""
+    return _EPOCH + timedelta(microseconds=_fiber("now()").now)
+
+
+def rng() -> random.Random:
+    """Randomness that repeats in every replay of this run."""
+    return _fiber("rng()").rng()
+
+
+def uuid4() -> UUID:
+    """A random UUID that is the same in every replay of this run."""
+    return UUID(int=rng().getrandbits(128), version=4)
+
+
+def info() -> RunInfo:
+    fiber = _fiber("info()")
+    task = fiber.assignment
+    started = fiber.started
+    occurrence = None if started is None else started.occurrence_time
+    return RunInfo(
+        workflow_id=task.workflow_id,
+        run_id=task.run_id,
+        type=task.workflow_type,
+        namespace=task.namespace,
+        attempt=task.task.attempt + (task.task.state == "ready"),
+        run_number=task.run_number,
+        history_length=fiber.length,
+        continue_suggested=fiber.length >= 10_000,
+        schedule_id=None if occurrence is None or started is None else started.parent_workflow_instance_id,
+        occurrence=None if occurrence is None else _EPOCH + timedelta(microseconds=occurrence),
+    )
+
+
+class WorkflowLogger(logging.LoggerAdapter[logging.Logger]):
+    """Logs what happens, not what is repeated: silent while a run replays or is being given up.
+
+    Every record has the ids of the run as fields; in an activity also its type, its step and the number of the attempt.
+    """
+
+    def isEnabledFor(self, level: int) -> bool:  # noqa: N802 - the name logging uses
+        fiber = current_fiber()
+        if fiber is not None and (fiber.replaying or fiber.abandoned):
+            return False
+        return super().isEnabledFor(level)
+
+    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
+        fiber = current_fiber()
+        attempt = current_attempt() if fiber is None else None
+        if fiber is not None:
+            kwargs["extra"] = {**ids_of_run(fiber.assignment), **(kwargs.get("extra") or {})}
+        elif attempt is not None:
+            kwargs["extra"] = {**attempt.ids, **(kwargs.get("extra") or {})}
+        return msg, kwargs
+
+
+def logger(name: str = "backstay.workflow") -> WorkflowLogger:
+    """A logger for workflows and activities, whose records have the ids of what they are about as fields."""
+    return WorkflowLogger(logging.getLogger(name), {})

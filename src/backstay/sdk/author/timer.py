@@ -1,0 +1,44 @@
+"""Sleeping. `sleep("3d")` suspends the run; only the durable timer's firing resumes it."""
+
+from __future__ import annotations
+
+from backstay.kernel.command import Command
+from backstay.kernel.feature import Outcome
+from backstay.kernel.features.timer import CancelTimer, StartTimer
+from backstay.sdk.author.durations import Duration, until
+from backstay.sdk.author.step import Call, Step
+from backstay.sdk.replay.live_run import Fiber
+
+
+class TimerCall(Call[None]):
+    name = "sleep()"
+    shape = "timer"
+    detail = None
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    def command(self, step: int) -> Command:
+        return StartTimer(sequence=step, delay_seconds=self.seconds, parallel_group_path=self.group)
+
+    def describe(self) -> str:
+        return "timer"
+
+    def finish(self, fiber: Fiber, outcome: Outcome) -> None:
+        return None
+
+    def cancel(self, fiber: Fiber, step: int) -> None:
+        fiber.emit(CancelTimer(step=step))
+
+
+class Sleep:
+    """`sleep(d)` waits; `sleep.step(d)` describes the wait."""
+
+    def __call__(self, duration: Duration, /) -> None:
+        Step(TimerCall(until(duration))).run()
+
+    def step(self, duration: Duration, /) -> Step[None]:
+        return Step(TimerCall(until(duration)))
+
+
+sleep = Sleep()

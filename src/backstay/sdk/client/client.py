@@ -1,0 +1,443 @@
+"""The client: start workflows, wait for their results, look at them. Async; `sync.py` offers the same without `await`.
+
+It reaches an engine in this process (`AsyncBackstay`) or a server by its address (`AsyncClient("http://...")`).
+
+Options go before the call (`client.options(business_key=...).start(order, "id", ...)`), because the workflow's own
+arguments come last and keep their types.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, ParamSpec, Self, TypedDict, TypeVar, Unpack, overload
+
+from msgspec.structs import replace
+
+from backstay.codec.exceptions import Exceptions
+from backstay.codec.values import dumps, loads
+from backstay.kernel.decision import RunRow
+from backstay.kernel.event import Recorded
+from backstay.kernel.failure import Failure
+from backstay.kernel.features.activity import ScheduleActivity
+from backstay.kernel.features.cancel import Stopped
+from backstay.kernel.features.close import WorkflowCompleted, WorkflowFailed
+from backstay.kernel.features.deadline import WorkflowTimedOut
+from backstay.kernel.features.start import STANDALONE, DuplicatePolicy
+from backstay.kernel.features.start import Definition as Snapshot
+from backstay.kernel.message import Refused
+from backstay.kernel.values import Routing
+from backstay.protocol import commands as tell
+from backstay.protocol import requests as ask
+from backstay.sdk import errors
+from backstay.sdk.author.activity import Definition as ActivityDefinition
+from backstay.sdk.author.durations import Duration, to_seconds
+from backstay.sdk.author.handlers import Signal, SignalMethod
+from backstay.sdk.author.options import check, expect, listed
+from backstay.sdk.author.workflow import Entry, NamedWorkflow, WorkflowDefinition, WorkflowFn, definition_of
+from backstay.sdk.client.handle import AsyncHandle, Known, accept, error_of, packed
+from backstay.sdk.client.schedules import AsyncSchedules
+from backstay.sdk.client.transport import Transport
+from backstay.sdk.replay.failures import STRUCTURAL_LIMIT, crash
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+Coro = Coroutine[Any, Any, T]
+
+
+UPDATE_PATIENCE = 60.0
+"""Seconds that `update()` waits for the end of an update, unless told otherwise."""
+
+
+class StartOptions(TypedDict, total=False):
+    """What a start can say beside the workflow's own arguments."""
+
+    queue: str
+    business_key: str
+    labels: Mapping[str, str]
+    memo: Mapping[str, Any]
+    search: Mapping[str, Any]
+    timeout: Duration  # of the whole chain of runs
+    run_timeout: Duration  # of each run
+    existing: DuplicatePolicy
+    priority: int
+    fairness_key: str
+    fairness_weight: int
+    compatibility: str
+    connection: str
+    request_id: str
+    update_timeout: Duration | None  # how long `update()` waits; None: for ever
+
+
+def connected(url: str, token: str | None, namespace: str) -> Transport:
+    """The transport to a server. HTTP is loaded when it is first needed."""
+    from backstay.sdk.remote.transport import Access, HttpTransport
+
+    return HttpTransport(Access(url, token, namespace))
+
+
+def _known(classes: Iterable[type[Exception]]) -> Exceptions:
+    known = Exceptions(class_aliases=errors.MOVED, modules=[vars(errors)])
+    for cls in listed("exceptions", classes):
+        if not isinstance(cls, type) or not issubclass(cls, Exception):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"exceptions are exception classes, as in [ValueError], not {cls!r}")
+        known.add(cls)
+    return known
+
+
+class AsyncClient:
+    def __init__(
+        self,
+        server: str | Transport,
+        *,
+        token: str | None = None,
+        namespace: str = "default",
+        exceptions: Exceptions | Iterable[type[Exception]] = (),
+    ) -> None:
+        """`server`: its address, like "http://127.0.0.1:8080".
+
+        `exceptions`: classes that the errors of workflows are restored to, beside those of Python, of Backstay and of the
+        modules of the workflows it is used with.
+        """
+        expect("namespace", namespace)
+        if "/" in namespace:
+            raise ValueError(f"{namespace!r} cannot be the name of a namespace; use a-z 0-9 . _ -")
+        self._transport = connected(server, token, namespace) if isinstance(server, str) else server
+        self.namespace = namespace
+        self.exceptions = exceptions if isinstance(exceptions, Exceptions) else _known(exceptions)
+        self._options: StartOptions = {}
+        self._redefined: Callable[[Any, WorkflowDefinition], None] | None = None  # told of what is started
+
+    def options(self, **options: Unpack[StartOptions]) -> AsyncClient:
+        """The same client with other options for the starts that follow."""
+        check(options, StartOptions)
+        changed = AsyncClient(self._transport, namespace=self.namespace, exceptions=self.exceptions)
+        changed._options = {**self._options, **options}
+        changed._redefined = self._redefined
+        return changed
+
+    async def close(self) -> None:
+        """Close the connections to the server."""
+        close = getattr(self._transport, "close", None)
+        if close is not None:
+            close()
+            await asyncio.sleep(0)  # a socket is closed by the loop's next round
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        return f"<AsyncClient of {self._transport}, namespace {self.namespace}>"
+
+    @property
+    def schedules(self) -> AsyncSchedules:
+        """Workflows that are started by the clock."""
+        return AsyncSchedules(self)
+
+    @property
+    def update_seconds(self) -> float | None:
+        """How long a caller waits for the end of an update; set with `options()`."""
+        timeout = self._options.get("update_timeout", UPDATE_PATIENCE)
+        return None if timeout is None else to_seconds(timeout)
+
+    @property
+    def request_id(self) -> str | None:
+        """Makes a command that is sent again return what it returned the first time; set with `options()`."""
+        return self._options.get("request_id")
+
+    @overload
+    async def start(
+        self, workflow: WorkflowFn[P, R], id: str | None, /, *args: P.args, **kwargs: P.kwargs
+    ) -> AsyncHandle[R]: ...
+    @overload
+    async def start(
+        self, workflow: type[Entry[P, Coro[R]]], id: str | None, /, *args: P.args, **kwargs: P.kwargs
+    ) -> AsyncHandle[R]: ...
+    @overload
+    async def start(
+        self, workflow: type[Entry[P, R]], id: str | None, /, *args: P.args, **kwargs: P.kwargs
+    ) -> AsyncHandle[R]: ...
+    @overload
+    async def start(self, workflow: str, id: str | None, /, *args: Any) -> AsyncHandle[Any]: ...
+    async def start(self, workflow: Any, id: str | None, /, *args: Any, **kwargs: Any) -> AsyncHandle[Any]:
+        """Start a workflow durably. When this returns, it is on disk. Without an id one is made.
+
+        A workflow whose code is not here is named by its type.
+        """
+        definition = self._definition(workflow)
+        started = await self.call(self._start_request(definition, id, args, kwargs))
+        return AsyncHandle(self, started.workflow_id, started.run_id, definition)
+
+    @overload
+    async def execute(self, workflow: WorkflowFn[P, R], id: str | None, /, *args: P.args, **kwargs: P.kwargs) -> R: ...
+    @overload
+    async def execute(
+        self, workflow: type[Entry[P, Coro[R]]], id: str | None, /, *args: P.args, **kwargs: P.kwargs
+    ) -> R: ...
+    @overload
+    async def execute(self, workflow: type[Entry[P, R]], id: str | None, /, *args: P.args, **kwargs: P.kwargs) -> R: ...
+    @overload
+    async def execute(self, workflow: str, id: str | None, /, *args: Any) -> Any: ...
+    async def execute(self, workflow: Any, id: str | None, /, *args: Any, **kwargs: Any) -> Any:
+        """Start a workflow and wait for its result."""
+        definition = self._definition(workflow)
+        ended = await self.call(ask.RunWorkflow(start=self._start_request(definition, id, args, kwargs)))
+        return self.outcome(ended, definition)
+
+    async def start_activity(
+        self, activity: ActivityDefinition[P, R], id: str | None, /, *args: P.args, **kwargs: P.kwargs
+    ) -> AsyncHandle[R]:
+        """Start an activity durably, as a job of its own: no workflow is needed to try it until it is done."""
+        started = await self.call(self._activity_request(activity, id, args, kwargs))
+        return AsyncHandle(self, started.workflow_id, started.run_id, activity)
+
+    async def execute_activity(
+        self, activity: ActivityDefinition[P, R], id: str | None, /, *args: P.args, **kwargs: P.kwargs
+    ) -> R:
+        """Start an activity as a job of its own and wait for its result."""
+        ended = await self.call(ask.RunWorkflow(start=self._activity_request(activity, id, args, kwargs)))
+        return self.outcome(ended, activity)
+
+    async def reserve(self, workflow: WorkflowFn[Any, Any] | type[Any], id: str, /) -> bool:
+        """Make an id known before its run exists. False: it was known already."""
+        definition = definition_of(workflow)
+        expect("id", id)
+        reply = await self.call(
+            ask.ReserveWorkflow(workflow_type=definition.type, workflow_id=id, namespace=self.namespace)
+        )
+        return reply.reserved
+
+    @overload
+    def handle(self, workflow: WorkflowFn[Any, R], id: str, /) -> AsyncHandle[R]: ...
+    @overload
+    def handle(self, workflow: type[Entry[Any, Coro[R]]], id: str, /) -> AsyncHandle[R]: ...
+    @overload
+    def handle(self, workflow: type[Entry[Any, R]], id: str, /) -> AsyncHandle[R]: ...
+    @overload
+    def handle(self, workflow: ActivityDefinition[Any, R], id: str, /) -> AsyncHandle[R]: ...
+    @overload
+    def handle(self, workflow: None, id: str, /) -> AsyncHandle[Any]: ...
+    def handle(self, workflow: Any, id: str, /) -> AsyncHandle[Any]:
+        """A workflow, or a standalone activity, that was started earlier, here or elsewhere."""
+        known: Any = workflow
+        if not (workflow is None or isinstance(workflow, ActivityDefinition)):
+            known = definition_of(workflow)
+        expect("id", id)
+        return AsyncHandle(self, id, None, known)
+
+    async def signal_with_start(
+        self,
+        workflow: WorkflowFn[Any, R] | type[Entry[Any, Any]] | str,
+        id: str,
+        start: Sequence[Any],
+        signal: SignalMethod[P, Any] | Signal[Any] | str,
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> AsyncHandle[Any]:
+        """Signal a workflow, starting it first if it does not run; `start` are the arguments of its entry."""
+        definition = self._definition(workflow)
+        name, arguments, named = packed(signal, args, kwargs)
+        if named:
+            raise TypeError("a signal given by name takes positional arguments only")
+        done = await self.call(
+            tell.SignalWithStart(
+                start=self._start_request(definition, id, start, {}),
+                signal_name=name,
+                arguments=arguments,
+                request_id=self._options.get("request_id"),
+            )
+        )
+        accept(done.signalled)
+        return AsyncHandle(self, id, done.signalled.run_id, definition)
+
+    async def describe(self, id: str) -> ask.Description:
+        """Where a workflow stands: its status, its run, what it waits for, its tasks and failures."""
+        found = await self.call(ask.DescribeWorkflow(workflow_id=id, namespace=self.namespace))
+        if not found.blocked or found.run is None:
+            return found
+        return replace(found, status="blocked", run=replace(found.run, status="blocked"))
+
+    async def list(
+        self,
+        *,
+        workflow_id: str | None = None,
+        type: str | None = None,
+        status: ask.Status | None = None,
+        business_key: str | None = None,
+        label: tuple[str, str] | None = None,
+        search: tuple[str, Any] | None = None,
+        before: int | None = None,
+        limit: int = 100,
+    ) -> list[RunRow]:
+        """Runs, newest first. For the next page pass the last row's `key` as `before`."""
+        if status is not None:
+            expect("status", status)
+        return await self.call(
+            ask.ListWorkflows(
+                namespace=self.namespace,
+                workflow_id=workflow_id,
+                workflow_type=type,
+                status=None if status == "open" else status,
+                statuses=ask.OPEN if status == "open" else None,
+                business_key=business_key,
+                label=label,
+                search=search,
+                before=before,
+                limit=limit,
+                tells_blocked=True,
+            )
+        )
+
+    async def history(self, id: str, run_id: str | None = None, *, after: int = 0) -> list[Recorded]:
+        return await self.call(ask.GetHistory(workflow_id=id, namespace=self.namespace, run_id=run_id, after=after))
+
+    async def export(self, id: str, run_id: str | None = None) -> dict[str, Any]:
+        """A run with everything that is known of it, and a checksum over that: JSON to keep, send and verify."""
+        return json.loads(await self.call(ask.ExportHistory(workflow_id=id, namespace=self.namespace, run_id=run_id)))
+
+    def _definition(self, workflow: Any) -> WorkflowDefinition | NamedWorkflow:
+        if isinstance(workflow, str):
+            return NamedWorkflow(workflow)
+        definition = definition_of(workflow)
+        if self._redefined is not None:
+            self._redefined(workflow, definition)
+        return definition
+
+    async def call(self, request: ask.Request[T]) -> T:
+        """Send any request of the protocol."""
+        try:
+            return await self._transport.call(request)
+        except Refused as refusal:
+            raise error_of(refusal.reason, refusal.message, **refusal.fields) from None
+
+    def outcome(self, ended: ask.Result, definition: Known) -> Any:
+        """The value a run returned, or the error it ended with."""
+        entry = ended.event
+        if ended.status is None or entry is None:
+            raise TimeoutError(f"workflow {ended.workflow_id!r} has not ended yet; wait again with handle.result()")
+        match entry.event:
+            case WorkflowCompleted(output=output):
+                annotation = Any if definition is None else definition.signature.returns
+                return None if output is None else loads(output, annotation)
+            case WorkflowFailed(message=message, exception=failure, exception_type=type, failure_category=category):
+                error = errors.WorkflowFailed(
+                    f"workflow {ended.workflow_id!r} failed: {type or 'error'}: {message}",
+                    ended.workflow_id,
+                    ended.run_id,
+                )
+                if failure is not None:
+                    error.failure = failure
+                    error.__cause__ = crash(failure) or self.restored(failure, definition)
+                elif category == STRUCTURAL_LIMIT:
+                    error.__cause__ = errors.StructuralLimitExceeded(message)
+                raise error
+            case WorkflowTimedOut(message=message):
+                raise errors.WorkflowTimedOut(
+                    f"workflow {ended.workflow_id!r}: {message}", ended.workflow_id, ended.run_id
+                )
+            case Stopped(message=message):
+                raise errors.WorkflowStopped(
+                    f"workflow {ended.workflow_id!r}: {message}", ended.workflow_id, ended.run_id
+                )
+            case _:
+                raise errors.WorkflowStopped(
+                    f"workflow {ended.workflow_id!r} was {ended.closed_reason}", ended.workflow_id, ended.run_id
+                )
+
+    def restored(self, failure: Failure, definition: Known) -> Exception:
+        """The exception of a failure. What the module of the workflow's code can name is known here, too."""
+        if definition is not None:
+            for module in definition.modules:
+                self.exceptions.include(module)
+        return self.exceptions.restore_or_wrap(failure)
+
+    def _activity_request(
+        self, activity: ActivityDefinition[Any, Any], id: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> ask.StartWorkflow:
+        if not isinstance(activity, ActivityDefinition):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"this starts activities, and {activity!r} is none; workflows are started with start()")
+        if activity.local:
+            raise TypeError(
+                f"{activity.type!r} is local: it runs beside a workflow's task, and there is no workflow here"
+            )
+        if id is not None and not isinstance(id, str):
+            raise _no_id(id)
+        asked = ScheduleActivity(
+            activity_type=activity.type,
+            arguments=activity.signature.pack_fitting(args, kwargs),
+            retry_policy=activity.policy,
+        )
+        return self._request(STANDALONE, id, activity.queue, None, None, asked)
+
+    def _start_request(
+        self, definition: WorkflowDefinition | NamedWorkflow, id: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> ask.StartWorkflow:
+        if id is not None and not isinstance(id, str):
+            raise _no_id(id)  # before the arguments are looked at: forgotten, the first of them is taken for it
+        if kwargs and isinstance(definition, NamedWorkflow):
+            raise TypeError(f"{definition.type!r} is given by its type, so its arguments are given by position")
+        arguments = definition.signature.pack_fitting(args, kwargs)
+        return self._request(definition.type, id, definition.queue, arguments, definition.snapshot, None)
+
+    def _request(
+        self,
+        type: str,
+        id: str | None,
+        queue: str | None,
+        arguments: bytes | None,
+        definition: Snapshot | None,
+        activity: ScheduleActivity | None,
+    ) -> ask.StartWorkflow:
+        o = self._options
+        if not o:
+            return ask.StartWorkflow(
+                workflow_type=type,
+                workflow_id=id,
+                namespace=self.namespace,
+                arguments=arguments,
+                routing=Routing(namespace=self.namespace, queue=queue or "default"),
+                definition=definition,
+                activity=activity,
+            )
+        timeout, run_timeout = o.get("timeout"), o.get("run_timeout")
+        return ask.StartWorkflow(
+            workflow_type=type,
+            workflow_id=id,
+            namespace=self.namespace,
+            arguments=arguments,
+            routing=self._routing(queue, o),
+            business_key=o.get("business_key"),
+            visibility_labels=dict(o.get("labels", {})),
+            memo={key: dumps(value) for key, value in o.get("memo", {}).items()},
+            search_attributes=dict(o.get("search", {})),
+            execution_timeout_seconds=None if timeout is None else to_seconds(timeout),
+            run_timeout_seconds=None if run_timeout is None else to_seconds(run_timeout),
+            duplicate_policy=o.get("existing", "reject_duplicate"),
+            definition=definition,
+            request_id=o.get("request_id"),
+            activity=activity,
+        )
+
+    def _routing(self, queue: str | None, o: StartOptions) -> Routing:
+        return Routing(
+            namespace=self.namespace,
+            connection=o.get("connection"),
+            queue=o.get("queue") or queue or "default",
+            compatibility=o.get("compatibility"),
+            priority=o.get("priority", 5),
+            fairness_key=o.get("fairness_key"),
+            fairness_weight=o.get("fairness_weight", 1),
+        )
+
+
+def _no_id(id: object) -> TypeError:
+    return TypeError(f"the id of a workflow comes before its arguments and is text, or None to make one: {id!r}")

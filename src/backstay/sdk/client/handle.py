@@ -1,0 +1,329 @@
+"""A handle on a workflow instance: its result, and everything one can say to it while it runs."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeAlias, TypeVar, overload
+
+from backstay.codec.values import dumps, loads
+from backstay.kernel.event import Recorded
+from backstay.kernel.features.intake import Commanded
+from backstay.kernel.features.reconcile import Reconciled
+from backstay.protocol import commands as tell
+from backstay.protocol import rejections
+from backstay.protocol import requests as ask
+from backstay.sdk import errors
+from backstay.sdk.author.durations import Duration, to_seconds
+from backstay.sdk.author.handlers import Member, QueryMethod, Signal, SignalMethod, UpdateMethod
+from backstay.sdk.author.options import expect
+from backstay.sdk.client.streams import Reader, follow
+
+if TYPE_CHECKING:
+    from backstay.sdk.author.activity import Definition as ActivityDefinition
+    from backstay.sdk.author.workflow import NamedWorkflow, WorkflowDefinition
+    from backstay.sdk.client.client import AsyncClient
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Q = TypeVar("Q")
+T = TypeVar("T")
+
+_ERRORS: dict[str, type[errors.RequestRefused]] = {
+    "workflow_not_found": errors.WorkflowNotFound,
+    "run_not_found": errors.WorkflowNotFound,
+    "instance_not_started": errors.WorkflowNotFound,
+    "instance_already_started": errors.WorkflowAlreadyStarted,
+    "run_not_active": errors.WorkflowNotRunning,
+    "schedule_not_found": errors.ScheduleNotFound,
+    "schedule_already_exists": errors.ScheduleAlreadyExists,
+}
+
+
+def error_of(reason: str, message: str, **fields: Any) -> errors.RequestRefused:
+    return _ERRORS.get(reason, errors.RequestRefused)(reason, message, **fields)
+
+
+def accept(command: Commanded) -> Commanded:
+    """An accepted command, or the error its durable rejection stands for."""
+    if command.accepted:
+        return command
+    raise error_of(
+        command.rejection_reason or "rejected",
+        rejections.sentence(command),
+        outcome=command.outcome,
+        command_id=command.command_id,
+        run_id=command.run_id,
+        validation_errors=command.validation_errors,
+        declared=command.declared,
+    )
+
+
+def packed(
+    member: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[str, bytes | None, dict[str, Any] | None]:
+    """(public name, encoded arguments, arguments to be put in order by the contract)."""
+    match member:
+        case Member(name=name, signature=signature):
+            return name, signature.pack(args, kwargs), None
+        case Signal(name=name):
+            if kwargs or len(args) > 1:
+                raise TypeError(f"signal {name!r} takes one value")
+            return name, dumps(list(args)), None
+        case str(name):
+            if kwargs and args:
+                raise TypeError("by public name, give all arguments by position or all by name")
+            return (name, None, dict(kwargs)) if kwargs else (name, dumps(list(args)), None)
+        case _:
+            raise TypeError(f"name it by its method, its Signal or its public name, not {member!r}")
+
+
+Known: TypeAlias = "WorkflowDefinition | NamedWorkflow | ActivityDefinition[Any, Any] | None"
+"""The code that a handle is about, where its caller has named it."""
+
+
+class AsyncUpdateHandle(Generic[R]):
+    """An update that was accepted. Its end can be waited for, here or after a restart."""
+
+    def __init__(self, client: AsyncClient, workflow_id: str, id: str, returns: Any, definition: Known = None) -> None:
+        self._client = client
+        self._definition = definition
+        self._returns = returns
+        self.workflow_id = workflow_id
+        self.id = id
+
+    async def result(self, timeout: Duration | None = None) -> R:
+        status = await self._client.call(
+            tell.GetUpdate(
+                workflow_id=self.workflow_id,
+                update_id=self.id,
+                namespace=self._client.namespace,
+                wait_seconds=None if timeout is None else to_seconds(timeout),
+            )
+        )
+        return answer(self._client, status, self._returns, self._definition)
+
+    def __repr__(self) -> str:
+        return f"<update {self.id} of workflow {self.workflow_id!r}>"
+
+
+def answer(client: AsyncClient, status: tell.UpdateStatus, returns: Any, definition: Known) -> Any:
+    """What an update returned, or the error it ended with."""
+    if status.event is None:
+        raise errors.UpdateTimeout(
+            f"update {status.update_name!r} of workflow {status.workflow_id!r} was accepted and has not ended yet; it goes on."
+            f" Wait again with handle.submitted({status.update_name!r}, {status.update_id!r}).result()",
+            status.workflow_id,
+            status.update_id,
+        )
+    event: Any = status.event.event
+    if status.update_status == "completed":
+        return None if event.result is None else loads(event.result, returns)
+    error = errors.UpdateFailed(
+        f"update {status.update_name!r} failed: {event.exception_type or 'error'}: {event.message}", status.update_id
+    )
+    if event.exception is not None:
+        error.failure = event.exception
+        error.__cause__ = client.restored(event.exception, definition)
+    raise error
+
+
+class AsyncHandle(Generic[R]):
+    """A workflow instance, started or not; or a standalone activity, to which there is nothing to say but to stop."""
+
+    def __init__(
+        self,
+        client: AsyncClient,
+        id: str,
+        run_id: str | None,
+        definition: Known,
+    ) -> None:
+        self._client = client
+        self._definition = definition
+        self._only: str | None = None  # the one run this is about
+        self.id = id
+        self.run_id = run_id
+
+    def of_run(self, run_id: str) -> AsyncHandle[R]:
+        """The same workflow, but this run of it: queries, streams and history are of that run, also when it has ended, and a command
+        is rejected if it is not the current one. The result is still that of the workflow."""
+        expect("run_id", run_id)
+        chosen = AsyncHandle[R](self._client, self.id, run_id, self._definition)
+        chosen._only = run_id
+        return chosen
+
+    async def result(self, timeout: Duration | None = None) -> R:
+        """Wait for the end and return the result. Runs that continue as new are followed."""
+        wait = None if timeout is None else to_seconds(timeout)
+        ended = await self._client.call(
+            ask.AwaitResult(workflow_id=self.id, namespace=self._client.namespace, wait_seconds=wait)
+        )
+        return self._client.outcome(ended, self._definition)
+
+    @overload
+    async def signal(self, signal: SignalMethod[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> None: ...
+    @overload
+    async def signal(self, signal: Signal[T], value: T, /) -> None: ...
+    @overload
+    async def signal(self, signal: str, /, *args: Any, **kwargs: Any) -> None: ...
+    async def signal(self, signal: Any, /, *args: Any, **kwargs: Any) -> None:
+        """Tell the run something. When this returns, it is on disk; the code gets to it in order."""
+        self._own(signal)
+        name, arguments, named = packed(signal, args, kwargs)
+        accept(
+            await self._client.call(
+                tell.SignalWorkflow(**self._to(), signal_name=name, arguments=arguments, named=named)
+            )
+        )
+
+    @overload
+    async def query(self, query: QueryMethod[P, Q], /, *args: P.args, **kwargs: P.kwargs) -> Q: ...
+    @overload
+    async def query(self, query: str, /, *args: Any, **kwargs: Any) -> Any: ...
+    async def query(self, query: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """Look at the state of the run, also of one that has ended. Nothing is changed or recorded."""
+        self._own(query)
+        name, arguments, named = packed(query, args, kwargs)
+        found = await self._client.call(
+            tell.QueryWorkflow(
+                workflow_id=self.id,
+                namespace=self._client.namespace,
+                run_id=self._only,
+                query_name=name,
+                arguments=arguments,
+                named=named,
+                after_signals=True,
+            )
+        )
+        return loads(found.result, query.signature.returns if isinstance(query, Member) else Any)
+
+    @overload
+    async def update(self, update: UpdateMethod[P, Q], /, *args: P.args, **kwargs: P.kwargs) -> Q: ...
+    @overload
+    async def update(self, update: str, /, *args: Any, **kwargs: Any) -> Any: ...
+    async def update(self, update: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """Change something in the run and wait for what the handler returns.
+
+        After a minute, or as long as `client.options(update_timeout=...)` says, `UpdateTimeout` is raised: the update goes on.
+        """
+        status = await self._update(update, args, kwargs, "completed")
+        return answer(self._client, status, _returns(update), self._definition)
+
+    @overload
+    async def submit(
+        self, update: UpdateMethod[P, Q], /, *args: P.args, **kwargs: P.kwargs
+    ) -> AsyncUpdateHandle[Q]: ...
+    @overload
+    async def submit(self, update: str, /, *args: Any, **kwargs: Any) -> AsyncUpdateHandle[Any]: ...
+    async def submit(self, update: Any, /, *args: Any, **kwargs: Any) -> AsyncUpdateHandle[Any]:
+        """Have an update accepted and return at once; its handle can be waited on later."""
+        status = await self._update(update, args, kwargs, "accepted")
+        return AsyncUpdateHandle(self._client, self.id, status.update_id or "", _returns(update), self._definition)
+
+    @overload
+    def submitted(self, update: UpdateMethod[P, Q], id: str, /) -> AsyncUpdateHandle[Q]: ...
+    @overload
+    def submitted(self, update: str, id: str, /) -> AsyncUpdateHandle[Any]: ...
+    def submitted(self, update: Any, id: str, /) -> AsyncUpdateHandle[Any]:
+        """An update that was accepted earlier, here or elsewhere, by its id."""
+        self._own(update)
+        expect("id", id)
+        return AsyncUpdateHandle(self._client, self.id, id, _returns(update), self._definition)
+
+    async def cancel(self, reason: str | None = None) -> str:
+        """Ask the run to stop: at once, or through its code if it handles cancellation. Says which."""
+        done = accept(await self._client.call(tell.CancelWorkflow(**self._saying(reason))))
+        return done.outcome or ""
+
+    async def terminate(self, reason: str | None = None) -> None:
+        """Stop the run without asking its code."""
+        accept(await self._client.call(tell.TerminateWorkflow(**self._saying(reason))))
+
+    async def pause(self, reason: str | None = None) -> str:
+        """Hand out no more of the run's tasks until it is unpaused. What happens meanwhile is recorded."""
+        return accept(await self._client.call(tell.PauseWorkflow(**self._saying(reason)))).outcome or ""
+
+    async def unpause(self, reason: str | None = None) -> str:
+        return accept(await self._client.call(tell.UnpauseWorkflow(**self._saying(reason)))).outcome or ""
+
+    async def archive(self, reason: str | None = None, *, run_id: str | None = None) -> str:
+        """Mark a closed run as dealt with; its history stays."""
+        of = self if run_id is None else self.of_run(run_id)
+        return accept(await self._client.call(tell.ArchiveWorkflow(**of._saying(reason)))).outcome or ""
+
+    async def repair(self) -> Reconciled:
+        """Restore missing tasks from history, and try blocked or failed ones again. Says what that was."""
+        repaired = await self._client.call(tell.RepairWorkflow(**self._to()))
+        accept(repaired.command)
+        return repaired.work or Reconciled(restored=[], released=[], dropped=[], revived=[])
+
+    def stream(self, name: str, start: int = 0) -> AsyncIterator[Any]:
+        """The items of an output stream from an offset on, as they come, until the workflow has ended.
+
+        Runs that continue as new are followed; the offset is one of the first run.
+        """
+        return follow(self.reader(name, start))
+
+    def reader(self, name: str, start: int) -> Reader:
+        return Reader(self._client, self.id, self.run_id, name, start, one=self._only is not None)
+
+    async def describe(self) -> ask.Description:
+        return await self._client.describe(self.id)
+
+    async def history(self, run_id: str | None = None) -> list[Recorded]:
+        return await self._client.history(self.id, run_id or self._only)
+
+    async def export(self, run_id: str | None = None) -> dict[str, Any]:
+        """The run as one verifiable file."""
+        return await self._client.export(self.id, run_id or self._only)
+
+    async def _update(
+        self, update: Any, args: Sequence[Any], kwargs: Mapping[str, Any], wait_for: tell.WaitFor
+    ) -> tell.UpdateStatus:
+        self._own(update)
+        name, arguments, named = packed(update, args, kwargs)
+        status = await self._client.call(
+            tell.UpdateWorkflow(
+                **self._to(),
+                update_name=name,
+                arguments=arguments,
+                named=named,
+                wait_for=wait_for,
+                wait_seconds=self._client.update_seconds,
+                after_signals=True,
+            )
+        )
+        if status.command is not None:
+            accept(status.command)
+        return status
+
+    def _to(self) -> dict[str, Any]:
+        return {
+            "workflow_id": self.id,
+            "namespace": self._client.namespace,
+            "run_id": self._only,
+            "request_id": self._client.request_id,
+        }
+
+    def _saying(self, reason: str | None) -> dict[str, Any]:
+        expect("reason", reason)
+        return {**self._to(), "reason": reason}
+
+    def _own(self, member: Any) -> None:
+        """A member of another workflow is a mistake that need not go over the wire."""
+        definition = self._definition
+        owner: type[Any] | None = member.owner if isinstance(member, Member) else None
+        target: type[Any] | None = (
+            getattr(definition, "target", None) if getattr(definition, "is_class", False) else None
+        )
+        if owner is None or target is None or issubclass(target, owner):
+            return
+        raise TypeError(f"{member!r} belongs to {owner.__qualname__}, not to {target.__qualname__}")
+
+    def __repr__(self) -> str:
+        kind = "workflow" if self._definition is None else f"workflow {self._definition.type}"
+        run = "" if self.run_id is None else f", {'only ' if self._only else 'started as '}run {self.run_id}"
+        return f"<{kind} {self.id!r}{run}>"
+
+
+def _returns(update: Any) -> Any:
+    return update.signature.returns if isinstance(update, Member) else Any

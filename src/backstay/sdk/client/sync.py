@@ -1,0 +1,364 @@
+"""The client without `await`: every call goes over one bridge to the loop that the async client lives on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from types import TracebackType
+from typing import Any, Generic, ParamSpec, Protocol, Self, TypeVar, Unpack, overload
+
+from backstay.codec.exceptions import Exceptions
+from backstay.kernel.decision import RunRow
+from backstay.kernel.event import Recorded
+from backstay.kernel.features.reconcile import Reconciled
+from backstay.protocol import requests as ask
+from backstay.sdk.author.activity import Definition as ActivityDefinition
+from backstay.sdk.author.durations import Duration
+from backstay.sdk.author.handlers import QueryMethod, Signal, SignalMethod, UpdateMethod
+from backstay.sdk.author.workflow import Entry, WorkflowFn
+from backstay.sdk.client.client import AsyncClient, StartOptions
+from backstay.sdk.client.handle import AsyncHandle, AsyncUpdateHandle
+from backstay.sdk.client.sync_schedules import Schedules
+from backstay.sdk.errors import DurableCallRefused
+from backstay.sdk.replay.workflow_greenlet import current_fiber
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Q = TypeVar("Q")
+T = TypeVar("T")
+Coro = Coroutine[Any, Any, T]
+
+
+class Bridge(Protocol):
+    """Runs a coroutine on another thread's loop and waits for it here."""
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T: ...
+
+
+class LoopBridge:
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        return self.begin(work).result()
+
+    def begin(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        if current_fiber() is not None:
+            work.close()
+            raise DurableCallRefused(
+                "a workflow cannot use a client: it would wait for its own engine; do it in an activity"
+            )
+        try:
+            running = asyncio.get_running_loop()
+        except RuntimeError:
+            running = None
+        if running is self._loop:
+            work.close()
+            raise RuntimeError("this would wait for itself: use the async client on this event loop")
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+
+class UpdateHandle(Generic[R]):
+    """An update that was accepted. Its end can be waited for, here or after a restart."""
+
+    def __init__(self, bridge: Bridge, handle: AsyncUpdateHandle[R]) -> None:
+        self._bridge = bridge
+        self._handle = handle
+
+    @property
+    def workflow_id(self) -> str:
+        return self._handle.workflow_id
+
+    @property
+    def id(self) -> str:
+        return self._handle.id
+
+    def result(self, timeout: Duration | None = None) -> R:
+        return self._bridge.run(self._handle.result(timeout))
+
+    def __repr__(self) -> str:
+        return repr(self._handle)
+
+
+class Handle(Generic[R]):
+    """A workflow instance, started or not; or a standalone activity, to which there is nothing to say but to stop."""
+
+    def __init__(self, bridge: Bridge, handle: AsyncHandle[R]) -> None:
+        self._bridge = bridge
+        self._handle = handle
+
+    @property
+    def id(self) -> str:
+        return self._handle.id
+
+    @property
+    def run_id(self) -> str | None:
+        return self._handle.run_id
+
+    def of_run(self, run_id: str) -> Handle[R]:
+        """The same workflow, but this run of it: queries, streams and history are of that run, also when it has ended, and a command
+        is rejected if it is not the current one. The result is still that of the workflow."""
+        return Handle(self._bridge, self._handle.of_run(run_id))
+
+    def result(self, timeout: Duration | None = None) -> R:
+        """Wait for the end and return the result. Runs that continue as new are followed."""
+        return self._bridge.run(self._handle.result(timeout))
+
+    def stream(self, name: str, start: int = 0) -> Iterator[Any]:
+        """The items of an output stream from an offset on, as they come, until the workflow has ended.
+
+        Runs that continue as new are followed; the offset is one of the first run.
+        """
+        reader = self._handle.reader(name, start)
+        while not reader.over:
+            yield from self._bridge.run(reader.page())
+        reader.end()
+
+    def describe(self) -> ask.Description:
+        return self._bridge.run(self._handle.describe())
+
+    def history(self, run_id: str | None = None) -> list[Recorded]:
+        return self._bridge.run(self._handle.history(run_id))
+
+    def export(self, run_id: str | None = None) -> dict[str, Any]:
+        """The run as one verifiable file."""
+        return self._bridge.run(self._handle.export(run_id))
+
+    @overload
+    def signal(self, signal: SignalMethod[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> None: ...
+    @overload
+    def signal(self, signal: Signal[T], value: T, /) -> None: ...
+    @overload
+    def signal(self, signal: str, /, *args: Any, **kwargs: Any) -> None: ...
+    def signal(self, signal: Any, /, *args: Any, **kwargs: Any) -> None:
+        """Tell the run something. When this returns, it is on disk; the code gets to it in order."""
+        self._bridge.run(self._handle.signal(signal, *args, **kwargs))
+
+    @overload
+    def query(self, query: QueryMethod[P, Q], /, *args: P.args, **kwargs: P.kwargs) -> Q: ...
+    @overload
+    def query(self, query: str, /, *args: Any, **kwargs: Any) -> Any: ...
+    def query(self, query: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """Look at the state of the run, also of one that has ended. Nothing is changed or recorded."""
+        return self._bridge.run(self._handle.query(query, *args, **kwargs))
+
+    @overload
+    def update(self, update: UpdateMethod[P, Q], /, *args: P.args, **kwargs: P.kwargs) -> Q: ...
+    @overload
+    def update(self, update: str, /, *args: Any, **kwargs: Any) -> Any: ...
+    def update(self, update: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """Change something in the run and wait for what the handler returns.
+
+        After a minute, or as long as `client.options(update_timeout=...)` says, `UpdateTimeout` is raised: the update goes on.
+        """
+        return self._bridge.run(self._handle.update(update, *args, **kwargs))
+
+    @overload
+    def submit(self, update: UpdateMethod[P, Q], /, *args: P.args, **kwargs: P.kwargs) -> UpdateHandle[Q]: ...
+    @overload
+    def submit(self, update: str, /, *args: Any, **kwargs: Any) -> UpdateHandle[Any]: ...
+    def submit(self, update: Any, /, *args: Any, **kwargs: Any) -> UpdateHandle[Any]:
+        """Have an update accepted and return at once; its handle can be waited on later."""
+        return UpdateHandle(self._bridge, self._bridge.run(self._handle.submit(update, *args, **kwargs)))
+
+    @overload
+    def submitted(self, update: UpdateMethod[P, Q], id: str, /) -> UpdateHandle[Q]: ...
+    @overload
+    def submitted(self, update: str, id: str, /) -> UpdateHandle[Any]: ...
+    def submitted(self, update: Any, id: str, /) -> UpdateHandle[Any]:
+        """An update that was accepted earlier, here or elsewhere, by its id."""
+        return UpdateHandle(self._bridge, self._handle.submitted(update, id))
+
+    def cancel(self, reason: str | None = None) -> str:
+        """Ask the run to stop: at once, or through its code if it handles cancellation. Says which."""
+        return self._bridge.run(self._handle.cancel(reason))
+
+    def terminate(self, reason: str | None = None) -> None:
+        """Stop the run without asking its code."""
+        self._bridge.run(self._handle.terminate(reason))
+
+    def pause(self, reason: str | None = None) -> str:
+        """Hand out no more of the run's tasks until it is unpaused. What happens meanwhile is recorded."""
+        return self._bridge.run(self._handle.pause(reason))
+
+    def unpause(self, reason: str | None = None) -> str:
+        return self._bridge.run(self._handle.unpause(reason))
+
+    def archive(self, reason: str | None = None, *, run_id: str | None = None) -> str:
+        """Mark a closed run as dealt with; its history stays."""
+        return self._bridge.run(self._handle.archive(reason, run_id=run_id))
+
+    def repair(self) -> Reconciled:
+        """Restore missing tasks from history, and try blocked or failed ones again."""
+        return self._bridge.run(self._handle.repair())
+
+    def __repr__(self) -> str:
+        return repr(self._handle)
+
+
+class Client:
+    """A client of a server, by its address; or of whatever an async client reaches, over a bridge to its loop."""
+
+    def __init__(
+        self,
+        server: str | AsyncClient,
+        bridge: Bridge | None = None,
+        *,
+        token: str | None = None,
+        namespace: str = "default",
+        exceptions: Exceptions | Iterable[type[Exception]] = (),
+    ) -> None:
+        if isinstance(server, str):
+            server = AsyncClient(server, token=token, namespace=namespace, exceptions=exceptions)
+        if bridge is None:
+            from backstay.sdk.remote.thread import LoopThread
+
+            bridge = LoopThread("backstay-client")
+        self._client = server
+        self._bridge = bridge
+
+    def close(self) -> None:
+        """Close the connections to the server, and stop waiting for it."""
+        from backstay.sdk.remote.thread import LoopThread
+
+        if isinstance(self._bridge, LoopThread):
+            self._bridge.run(self._client.close())
+            self._bridge.stop()
+
+    @property
+    def namespace(self) -> str:
+        return self._client.namespace
+
+    def __repr__(self) -> str:
+        return repr(self._client).replace("<AsyncClient", "<Client", 1)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def options(self, **options: Unpack[StartOptions]) -> Client:
+        """The same client with other options for the starts that follow."""
+        return Client(self._client.options(**options), self._bridge)
+
+    @property
+    def schedules(self) -> Schedules:
+        """Workflows that are started by the clock."""
+        return Schedules(self._bridge, self._client.schedules)
+
+    @overload
+    def start(self, workflow: WorkflowFn[P, R], id: str | None, /, *args: P.args, **kwargs: P.kwargs) -> Handle[R]: ...
+    @overload
+    def start(
+        self, workflow: type[Entry[P, Coro[R]]], id: str | None, /, *args: P.args, **kwargs: P.kwargs
+    ) -> Handle[R]: ...
+    @overload
+    def start(self, workflow: type[Entry[P, R]], id: str | None, /, *args: P.args, **kwargs: P.kwargs) -> Handle[R]: ...
+    @overload
+    def start(self, workflow: str, id: str | None, /, *args: Any) -> Handle[Any]: ...
+    def start(self, workflow: Any, id: str | None, /, *args: Any, **kwargs: Any) -> Handle[Any]:
+        """Start a workflow durably. When this returns, it is on disk. Without an id one is made.
+
+        A workflow whose code is not here is named by its type.
+        """
+        return Handle(self._bridge, self._bridge.run(self._client.start(workflow, id, *args, **kwargs)))
+
+    @overload
+    def execute(self, workflow: WorkflowFn[P, R], id: str | None, /, *args: P.args, **kwargs: P.kwargs) -> R: ...
+    @overload
+    def execute(self, workflow: type[Entry[P, Coro[R]]], id: str | None, /, *args: P.args, **kwargs: P.kwargs) -> R: ...
+    @overload
+    def execute(self, workflow: type[Entry[P, R]], id: str | None, /, *args: P.args, **kwargs: P.kwargs) -> R: ...
+    @overload
+    def execute(self, workflow: str, id: str | None, /, *args: Any) -> Any: ...
+    def execute(self, workflow: Any, id: str | None, /, *args: Any, **kwargs: Any) -> Any:
+        """Start a workflow and wait for its result."""
+        return self._bridge.run(self._client.execute(workflow, id, *args, **kwargs))
+
+    def start_activity(
+        self, activity: ActivityDefinition[P, R], id: str | None, /, *args: P.args, **kwargs: P.kwargs
+    ) -> Handle[R]:
+        """Start an activity durably, as a job of its own: no workflow is needed to try it until it is done."""
+        return Handle(self._bridge, self._bridge.run(self._client.start_activity(activity, id, *args, **kwargs)))
+
+    def execute_activity(
+        self, activity: ActivityDefinition[P, R], id: str | None, /, *args: P.args, **kwargs: P.kwargs
+    ) -> R:
+        """Start an activity as a job of its own and wait for its result."""
+        return self._bridge.run(self._client.execute_activity(activity, id, *args, **kwargs))
+
+    def reserve(self, workflow: WorkflowFn[Any, Any] | type[Any], id: str, /) -> bool:
+        """Make an id known before its run exists. False: it was known already."""
+        return self._bridge.run(self._client.reserve(workflow, id))
+
+    @overload
+    def handle(self, workflow: WorkflowFn[Any, R], id: str, /) -> Handle[R]: ...
+    @overload
+    def handle(self, workflow: type[Entry[Any, Coro[R]]], id: str, /) -> Handle[R]: ...
+    @overload
+    def handle(self, workflow: type[Entry[Any, R]], id: str, /) -> Handle[R]: ...
+    @overload
+    def handle(self, workflow: ActivityDefinition[Any, R], id: str, /) -> Handle[R]: ...
+    @overload
+    def handle(self, workflow: None, id: str, /) -> Handle[Any]: ...
+    def handle(self, workflow: Any, id: str, /) -> Handle[Any]:
+        """A workflow, or a standalone activity, that was started earlier, here or elsewhere."""
+        return Handle(self._bridge, self._client.handle(workflow, id))
+
+    def signal_with_start(
+        self,
+        workflow: WorkflowFn[Any, R] | type[Entry[Any, Any]] | str,
+        id: str,
+        start: Sequence[Any],
+        signal: SignalMethod[P, Any] | Signal[Any] | str,
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> Handle[Any]:
+        """Signal a workflow, starting it first if it does not run; `start` are the arguments of its entry."""
+        work = self._client.signal_with_start(workflow, id, start, signal, *args, **kwargs)
+        return Handle(self._bridge, self._bridge.run(work))
+
+    def describe(self, id: str) -> ask.Description:
+        return self._bridge.run(self._client.describe(id))
+
+    def export(self, id: str, run_id: str | None = None) -> dict[str, Any]:
+        """A run with everything that is known of it, and a checksum over that: JSON to keep, send and verify."""
+        return self._bridge.run(self._client.export(id, run_id))
+
+    def list(
+        self,
+        *,
+        workflow_id: str | None = None,
+        type: str | None = None,
+        status: ask.Status | None = None,
+        business_key: str | None = None,
+        label: tuple[str, str] | None = None,
+        search: tuple[str, Any] | None = None,
+        before: int | None = None,
+        limit: int = 100,
+    ) -> list[RunRow]:
+        """Runs, newest first. For the next page pass the last row's `key` as `before`."""
+        return self._bridge.run(
+            self._client.list(
+                workflow_id=workflow_id,
+                type=type,
+                status=status,
+                business_key=business_key,
+                label=label,
+                search=search,
+                before=before,
+                limit=limit,
+            )
+        )
+
+    def history(self, id: str, run_id: str | None = None, *, after: int = 0) -> list[Recorded]:
+        return self._bridge.run(self._client.history(id, run_id, after=after))
+
+    def call(self, request: ask.Request[T]) -> T:
+        """Send any request of the protocol."""
+        return self._bridge.run(self._client.call(request))

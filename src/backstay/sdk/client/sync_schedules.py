@@ -1,0 +1,120 @@
+"""Schedules without `await`, over the same bridge as the client."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, ParamSpec, Unpack, overload
+
+from backstay.kernel.features.schedule import Fired, Overlap, Schedule
+from backstay.protocol import schedules as ask
+from backstay.sdk.author.workflow import Entry, WorkflowFn
+from backstay.sdk.client.schedules import AsyncScheduleHandle, AsyncSchedules, ScheduleOptions
+
+if TYPE_CHECKING:
+    from backstay.sdk.client.sync import Bridge
+
+P = ParamSpec("P")
+
+
+class Schedules:
+    """The schedules of a client's namespace."""
+
+    def __init__(self, bridge: Bridge, schedules: AsyncSchedules) -> None:
+        self._bridge = bridge
+        self._schedules = schedules
+
+    def options(self, **options: Unpack[ScheduleOptions]) -> Schedules:
+        """The same with these options for what is created next."""
+        return Schedules(self._bridge, self._schedules.options(**options))
+
+    @overload
+    def create(
+        self, workflow: WorkflowFn[P, Any], id: str | None, /, *args: P.args, **kwargs: P.kwargs
+    ) -> ScheduleHandle: ...
+    @overload
+    def create(
+        self, workflow: type[Entry[P, Any]], id: str | None, /, *args: P.args, **kwargs: P.kwargs
+    ) -> ScheduleHandle: ...
+    def create(self, workflow: Any, id: str | None, /, *args: Any, **kwargs: Any) -> ScheduleHandle:
+        """Start this workflow by the clock from now on. Without an id one is made."""
+        return ScheduleHandle(self._bridge, self._bridge.run(self._schedules.create(workflow, id, *args, **kwargs)))
+
+    @overload
+    def ensure(self, workflow: WorkflowFn[P, Any], id: str, /, *args: P.args, **kwargs: P.kwargs) -> ScheduleHandle: ...
+    @overload
+    def ensure(
+        self, workflow: type[Entry[P, Any]], id: str, /, *args: P.args, **kwargs: P.kwargs
+    ) -> ScheduleHandle: ...
+    def ensure(self, workflow: Any, id: str, /, *args: Any, **kwargs: Any) -> ScheduleHandle:
+        """Create it, or make the one that is there like this: for programs that say at every start what they need."""
+        return ScheduleHandle(self._bridge, self._bridge.run(self._schedules.ensure(workflow, id, *args, **kwargs)))
+
+    def handle(self, id: str, /) -> ScheduleHandle:
+        """A schedule that was created earlier, here or elsewhere."""
+        return ScheduleHandle(self._bridge, self._schedules.handle(id))
+
+    def list(
+        self,
+        *,
+        status: str | None = None,
+        type: str | None = None,
+        search: Mapping[str, str | float | bool] | None = None,
+        after: Schedule | None = None,
+        limit: int = ask.PAGE,
+    ) -> list[Schedule]:
+        """Schedules, newest first; deleted ones with status="deleted". For the next page pass the last one as `after`."""
+        return self._bridge.run(self._schedules.list(status=status, type=type, search=search, after=after, limit=limit))
+
+
+class ScheduleHandle:
+    def __init__(self, bridge: Bridge, handle: AsyncScheduleHandle) -> None:
+        self._bridge = bridge
+        self._handle = handle
+
+    @property
+    def id(self) -> str:
+        return self._handle.id
+
+    def describe(self) -> Schedule:
+        """What it is right now. Times are microseconds since the epoch."""
+        return self._bridge.run(self._handle.describe())
+
+    def update(self, **options: Unpack[ScheduleOptions]) -> None:
+        """Change what is named here; the rest stays."""
+        self._bridge.run(self._handle.update(**options))
+
+    @overload
+    def change_workflow(self, workflow: WorkflowFn[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> None: ...
+    @overload
+    def change_workflow(self, workflow: type[Entry[P, Any]], /, *args: P.args, **kwargs: P.kwargs) -> None: ...
+    def change_workflow(self, workflow: Any, /, *args: Any, **kwargs: Any) -> None:
+        """Start this workflow, with these arguments, from the next time on."""
+        self._bridge.run(self._handle.change_workflow(workflow, *args, **kwargs))
+
+    def pause(self, note: str | None = None) -> None:
+        """Fire no more until it is resumed. What runs goes on."""
+        self._bridge.run(self._handle.pause(note))
+
+    def resume(self, note: str | None = None) -> None:
+        """Fire again, from now on: what would have fired meanwhile is not made up for."""
+        self._bridge.run(self._handle.resume(note))
+
+    def trigger(self, *, overlap: Overlap | None = None) -> Fired:
+        """Fire once, now. Says what came of it: an earlier workflow that runs may stand in its way."""
+        return self._bridge.run(self._handle.trigger(overlap=overlap))
+
+    def backfill(self, start: datetime, end: datetime, *, overlap: Overlap | None = None) -> list[Fired]:
+        """Fire for every occurrence from `start` on and before `end`. What was backfilled before is not started again."""
+        return self._bridge.run(self._handle.backfill(start, end, overlap=overlap))
+
+    def history(self, *, after: int = 0, limit: int = ask.HISTORY_PAGE) -> list[ask.ScheduleEvent]:
+        """What has happened to it, oldest first, after it was deleted too."""
+        return self._bridge.run(self._handle.history(after=after, limit=limit))
+
+    def delete(self) -> None:
+        """End it. What it has started goes on."""
+        self._bridge.run(self._handle.delete())
+
+    def __repr__(self) -> str:
+        return repr(self._handle)

@@ -1,0 +1,69 @@
+"""How a recorded failure reaches the author's code: as the exception it was, or not at all.
+
+A failure whose class cannot be restored blocks replay. It is never delivered as a generic error, and no `except` of the
+author's code can swallow the block.
+"""
+
+from __future__ import annotations
+
+from typing import NoReturn, TypeVar
+
+from backstay.codec.exceptions import UnresolvedFailure
+from backstay.kernel.failure import Failure
+from backstay.kernel.feature import Thrown
+from backstay.kernel.features.activity.crashes import CRASHED
+from backstay.kernel.task import Block
+from backstay.sdk.errors import ActivityCancelled, ActivityCrashed, ActivityTimedOut, StructuralLimitExceeded
+from backstay.sdk.replay.live_run import Fiber
+from backstay.sdk.worker.failure_log import timed_out
+
+E = TypeVar("E", bound=BaseException)
+
+STRUCTURAL_LIMIT = "structural_limit"
+
+
+def throw(fiber: Fiber, outcome: Thrown) -> NoReturn:
+    raise remember(fiber, outcome, _restore(fiber, outcome))
+
+
+def remember(fiber: Fiber, outcome: Thrown, exception: E) -> E:
+    """This exception stands for that failure: if the code goes on, it was handled."""
+    if outcome.failure_id is not None:
+        fiber.given.add(outcome.failure_id, exception)
+    return exception
+
+
+def crash(failure: Failure) -> ActivityCrashed | None:
+    """What the engine itself says of an activity; the code of such a failure is how often it has crashed."""
+    if failure.exception_type != CRASHED or failure.exception_class is not None or not isinstance(failure.code, int):
+        return None
+    return ActivityCrashed(failure.message, failure.code)
+
+
+def _restore(fiber: Fiber, outcome: Thrown) -> BaseException:
+    if outcome.timeout_kind is not None:
+        timed_out(fiber, outcome.failure.message)
+        return ActivityTimedOut(outcome.failure.message, outcome.timeout_kind)
+    if outcome.category == "cancelled":
+        return ActivityCancelled(outcome.failure.message)
+    if outcome.category == STRUCTURAL_LIMIT:
+        return StructuralLimitExceeded(outcome.failure.message)
+    crashed = crash(outcome.failure)
+    if crashed is not None:
+        return crashed
+    try:
+        return fiber.exceptions.restore(outcome.failure).exception
+    except UnresolvedFailure as unresolved:
+        block = Block(
+            message=f"cannot restore the failure {outcome.failure.message!r}: {unresolved}",
+            type="UnresolvedWorkflowFailureException",
+            replay_blocked=True,
+            reason="failure_resolution",
+            exception_class=unresolved.exception_class,
+            exception_type=unresolved.exception_type,
+            resolution_source=unresolved.resolution_source,
+            resolution_error=unresolved.resolution_error,
+            fingerprint=fiber.fingerprint,
+        )
+    fiber.park(block)
+    raise AssertionError("a parked strand never continues")

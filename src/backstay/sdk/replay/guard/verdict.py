@@ -1,0 +1,85 @@
+"""Whether code that runs now is replayed, and what becomes of a call that a replay could not repeat."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from types import FrameType
+from typing import Literal
+
+from greenlet import getcurrent
+
+from backstay.sdk.errors import Evicted, NonDeterminismError, NonDeterminismWarning
+from backstay.sdk.replay.live_run import Fiber
+from backstay.sdk.replay.workflow_greenlet import UNREPLAYED, Strand
+
+Guard = Literal["error", "warn", "off"]
+
+# Below any of these packages the world is read or written for the sake of the process, not of the workflow: loading code
+# and what is deployed with it, showing where something happened, logging it, cleaning up behind an object that the
+# collector met by chance.
+_MACHINERY = frozenset(
+    {
+        "importlib",
+        "_frozen_importlib",
+        "_frozen_importlib_external",
+        "zipimport",
+        "zoneinfo",
+        "linecache",
+        "traceback",
+        "warnings",
+        "logging",
+        "weakref",
+    }
+)
+_FINALIZER = "__del__"
+
+_warned: set[tuple[str, int, str]] = set()
+
+
+def replayed() -> Fiber | None:
+    """The run whose code is executing, if a replay will execute it again."""
+    strand = getcurrent()
+    if type(strand) is not Strand or (strand.readonly is not None and strand.readonly.startswith(UNREPLAYED)):
+        return None
+    return strand.fiber
+
+
+def guarded() -> Fiber | None:
+    """The same, if somebody wants to know what its code does."""
+    fiber = replayed()
+    return fiber if fiber is not None and fiber.guard != "off" else None
+
+
+def culprit(frame: FrameType | None) -> FrameType | None:
+    """The frame to hold responsible for what `frame` is about to do; None if it is not the workflow's doing.
+
+    The walk ends at the first frame of our own: whatever lies below it is the author's code, or nothing.
+    """
+    found: FrameType | None = None
+    outside: FrameType | None = None
+    while frame is not None:
+        top = str(frame.f_globals.get("__name__")).partition(".")[0]
+        if top == "backstay":
+            break
+        if top in _MACHINERY or frame.f_code.co_name == _FINALIZER:
+            return None
+        if top not in sys.stdlib_module_names:
+            found = found or frame
+            if outside is None and "site-packages" not in frame.f_code.co_filename:
+                outside = frame
+        frame = frame.f_back
+    return outside or found
+
+
+def accuse(fiber: Fiber, frame: FrameType, what: str, advice: str) -> None:
+    """Refuse the call that `frame` makes, or warn of it, as the run's guard says."""
+    if fiber.abandoned:
+        raise Evicted  # code that was given up is on its way out, and nothing it still does may have an effect
+    place = f"{what} inside a workflow; {advice}"
+    if fiber.guard == "error":
+        raise NonDeterminismError(f"{frame.f_code.co_filename}:{frame.f_lineno}: {place}")
+    site = (frame.f_code.co_filename, frame.f_lineno, what.partition("(")[0])
+    if site not in _warned:
+        _warned.add(site)
+        warnings.warn_explicit(place, NonDeterminismWarning, frame.f_code.co_filename, frame.f_lineno)

@@ -1,0 +1,515 @@
+"""A fiber: the live code of one run, driven by its history. Pure: events in, commands out, no I/O.
+
+History is applied one event at a time, and the code runs to quiescence after each, so a cold replay does exactly what the
+live code did, however many strands it has. A durable call takes the next step number; if history has that step, its shape
+must match, and a mismatch *blocks*: the strand is parked, nothing is thrown into the author's code, the run stays open.
+"""
+
+from __future__ import annotations
+
+import random
+from asyncio import CancelledError
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
+from functools import partial
+from typing import Any, NamedTuple, Protocol
+
+from backstay.codec.exceptions import Exceptions
+from backstay.kernel.command import Command
+from backstay.kernel.event import Event, Recorded, StepEvent
+from backstay.kernel.feature import Outcome, Thrown
+from backstay.kernel.features.start import WorkflowStarted
+from backstay.kernel.features.workflow_task import MET_LATER, WorkflowAssignment, met_later, place_of
+from backstay.kernel.machine import Machine
+from backstay.kernel.state import PartOf, Parts
+from backstay.kernel.task import Block
+from backstay.kernel.values import Micros
+from backstay.sdk.errors import DurableCallRefused, Evicted
+from backstay.sdk.replay import workflow_greenlet as greenlets
+from backstay.sdk.replay.handled_failures import Given
+from backstay.sdk.replay.recorded_steps import Known, KnownSteps
+from backstay.sdk.replay.workflow_greenlet import Strand, current_strand
+
+CANCEL = object()
+"""Woken with this, a strand meets a cancellation where it waits."""
+
+
+REQUESTED = "a cancel request reached the run"
+
+
+def asked_for(error: CancelledError) -> bool:
+    """Whether a cancellation is the request that has just reached the run, and not a timeout of the code's own."""
+    return error.args == (REQUESTED,)
+
+
+def stopped(outcome: Outcome) -> bool:
+    """Whether a step ended because it was told to."""
+    return isinstance(outcome, Thrown) and outcome.category == "cancelled"
+
+
+class Operation(Protocol):
+    """A durable call as a fiber sees it. One that `hears` is answered by what reaches the run from outside."""
+
+    shape: str
+    detail: str | None
+    hears: bool
+
+    def command(self, step: int) -> Command: ...
+    def describe(self) -> str: ...
+    def check(self, fiber: Fiber) -> None: ...
+    def asked(self, fiber: Fiber, step: int, answer: Callable[[Outcome], None]) -> Outcome | None: ...
+    def differs(self, event: Any) -> str | None: ...
+    def cancel(self, fiber: Fiber, step: int) -> None: ...
+    def spared(self, fiber: Fiber, step: int) -> bool: ...
+
+
+class Rules(NamedTuple):
+    """How live code meets what comes from outside: by event, and once a task has been shown everything it may see."""
+
+    reactions: Mapping[type[Event], Callable[[Fiber, Recorded], None]]
+    settle: Callable[[Fiber], None]
+
+
+def _nothing_to_settle(fiber: Fiber) -> None:
+    pass
+
+
+NO_RULES = Rules({}, _nothing_to_settle)
+
+
+class Fiber:
+    # What most runs never set belongs to the class: a fiber is made for every run, and its own attributes are few.
+    now: Micros = 0
+    instance: Any = None  # of a workflow class
+    main: Strand | None = None  # the strand of a `def` workflow's own code
+    main_task: Any = None  # the same of an `async def` one
+    owed: Strand | None = None  # meets a cancellation at its next wait
+    looking = False  # this code only answers a question: nothing new is recorded or run
+    answer: Sequence[Command] = ()  # to the one update that this task is for
+    position = 0  # the last history sequence applied
+    consumed = 0  # how many events that were; less than `position` while some are left for a later task
+    started: WorkflowStarted | None = None
+    length = 0  # the history as long as the code has seen it
+    step = 0  # the last step number the code has asked for
+    block: Block | None = None
+    abandoned = False
+    threaded = False  # lives on the workflow thread
+    replaying = False
+    guard = "off"  # what becomes of calls that a replay could not repeat
+    closing: Command | None = None
+    ended_at: int | None = None  # the event that brought the end; those behind it were not met
+    fatal: BaseException | None = None
+    broken: Exception | None = None  # a side effect failed: the run can only fail
+    loop: Any = None  # the event loop of an `async def` workflow
+    running_loop: greenlets.Loop | None = None  # set while that loop is pumping
+    _known: KnownSteps | None = None  # made when history is ahead of the code
+    _random: random.Random | None = None
+    _ahead: Iterator[Recorded] = iter(())  # the events behind the one being applied
+
+    def __init__(
+        self,
+        machine: Machine,
+        assignment: WorkflowAssignment,
+        main: Callable[[Fiber, WorkflowStarted], None],
+        exceptions: Exceptions,
+        fingerprint: str | None,
+        compatibility: str | None = None,
+        rules: Rules = NO_RULES,
+        handlers: Any = None,
+    ) -> None:
+        self.machine = machine
+        self.assignment = assignment
+        self.exceptions = exceptions
+        self.fingerprint = fingerprint
+        self.compatibility = compatibility
+        self.rules = rules
+        self.handlers = handlers  # what others may say to this workflow
+        self.commands: list[Any] = []
+        self.locals: dict[int, Any] = {}
+        self.branches: dict[Any, None] = {}  # not joined yet, oldest first
+        self.markers: dict[str, int] = {}
+        self._main = main
+        self._waiting: dict[int, Strand | Callable[[Outcome], None]] = {}
+        self._runnable: deque[tuple[Strand | None, Any]] = deque()
+        self._suspended: set[Strand] = set()
+        self.parts = Parts()  # what the SDK's features keep of this run
+        self.part: PartOf = self.parts.__getitem__
+
+    # -- driven by the worker
+
+    def resume(self, events: list[Recorded], cursor: int = 0) -> None:
+        """Apply events behind `position`, then let the code run as far as it can.
+
+        Up to `cursor` this is repetition: an earlier task has run the same code, and logs stay silent.
+        """
+        if events:
+            last = events[-1].sequence
+            if last > self.position:
+                self.position = last
+            self.consumed += len(events)
+        events = self._in_order(events)
+        outcomes = self.machine.outcomes
+        reactions = self.rules.reactions
+        self._ahead = ahead = iter(events)
+        for entry in ahead:
+            event = entry.event
+            kind = type(event)
+            if kind in outcomes:
+                outcome = outcomes[kind](event)
+            elif kind in reactions or kind is WorkflowStarted:
+                outcome = None
+            else:
+                continue  # it is nothing to the code
+            if outcome is not None:
+                if self.closing is not None and not local_activity(event):
+                    continue  # the run is over; only what its last task ran beside itself still reaches the code
+                waiter = self._waiting.pop(event.sequence, None)  # type: ignore[attr-defined]
+                if waiter is None:
+                    if Given in self.parts:
+                        self.given.recorded(event.sequence, outcome)  # type: ignore[attr-defined]
+                    continue
+                self._meet(entry, cursor)
+                self._resolve(waiter, outcome)
+            elif kind in reactions:
+                self._meet(entry, cursor)
+                reactions[kind](self, entry)
+            elif kind is WorkflowStarted:
+                self._meet(entry, cursor)
+                self._begin(event)  # type: ignore[arg-type]
+            if self.block is not None:
+                return
+            if self.closing is not None and self.ended_at is None:
+                self.ended_at = entry.sequence
+        self.replaying = False
+        if self._known and self.block is None:
+            self.block = self._known.unreached(self.closing is not None)
+        if self.block is None and not self.looking:
+            self.rules.settle(self)
+
+    def _meet(self, entry: Recorded, cursor: int) -> None:
+        """The code is about to react to this event: that is what time it is for it."""
+        decided = entry.context.decided_after
+        if decided is not None and not met_later(entry.event):
+            # Live code got there inside its task, before it was recorded: at the time of what it had seen.
+            self.replaying = decided <= cursor
+        else:
+            self.now = entry.at
+            self.length = entry.sequence
+            self.replaying = entry.sequence <= cursor
+
+    def settle_local(self, step: int, command: Command, outcome: Outcome) -> None:
+        """A local activity has ended: its record takes the place that was kept for it, and the code goes on."""
+        call = self.locals.pop(step)
+        self.commands[self.commands.index(call)] = command
+        waiter = self._waiting.pop(step, None)
+        if waiter is not None:
+            self._resolve(waiter, outcome)
+        if self.block is None and not self.looking:
+            self.rules.settle(self)
+
+    def take_commands(self) -> tuple[list[Command], list[str]]:
+        """What the code has asked for since the last time, in order."""
+        commands, self.commands = self.commands, []
+        if self.closing is not None:
+            commands.append(self.closing)
+        return commands, self.given.handled(self.fatal, commands) if Given in self.parts else []
+
+    @property
+    def given(self) -> Given:
+        """Made when the first failure is given to the code."""
+        return self.part(Given)
+
+    def abandon(self) -> None:
+        """Give the live code up. It is unwound with every durable call, log and side effect inert."""
+        self.abandoned = True
+        self._waiting.clear()
+        self._runnable.clear()
+        if self._suspended:
+            suspended, self._suspended = self._suspended, set()
+            for strand in suspended:
+                if self.block is not None:
+                    greenlets.park(partial(greenlets.give_up, strand))
+                else:
+                    greenlets.give_up(strand)
+        if self.loop is not None or self.instance is not None or self.fatal is not None:
+            if self.block is not None:
+                greenlets.park(partial(greenlets.run, self, self._leave_nothing))
+            else:
+                greenlets.run(self, self._leave_nothing)
+
+    def freeze(self, block: Block) -> None:
+        """Leave code that was interrupted as it stands, for ever: unwinding it could hang again."""
+        self.block = block
+        self.abandoned = True
+        greenlets.keep_for_ever(
+            (self._suspended, self.loop, self.instance, self.main_task, self.fatal, list(self.branches))
+        )
+        self._suspended = set()
+        self.loop = self.instance = self.main_task = self.fatal = None
+
+    def _leave_nothing(self) -> None:
+        """Let go of what the code has kept, here, where whatever its objects do at their end has no effect."""
+        if self.loop is not None:
+            self.loop.abandon()
+        if self.fatal is not None:
+            self.fatal.__traceback__ = None  # its frames have this run among their locals
+        self.loop = self.instance = self.main_task = self.fatal = None
+        self.parts.clear()
+
+    # -- called by the author's code, on a strand
+
+    def call(self, operation: Operation, strand: Strand) -> Outcome:
+        """A durable call that waits: take a step, ask for it unless history has it, suspend until it is answered."""
+        if strand.collect is not None:
+            return self._collected(strand, operation)
+        step = self._ask(operation, strand)
+        self._waiting[step] = strand
+        if operation.hears:
+            got = operation.asked(self, step, self._answering(step))
+            if got is not None:
+                del self._waiting[step]
+                return got
+        try:
+            return self.suspend(strand)
+        except CancelledError as error:
+            if asked_for(error) and operation.spared(self, step):
+                return self._last_word(strand)
+            self.drop(step)
+            operation.cancel(self, step)
+            raise
+
+    def _last_word(self, strand: Strand) -> Outcome:
+        """A step was told to end. If that is how it ends, the cancellation is met here; otherwise at the next wait."""
+        outcome = self.suspend(strand)
+        if stopped(outcome):
+            raise CancelledError
+        self.owed = strand
+        return outcome
+
+    def ask(self, operation: Operation, answer: Callable[[Outcome], None]) -> int:
+        """A durable call whose answer goes to a callback (futures of the workflow's event loop)."""
+        step = self._ask(operation, current_strand())
+        self._waiting[step] = answer
+        if operation.hears:
+            got = operation.asked(self, step, self._answering(step))
+            if got is not None:
+                del self._waiting[step]
+                answer(got)
+        return step
+
+    def _collected(self, strand: Strand, operation: Operation) -> Outcome:
+        """A closure's one call is made by the group it is a member of."""
+        collect, strand.collect = strand.collect, None
+        assert collect is not None
+        self._check(strand)
+        strand.readonly = (
+            "a closure in gather(), which makes one durable call and then only computes (use spawn() for more),"
+        )
+        collect(operation)
+        return self.suspend(strand)
+
+    def simultaneous(self) -> Iterator[tuple[int, Outcome | None]]:
+        """(step, outcome) of the events behind the one being applied that were recorded at the same moment.
+
+        Only those that the code had before it when it reacted: a decision in between was made without the later ones.
+        """
+        for entry in copy(self._ahead):
+            if entry.at != self.now or (entry.context.decided_after is not None and not met_later(entry.event)):
+                return
+            rule = self.machine.outcomes.get(type(entry.event))
+            if rule is not None:
+                yield entry.event.sequence, rule(entry.event)  # type: ignore[attr-defined]
+
+    def awaits(self, step: int) -> bool:
+        return step in self._waiting
+
+    def awaits_only(self, step: int) -> bool:
+        """Whether nothing but this step can make the code go on."""
+        return len(self._waiting) == 1 and step in self._waiting
+
+    def _answering(self, step: int) -> Callable[[Outcome], None]:
+        def answer(outcome: Outcome) -> None:
+            waiter = self._waiting.pop(step, None)
+            if waiter is not None:
+                self._resolve(waiter, outcome)
+
+        return answer
+
+    def immediate(self, operation: Operation, decide: Callable[[int], Command]) -> Outcome | None:
+        """A durable call that does not wait. Returns what history has, or records what `decide` says and returns None."""
+        self._check(current_strand())
+        self.step = step = self.step + 1
+        known = self._known.asked(step, operation) if self._known else None
+        if known is not None:
+            self._guard(step, operation, known)
+            if known.outcome is not None:
+                return known.outcome
+        elif self._known:
+            self._guard_hole(step, operation)
+        if self.looking:
+            self._halt()
+        try:
+            self.commands.append(decide(step))
+        except Exception as error:
+            # A step was taken and has no record. Nothing may come behind it, or replay would mistake it for this one.
+            self.broken = error
+            raise
+        return None
+
+    def peek(self) -> StepEvent | None:
+        """The event that history has for the next step, if any."""
+        known = self._known.get(self.step + 1) if self._known else None
+        return None if known is None else known.event
+
+    def emit(self, command: Command) -> None:
+        """A command without a step, such as a cancellation. What an earlier task asked for is not asked again."""
+        if not self.abandoned and not self.replaying:
+            self.commands.append(command)
+
+    def drop(self, step: int) -> None:
+        """Nobody waits for this step any more."""
+        self._waiting.pop(step, None)
+
+    def spawn(self, job: Callable[[], None]) -> None:
+        """Run a job as another strand of this run, after what is running now."""
+        self._check(current_strand())
+        self._runnable.append((None, job))
+
+    def wake_job(self, job: Callable[[], None]) -> None:
+        """Like `spawn`, for the run's own machinery: also allowed while code is being unwound."""
+        if not self.abandoned:
+            self._runnable.append((None, job))
+
+    def suspend(self, strand: Strand) -> Any:
+        """Wait on this strand; whoever makes it runnable again passes a value."""
+        if self.owed is strand and self.closing is None:
+            self.owed = None
+            raise CancelledError
+        self._suspended.add(strand)
+        # What `greenlets.suspend` does, without asking which strand this is.
+        hub = strand.parent
+        assert hub is not None
+        value = hub.switch() if self.running_loop is None else greenlets.suspend(self.running_loop)
+        self._suspended.discard(strand)
+        if self.abandoned:
+            raise Evicted
+        if value is CANCEL:
+            raise CancelledError(REQUESTED)
+        return value
+
+    def wake(self, strand: Strand, value: Any) -> None:
+        self._runnable.append((strand, value))
+
+    def park(self, block: Block) -> None:
+        """Replay cannot go on. This strand never continues; the code does not notice."""
+        self.block = block
+        self._halt()
+
+    def _halt(self) -> None:
+        """This strand goes no further; it is unwound when its code is given up."""
+        strand = current_strand()
+        assert strand is not None
+        self._suspended.add(strand)
+        while True:
+            greenlets.suspend(self.running_loop)
+            if self.abandoned:
+                raise Evicted
+
+    def rng(self) -> random.Random:
+        if self._random is None:
+            self._random = random.Random(self.assignment.run_id)
+        return self._random
+
+    def drain(self) -> None:
+        """Let every runnable strand run until all of them wait."""
+        runnable = self._runnable
+        while runnable and self.block is None:
+            strand, value = runnable.popleft()
+            if strand is None:
+                greenlets.run(self, value)
+            else:
+                greenlets.enter(strand, value)
+
+    # -- inside
+
+    def _check(self, strand: Strand | None) -> None:
+        """Whether code on this strand may make durable calls now."""
+        if self.abandoned:
+            greenlets.refuse()
+        if greenlets.pools.collecting:
+            raise GeneratorExit  # the end of something that was left behind, met here by chance; a generator takes this
+        if self.broken is not None:
+            raise self.broken
+        if strand is not None and strand.readonly is not None:
+            raise DurableCallRefused(f"{strand.readonly} cannot make durable calls; do it in the workflow's body")
+
+    def _ask(self, operation: Operation, strand: Strand | None) -> int:
+        if operation.hears:
+            operation.check(self)
+        self._check(strand)
+        self.step = step = self.step + 1
+        known = self._known.asked(step, operation) if self._known else None
+        if known is not None:
+            self._guard(step, operation, known)
+        else:
+            if self._known:
+                self._guard_hole(step, operation)
+            self.commands.append(operation.command(step))
+        return step
+
+    def _guard(self, step: int, operation: Operation, known: Known) -> None:
+        assert self._known is not None, "something is known of this step"
+        block = self._known.compare(step, operation, known)
+        if block is not None:
+            self.park(block)
+
+    def _guard_hole(self, step: int, operation: Operation) -> None:
+        assert self._known is not None, "something is known of other steps"
+        block = self._known.hole(step, operation)
+        if block is not None:
+            self.park(block)
+
+    def _begin(self, started: WorkflowStarted) -> None:
+        self.started = started
+        self.main = greenlets.run(self, partial(self._main, self, started))
+        if self._runnable:
+            self.drain()
+
+    def _resolve(self, waiter: Strand | Callable[[Outcome], None], outcome: Outcome) -> None:
+        """Answer a durable call and let everything that follows from it run."""
+        if isinstance(waiter, Strand):
+            greenlets.enter(waiter, outcome)
+        else:
+            waiter(outcome)
+        if self._runnable:
+            self.drain()
+
+    def _in_order(self, events: list[Recorded]) -> list[Recorded]:
+        """The events in the order the code meets them, with the steps noted that it has not asked for yet.
+
+        Unknown steps mean a cold replay, or a completion whose answer was lost.
+        """
+        steps = self.machine.step_kinds
+        step = self.step
+        last = 0
+        ordered = True
+        for entry in events:
+            event = entry.event
+            kind = type(event)
+            if kind in steps and event.sequence > step:  # type: ignore[attr-defined]
+                if self._known is None:
+                    self._known = KnownSteps(self.machine, self.fingerprint)
+                self._known.note(entry, event)  # type: ignore[arg-type]
+            after = entry.context.decided_after
+            if after is None or (kind in MET_LATER and met_later(event)):
+                last = entry.sequence  # never less: history comes in its own order
+            elif after < last:
+                ordered = False
+            else:
+                last = after
+        return events if ordered else sorted(events, key=place_of)
+
+
+def local_activity(event: Any) -> bool:
+    return getattr(event, "local_activity", False)

@@ -1,0 +1,278 @@
+"""The event loop of an `async def` workflow: small, deterministic, and its time is durable.
+
+Callbacks run first in, first out. `call_later` is a durable timer; cancelling its handle cancels the timer. Sockets, threads,
+signals and processes do not exist here. It is pumped on a strand, so that a blocking durable call inside `async` code works
+and blocks this run only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+import signal
+import sys
+import threading
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+from typing import Any
+from zlib import crc32
+
+from backstay.kernel.feature import Outcome
+from backstay.kernel.features.timer import CancelTimer
+from backstay.kernel.values import SECOND
+from backstay.sdk.author.durations import to_seconds
+from backstay.sdk.author.timer import TimerCall
+from backstay.sdk.errors import DurableCallRefused, Evicted
+from backstay.sdk.replay import workflow_greenlet as greenlets
+from backstay.sdk.replay.live_run import Fiber
+
+log = logging.getLogger("backstay.workflow")
+
+
+class _Timer(asyncio.TimerHandle):
+    """A pending `call_later`. It becomes a durable timer at once and is cancelled with it."""
+
+    step: int = 0
+
+    def cancel(self) -> None:
+        if not self.cancelled():
+            super().cancel()
+            loop: Any = self._loop  # pyright: ignore[reportUnknownMemberType, reportAttributeAccessIssue]
+            loop.cancel_timer(self.step)
+
+
+class _Task(asyncio.Task[Any]):
+    """Tasks hash by run and creation order, so that sets of them iterate the same way in every replay.
+
+    The run is part of it because asyncio keeps all tasks of a process in one set.
+    """
+
+    def __init__(self, coroutine: Any, *, loop: WorkflowLoop, name: str | None = None, **options: Any) -> None:
+        number = loop.next_task()
+        self._hash = loop.base + number
+        super().__init__(coroutine, loop=loop, name=name or f"task-{number}", **options)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+
+class WorkflowLoop(asyncio.AbstractEventLoop):
+    def __init__(self, fiber: Fiber) -> None:
+        self._fiber = fiber
+        # Of the hashes of its tasks. Their low bits stay the number: sets of them are in the order of creation.
+        self.base = crc32(fiber.assignment.run_id.encode()) << 16
+        self.strand: greenlets.Strand | None = None  # that it was last pumped on
+        self._ready: deque[asyncio.Handle] = deque()
+        self._scheduled = False
+        self._tasks = 0
+        self._alive: list[asyncio.Task[Any]] = []
+        self._prune_at = 64
+        self._strays: list[AsyncGenerator[Any, Any]] = []  # async generators to be closed with the run
+        self._hooks: Any = (None, None)  # of the loop that this one runs inside of
+
+    # -- running
+
+    def enter(self) -> None:
+        """The thread runs this loop now: it is found as the running one, and told of async generators."""
+        greenlets._set_running_loop(self)  # pyright: ignore[reportPrivateUsage]
+        self._hooks = sys.get_asyncgen_hooks()
+        sys.set_asyncgen_hooks(firstiter=None, finalizer=self._dropped)
+
+    def leave(self) -> None:
+        sys.set_asyncgen_hooks(*self._hooks)
+        greenlets._set_running_loop(None)  # pyright: ignore[reportPrivateUsage]
+
+    def pump(self) -> None:
+        """Run every callback that is ready. Called on a strand."""
+        self.strand = greenlets.current_strand()
+        self.enter()
+        self._fiber.running_loop = self
+        try:
+            while self._ready and not self._fiber.abandoned:
+                handle = self._ready.popleft()
+                if not handle.cancelled():
+                    try:
+                        handle._run()  # pyright: ignore[reportPrivateUsage]
+                    except (SystemExit, KeyboardInterrupt) as error:
+                        # Its task has ended with it; it is the run that ends, or waits, not the process.
+                        if for_the_process(error):
+                            raise
+        finally:
+            self._scheduled = False
+            self._fiber.running_loop = None
+            self.leave()
+
+    def abandon(self) -> None:
+        """Unwind every coroutine of this run. Called on a strand of the abandoned run, so what they do has no effect."""
+        outer = greenlets._get_running_loop()  # pyright: ignore[reportPrivateUsage]
+        self.enter()
+        self._fiber.running_loop = self
+        try:
+            for task in self._alive:
+                if not task.done():
+                    _unwind(task.get_coro())
+            while self._strays:
+                _close(self._strays.pop())
+        finally:
+            self._alive.clear()
+            self._fiber.running_loop = None
+            self.leave()
+            greenlets._set_running_loop(outer)  # pyright: ignore[reportPrivateUsage]
+
+    def _dropped(self, generator: AsyncGenerator[Any, Any]) -> None:
+        """Nobody has this async generator any more: its `finally` blocks are due.
+
+        Left by its own code, it is closed as one more task of the run. The collector of cycles comes by at no
+        particular moment, so what it finds is only closed with the run, and has no effect.
+        """
+        fiber = self._fiber
+        if greenlets.current_fiber() is fiber and not greenlets.pools.collecting and not fiber.abandoned:
+            self.create_task(generator.aclose())
+            return
+        self._strays.append(generator)
+        if fiber.abandoned and fiber.running_loop is None:  # otherwise it is being unwound, and takes this along
+            greenlets.run(fiber, self.abandon)
+
+    def _wake(self) -> None:
+        if not self._scheduled:
+            self._scheduled = True
+            self._fiber.wake_job(self.pump)
+
+    # -- what asyncio asks of a loop
+
+    def call_soon(
+        self, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.Handle:
+        handle = asyncio.Handle(callback, args, self, context)
+        self._ready.append(handle)
+        self._wake()
+        return handle
+
+    def call_later(
+        self, delay: float, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.TimerHandle:
+        handle = _Timer(self.time() + delay, callback, args, self, context)
+
+        def fired(outcome: Outcome) -> None:
+            if not handle.cancelled():
+                self._ready.append(handle)
+                self._wake()
+
+        handle.step = self._fiber.ask(TimerCall(to_seconds(max(delay, 0.0))), fired)
+        return handle
+
+    def call_at(
+        self, when: float, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.TimerHandle:
+        # asyncio adds `time()` to a delay and hands the sum over; take the noise of that sum away again.
+        return self.call_later(round(when - self.time(), 6), callback, *args, context=context)
+
+    def cancel_timer(self, step: int) -> None:
+        if not self._fiber.abandoned:
+            self._fiber.drop(step)
+            self._fiber.emit(CancelTimer(step=step))
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        """asyncio tells its loop about cancelled timers; ours already knows."""
+
+    def time(self) -> float:
+        return self._fiber.now / SECOND
+
+    def create_future(self) -> asyncio.Future[Any]:
+        return asyncio.Future(loop=self)
+
+    def create_task(
+        self, coro: Coroutine[Any, Any, Any] | Generator[Any, None, Any], *, name: str | None = None, **options: Any
+    ) -> asyncio.Task[Any]:
+        task = _Task(coro, loop=self, name=name, **options)
+        if len(self._alive) >= self._prune_at:
+            self._alive = [task for task in self._alive if not task.done()]
+            self._prune_at = max(64, 2 * len(self._alive))
+        self._alive.append(task)
+        return task
+
+    def next_task(self) -> int:
+        self._tasks += 1
+        return self._tasks
+
+    def get_debug(self) -> bool:
+        return False
+
+    def is_running(self) -> bool:
+        return True
+
+    def is_closed(self) -> bool:
+        return False
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        if "task" in context:
+            return  # it is let go where it stands, together with its engine: its code runs again elsewhere
+        if not self._fiber.abandoned and not self._fiber.replaying:
+            log.error("%s", context.get("message", "error in workflow"), exc_info=context.get("exception"))
+
+    async def shutdown_asyncgens(self) -> None:
+        """Async generators of workflow code are closed with their run."""
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in _REFUSED:
+            raise DurableCallRefused(f"loop.{name}() has no place in a workflow; do it in an activity")
+        return super().__getattribute__(name)
+
+
+def for_the_process(error: BaseException) -> bool:
+    """Whether a KeyboardInterrupt out of workflow code may be that of somebody at the terminal.
+
+    Those are raised in the main thread alone, and only if nobody else handles the signal, as asyncio.run() and servers do.
+    """
+    return (
+        isinstance(error, KeyboardInterrupt)
+        and threading.current_thread() is threading.main_thread()
+        and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    )
+
+
+def _close(generator: AsyncGenerator[Any, Any]) -> None:
+    closing: Any = generator.aclose()
+    try:
+        closing.send(None)
+    except BaseException:
+        return  # it has ended
+    _unwind(closing)
+
+
+def _unwind(coroutine: Any) -> None:
+    for _ in range(greenlets.PATIENCE):  # a task group waits for its tasks on the way out, and so do those around it
+        try:
+            coroutine.throw(Evicted())
+        except BaseException:
+            return  # it has ended
+    greenlets.keep_for_ever(coroutine)
+
+
+_REFUSED = frozenset(
+    {
+        "call_soon_threadsafe",
+        "run_in_executor",
+        "create_connection",
+        "create_server",
+        "create_datagram_endpoint",
+        "create_unix_connection",
+        "create_unix_server",
+        "subprocess_exec",
+        "subprocess_shell",
+        "add_signal_handler",
+        "getaddrinfo",
+        "getnameinfo",
+        "sock_connect",
+        "sock_recv",
+        "sock_sendall",
+        "connect_read_pipe",
+        "connect_write_pipe",
+        "run_forever",
+        "run_until_complete",
+    }
+)

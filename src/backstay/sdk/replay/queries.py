@@ -1,0 +1,174 @@
+"""Questions to workflow code: a query's answer, or what an update's validator objects. Nothing is recorded or changed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from backstay.codec.errors import PayloadError
+from backstay.codec.values import dumps
+from backstay.kernel.event import Recorded
+from backstay.kernel.features.child import ChildRunStarted
+from backstay.kernel.features.start import WorkflowStarted
+from backstay.kernel.features.workflow_task import WorkflowAssignment, place_of
+from backstay.kernel.machine import Machine
+from backstay.kernel.message import Refused
+from backstay.kernel.task import Block, Task
+from backstay.protocol.commands import Inquiry
+from backstay.sdk.author.child import shown
+from backstay.sdk.author.workflow import WorkflowDefinition
+from backstay.sdk.replay.guard import guard_of
+from backstay.sdk.replay.inbound import Ran, call_member, run_handler
+from backstay.sdk.replay.live_run import Fiber
+from backstay.sdk.replay.reactions import RULES
+from backstay.sdk.worker.registry import Registry
+
+
+def answer_on(fiber: Fiber, inquiry: Inquiry, history: Sequence[Recorded] = ()) -> Any:
+    """Ask live code. An exception is the answer too; it is returned, because it crosses threads.
+
+    Live code has not met what its own last task recorded; a replay would have. Which run a child is on is known as soon as
+    it is recorded: no task is made for that.
+    """
+    return _answer(
+        fiber,
+        inquiry,
+        [
+            entry
+            for entry in history
+            if entry.sequence > fiber.position
+            and (
+                entry.context.decided_after is not None
+                or entry.sequence <= inquiry.cursor
+                or isinstance(entry.event, ChildRunStarted)
+            )
+        ],
+    )
+
+
+def _answer(fiber: Fiber, inquiry: Inquiry, unmet: list[Recorded]) -> Any:
+    """`unmet`: events whose children the code is to know of, though it has not met them yet."""
+    try:
+        with shown(fiber, unmet):
+            return _query(fiber, inquiry) if inquiry.kind == "query" else _objection(fiber, inquiry)
+    except Exception as error:
+        return error
+
+
+def replayed(
+    machine: Machine, registry: Registry, definition: WorkflowDefinition, inquiry: Inquiry, history: list[Recorded]
+) -> Fiber:
+    """Code that has been replayed, only to be looked at, from what the tasks of the run have seen. Abandon it in the end."""
+    horizon = _horizon(inquiry, history)
+    fiber = Fiber(
+        machine,
+        _assignment(inquiry, history, horizon),
+        definition.main,
+        registry.exceptions,
+        definition.fingerprint,
+        None,
+        RULES,
+        definition.handlers,
+    )
+    fiber.guard = guard_of(definition, registry.guard)  # what was refused in life is refused here
+    fiber.looking = True
+    try:
+        fiber.resume([entry for entry in history if place_of(entry) <= horizon], horizon)
+    except BaseException:
+        fiber.abandon()
+        raise
+    return fiber
+
+
+def _horizon(inquiry: Inquiry, history: list[Recorded]) -> int:
+    """How far tasks have looked. They decide behind what they have seen, so that says it, of a closed run too."""
+    return max(inquiry.cursor, *(entry.context.decided_after or 0 for entry in history), 0)
+
+
+def answer_from(
+    machine: Machine, registry: Registry, definition: WorkflowDefinition, inquiry: Inquiry, history: list[Recorded]
+) -> Any:
+    """Ask code that is replayed for this."""
+    try:
+        fiber = replayed(machine, registry, definition, inquiry, history)
+    except Exception as error:
+        return Refused("query_rejected", f"the run could not be replayed: {error}")
+    try:
+        if fiber.block is not None:
+            return _blocked(fiber.block)
+        if fiber.instance is None and definition.is_class:
+            # No task has run yet. The run is as its class makes it.
+            made = run_handler(fiber, f"{definition.class_name}()", definition.target)
+            if made.error is not None:
+                return Refused("query_rejected", f"its class could not be made: {made.error!r}")
+            fiber.instance = made.value
+        horizon = _horizon(inquiry, history)
+        moved = [entry for entry in history if isinstance(entry.event, ChildRunStarted) and place_of(entry) > horizon]
+        return _answer(fiber, inquiry, moved)
+    except Exception as error:
+        return Refused("query_rejected", f"the run could not be replayed: {error}")
+    finally:
+        fiber.abandon()
+
+
+def _query(fiber: Fiber, inquiry: Inquiry) -> bytes:
+    handlers = fiber.handlers
+    member = handlers.queries.get(inquiry.name)
+    if member is None:
+        known = ", ".join(handlers.queries) or "none"
+        raise Refused("query_not_found", f"there is no query {inquiry.name!r}; the code has: {known}")
+    ran = call_member(fiber, member, inquiry.arguments)
+    if isinstance(ran.error, PayloadError):
+        raise Refused("invalid_query_arguments", f"query {inquiry.name!r}: {ran.error}", field="arguments")
+    if ran.error is not None:
+        raise Refused("query_rejected", f"query {inquiry.name!r} raised {type(ran.error).__name__}: {ran.error}")
+    return dumps(ran.value)
+
+
+def _objection(fiber: Fiber, inquiry: Inquiry) -> str | None:
+    member = fiber.handlers.updates.get(inquiry.name)
+    check = None if member is None else member.check
+    if member is None or check is None:
+        return None
+
+    def call() -> None:
+        args, kwargs = member.unpack(inquiry.arguments)
+        check(fiber.instance, *args, **kwargs)
+
+    ran: Ran = run_handler(fiber, f"the validator of update {inquiry.name!r}", call)
+    return None if ran.error is None else f"{type(ran.error).__name__}: {ran.error}"
+
+
+def _assignment(inquiry: Inquiry, history: list[Recorded], horizon: int) -> WorkflowAssignment:
+    started = next(entry.event for entry in history if isinstance(entry.event, WorkflowStarted))
+    return WorkflowAssignment(
+        task=Task(
+            id="",
+            workflow=0,
+            run=inquiry.run_key,
+            kind="workflow",
+            type=inquiry.workflow_type,
+            routing=started.routing,
+            available_at=inquiry.at,
+            created_at=inquiry.at,
+        ),
+        namespace=inquiry.namespace,
+        workflow_id=inquiry.workflow_id,
+        run_id=inquiry.run_id,
+        run_key=inquiry.run_key,
+        run_number=inquiry.run_number,
+        run_status="",  # nobody asks a replay
+        workflow_type=inquiry.workflow_type,
+        started=started,
+        last_sequence=horizon,
+        cursor=horizon,
+    )
+
+
+def _blocked(block: Block) -> Refused:
+    return Refused(
+        "query_rejected",
+        f"the run cannot be replayed with this code: {block.message}",
+        query_blocked_reason="workflow_replay_blocked",
+        replay_blocked_reason=block.reason,
+    )

@@ -1,0 +1,41 @@
+"""The SDK's features put together: how live code meets each kind of news."""
+
+from __future__ import annotations
+
+from backstay.kernel.features.cancel import CancelRequested
+from backstay.kernel.features.child import ChildRunStarted, ChildWorkflowScheduled
+from backstay.kernel.features.signal import SignalReceived
+from backstay.kernel.features.timer import TimerFired
+from backstay.kernel.features.update import UpdateAccepted, UpdateApplied, UpdateCompleted
+from backstay.sdk.author import cancellation, child
+from backstay.sdk.replay import inbound
+from backstay.sdk.replay.live_run import Fiber, Rules
+
+
+def settle(fiber: Fiber) -> None:
+    """Everything a task may see has been applied: it is for one update, or for all conditions.
+
+    Local activities are part of what an ordinary task does, so conditions come behind them. The task of an update does none
+    of that: whatever its code has asked for is left to the ordinary task that follows.
+    """
+    task = fiber.assignment.task
+    if task.upto is None:
+        if fiber.parts:  # conditions are among them
+            inbound.look_at_conditions(fiber)
+    elif task.resume.workflow_update_id is not None and fiber.closing is None:
+        fiber.answer = inbound.apply_update(fiber, task.resume.workflow_update_id)
+
+
+RULES = Rules(
+    reactions={
+        SignalReceived: inbound.received,
+        TimerFired: inbound.fired,
+        UpdateAccepted: inbound.accepted,
+        UpdateApplied: inbound.applied,
+        UpdateCompleted: inbound.completed,
+        CancelRequested: cancellation.requested,
+        ChildWorkflowScheduled: child.scheduled,
+        ChildRunStarted: child.run_started,
+    },
+    settle=settle,
+)

@@ -1,0 +1,218 @@
+"""Strands: the greenlets that workflow code runs on. The current run is an attribute of the current strand.
+
+Strands are pooled, because making one costs more than a whole resumed step. A strand that ends hands itself back;
+one that is suspended in a durable call belongs to its run until the call is answered or the run is given up.
+"""
+
+from __future__ import annotations
+
+import asyncio.events
+import gc
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+from greenlet import getcurrent, greenlet
+
+from backstay.sdk.errors import Evicted
+
+if TYPE_CHECKING:
+    from backstay.sdk.replay.live_run import Fiber
+
+POOL_LIMIT = 256
+UNREPLAYED = ("a side effect", "query ", "the validator ")  # how `readonly` begins for code that no replay runs again
+PATIENCE = 20  # how many refused calls in a row end quietly
+PARKED = 64  # blocked runs whose code is kept as it stands, on each thread
+
+_get_running_loop = asyncio.events._get_running_loop
+_set_running_loop = asyncio.events._set_running_loop
+
+
+class _Pools(threading.local):
+    def __init__(self) -> None:
+        self.idle: list[Strand] = []
+        self.quarantine: list[Strand] = []
+        self.parked: deque[Callable[[], object]] = deque()  # how to unwind code whose replay is blocked, oldest first
+        self.loop_hidden = False
+        self.collecting = False  # the collector of cycles is at work: whatever runs now, nobody has called
+
+
+pools = _Pools()
+_kept: list[object] = []
+
+
+def _collects(phase: str, _: object, pools: _Pools = pools) -> None:
+    pools.collecting = phase == "start"
+
+
+gc.callbacks.append(_collects)
+
+
+class Loop(Protocol):
+    """The event loop of a run. While it runs, the thread has to know; while its strand is suspended, it must not."""
+
+    def enter(self) -> None: ...
+    def leave(self) -> None: ...
+
+
+class Strand(greenlet):
+    """Runs one job after another. `readonly` names why durable calls are refused right now."""
+
+    fiber: Fiber | None
+    job: Callable[[], None] | None
+    readonly: str | None
+    refusals: int
+    collect: Callable[[Any], None] | None
+
+    def __init__(self) -> None:
+        super().__init__(self._live)
+        self.fiber = None
+        self.job = None
+        self.readonly = None
+        self.refusals = 0
+        self.collect = None  # takes the durable call of a closure instead of making it
+
+    def _live(self, _: Any = None) -> None:
+        idle = pools.idle
+        while True:
+            job = self.job
+            if job is None:
+                return
+            job()
+            self.job = None
+            self.fiber = None
+            self.readonly = None
+            self.refusals = 0
+            self.collect = None
+            if len(idle) >= POOL_LIMIT:
+                return
+            idle.append(self)
+            hub = self.parent
+            assert hub is not None
+            hub.switch()
+
+
+def current_fiber() -> Fiber | None:
+    """The run whose code is executing, or None outside workflow code."""
+    strand = getcurrent()
+    return strand.fiber if type(strand) is Strand else None
+
+
+def current_strand() -> Strand | None:
+    strand = getcurrent()
+    return strand if type(strand) is Strand else None
+
+
+def run(fiber: Fiber, job: Callable[[], None]) -> Strand:
+    """Run a job of this run on a strand until it ends or suspends."""
+    idle = pools.idle
+    if idle:
+        strand = idle.pop()
+        strand.gr_context = None  # context variables that its last job has set are none of this one's business
+    else:
+        strand = Strand()
+    strand.fiber = fiber
+    strand.job = job
+    enter(strand, None)
+    return strand
+
+
+def enter(strand: Strand, value: Any) -> None:
+    """Switch into a strand; control comes back when it suspends or ends.
+
+    Its end switches to its parent, so the parent is set on every entry. The surrounding event loop is hidden from
+    workflow code: it would find a loop there that knows nothing of durable time.
+    """
+    strand.parent = getcurrent()
+    if pools.loop_hidden:
+        strand.switch(value)
+    else:
+        with hidden_loop():
+            strand.switch(value)
+
+
+class hidden_loop:  # noqa: N801 - used like the context managers of contextlib, without the cost of a generator
+    """No event loop is running on this thread, as far as anybody can see. Worth doing once for many entries:
+
+    asking for the running loop and setting it are system calls (asyncio checks for forks).
+    """
+
+    __slots__ = ("_mine", "_outer")
+
+    def __enter__(self) -> None:
+        self._mine = not pools.loop_hidden
+        if self._mine:
+            self._outer = _get_running_loop()
+            _set_running_loop(None)
+            pools.loop_hidden = True
+
+    def __exit__(self, *_: object) -> None:
+        if self._mine:
+            pools.loop_hidden = False
+            _set_running_loop(self._outer)
+
+
+def suspend(loop: Loop | None) -> Any:
+    """Give control back to whoever entered this strand; returns what it is resumed with.
+
+    `loop` is the workflow's own event loop if it is running: it belongs to the thread, not to the strand, so it must be
+    taken away before others run here and put back afterwards.
+    """
+    hub = getcurrent().parent
+    assert hub is not None
+    if loop is None:
+        return hub.switch()
+    loop.leave()
+    try:
+        return hub.switch()
+    finally:
+        loop.enter()
+
+
+def give_up(strand: Strand) -> None:
+    """Unwind a suspended strand. Its run is already marked abandoned, so nothing it still does has an effect."""
+    with hidden_loop():
+        for _ in range(2):
+            if strand.dead or strand.job is None or strand in pools.quarantine:
+                return
+            strand.parent = getcurrent()
+            try:
+                strand.throw(Evicted)
+            except BaseException:
+                return  # the code died of something of its own; its run is gone either way
+    # Code that swallows its own end twice would do so for ever. Kept, so that nothing is thrown into it again.
+    if not strand.dead and strand.job is not None and strand not in pools.quarantine:
+        pools.quarantine.append(strand)
+
+
+def refuse() -> None:
+    """A durable call of code that was given up. Code that asks again and again does not get back to its loop."""
+    strand = current_strand()
+    if strand is None:
+        raise Evicted
+    strand.refusals += 1
+    if strand.refusals <= PATIENCE:
+        raise Evicted
+    pools.quarantine.append(strand)
+    while True:
+        try:
+            suspend(None)
+        except BaseException:
+            continue  # whatever is thrown in here, nothing gets out
+
+
+def keep_for_ever(thing: object) -> None:
+    """Never let this be collected: suspended coroutines in it would run their `finally` blocks then."""
+    _kept.append(thing)
+
+
+def park(unwind: Callable[[], object]) -> None:
+    """Leave code as it stands: its replay is blocked, and it must not notice.
+
+    Somebody may look at a blocked run again and again, so the oldest are unwound in the end like all that is given up.
+    """
+    parked = pools.parked
+    parked.append(unwind)
+    if len(parked) > PARKED:
+        parked.popleft()()

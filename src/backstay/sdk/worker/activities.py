@@ -1,0 +1,270 @@
+"""Activities in a worker's process: sync ones on a pool of threads, async ones as tasks of its loop.
+
+An attempt decodes, runs and encodes in one place (`start`), whoever asked for it: the engine (`run`, which counts room and
+reports the outcome) or a workflow task that holds local activities.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from contextvars import Context
+from functools import partial
+from inspect import CORO_CREATED, getcoroutinestate
+from typing import Any
+
+from msgspec.structs import replace
+
+from backstay.codec.values import dumps
+from backstay.kernel.failure import Failure
+from backstay.kernel.features.activity import (
+    ActivityAssignment,
+    CompleteActivity,
+    FailActivity,
+    HeartbeatActivity,
+    Progress,
+)
+from backstay.kernel.message import Message
+from backstay.sdk.author.activity import error_type
+from backstay.sdk.author.attempt import Attempt, set_current
+from backstay.sdk.errors import ActivityCancelled
+from backstay.sdk.worker.failure_log import attempt_failed
+from backstay.sdk.worker.host import Heard, Host
+from backstay.sdk.worker.registry import Registry
+
+log = logging.getLogger("backstay.worker")
+
+CANCELLED = "ActivityCancelled"
+_UNASKED = (
+    "activity {!r} was cancelled, and Backstay did not ask for that: its code cancelled its own task, or let an"
+    " asyncio.CancelledError of something else through"
+)
+LOOP_ENDS = 0.05  # seconds in which a loop that is being closed has ended
+
+
+class Activities:
+    def __init__(
+        self, host: Host, registry: Registry, owner: str, holding: set[str], *, threads: int, tasks: int
+    ) -> None:
+        self._host = host
+        self._registry = registry
+        self._owner = owner
+        self._holding = holding
+        self._free = {False: threads, True: tasks}  # by: is the activity async
+        self._running: dict[str, tuple[Attempt, asyncio.Task[Any] | None]] = {}
+        self._leaving = False
+        self._stopped = False
+        self._last: asyncio.Future[None] | None = None  # told when nothing runs any more
+
+    # -- room
+
+    def has_room(self, type: str) -> bool:
+        return not self._leaving and self._free[self._registry.activities[type].is_async] > 0
+
+    def take(self, type: str) -> bool:
+        lane = self._registry.activities[type].is_async
+        free = self._free[lane]
+        if self._leaving or free <= 0:
+            return False
+        self._free[lane] = free - 1
+        return True
+
+    def give_back(self, type: str) -> None:
+        self._free[self._registry.activities[type].is_async] += 1
+
+    # -- attempts
+
+    def run(self, assignment: ActivityAssignment) -> None:
+        """The attempt that the engine has handed out, room taken."""
+        attempt = Attempt(assignment, self._beat)
+        self.start(assignment, attempt, partial(self._ended, assignment, attempt))
+
+    def start(self, assignment: ActivityAssignment, attempt: Attempt, done: Callable[[bytes | Failure], None]) -> None:
+        """One try. `done` is told on the engine's thread, unless the process stops first, and says that it is `over`."""
+        type = assignment.activity_type
+        id = assignment.activity_attempt_id
+        self._running[id] = attempt, None
+        if not self._registry.activities[type].is_async:
+            # In a context of its own: what the attempt before has set there is none of its business.
+            self._host.thread(partial(Context().run, partial(self._attempt, assignment, attempt)), done)
+            return
+
+        async def work() -> None:
+            done(await self._async_attempt(assignment, attempt))
+
+        task = self._host.spawn(work(), f"activity-{type}")
+        task.add_done_callback(partial(self._broken_off, assignment, done))
+        self._running[id] = attempt, task
+
+    def _broken_off(
+        self, assignment: ActivityAssignment, done: Callable[[bytes | Failure], None], task: asyncio.Task[None]
+    ) -> None:
+        """An attempt that was cancelled has failed, unless its process stops: then its lease ends, and it is delivered again.
+
+        Whose loop is closed without a word to us stops as well. From here that looks the same, except that such a
+        loop runs nothing a moment later: so what is to be said is said then.
+        """
+        if task.cancelled() and not self._stopped:
+            try:
+                task.result()
+            except asyncio.CancelledError as error:
+                if not str(error):
+                    error.args = (_UNASKED.format(assignment.activity_type),)
+                self._host.later(LOOP_ENDS, partial(self._fail_broken_off, assignment, done, error))
+
+    def _fail_broken_off(
+        self, assignment: ActivityAssignment, done: Callable[[bytes | Failure], None], error: BaseException
+    ) -> None:
+        if not self._stopped:
+            done(self._failure(assignment, error))
+
+    def over(self, attempt_id: str) -> None:
+        self._running.pop(attempt_id, None)
+        if self._last is not None and not self._running and not self._last.done():
+            self._last.set_result(None)
+
+    def at_work(self) -> set[str]:
+        """The tasks of the attempts that run, or wait for a thread."""
+        return {attempt.task_id for attempt, _ in self._running.values()}
+
+    def cancel(self, run_id: str) -> None:
+        """Nobody waits for the attempts of this run any more."""
+        if self._running:
+            self._cancel(lambda attempt: attempt.run_id == run_id)
+
+    def abort(self, one: Attempt) -> None:
+        """It has taken too long, and another may be made in its place."""
+        self._cancel(lambda attempt: attempt is one, stale=True)
+
+    def withdraw(self, task_id: str) -> None:
+        """Nobody waits for what it does for this task any more, though its run goes on."""
+        self._cancel(lambda attempt: attempt.task_id == task_id, stale=True)
+
+    def _cancel(self, meant: Callable[[Attempt], bool], *, stale: bool = False) -> None:
+        for attempt, task in list(self._running.values()):
+            if meant(attempt):
+                attempt.cancel(stale=stale)
+                if task is not None and _has_begun(task):
+                    task.cancel()  # one that has not looks first, and says that it has ended
+
+    async def leave(self, grace: float) -> None:
+        """Take nothing more, and give what runs this many seconds to end."""
+        self._leaving = True
+        if self._running:
+            self._last = asyncio.get_running_loop().create_future()
+            await asyncio.wait([self._last], timeout=grace)
+
+    def stop(self) -> None:
+        """Stop the async ones; what runs on a thread cannot be stopped from outside."""
+        self._stopped = True
+        for _, task in list(self._running.values()):
+            if task is not None:
+                task.cancel()
+
+    def _attempt(self, assignment: ActivityAssignment, attempt: Attempt) -> bytes | Failure:
+        set_current(attempt)
+        try:
+            return self._kept(assignment, self._call(assignment))
+        except BaseException as error:
+            return self._failure(assignment, error)
+        finally:
+            set_current(None)
+
+    async def _async_attempt(self, assignment: ActivityAssignment, attempt: Attempt) -> bytes | Failure:
+        set_current(attempt)
+        try:
+            if attempt.cancelled:
+                raise _unwanted(attempt)
+            return self._kept(assignment, await self._call(assignment))
+        except GeneratorExit:
+            raise  # its loop is gone, and whom it could tell with it
+        except BaseException as error:
+            if isinstance(error, asyncio.CancelledError):
+                if not attempt.cancelled:
+                    raise  # not our doing: see `_broken_off`
+                error = _unwanted(attempt)  # that is what its code was told, whatever asyncio calls it
+            return self._failure(assignment, error)
+
+    def _call(self, assignment: ActivityAssignment) -> Any:
+        """What the author's function returns: its result, or of an async one the coroutine."""
+        type, arguments = assignment.activity_type, assignment.arguments
+        definition = self._registry.activities[type]
+        fn = definition.fn
+        if type in self._registry.instances:
+            fn = fn.__get__(self._registry.instances[type])
+        if arguments is None:
+            return fn()
+        args, kwargs = definition.signature.unpack(arguments)
+        return fn(*args, **kwargs)
+
+    def _kept(self, assignment: ActivityAssignment, result: Any) -> bytes | Failure:
+        try:
+            return dumps(result)
+        except Exception as error:  # the work is done: to do it again would give the same once more
+            return self._failure(assignment, error, unencodable=True)
+
+    def _failure(self, assignment: ActivityAssignment, error: BaseException, *, unencodable: bool = False) -> Failure:
+        if isinstance(error, ActivityCancelled):
+            return Failure(message=str(error), exception_type=CANCELLED, non_retryable=True)
+        try:
+            failure = self._registry.exceptions.failure(error)
+        except BaseException as worse:  # the attempt has ended all the same, and must be reported
+            name = type(error).__qualname__
+            log.error("activity %r raised %s, which cannot be recorded", assignment.activity_type, name, exc_info=worse)
+            failure = Failure(message=f"<{name} that cannot be recorded>", exception_type=error_type(type(error)))
+        fatal = assignment.retry_policy.non_retryable_error_types
+        if unencodable or (fatal and any(error_type(kind) in fatal for kind in type(error).__mro__)):
+            failure = replace(failure, non_retryable=True)  # as with `except`, a subclass counts
+        attempt_failed(assignment, error, failure)
+        return failure
+
+    def _ended(self, assignment: ActivityAssignment, attempt: Attempt, result: bytes | Failure) -> None:
+        self.over(assignment.activity_attempt_id)
+        self._holding.discard(assignment.task.id)
+        self.give_back(assignment.activity_type)
+        self._host.report(assignment.task.workflow, self._outcome(assignment, result, attempt.stale), None)
+        self._host.room()
+
+    def _outcome(self, assignment: ActivityAssignment, result: bytes | Failure, stale: bool) -> Message:
+        if not isinstance(result, Failure):
+            return CompleteActivity(
+                step=assignment.step,
+                attempt=assignment.attempt_number,
+                owner=self._owner,
+                run_id=assignment.run_id,
+                result=result,
+            )
+        return FailActivity(
+            step=assignment.step,
+            attempt=assignment.attempt_number,
+            owner=self._owner,
+            run_id=assignment.run_id,
+            failure=result,
+            gave_up=stale and result.exception_type == CANCELLED,
+        )
+
+    def _beat(self, assignment: ActivityAssignment, attempt: Attempt, progress: Progress | None) -> None:
+        """Called on the activity's own thread: hand the heartbeat over and go on."""
+        message = HeartbeatActivity(
+            step=assignment.step,
+            attempt=assignment.attempt_number,
+            owner=self._owner,
+            run_id=assignment.run_id,
+            progress=progress,
+        )
+
+        def heard(reply: Heard) -> None:
+            if not reply.can_continue:
+                attempt.cancel(stale=not reply.cancel_requested)
+
+        self._host.post(lambda: self._host.beat(assignment.task.workflow, message, heard))
+
+
+def _unwanted(attempt: Attempt) -> ActivityCancelled:
+    return ActivityCancelled(f"activity {attempt.type!r} is no longer wanted")
+
+
+def _has_begun(task: asyncio.Task[Any]) -> bool:
+    work = task.get_coro()
+    return not isinstance(work, Coroutine) or getcoroutinestate(work) != CORO_CREATED

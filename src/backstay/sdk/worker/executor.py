@@ -1,0 +1,444 @@
+"""The worker inside an embedding process: runs workflow code on the engine's thread and activities beside it.
+
+Live code of a run (its fiber) stays here between tasks and goes on from new events alone; without one, a task is answered
+`COLD` and comes back with the whole history. A workflow type whose code keeps the engine's thread busy for more than a few
+milliseconds moves to a thread of its own from then on, so that it never stalls leases, timers or other workflows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager
+from functools import partial
+from time import perf_counter, thread_time
+from typing import Any
+
+from backstay.kernel.event import Recorded
+from backstay.kernel.features.activity import ActivityAssignment
+from backstay.kernel.features.update import FailUpdate
+from backstay.kernel.features.workflow_task import (
+    DEADLINE_EXCEEDED,
+    CompleteWorkflowTask,
+    FailWorkflowTask,
+    WorkflowAssignment,
+)
+from backstay.kernel.machine import Machine
+from backstay.kernel.message import Message, Refused
+from backstay.kernel.task import Block, Lease, Task
+from backstay.protocol.commands import Inquiry
+from backstay.sdk.errors import WorkflowInterrupted
+from backstay.sdk.replay.guard import guard_of
+from backstay.sdk.replay.live_run import Fiber
+from backstay.sdk.replay.queries import answer_from, answer_on
+from backstay.sdk.replay.reactions import RULES
+from backstay.sdk.replay.workflow_greenlet import hidden_loop
+from backstay.sdk.worker.activities import Activities
+from backstay.sdk.worker.host import Host
+from backstay.sdk.worker.local_activities import LocalRunner
+from backstay.sdk.worker.registry import Registry
+from backstay.sdk.worker.watchdog import Hit, Question, Watch, Watchdog
+
+log = logging.getLogger("backstay.worker")
+
+SLOW = 0.005  # seconds of CPU on the engine's thread
+LONG = 200  # events in one activation
+FIBER_BYTES = 9_000
+
+
+class Suspect:
+    """A workflow type that may be too slow for the engine's thread, being watched."""
+
+    def __init__(self) -> None:
+        self.watched = 0
+        self.slow = 0
+
+
+class EmbeddedExecutor:
+    fiber = Fiber
+
+    def __init__(
+        self,
+        host: Host,
+        machine: Machine,
+        registry: Registry,
+        owner: str,
+        *,
+        namespace: str,
+        queues: frozenset[str],
+        threads: int,
+        tasks: int,
+        compatibility: str | None,
+        workflow_deadline: float | None = None,
+    ) -> None:
+        self._watchdog = None if workflow_deadline is None else Watchdog(workflow_deadline)
+        self._watch: Watch | None = None  # of the thread that inline code runs on
+        self.host = host
+        self.machine = machine
+        self.registry = registry
+        self._workflows = registry.workflows
+        self._activities = registry.activities
+        self.owner = owner
+        self.namespace = namespace
+        self.queues = queues
+        self.compatibility = compatibility
+        self.holding: set[str] = set()
+        self.activities = Activities(host, registry, owner, self.holding, threads=threads, tasks=tasks)
+        self._fibers: dict[int, Fiber] = {}
+        self._slow: set[str] = set()
+        self._suspects: dict[str, Suspect] = {}
+        self._missing: set[tuple[str, str]] = set()
+        self._lease = Lease(owner=owner)
+        self._locals = LocalRunner(self)
+        self._threaded: dict[str, int] = {}  # runs whose code is busy on the workflow thread, with their keys
+
+    # -- what the engine asks
+
+    def serves(self, task: Task) -> bool:
+        routing = task.routing
+        if self.runs(task.kind, task.type, routing.namespace, routing.queue, routing.compatibility):
+            return True
+        known = self._workflows if task.kind == "workflow" else self._activities
+        if self.alive_on(routing.namespace, routing.queue) and task.type not in known:
+            self._say_missing(task)
+        return False
+
+    def _say_missing(self, task: Task) -> None:
+        """Once for each type: whoever waits for such a task would otherwise wait without a word."""
+        if (task.kind, task.type) not in self._missing:
+            self._missing.add((task.kind, task.type))
+            log.warning(
+                "%s %r is not registered in this process, so what waits for it goes on waiting; pass it to"
+                " Backstay(register=[...]) or to register()",
+                task.kind,
+                task.type,
+            )
+
+    def runs(self, kind: str, type: str, namespace: str, queue: str, compatibility: str | None) -> bool:
+        return (
+            type in (self._workflows if kind == "workflow" else self._activities)
+            and queue in self.queues
+            and namespace == self.namespace
+            and (compatibility is None or compatibility == self.compatibility)
+        )
+
+    def inline(self, kind: str, type: str) -> bool:
+        return kind == "workflow" and type not in self._slow
+
+    def has_room(self, kind: str, type: str) -> bool:
+        return type in self._slow if kind == "workflow" else self.activities.has_room(type)
+
+    def take(self, task: Task) -> bool:
+        return task.kind == "workflow" or self.activities.take(task.type)
+
+    def give_back(self, task: Task) -> None:
+        if task.kind == "activity":
+            self.activities.give_back(task.type)
+
+    def deliver(self, assignment: Any) -> None:
+        self.holding.add(assignment.task.id)
+        if isinstance(assignment, ActivityAssignment):
+            self.activities.run(assignment)
+        elif assignment.task.call != "held":
+            self._run_on_thread(assignment)
+
+    def forget(self, run: int) -> None:
+        fiber = self._fibers.pop(run, None)
+        if fiber is None:
+            return
+        if fiber.locals:
+            self._locals.given_up(fiber)
+        if fiber.threaded:
+            self.host.workflow_thread(lambda: self.watch_here().run(fiber, fiber.abandon), lambda _: None)
+        else:
+            (self._watch or self.watch()).run(fiber, fiber.abandon)
+
+    def redefined(self, types: set[str]) -> None:
+        """These workflows have new code: live code of theirs is given up, and what they do next is a replay with the new one."""
+        for run, fiber in list(self._fibers.items()):
+            if fiber.assignment.workflow_type in types:
+                self.forget(run)
+
+    def live(self, run: int) -> Fiber | None:
+        """The live code of a run, if there is any."""
+        return self._fibers.get(run)
+
+    def weight(self, run: int) -> int:
+        return FIBER_BYTES if run in self._fibers else 0
+
+    def closed(self, run_id: str) -> None:
+        """The run is over: attempts that still run for it are told to stop."""
+        self.activities.cancel(run_id)
+        self._locals.closed(run_id)
+        if run_id in self._threaded:
+            self.forget(self._threaded[run_id])
+
+    def withdrawn(self, task_id: str) -> None:
+        """The attempt for this task is over, or somebody else's now: if it still runs, it is told to stop."""
+        self.activities.withdraw(task_id)
+
+    def stop(self) -> None:
+        """Give up all live code and stop the async activities; their leases end with this process's engine."""
+        for run in list(self._fibers):
+            self.forget(run)
+        self.activities.stop()
+        if self._watchdog is not None:
+            self._watchdog.stop()
+
+    # -- workflow code
+
+    def burst(self) -> AbstractContextManager[None]:
+        return hidden_loop()
+
+    def activate(self, assignment: WorkflowAssignment, events: list[Recorded], consumed: int) -> Any:
+        fiber = self._fibers.get(assignment.run_key)
+        if fiber is not None and fiber.consumed != consumed:
+            self.forget(assignment.run_key)
+            fiber = None
+        if fiber is None:
+            if consumed or not events:
+                return self.host.cold
+            fiber = self._new_fiber(assignment)
+        self.drive(fiber, events, assignment)
+        if fiber.locals and _goes_on(fiber):
+            return self.host.held(partial(self._locals.start, fiber, assignment))
+        return self.report(fiber, assignment, self._lease)
+
+    def drive(self, fiber: Fiber, events: list[Recorded], assignment: WorkflowAssignment) -> None:
+        """Run the code on this thread, with an eye on how long that takes."""
+        fiber.assignment = assignment
+        suspected = self._suspects.get(assignment.workflow_type) if self._suspects else None
+        clock = perf_counter if suspected is None else thread_time
+        watch = self._watch or self.watch()
+        began = clock()
+        # What `Watch.run` does, written out: this is done for every task.
+        watch.turn += 1
+        watch.running = fiber
+        try:
+            fiber.resume(events, assignment.cursor)
+        except WorkflowInterrupted:
+            pass
+        except Exception as error:
+            self.broke(fiber, error)
+        watch.running = None
+        while watch.striking or watch.hit is not None:
+            try:
+                hit = watch.settle()
+                if hit is not None:
+                    fiber.freeze(hit.block(fiber.fingerprint))
+            except WorkflowInterrupted:
+                continue
+        spent = clock() - began
+        if suspected is not None or spent > SLOW:
+            self._judge(assignment.workflow_type, suspected, spent, len(events))
+
+    def watch(self) -> Watch:
+        """The watch of the thread that inline code runs on, made when the first of it does."""
+        self._watch = self.watch_here()
+        return self._watch
+
+    def watch_here(self) -> Watch:
+        return Watch() if self._watchdog is None else self._watchdog.here()
+
+    def under_watch(self, fiber: Fiber, call: Callable[[], None]) -> None:
+        """Run code of a fiber on this thread; code that is interrupted stays as it stands."""
+        hit = self.watch_here().run(fiber, call)
+        if isinstance(hit, Hit):
+            fiber.freeze(hit.block(fiber.fingerprint))
+
+    def broke(self, fiber: Fiber, error: BaseException) -> None:
+        """What escapes from a fiber is our own bug, not the author's: it fails the task, never the engine."""
+        log.error("driving workflow %s failed", fiber.assignment.workflow_id, exc_info=error)
+        fiber.block = Block(message=f"the worker failed: {error!r}", type=type(error).__name__)
+
+    def report(self, fiber: Fiber, assignment: WorkflowAssignment, lease: Lease | None) -> Message:
+        """What the code did in this task, as a message. With a lease it claims and completes in one."""
+        task = assignment.task
+        # A task run inline is claimed after its assignment was made: with its completion, or to be held.
+        attempt = task.attempt + 1 if task.state == "ready" else task.attempt
+        if fiber.block is not None:
+            self.forget(assignment.run_key)
+            _explain(assignment, fiber.block)
+            return FailWorkflowTask(task_id=task.id, owner=self.owner, attempt=attempt, block=fiber.block, lease=lease)
+        if fiber.answer:
+            return self._answered(fiber, assignment, attempt, lease)
+        commands, handled = fiber.take_commands()
+        if fiber.closing is not None:
+            self.forget(assignment.run_key)
+        return CompleteWorkflowTask(
+            task_id=task.id,
+            owner=self.owner,
+            attempt=attempt,
+            commands=commands,
+            handled_failures=handled,
+            lease=lease,
+            met=fiber.ended_at,
+        )
+
+    def _answered(
+        self, fiber: Fiber, assignment: WorkflowAssignment, attempt: int, lease: Lease | None
+    ) -> CompleteWorkflowTask:
+        """A task for one update reports that alone; what else the code asked for goes with the next task."""
+        answer, fiber.answer = list(fiber.answer), ()
+        if isinstance(answer[-1], FailUpdate):
+            self.forget(assignment.run_key)  # its handler may have changed half of what it meant to change
+        return CompleteWorkflowTask(
+            task_id=assignment.task.id, owner=self.owner, attempt=attempt, commands=answer, lease=lease
+        )
+
+    # -- questions
+
+    def alive_on(self, namespace: str, queue: str) -> bool:
+        return namespace == self.namespace and queue in self.queues
+
+    def validates(self, type: str, update: str) -> bool:
+        member = self.registry.workflows[type].handlers.updates.get(update)
+        return member is not None and member.check is not None
+
+    def inquire(self, inquiry: Inquiry, history: list[Recorded], at_rest: bool) -> Awaitable[Any]:
+        """Answer from live code if it stands where history does, otherwise from a replay on the workflow thread."""
+        answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        fiber = self._fibers.get(inquiry.run_key)
+
+        def done(outcome: Any) -> None:
+            if answered.done():
+                return
+            if isinstance(outcome, BaseException):
+                answered.set_exception(outcome)
+            else:
+                answered.set_result(outcome)
+
+        if at_rest and fiber is not None and not fiber.threaded and fiber.block is None:
+            told = (self._watch or self.watch()).run(fiber, lambda: answer_on(fiber, inquiry, history))
+            if isinstance(told, Hit):
+                self.forget(inquiry.run_key)  # it may have changed half of what it should only have looked at
+            done(_not_answered(told) if isinstance(told, Hit) else told)
+        else:
+            definition = self.registry.workflows[inquiry.workflow_type]
+
+            def ask() -> Any:
+                question = Question(inquiry)
+                call = partial(answer_from, self.machine, self.registry, definition, inquiry, history)
+                told = self.watch_here().run(question, call)
+                return _not_answered(told) if isinstance(told, Hit) else told
+
+            self.host.workflow_thread(ask, done)
+        return answered
+
+    def _new_fiber(self, assignment: WorkflowAssignment) -> Fiber:
+        definition = self.registry.workflows[assignment.workflow_type]
+        fiber = self._fibers[assignment.run_key] = self.fiber(
+            self.machine,
+            assignment,
+            definition.main,
+            self.registry.exceptions,
+            definition.fingerprint,
+            self.compatibility,
+            RULES,
+            definition.handlers,
+        )
+        fiber.guard = guard_of(definition, self.registry.guard)
+        if assignment.workflow_type in self._slow:
+            fiber.threaded = True
+        return fiber
+
+    def _judge(self, type: str, suspect: Suspect | None, seconds: float, events: int) -> None:
+        """The wall clock raises a suspicion, since it is cheap to read; the CPU clock must confirm it three times.
+
+        A long replay or a wide fan-in takes its time honestly and proves nothing.
+        """
+        if suspect is None:
+            self._suspects[type] = Suspect()
+            return
+        suspect.watched += 1
+        if seconds > SLOW and events < LONG:
+            suspect.slow += 1
+        elif suspect.watched > 20 * (suspect.slow + 1):
+            del self._suspects[type]  # it was the machine, not the code
+        if suspect.slow < 3 or type in self._slow:
+            return
+        log.warning(
+            "workflow %r used %.0f ms of CPU on the engine's thread; it runs on a thread of its own from now on."
+            " Move heavy work into an activity",
+            type,
+            seconds * 1000,
+        )
+        self._slow.add(type)
+
+    def _run_on_thread(self, assignment: WorkflowAssignment) -> None:
+        fiber = self._fibers.get(assignment.run_key)
+        if fiber is not None and (not fiber.threaded or fiber.consumed != fiber.position):
+            self.forget(assignment.run_key)  # greenlets cannot change threads, and what was left out would be lost
+            fiber = None
+
+        def resume(live: Fiber, events: list[Recorded]) -> None:
+            try:
+                self.under_watch(live, lambda: live.resume(events, assignment.cursor))
+            except BaseException as error:  # nothing on this thread is meant for the process
+                self.broke(live, error)
+
+        def go(events: list[Recorded] | Exception) -> None:
+            if isinstance(events, Exception):
+                self._cannot_run(assignment, events)
+            elif self._fibers.get(assignment.run_key) is not fiber:
+                self._run_on_thread(assignment)  # it was given up while its history was fetched
+            else:
+                live = fiber or self._new_fiber(assignment)
+                live.assignment = assignment
+                self._threaded[assignment.run_id] = assignment.run_key
+                self.host.workflow_thread(lambda: resume(live, events), lambda _: self._ran_on_thread(live, assignment))
+
+        self.host.events(0 if fiber is None else fiber.position, assignment, go)
+
+    def _cannot_run(self, assignment: WorkflowAssignment, error: Exception) -> None:
+        """Its history cannot be read now. The lease is let go, and whoever looks after tasks offers it again."""
+        log.error("workflow %s cannot be replayed now: %s", assignment.workflow_id, error)
+        self.holding.discard(assignment.task.id)
+        self.host.done_holding(assignment.task.workflow)
+        self.host.given_up(assignment.task)
+
+    def _ran_on_thread(self, fiber: Fiber, assignment: WorkflowAssignment) -> None:
+        self._threaded.pop(assignment.run_id, None)
+        if _goes_on(fiber) and self._fibers.get(assignment.run_key) is fiber:
+            self._locals.start(fiber, assignment, None)
+            return
+        self.finish_held(fiber, assignment)
+
+    def finish_held(self, fiber: Fiber, assignment: WorkflowAssignment) -> None:
+        """Report a task that was held under a lease of its own."""
+        key = assignment.task.workflow
+        self.holding.discard(assignment.task.id)
+        self.host.done_holding(key)
+        if self._fibers.get(assignment.run_key) is not fiber:
+            self.host.given_up(
+                assignment.task
+            )  # it was given up half-way: nobody holds the task any more, and it is offered again
+            return
+        message = self.report(fiber, assignment, None)
+
+        def reported(value: object, error: BaseException | None) -> None:
+            if error is not None:
+                log.warning("workflow %s: completion refused: %s", assignment.workflow_id, error)
+                self.forget(assignment.run_key)
+                self.host.given_up(assignment.task)
+
+        self.host.report(key, message, reported)
+
+
+def _not_answered(hit: Hit) -> Refused:
+    return Refused("query_rejected", f"the run did not answer: {hit.message}", query_blocked_reason=DEADLINE_EXCEEDED)
+
+
+def _goes_on(fiber: Fiber) -> bool:
+    """Whether local activities belong to this task. Behind an update they wait for the ordinary task that records them."""
+    return bool(fiber.locals) and fiber.block is None and not fiber.answer
+
+
+def _explain(assignment: WorkflowAssignment, block: Block) -> None:
+    lines = [f"workflow {assignment.workflow_id} ({assignment.workflow_type}) is blocked: {block.message}"]
+    if block.difference:
+        width = max(len(left) for left, _ in block.difference)
+        lines.append(f"  {'history':<{width}} | code")
+        lines += [f"  {left:<{width}} | {right}" for left, right in block.difference]
+    log.warning("\n".join(lines))

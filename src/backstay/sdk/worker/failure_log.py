@@ -1,0 +1,108 @@
+"""Failures in the log: one record for each, in the process where the exception was raised, never during a replay.
+
+An attempt that is made again is a WARNING. An activity that fails for good and a workflow that fails are an ERROR. Each record
+has the traceback, the ids in its message, and the same ids as fields of its own.
+"""
+
+from __future__ import annotations
+
+import logging
+from types import TracebackType
+from typing import Any
+
+from backstay.kernel.failure import Failure
+from backstay.kernel.features.activity import ActivityAssignment
+from backstay.kernel.features.workflow_task import WorkflowAssignment
+from backstay.sdk.replay.live_run import Fiber
+
+log = logging.getLogger("backstay.failures")
+
+
+def ids_of_attempt(assignment: ActivityAssignment) -> dict[str, Any]:
+    return {
+        "workflow_id": assignment.workflow_id,
+        "run_id": assignment.run_id,
+        "activity_type": assignment.activity_type,
+        "step": assignment.step,
+        "attempt": assignment.attempt_number,
+    }
+
+
+def ids_of_run(assignment: WorkflowAssignment) -> dict[str, Any]:
+    return {
+        "workflow_id": assignment.workflow_id,
+        "run_id": assignment.run_id,
+        "workflow_type": assignment.workflow_type,
+    }
+
+
+def attempt_failed(assignment: ActivityAssignment, error: BaseException, failure: Failure) -> None:
+    policy, number = assignment.retry_policy, assignment.attempt_number
+    again = (
+        not failure.non_retryable
+        and not policy.fatal(failure.exception_type, failure.exception_class)
+        and policy.in_budget(number)
+    )
+    budget = "" if policy.max_attempts is None else f" of {policy.max_attempts}"
+    log.log(
+        logging.WARNING if again else logging.ERROR,
+        "activity %r failed%s: %s: %s (attempt %s, step %s, workflow %r, run %s)",
+        assignment.activity_type,
+        "; it is tried again" if again else "",
+        type(error).__name__,
+        failure.message,
+        f"{number}{budget}",
+        assignment.step,
+        assignment.workflow_id,
+        assignment.run_id,
+        exc_info=_trimmed(error),
+        extra=ids_of_attempt(assignment),
+    )
+
+
+def timed_out(fiber: Fiber, message: str) -> None:
+    """An activity has run out of time for good. Nobody raised anything, so it is told where its workflow hears of it."""
+    if _happens(fiber):
+        task = fiber.assignment
+        told = "%s (workflow %r, run %s)"
+        log.error(told, message, task.workflow_id, task.run_id, extra=ids_of_run(task))
+
+
+def workflow_failed(fiber: Fiber, error: BaseException, message: str) -> None:
+    _of_run(logging.ERROR, "failed", fiber, error, message, {})
+
+
+def update_failed(fiber: Fiber, name: str, error: BaseException, message: str) -> None:
+    what = f"goes on; its update {name!r} failed"
+    _of_run(logging.WARNING, what, fiber, error, message, {"update_name": name})
+
+
+def _of_run(level: int, what: str, fiber: Fiber, error: BaseException, message: str, more: dict[str, Any]) -> None:
+    if not _happens(fiber):
+        return
+    task = fiber.assignment
+    log.log(
+        level,
+        "workflow %r %s: %s: %s (type %s, run %s)",
+        task.workflow_id,
+        what,
+        type(error).__name__,
+        message,
+        task.workflow_type,
+        task.run_id,
+        exc_info=_trimmed(error),
+        extra={**ids_of_run(task), **more},
+    )
+
+
+def _happens(fiber: Fiber) -> bool:
+    """Not while a run is replayed, looked at or given up."""
+    return not (fiber.replaying or fiber.looking or fiber.abandoned)
+
+
+def _trimmed(error: BaseException) -> tuple[type[BaseException], BaseException, TracebackType | None]:
+    """Without our own frames above those of the author."""
+    shown = error.__traceback__
+    while shown is not None and str(shown.tb_frame.f_globals.get("__name__")).startswith("backstay."):
+        shown = shown.tb_next
+    return type(error), error, shown or error.__traceback__

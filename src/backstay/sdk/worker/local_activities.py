@@ -1,0 +1,230 @@
+"""Local activities: run beside the workflow task that asked for them, while it is held.
+
+Several may run at once; their results are given to the code in step order, which is the order a replay gives them in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from backstay.kernel.failure import Failure
+from backstay.kernel.feature import Outcome, Thrown, Value
+from backstay.kernel.features.activity import ActivityAssignment
+from backstay.kernel.features.local_activity import LocalAttempt, RecordLocalActivity
+from backstay.kernel.features.workflow_task import WorkflowAssignment
+from backstay.kernel.values import attempt_id, execution_id
+from backstay.sdk.author.attempt import Attempt
+from backstay.sdk.replay.live_run import Fiber
+from backstay.sdk.worker.host import Alarm
+
+if TYPE_CHECKING:
+    from backstay.sdk.author.activity import ActivityCall
+    from backstay.sdk.worker.executor import EmbeddedExecutor
+
+
+class LocalRunner:
+    def __init__(self, executor: EmbeddedExecutor) -> None:
+        self._executor = executor
+        self._rounds: dict[str, _Round] = {}  # by run: it has one task at a time
+
+    def start(self, fiber: Fiber, assignment: WorkflowAssignment, error: BaseException | None) -> None:
+        """The task's lease is on disk (or, with an error, is not): run what the code waits for."""
+        if error is not None:
+            self._executor.forget(assignment.run_key)
+            self._executor.host.done_holding(assignment.task.workflow)
+            return
+        self._rounds[assignment.run_id] = round = _Round(self._executor, fiber, assignment, self._over)
+        round.begin()
+
+    def closed(self, run_id: str) -> None:
+        """The run is over: nothing more is tried for it, and its task is let go."""
+        if run_id in self._rounds:
+            self._rounds[run_id].stop()
+
+    def given_up(self, fiber: Fiber) -> None:
+        """This code will not go on: what is being tried for it may end, but is not tried again."""
+        round = self._rounds.get(fiber.assignment.run_id)
+        if round is not None and round.fiber is fiber:
+            self._executor.host.later(0, round.stop_if_idle)
+
+    def _over(self, round: _Round) -> None:
+        if self._rounds.get(round.assignment.run_id) is round:
+            del self._rounds[round.assignment.run_id]
+
+
+class _Round:
+    """The local activities of one held task."""
+
+    def __init__(
+        self,
+        executor: EmbeddedExecutor,
+        fiber: Fiber,
+        assignment: WorkflowAssignment,
+        told: Callable[[_Round], None],
+    ) -> None:
+        self.executor = executor
+        self.told = told  # that it is over
+        self.over = False
+        self.fiber = fiber
+        self.assignment = assignment
+        self.running: set[int] = set()
+        self.attempts: dict[int, list[LocalAttempt]] = {}
+        self.ended: dict[int, bytes | Failure] = {}
+        self.trying: dict[int, Attempt] = {}
+        self.alarms: dict[int, Alarm] = {}  # the end of an attempt's time, or of the pause behind it
+
+    def begin(self) -> None:
+        for step, call in list(self.fiber.locals.items()):
+            if step not in self.running:
+                self.running.add(step)
+                self.attempts[step] = []
+                self._try(step, call)
+
+    def stop(self) -> None:
+        """Whatever becomes of it, nobody waits any more."""
+        if not self.over:
+            if self._is_live():
+                self.executor.forget(self.assignment.run_key)
+            self._end()
+
+    def _is_live(self) -> bool:
+        return self.executor.live(self.assignment.run_key) is self.fiber
+
+    def stop_if_idle(self) -> None:
+        if not self.trying:
+            self.stop()
+
+    def _end(self) -> None:
+        self.over = True
+        self.told(self)
+        for alarm in self.alarms.values():
+            alarm.cancel()
+        for attempt in self.trying.values():
+            self.executor.activities.abort(attempt)
+        self.executor.finish_held(self.fiber, self.assignment)
+
+    def _try(self, step: int, call: ActivityCall[Any]) -> None:
+        executor = self.executor
+        number = len(self.attempts[step]) + 1
+        timeout = call.definition.policy.start_to_close_timeout
+        if timeout is not None:
+            self.alarms[step] = executor.host.later(timeout, lambda: self._expire(step, call, number))
+        assignment = self._assignment(step, call, number)
+        # Its heartbeats need no engine: the task is held.
+        attempt = Attempt(assignment, lambda assignment, attempt, progress: None)
+        self.trying[step] = attempt
+
+        def ended(result: bytes | Failure) -> None:
+            try:
+                self._tried(step, call, number, result)
+            finally:  # what the code did next counts by now
+                executor.activities.over(attempt.attempt_id)
+
+        executor.activities.start(assignment, attempt, ended)
+
+    def _assignment(self, step: int, call: ActivityCall[Any], number: int) -> ActivityAssignment:
+        task = self.assignment
+        return ActivityAssignment(
+            task=task.task,
+            namespace=task.namespace,
+            workflow_id=task.workflow_id,
+            run_id=task.run_id,
+            step=step,
+            activity_execution_id=execution_id(task.run_id, step),
+            activity_attempt_id=attempt_id(task.run_id, step, number),
+            attempt_number=number,
+            activity_type=call.definition.type,
+            arguments=call.packed(),
+            retry_policy=call.definition.policy,
+        )
+
+    def _expire(self, step: int, call: ActivityCall[Any], number: int) -> None:
+        message = f"local activity {call.definition.type!r} passed its start-to-close timeout"
+        failure = Failure(message=message, exception_type="ActivityTimedOut")
+        self.executor.activities.abort(self.trying[step])
+        self._tried(step, call, number, failure, "start_to_close")
+
+    def _tried(
+        self,
+        step: int,
+        call: ActivityCall[Any],
+        number: int,
+        result: bytes | Failure,
+        timeout_kind: str | None = None,
+    ) -> None:
+        policy = call.definition.policy
+        tries = self.attempts.get(step)
+        if self.over or tries is None or len(tries) + 1 != number:
+            return  # too late: this attempt has timed out, or nobody waits for it
+        del self.trying[step]
+        if step in self.alarms:
+            self.alarms.pop(step).cancel()
+        if not self._is_live():
+            self.stop_if_idle()
+            return
+        if isinstance(result, Failure):
+            final = result.non_retryable or policy.fatal(result.exception_type, result.exception_class)
+            if not final and policy.in_budget(number):
+                pause = policy.backoff(number) / 1_000_000
+                tries.append(LocalAttempt(failure=result, timeout_kind=timeout_kind, backoff_seconds=pause))
+                self.alarms[step] = self.executor.host.later(pause, lambda: self._try(step, call))
+                return
+            tries.append(LocalAttempt(failure=result, timeout_kind=timeout_kind))
+        else:
+            tries.append(LocalAttempt())
+        self.ended[step] = result
+        self._settle()
+
+    def _settle(self) -> None:
+        """Give ended activities to the code, lowest step first; it may ask for more of them on the way."""
+        fiber = self.fiber
+        if self.over:
+            return  # the run was closed while its code was on another thread
+        while fiber.locals and fiber.block is None and self._is_live():
+            step = min(fiber.locals)
+            if step not in self.ended:
+                self.begin()
+                return
+            call = fiber.locals[step]
+            record, outcome = self._record(step, call, self.ended.pop(step))
+            if fiber.threaded:
+                self._settle_on_thread(step, record, outcome)
+                return
+            try:
+                self.executor.under_watch(fiber, partial(fiber.settle_local, step, record, outcome))
+            except Exception as error:
+                self.executor.broke(fiber, error)
+        self._end()
+
+    def _settle_on_thread(self, step: int, record: RecordLocalActivity, outcome: Outcome) -> None:
+        def settle() -> None:
+            try:
+                self.executor.under_watch(self.fiber, partial(self.fiber.settle_local, step, record, outcome))
+            except BaseException as error:  # nothing on this thread is meant for the process
+                self.executor.broke(self.fiber, error)
+
+        self.executor.host.workflow_thread(settle, lambda _: self._settle())
+
+    def _record(
+        self, step: int, call: ActivityCall[Any], result: bytes | Failure
+    ) -> tuple[RecordLocalActivity, Outcome]:
+        definition = call.definition
+        failed = isinstance(result, Failure)
+        attempts = self.attempts.pop(step)
+        timeout_kind = attempts[-1].timeout_kind
+        record = RecordLocalActivity(
+            sequence=step,
+            activity_type=definition.type,
+            outcome="timed_out" if timeout_kind else "failed" if failed else "completed",
+            attempts=attempts,
+            arguments=call.packed(),
+            result=None if failed else result,
+            retry_policy=definition.policy,
+        )
+        if isinstance(result, Failure):
+            return record, Thrown(
+                result, self.fiber.given.add_local(step), "timeout" if timeout_kind else "activity", timeout_kind
+            )
+        return record, Value(result)
