@@ -73,13 +73,13 @@ INQUIRY = Inquiry(
 )
 
 PINNED: list[tuple[Any, bytes]] = [
-    (worker.Holding("01RUN-w1", 2), b'["01RUN-w1",2]'),
+    (worker.HeldTask("01RUN-w1", 2), b'["01RUN-w1",2]'),
     (
-        worker.Opening(worker_id="w", queues=["default"], workflows={"order": Definition(fingerprint="f")}),
+        worker.OpenLink(worker_id="w", queues=["default"], workflows={"order": Definition(fingerprint="f")}),
         b'{"worker_id":"w","queues":["default"],"workflows":{"order":{"fingerprint":"f"}}}',
     ),
     (
-        worker.Opening(
+        worker.OpenLink(
             worker_id="w",
             queues=["a", "b"],
             build_id="1",
@@ -91,7 +91,7 @@ PINNED: list[tuple[Any, bytes]] = [
             activity_slots=2,
             async_slots=3,
             quiet=["TimerScheduled"],
-            holding=[worker.Holding("01RUN-w1", 2)],
+            holding=[worker.HeldTask("01RUN-w1", 2)],
         ),
         b'{"worker_id":"w","queues":["a","b"],"build_id":"1","sdk_version":"0.1","validators":{"order":["amend"]},"activities":["charge"],"async_activities":["charge"],"workflow_slots":1,"activity_slots":2,"async_slots":3,"quiet":["TimerScheduled"],"holding":[["01RUN-w1",2]]}',
     ),
@@ -127,12 +127,12 @@ PINNED: list[tuple[Any, bytes]] = [
         worker.ActivityFailed(5, "01RUN", 3, 1, Failure(message="m"), True),
         b'["activity_failed",5,"01RUN",3,1,{"message":"m"},true]',
     ),
-    (worker.Beat(5, "01RUN", 3, 1, None), b'["beat",5,"01RUN",3,1,null]'),
-    (worker.Beat(5, "01RUN", 3, 1, Progress(message="half")), b'["beat",5,"01RUN",3,1,{"message":"half"}]'),
+    (worker.Heartbeat(5, "01RUN", 3, 1, None), b'["beat",5,"01RUN",3,1,null]'),
+    (worker.Heartbeat(5, "01RUN", 3, 1, Progress(message="half")), b'["beat",5,"01RUN",3,1,{"message":"half"}]'),
     (worker.GivenBack("01RUN-w1", 2), b'["given_back","01RUN-w1",2]'),
-    (worker.Told("q", 1, b"x"), b'["told","q",1,"eA==",null,null]'),
+    (worker.QueryAnswer("q", 1, b"x"), b'["told","q",1,"eA==",null,null]'),
     (
-        worker.Told("q", 1, refused=REFUSAL),
+        worker.QueryAnswer("q", 1, refused=REFUSAL),
         b'["told","q",1,null,null,{"reason":"stale_lease","message":"it is another worker\'s","fields":{"task_id":"t1"}}]',
     ),
     (worker.Exchange(worker_id="w", station="s", wait=25.0), b'{"worker_id":"w","station":"s","wait":25.0}'),
@@ -143,14 +143,14 @@ PINNED: list[tuple[Any, bytes]] = [
             reports=[worker.GivenBack("01RUN-w1", 2)],
             again=True,
             draining=True,
-            holding=[worker.Holding("01RUN-w1", 2)],
+            holding=[worker.HeldTask("01RUN-w1", 2)],
         ),
         b'{"worker_id":"w","station":"s","reports":[["given_back","01RUN-w1",2]],"again":true,"draining":true,"holding":[["01RUN-w1",2]]}',
     ),
-    (worker.Stand(9, 11, 2, [EVENT]), b'[9,11,2,[[7,3,"TimerFired",12,{"sequence":1},null,99]]]'),
+    (worker.StickyState(9, 11, 2, [EVENT]), b'[9,11,2,[[7,3,"TimerFired",12,{"sequence":1},null,99]]]'),
     (worker.Answered(), b"[null,null,null,true,false]"),
     (
-        worker.Answered(REFUSAL, worker.Stand(9, 11, 0, []), "moved_on", False, True),
+        worker.Answered(REFUSAL, worker.StickyState(9, 11, 0, []), "moved_on", False, True),
         b'[{"reason":"stale_lease","message":"it is another worker\'s","fields":{"task_id":"t1"}},[9,11,0,[]],"moved_on",false,true]',
     ),
     (
@@ -179,10 +179,10 @@ PINNED: list[tuple[Any, bytes]] = [
     ),
     (
         worker.ActivityLease(ASSIGNMENT),
-        b'["activity",{"task":{"id":"01RUN-a3.1","workflow":5,"run":7,"kind":"activity","type":"charge","routing":{},"available_at":1,"created_at":2},"namespace":"default","workflow_id":"order-1","run_id":"01RUN","step":3,"activity_execution_id":"01RUN-3","activity_attempt_id":"01RUN-3-1","attempt_number":1,"activity_type":"charge","arguments":"eA==","retry_policy":{"max_attempts":3},"close_deadline_at":null,"schedule_to_close_deadline_at":null}]',
+        b'["activity",{"task":{"id":"01RUN-a3.1","workflow":5,"run":7,"kind":"activity","type":"charge","routing":{},"available_at":1,"created_at":2,"state":"leased","attempt":1,"owner":"w","leased_at":3,"until":4,"call":"poll","seen":6,"upto":8,"step":3},"namespace":"default","workflow_id":"order-1","run_id":"01RUN","step":3,"activity_execution_id":"01RUN-3","activity_attempt_id":"01RUN-3-1","attempt_number":1,"activity_type":"charge","arguments":"eA==","retry_policy":{"max_attempts":3},"close_deadline_at":null,"schedule_to_close_deadline_at":null}]',
     ),
     (
-        worker.Asked("q", 1, INQUIRY, [EVENT], True),
+        worker.QueryTask("q", 1, INQUIRY, [EVENT], True),
         b'["question","q",1,{"kind":"query","namespace":"default","workflow_id":"order-1","run_id":"01RUN","run_key":7,"run_number":1,"workflow_type":"order","cursor":3,"name":"total","arguments":null,"at":12},[[7,3,"TimerFired",12,{"sequence":1},null,99]],true]',
     ),
     (
@@ -197,10 +197,10 @@ PINNED: list[tuple[Any, bytes]] = [
         worker.HistoryPart(events=[EVENT], more=True),
         b'{"events":[[7,3,"TimerFired",12,{"sequence":1},null,99]],"more":true}',
     ),
-    (client.Calls([client.Asked("start-workflow", msgspec.Raw(b"{}"))]), b'{"calls":[["start-workflow",{}]]}'),
-    (client.Asked("start-workflow", msgspec.Raw(b"{}")), b""),
-    (client.Said(0, msgspec.Raw(b"{}")), b"[0,{},200]"),
-    (client.Said(1, msgspec.Raw(b"{}"), 409), b"[1,{},409]"),
+    (client.Calls([client.BatchedCall("start-workflow", msgspec.Raw(b"{}"))]), b'{"calls":[["start-workflow",{}]]}'),
+    (client.BatchedCall("start-workflow", msgspec.Raw(b"{}")), b'["start-workflow",{}]'),
+    (client.BatchedReply(0, msgspec.Raw(b"{}")), b"[0,{},200]"),
+    (client.BatchedReply(1, msgspec.Raw(b"{}"), 409), b"[1,{},409]"),
     (REFUSAL, b'{"reason":"stale_lease","message":"it is another worker\'s","fields":{"task_id":"t1"}}'),
 ]
 

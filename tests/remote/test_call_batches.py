@@ -37,7 +37,7 @@ async def test_many_calls_share_few_requests_and_each_gets_its_own_answer(monkey
     sizes: list[int] = []
     take = call_batches.Together.take
 
-    def counting(self: call_batches.Together, asked: list[calls.Asked]) -> None:
+    def counting(self: call_batches.Together, asked: list[calls.BatchedCall]) -> None:
         sizes.append(len(asked))
         take(self, asked)
 
@@ -87,7 +87,7 @@ async def test_a_server_that_takes_no_large_body_is_asked_one_by_one() -> None:
 
 async def test_a_call_that_nobody_knows_is_refused_in_its_place() -> None:
     async with House() as house, AsyncClient(house.url, token=TOKEN) as client:
-        said: list[calls.Said] = []
+        said: list[calls.BatchedReply] = []
         body = b'{"calls": [["no-such-call", {}], ["describe-workflow", {"workflow_id": 1}], ["list-workflows", {}]]}'
         http = client._transport.access.client()  # type: ignore[attr-defined]
         reply = await http.post(calls.MANY, body, 10, line=lambda line: said.extend(calls.decode_said(line)))

@@ -238,7 +238,7 @@ def exchange(api: Api, station: str, wait: float, *, ordinary: bool = False) -> 
 
 
 async def opened(ours: Line) -> str:
-    opening = wire.Opening(worker_id="w", queues=["q"], activities=["charge"])
+    opening = wire.OpenLink(worker_id="w", queues=["q"], activities=["charge"])
     status, _, body = await ours.ask(request(wire.OPEN, wire.encode(opening)))
     assert status == 200
     return wire.decode_opened(body).station

@@ -85,7 +85,7 @@ class LinkAuditor(Auditor):
         self._number += 1
         number = self._number
         reported = Reported(process, pending.report, self.sim.loop.time())
-        if not isinstance(pending.report, wire.Beat):  # of the beats of an attempt only the newest counts
+        if not isinstance(pending.report, wire.Heartbeat):  # of the beats of an attempt only the newest counts
             self._unanswered[number] = reported
         then = pending.answered
         self.sim.log(f"{process.name} reports {reported.report!r:.160}")
@@ -119,7 +119,7 @@ class LinkAuditor(Auditor):
                     self.must(spent, "what is recorded has spent its lease", (name, report.task_id, report.attempt))
                 else:
                     self.sim.done("task refused")
-            case wire.Beat():
+            case wire.Heartbeat():
                 self.sim.done("beat" if answer.goes_on and answer.refused is None else "beat too late")
             case _:
                 self.sim.done("question answered")

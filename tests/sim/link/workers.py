@@ -98,7 +98,7 @@ def _what(delivery: wire.Delivery) -> str:
             return f"{delivery.task_id} attempt {delivery.attempt} of {delivery.workflow_id}, after {delivery.after}"
         case wire.ActivityLease(assignment=assignment):
             return f"{assignment.activity_attempt_id} of {assignment.workflow_id}"
-        case wire.Asked():
+        case wire.QueryTask():
             return f"question {delivery.question}"
 
 

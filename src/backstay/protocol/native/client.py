@@ -54,7 +54,7 @@ class Refusal(Struct, frozen=True):
     fields: dict[str, Any] = {}
 
 
-class Asked(Struct, frozen=True, array_like=True, gc=False):
+class BatchedCall(Struct, frozen=True, array_like=True, gc=False):
     """One of several calls."""
 
     verb: str
@@ -62,10 +62,10 @@ class Asked(Struct, frozen=True, array_like=True, gc=False):
 
 
 class Calls(Struct, frozen=True):
-    calls: Annotated[list[Asked], Meta(min_length=1, max_length=TOGETHER)]
+    calls: Annotated[list[BatchedCall], Meta(min_length=1, max_length=TOGETHER)]
 
 
-class Said(Struct, frozen=True, array_like=True, omit_defaults=True, gc=False):
+class BatchedReply(Struct, frozen=True, array_like=True, omit_defaults=True, gc=False):
     """The answer to the call in this place. `status`: as if it had been made alone."""
 
     place: int
@@ -160,7 +160,7 @@ class Verb(NamedTuple):
 
 
 encode = msgspec.json.Encoder().encode
-decode_said = msgspec.json.Decoder(list[Said]).decode
+decode_said = msgspec.json.Decoder(list[BatchedReply]).decode
 
 _PLAIN: dict[type[ask.Request[Any]], Any] = {
     ask.StartWorkflow: Started,

@@ -41,14 +41,14 @@ else:
 # -- opening a station
 
 
-class Holding(Struct, frozen=True, array_like=True, gc=False):
+class HeldTask(Struct, frozen=True, array_like=True, gc=False):
     """A lease that the worker has and works on: its code or attempt runs, or what became of it is being reported."""
 
     task_id: str
     attempt: int
 
 
-class Opening(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class OpenLink(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """`quiet`: events that live code of this worker has no use for; it is told how many there were."""
 
     worker_id: str
@@ -63,7 +63,7 @@ class Opening(Struct, frozen=True, kw_only=True, omit_defaults=True):
     activity_slots: int = 100
     async_slots: int = 1000
     quiet: list[str] = []
-    holding: list[Holding] = []
+    holding: list[HeldTask] = []
 
 
 class Opened(Struct, frozen=True, kw_only=True):
@@ -133,7 +133,7 @@ class ActivityFailed(Struct, frozen=True, array_like=True, tag="activity_failed"
     gave_up: bool = False
 
 
-class Beat(Struct, frozen=True, array_like=True, tag="beat"):
+class Heartbeat(Struct, frozen=True, array_like=True, tag="beat"):
     key: int
     run_id: str
     step: int
@@ -148,8 +148,8 @@ class GivenBack(Struct, frozen=True, array_like=True, tag="given_back"):
     attempt: int
 
 
-class Told(Struct, frozen=True, array_like=True, tag="told", omit_defaults=True):
-    """The answer to a question."""
+class QueryAnswer(Struct, frozen=True, array_like=True, tag="told", omit_defaults=True):
+    """The answer to a query task: `value` of a query, `objection` of a validator, or why there is neither."""
 
     question: str
     attempt: int
@@ -158,7 +158,7 @@ class Told(Struct, frozen=True, array_like=True, tag="told", omit_defaults=True)
     refused: Refusal | None = None
 
 
-Report = TaskDone | TaskFailed | ActivityDone | ActivityFailed | Beat | GivenBack | Told
+Report = TaskDone | TaskFailed | ActivityDone | ActivityFailed | Heartbeat | GivenBack | QueryAnswer
 
 
 class Exchange(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -171,13 +171,13 @@ class Exchange(Struct, frozen=True, kw_only=True, omit_defaults=True):
     wait: float = 0
     again: bool = False
     draining: bool = False
-    holding: list[Holding] = []
+    holding: list[HeldTask] = []
 
 
 # -- what the server answers
 
 
-class Stand(Struct, frozen=True, array_like=True, gc=False):
+class StickyState(Struct, frozen=True, array_like=True, gc=False):
     """Where a run stands after a report: its length, its checksum, and what its live code has not been shown yet."""
 
     length: int
@@ -193,7 +193,7 @@ class Answered(Struct, frozen=True, array_like=True, omit_defaults=True):
     """
 
     refused: Refusal | None = None
-    stand: Stand | None = None
+    stand: StickyState | None = None
     eager_refused: str | None = None
     goes_on: bool = True
     cancel_requested: bool = False
@@ -227,8 +227,8 @@ class ActivityLease(Struct, frozen=True, array_like=True, tag="activity"):
     assignment: ActivityAssignment
 
 
-class Asked(Struct, frozen=True, array_like=True, tag="question", omit_defaults=True):
-    """`more`: the rest of the history is asked for, by the id of the question."""
+class QueryTask(Struct, frozen=True, array_like=True, tag="question", omit_defaults=True):
+    """A query or a validator for the worker to run. `more`: it asks for the rest of the history by `question`, its id."""
 
     question: str
     attempt: int
@@ -237,7 +237,7 @@ class Asked(Struct, frozen=True, array_like=True, tag="question", omit_defaults=
     more: bool = False
 
 
-Delivery = TaskLease | ActivityLease | Asked
+Delivery = TaskLease | ActivityLease | QueryTask
 
 
 class Exchanged(Struct, frozen=True, kw_only=True, omit_defaults=True):

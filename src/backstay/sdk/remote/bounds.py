@@ -71,13 +71,13 @@ class Bounds:
                 return replace(report, block=Block(message=_short(block.message), type=block.type, reason=block.reason))
             case wire.ActivityFailed(failure=failure):
                 return replace(report, failure=_shortened(failure))
-            case wire.Beat():
+            case wire.Heartbeat():
                 return replace(report, progress=None)
-            case wire.Told():
+            case wire.QueryAnswer():
                 message = (
                     f"the answer has {size} bytes, and the server takes {self.body} (max_body_bytes); ask for less"
                 )
-                return wire.Told(report.question, report.attempt, refused=Refusal("payload_too_large", message))
+                return wire.QueryAnswer(report.question, report.attempt, refused=Refusal("payload_too_large", message))
             case wire.GivenBack():
                 return report
 

@@ -17,7 +17,7 @@ ALONE = 4  # calls on their way, up to which another one goes alone
 BYTES = 256 << 10  # of one call that may go with others, and about of all that go together
 
 
-Waiting = tuple[calls.Asked, asyncio.Future[Reply]]
+Waiting = tuple[calls.BatchedCall, asyncio.Future[Reply]]
 
 
 class Together:
@@ -39,14 +39,14 @@ class Together:
         try:
             if self._out <= ALONE or len(body) > BYTES:
                 return await self._alone(verb, body)
-            return await self._gather(loop, calls.Asked(verb, Raw(body)))
+            return await self._gather(loop, calls.BatchedCall(verb, Raw(body)))
         finally:
             self._out -= 1
 
     async def _alone(self, verb: str, body: bytes) -> Reply:
         return await self._http.post(calls.PATH + verb, body, self._seconds)
 
-    def _gather(self, loop: asyncio.AbstractEventLoop, asked: calls.Asked) -> asyncio.Future[Reply]:
+    def _gather(self, loop: asyncio.AbstractEventLoop, asked: calls.BatchedCall) -> asyncio.Future[Reply]:
         answer: asyncio.Future[Reply] = loop.create_future()
         if not self._gathered:
             loop.call_soon(self._leave, loop)

@@ -153,7 +153,7 @@ class RemoteHost:
         """Whether anything of what was leased is still being worked on or reported."""
         return bool(self.leases)
 
-    def claims(self, owed: set[str]) -> list[wire.Holding]:
+    def claims(self, owed: set[str]) -> list[wire.HeldTask]:
         """The leases that something is being done for. Any other is given back: nobody would ever report it.
 
         `owed`: the tasks whose outcome is on its way to the server.
@@ -162,7 +162,7 @@ class RemoteHost:
         for task_id in [id for id in self.leases if id not in at_work]:
             log.error("task %s is not being worked on; it is given back to the server", task_id)
             self._give_back(task_id)
-        return [wire.Holding(task_id, attempt) for task_id, attempt in self.leases.items()]
+        return [wire.HeldTask(task_id, attempt) for task_id, attempt in self.leases.items()]
 
     def spent(self, pending: Pending) -> None:
         """A report was answered: the lease it speaks for is over. The next attempt of its task may have come already."""
@@ -192,7 +192,7 @@ class RemoteHost:
                         self._tasks.begin(delivery)
                     case wire.ActivityLease():
                         self._attempt(delivery)
-                    case wire.Asked():
+                    case wire.QueryTask():
                         self.spawn(self._answer(delivery), "backstay-question")
 
     def _attempt(self, lease: wire.ActivityLease) -> None:
@@ -245,9 +245,9 @@ class RemoteHost:
             self.leases.pop(task_id, None)
         self.executor.closed(run_id)
 
-    async def _answer(self, asked: wire.Asked) -> None:
+    async def _answer(self, asked: wire.QueryTask) -> None:
         inquiry = asked.inquiry
-        told = wire.Told(asked.question, asked.attempt)
+        told = wire.QueryAnswer(asked.question, asked.attempt)
         try:
             history = unpack(asked.history)
             if asked.more:

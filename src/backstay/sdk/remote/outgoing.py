@@ -54,7 +54,7 @@ class Outgoing:
 
     def add(self, pending: Pending) -> None:
         report = pending.report
-        if isinstance(report, wire.Beat):
+        if isinstance(report, wire.Heartbeat):
             # Only the newest of an attempt counts: one that has not left yet leaves with what is known now. Whose answer
             # it is does not matter, since it is for the same attempt.
             waiting = self._beats.setdefault(_attempt(report), pending)
@@ -79,7 +79,7 @@ class Outgoing:
                 break
             pending = self._waiting.popleft()
             report = pending.report
-            if isinstance(report, wire.Beat):
+            if isinstance(report, wire.Heartbeat):
                 self._beats.pop(_attempt(report), None)
             pending.size = weight(report)
             size += pending.size
@@ -106,14 +106,14 @@ class Outgoing:
         while self._out:
             pending = self._out.pop()
             report = pending.report
-            if isinstance(report, wire.Beat) and self._beats.setdefault(_attempt(report), pending) is not pending:
+            if isinstance(report, wire.Heartbeat) and self._beats.setdefault(_attempt(report), pending) is not pending:
                 continue  # a newer one waits
             self._waiting.appendleft(pending)
         if self._waiting:
             self._something.set()
 
 
-def _attempt(beat: wire.Beat) -> tuple[str, int, int]:
+def _attempt(beat: wire.Heartbeat) -> tuple[str, int, int]:
     return beat.run_id, beat.step, beat.attempt
 
 

@@ -74,7 +74,7 @@ class Reports:
                 raise TypeError(f"a worker does not report {type(message).__name__}")
 
     def beat(self, key: int, message: HeartbeatActivity, heard: Callable[[host.Heard], None]) -> None:
-        beat = wire.Beat(key, message.run_id, message.step, message.attempt, message.progress)
+        beat = wire.Heartbeat(key, message.run_id, message.step, message.attempt, message.progress)
 
         def answered(answer: wire.Answered) -> None:
             heard(Heard(answer.goes_on and answer.refused is None, answer.cancel_requested))
@@ -90,7 +90,7 @@ class Reports:
         """Nothing is being done for this lease, and nothing will be reported."""
         self._send(Pending(wire.GivenBack(task_id, attempt), None, None, _ended))
 
-    def tell(self, told: wire.Told) -> None:
+    def tell(self, told: wire.QueryAnswer) -> None:
         """Answer a question."""
         self._send(Pending(told, None, None, lambda answer: None))
 

@@ -61,7 +61,7 @@ class Standings:
     def reported(self, run: int) -> None:
         self._reporting[run] = self._reporting.get(run, 0) + 1
 
-    def answered(self, run: int, run_id: str, stand: wire.Stand | None) -> None:
+    def answered(self, run: int, run_id: str, stand: wire.StickyState | None) -> None:
         """A report about a run was answered: its live code is where the server says, or is given up."""
         left = self._reporting.get(run, 0) - 1
         if left > 0:

@@ -213,11 +213,11 @@ class AsyncWorker:
                     raise ServerUnreachable(self.access.url, str(why)) from None
             await asyncio.sleep(PAUSES[0] * 5)
 
-    def _opening(self, holding: list[wire.Holding]) -> wire.Opening:
+    def _opening(self, holding: list[wire.HeldTask]) -> wire.OpenLink:
         from backstay import __version__
 
         workflows = self.registry.workflows
-        return wire.Opening(
+        return wire.OpenLink(
             worker_id=self.worker_id,
             queues=self.queues,
             build_id=self._compatibility,

@@ -46,7 +46,7 @@ class Session:
         self,
         access: Access,
         host: RemoteHost,
-        opening: Callable[[list[wire.Holding]], wire.Opening],
+        opening: Callable[[list[wire.HeldTask]], wire.OpenLink],
         bounds: Bounds,
     ) -> None:
         """`bounds`: set to what the server says of itself, whenever a station is opened."""
@@ -197,7 +197,7 @@ class Session:
             await self._outgoing.something()
             await self._exchange(self._outgoing.leave(), 0)
 
-    def _claims(self) -> list[wire.Holding]:
+    def _claims(self) -> list[wire.HeldTask]:
         """What is held, if it is time to say so."""
         now = asyncio.get_running_loop().time()
         if now < self._claim_at or not self.host.leases:

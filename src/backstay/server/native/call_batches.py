@@ -28,17 +28,17 @@ class Together:
         self._server = server
         self._call = call
         self._open: dict[asyncio.Future[Any], Begun] = {}
-        self._said: list[calls.Said] = []
+        self._said: list[calls.BatchedReply] = []
         self._news = asyncio.Event()
 
-    def take(self, asked: list[calls.Asked]) -> None:
+    def take(self, asked: list[calls.BatchedCall]) -> None:
         for place, one in enumerate(asked):
             try:
                 self._begin(place, one)
             except Exception as error:
                 self._refuse(place, one.verb, error)
 
-    def _begin(self, place: int, one: calls.Asked) -> None:
+    def _begin(self, place: int, one: calls.BatchedCall) -> None:
         verb = calls.VERBS.get(one.verb)
         if verb is None:
             raise Problem(404, "unknown_verb", f"this server knows no call {one.verb!r}")
@@ -54,16 +54,16 @@ class Together:
         except Exception as error:
             self._refuse(place, name, error)
         else:
-            self._say(calls.Said(place, Raw(body)))
+            self._say(calls.BatchedReply(place, Raw(body)))
 
     def _refuse(self, place: int, name: str, error: Exception) -> None:
         if isinstance(error, Refused):
-            self._say(calls.Said(place, Raw(refusal_body(error)), 409))
+            self._say(calls.BatchedReply(place, Raw(refusal_body(error)), 409))
         else:
             problem = problem_of(error, f"call {name}")
-            self._say(calls.Said(place, Raw(calls.encode(problem.body())), problem.status))
+            self._say(calls.BatchedReply(place, Raw(calls.encode(problem.body())), problem.status))
 
-    def _say(self, said: calls.Said) -> None:
+    def _say(self, said: calls.BatchedReply) -> None:
         self._said.append(said)
         self._news.set()
 

@@ -48,7 +48,7 @@ class Reports:
                 self._say(place, _no(refusal))
 
     def _take(self, place: int, report: wire.Report) -> None:
-        if isinstance(report, wire.Told):
+        if isinstance(report, wire.QueryAnswer):
             self._told(place, report)
             return
         if isinstance(report, wire.GivenBack):
@@ -81,7 +81,7 @@ class Reports:
                     gave_up=report.gave_up,
                 )
                 self._engine.submit(report.key, failed, lambda _, error: self._recorded(place, error))
-            case wire.Beat():
+            case wire.Heartbeat():
                 beat = HeartbeatActivity(
                     step=report.step,
                     attempt=report.attempt,
@@ -107,7 +107,7 @@ class Reports:
             breach=report.breach,
         )
         apart = task is not None and task.upto is not None
-        stand: wire.Stand | None = None
+        stand: wire.StickyState | None = None
 
         def recorded(_: Any, error: BaseException | None) -> None:
             if error is None and not entry.dead:
@@ -159,7 +159,7 @@ class Reports:
             seen=resumed.after + 1,
             result_of=attempt_id(report.run_id, report.step, report.attempt),
         )
-        stand: wire.Stand | None = None
+        stand: wire.StickyState | None = None
 
         def advanced(_: Any, error: BaseException | None) -> None:
             if not known:
@@ -195,7 +195,7 @@ class Reports:
         queue = self._desk.worker.task_queue if of is None else of.routing.queue
         return [described(self._server, namespace, queue, command) for command in commands]
 
-    def _told(self, place: int, told: wire.Told) -> None:
+    def _told(self, place: int, told: wire.QueryAnswer) -> None:
         questions = self._server.questions
         question = questions.leased(self._desk.worker.namespace, told.question, self._owner, told.attempt)
         if question is not None:
@@ -255,14 +255,14 @@ class Reports:
                     failure=report.failure,
                     gave_up=report.gave_up,
                 )
-            case wire.Beat():
+            case wire.Heartbeat():
                 return ask.HeartbeatActivityTask(
                     activity_attempt_id=attempt_id(report.run_id, report.step, report.attempt),
                     namespace=namespace,
                     lease_owner=self._owner,
                     progress=report.progress,
                 )
-            case wire.Told() | wire.GivenBack():
+            case wire.QueryAnswer() | wire.GivenBack():
                 raise TypeError(f"{type(report).__name__} is taken at once")
 
     # -- answers

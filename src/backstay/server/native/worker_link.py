@@ -53,7 +53,7 @@ class Waiting:
 
 
 class Desk:
-    def __init__(self, server: Server, worker: Worker, opening: wire.Opening) -> None:
+    def __init__(self, server: Server, worker: Worker, opening: wire.OpenLink) -> None:
         self.server = server
         self.worker = worker
         self.id = server.engine.world.ids.ulid()
@@ -88,7 +88,7 @@ class Desk:
 
     # -- its life
 
-    def open(self, holding: list[wire.Holding], unheard: frozenset[str] = frozenset()) -> list[str]:
+    def open(self, holding: list[wire.HeldTask], unheard: frozenset[str] = frozenset()) -> list[str]:
         """Take over what the worker holds; give away what it was leased and does not hold. Returns what it lost.
 
         `unheard`: what the desk before this one had not sent.
@@ -194,14 +194,14 @@ class Desk:
     @property
     def unsent(self) -> list[str]:
         """The tasks that no reply has taken along yet, in the order in which they came."""
-        tasks = [delivery for delivery in self._outbox if not isinstance(delivery, wire.Asked)]
+        tasks = [delivery for delivery in self._outbox if not isinstance(delivery, wire.QueryTask)]
         return [one.task_id if isinstance(one, wire.TaskLease) else one.assignment.task.id for one in tasks]
 
     def _take_back_undelivered(self) -> None:
         for id in self.unsent:
             self._release(self.station.held.get(id), begun=False)
         for delivery in self._take_outbox():
-            if isinstance(delivery, wire.Asked):
+            if isinstance(delivery, wire.QueryTask):
                 self.server.questions.return_unasked(self.worker.namespace, delivery.question)
 
     def _release(self, task: Task | None, *, begun: bool = True) -> None:
@@ -212,7 +212,7 @@ class Desk:
         renew = Renew(task_id=task.id, owner=self.station.owner, attempt=task.attempt)
         self.server.engine.submit(task.workflow, renew)
 
-    def claimed(self, holding: list[wire.Holding]) -> None:
+    def claimed(self, holding: list[wire.HeldTask]) -> None:
         """The worker says what it works on. That may take as long as it takes; anything else it has ends with its lease."""
         now = self.server.engine.world.now()
         for held in holding:
@@ -318,7 +318,7 @@ class Desk:
     def ask(self, question: Question) -> None:
         events = fitting(question.history, self._most)
         more = len(events) < len(question.history)
-        self.put(wire.Asked(question.id, question.attempt, question.inquiry, pack(events), more), size_of(events))
+        self.put(wire.QueryTask(question.id, question.attempt, question.inquiry, pack(events), more), size_of(events))
 
     def _run_closed(self, run_id: str) -> None:
         self._over.append(run_id)
@@ -334,7 +334,7 @@ class Desk:
         self._outbox_size += LEASE_BYTES + size
         self._turn_soon()
 
-    def stand(self, entry: Entry, run: int, seen: int, reports: int) -> wire.Stand | None:
+    def stand(self, entry: Entry, run: int, seen: int, reports: int) -> wire.StickyState | None:
         """Where live code of a run stands that has just reported; what it has not seen goes along.
 
         Unless that is more than its part of a reply to so many reports: then its next task shows everything.
@@ -352,7 +352,7 @@ class Desk:
             return None
         stations.settle(run, self.station, Standing(current.length, current.checksum))
         told = [e for e in behind if e.type not in self._quiet]
-        return wire.Stand(current.length, current.checksum, len(behind), pack(told))
+        return wire.StickyState(current.length, current.checksum, len(behind), pack(told))
 
     def away(self, run: int) -> None:
         """The live code of this run is not what history says."""
@@ -442,7 +442,7 @@ class Desk:
 def _size(delivery: wire.Delivery) -> int:
     """Bytes of the arguments or the history in a delivery."""
     match delivery:
-        case wire.TaskLease(events=events) | wire.Asked(history=events):
+        case wire.TaskLease(events=events) | wire.QueryTask(history=events):
             return sum(len(entry.body) + len(entry.context) for entry in events)
         case wire.ActivityLease(assignment=assignment):
             return _size_of_arguments(assignment)
@@ -499,7 +499,7 @@ class Desks:
     def __iter__(self) -> Iterator[Desk]:
         return iter(list(self._desks.values()))
 
-    def open(self, desk: Desk, holding: list[wire.Holding]) -> list[str]:
+    def open(self, desk: Desk, holding: list[wire.HeldTask]) -> list[str]:
         key = (desk.worker.namespace, desk.worker.worker_id)
         before = self._desks.get(key)
         unheard: frozenset[str] = frozenset()

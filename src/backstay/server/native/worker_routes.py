@@ -28,7 +28,7 @@ _QUEUES = 100
 
 async def open_station(server: Server, call: Call) -> Answer:
     """Open a station: what a worker of the same release can run, and what it holds."""
-    opening = call.decode(wire.Opening)
+    opening = call.decode(wire.OpenLink)
     _check(opening)
     if server.draining:
         raise Stopping
@@ -192,7 +192,7 @@ def _full() -> Problem:
     )
 
 
-def _check(opening: wire.Opening) -> None:
+def _check(opening: wire.OpenLink) -> None:
     for field, name in (("worker_id", opening.worker_id), *(("queues", queue) for queue in opening.queues)):
         if not 1 <= len(name) <= _NAME:
             raise invalid(field, f"{field} has 1 to {_NAME} characters")
@@ -203,7 +203,7 @@ def _check(opening: wire.Opening) -> None:
             raise invalid(field, f"{field} is from 0 to {_SLOTS}")
 
 
-def _registration(server: Server, call: Call, opening: wire.Opening) -> Worker:
+def _registration(server: Server, call: Call, opening: wire.OpenLink) -> Worker:
     now = server.now
     before = server.workers.get(call.namespace, opening.worker_id)
     return Worker(
@@ -243,7 +243,7 @@ def _registration(server: Server, call: Call, opening: wire.Opening) -> Worker:
 
 
 ROUTES = [
-    Route("POST", wire.OPEN, open_station, "own", WORKER, body=wire.Opening),
+    Route("POST", wire.OPEN, open_station, "own", WORKER, body=wire.OpenLink),
     Route("POST", wire.EXCHANGE, exchange, "own", WORKER, body=wire.Exchange, begin=take),
     Route("POST", wire.HISTORY, history, "own", WORKER, body=wire.HistoryWanted),
     Route("POST", wire.CLOSE, close_station, "own", WORKER, body=wire.Closing),
