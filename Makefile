@@ -16,7 +16,7 @@ help:
 	@echo "make test      all checks and all tests"
 	@echo "make check     linters, formatter, types, import rules"
 	@echo "make contract  what of the contract is proven"
-	@echo "make sim       bad days, simulated: SEEDS=2000, or SEED=7 for one of them; see docs/simulator.md"
+	@echo "make sim       bad days, simulated: SEEDS=2000, or SEED=7 for one of them; see docs/explanation/simulator.md"
 	@echo "make fuzz      generated requests to every route of a server: SECONDS=60 SEED=1"
 	@echo "make bench     the benchmarks"
 	@echo "make clean     remove what the targets above have made"

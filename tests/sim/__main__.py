@@ -1,4 +1,4 @@
-"""`python -m tests.sim`: see docs/simulator.md."""
+"""`python -m tests.sim`: see docs/explanation/simulator.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bad days between workers and servers, with every test run. `make sim LINK=yes SEEDS=500` has more; see docs/simulator.md."""
+"""Bad days between workers and servers, with every test run. `make sim LINK=yes SEEDS=500` has more; see docs/explanation/simulator.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A few hundred bad days with every test run. `make sim SEEDS=2000` has more; docs/simulator.md says how to read them."""
+"""A few hundred bad days with every test run. `make sim SEEDS=2000` has more; docs/explanation/simulator.md says how to read them."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class Signatures:
             self._check_request(given, method, target, headers, body)
         elif not target.startswith(WEBHOOKS) or not body:
             raise _unauthorized(
-                "sign this request: X-Signature, X-Signature-Time and X-Signature-Nonce (docs/server.md); the signature"
+                "sign this request: X-Signature, X-Signature-Time and X-Signature-Nonce (docs/how-to/server.md); the signature"
                 " of a body alone opens webhooks that have one"
             )
         else:

@@ -1,1 +1,1 @@
-"""The link between our own worker and our own server, simulated: see docs/simulator.md."""
+"""The link between our own worker and our own server, simulated: see docs/explanation/simulator.md."""

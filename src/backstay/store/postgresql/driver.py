@@ -41,7 +41,7 @@ _ADVICE = {
     "25006": "this is a read-only standby, or the database is set to read only; name the primary,"
     " or several hosts and target_session_attrs=read-write",
     "42501": "grant this user the right to use and to create in the schema, or to create schemas in the database;"
-    " docs/operations.md lists the rights that are needed",
+    " docs/how-to/postgresql.md lists the rights that are needed",
     "42P01": "a table of ours is gone; restore the database from a backup",
     "53100": "the disk of the server is full; free some space and it goes on by itself",
     "53300": "the server has no connection left; raise max_connections or close other clients",

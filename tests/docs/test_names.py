@@ -1,0 +1,41 @@
+"""What a page names exists: imports, classes, errors."""
+
+from __future__ import annotations
+
+import builtins
+import re
+from pathlib import Path
+
+import pytest
+
+import backstay
+from backstay import BackstayError
+from backstay.kernel.machine import Machine
+
+from .pages import DOCS, PAGES, name_of, prose
+
+ELSEWHERE = {"TaskGroup", "CardDeclined", "RetryPolicy", "Replayer", "AsyncResult", "SetWorkflowID", "Queue"}
+ELSEWHERE |= {"AppConfig", "TestClient"}  # of asyncio, of the programs, of what people come from, of frameworks
+FOR_AUTHORS = [page for page in PAGES if page.parent.name in ("how-to", "tutorial") or page.name == "README.md"]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_a_page_imports_only_public_names(page: Path) -> None:
+    for module, names in re.findall(r"^ *from (backstay[\w.]*) import ([\w, ]+)$", page.read_text("utf-8"), re.M):
+        assert module == "backstay", f"{name_of(page)} sends authors into {module}"
+        assert [name for name in names.split(", ") if not hasattr(backstay, name)] == []
+
+
+@pytest.mark.parametrize("page", FOR_AUTHORS, ids=name_of)
+def test_the_classes_that_a_page_names_exist(page: Path) -> None:
+    named = set(re.findall(r"`([A-Z][A-Za-z]*[a-z][A-Za-z]*)(?:[(:\[]|`)", prose(page.read_text("utf-8"))))
+    assert named - {*dir(backstay), *Machine().kinds, *dir(builtins), *ELSEWHERE} == set()
+
+
+def test_the_table_of_problems_names_our_errors() -> None:
+    page = (DOCS / "how-to" / "operate.md").read_text("utf-8")
+    table = page.partition("## When something goes wrong")[2].partition("\n## ")[0]
+    named = set(re.findall(r"^\| `([A-Z]\w+)", table, re.M))
+    assert len(named) > 5
+    for name in named:
+        assert issubclass(getattr(backstay, name), BackstayError), name
