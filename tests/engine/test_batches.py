@@ -6,7 +6,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,6 +15,8 @@ from backstay.kernel.decision import Decision
 from backstay.kernel.features.activity import ScheduleActivity
 from backstay.kernel.features.signal import Signal
 from backstay.kernel.machine import Machine
+from backstay.kernel.task import Lease, Task
+from backstay.kernel.turn import Turn
 from backstay.protocol import requests as ask
 from backstay.store import Applied
 
@@ -288,17 +289,16 @@ def working(number: int) -> int:
 async def test_a_decision_that_breaks_gives_back_the_room_it_had_taken(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    take = Machine.take
+    grant = Machine.grant
     broken: list[str] = []
 
-    def breaks(self: Machine, turn: Any, message: Any, now: int) -> Any:
-        value = take(self, turn, message, now)
-        if not broken and any(granted.kind == "activity" for granted in turn.granted):
-            broken.append(type(message).__name__)
+    def breaks(self: Machine, turn: Turn, task: Task, lease: Lease) -> None:
+        grant(self, turn, task, lease)
+        if not broken and task.kind == "activity":
+            broken.append(task.id)
             raise ArithmeticError("a bug of the kernel")
-        return value
 
-    monkeypatch.setattr(Machine, "take", breaks)
+    monkeypatch.setattr(Machine, "grant", breaks)
     async with AsyncBackstay(":memory:", [working, task], threads=1) as app:
         assert [await app.execute(working, f"w-{number}", number) for number in range(2)] == [0, 1]
     assert broken

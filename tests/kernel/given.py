@@ -7,7 +7,7 @@ rows existed before), so every test also proves those. `refold` builds the insta
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from copy import copy
 from typing import Any
 
@@ -48,11 +48,12 @@ from backstay.kernel.features.version import Versions
 from backstay.kernel.features.workflow_task import CompleteWorkflowTask, FailWorkflowTask
 from backstay.kernel.groups import Group, Groups
 from backstay.kernel.limits import Limits
-from backstay.kernel.machine import Machine, nobody
+from backstay.kernel.machine import NOTHING_DEPLOYED, Machine
 from backstay.kernel.message import Message, Refused
+from backstay.kernel.rows import instance_row
 from backstay.kernel.state import Run, Workflow
 from backstay.kernel.task import Block, Lease, Task
-from backstay.kernel.turn import watch
+from backstay.kernel.turn import Turn, watch
 from backstay.kernel.values import LEASE, SECOND, Micros
 
 T0: Micros = 1_800_000_000 * SECOND
@@ -102,6 +103,54 @@ class Ids:
         return f"RUN{self.ulids}"
 
 
+Offering = Callable[[Task], Lease | None]
+"""Who takes a ready task, as the engine's matching would say it."""
+
+
+def nobody(task: Task) -> None:
+    """No worker takes it."""
+
+
+class Decided(Decision):
+    """A decision, and what a test also looks at: the ready tasks that nobody took, and whether anything is written."""
+
+    born: list[Task] = []
+    idle: bool = False
+
+
+def decide(
+    machine: Machine,
+    state: Workflow,
+    message: Message,
+    now: Micros,
+    ids: Any,
+    offer: Offering = nobody,
+    deployed: Mapping[str, str | None] = NOTHING_DEPLOYED,
+) -> Decided:
+    """One message in a turn of its own, as the engine makes it: decide, match, seal."""
+    turn = machine.open(state, ids, deployed)
+    machine.decide(turn, message, now)
+    born = match(machine, turn, offer)
+    idle = machine.idle(turn)
+    sealed = Decision(instance_row(state, 0, False), turn.after, reply=turn.reply) if idle else machine.seal(turn)
+    return Decided(**vars_of(sealed, Decision.__struct_fields__), born=born, idle=idle)
+
+
+def match(machine: Machine, turn: Turn, offer: Offering = nobody) -> list[Task]:
+    """Offer what a message made ready, as the engine does; the tasks that nobody took."""
+    machine.create_task(turn)
+    born: list[Task] = []
+    while turn.ready:
+        ready, turn.ready = turn.ready, {}
+        for task in ready.values():
+            lease = offer(task)
+            if lease is None:
+                born.append(task)
+            else:
+                machine.grant(turn, task, lease)
+    return born
+
+
 class Flow:
     """One workflow instance under test."""
 
@@ -117,7 +166,7 @@ class Flow:
         self.state = Workflow(self.ids.key(), namespace, workflow_id)
         self.latest: Micros = T0
         self.now = T0
-        self.decisions: list[Decision] = []
+        self.decisions: list[Decided] = []
         self.row: WorkflowRow | None = None
         self.rows: dict[str, Task] = {}
         self.runs: dict[int, RunRow] = {}
@@ -136,14 +185,12 @@ class Flow:
 
     # -- messages
 
-    def when(
-        self, message: Message, at: float | None = None, offer: Callable[[Task], Lease | None] = nobody
-    ) -> Decision:
+    def when(self, message: Message, at: float | None = None, offer: Offering = nobody) -> Decided:
         """Decide a message, `at` seconds after the beginning, and store what was decided."""
         if at is not None:
             self.now = instant(at)
-        decision = self.machine.decide(self.state, message, self.now, self.ids, offer, self.deployed)
-        for field in ("events", "tasks", "runs", "commands", "born", "leased", "closed", "sends", "took", "told"):
+        decision = decide(self.machine, self.state, message, self.now, self.ids, offer, self.deployed)
+        for field in ("events", "tasks", "runs", "commands", "leased", "closed", "sends", "took", "told"):
             setattr(decision, field, list(getattr(decision, field)))  # tuple or list is the kernel's own business
         self.decisions.append(decision)
         if not decision.idle:
@@ -179,10 +226,10 @@ class Flow:
 
     # -- what tests say most often
 
-    def start(self, workflow_type: str = "order", *, at: float | None = None, **options: Any) -> Decision:
+    def start(self, workflow_type: str = "order", *, at: float | None = None, **options: Any) -> Decided:
         return self.when(started(self.state.workflow_id, workflow_type, **options), at)
 
-    def due(self, at: float, *, deaf: tuple[float, float] = (0, 0)) -> Decision:
+    def due(self, at: float, *, deaf: tuple[float, float] = (0, 0)) -> Decided:
         """`deaf`: until when no worker could be heard, and until when those are waited for."""
         since, until = (instant(second) if second else 0 for second in deaf)
         return self.when(Due(since=since, until=until), at)
@@ -201,7 +248,7 @@ class Flow:
         owner: str = WORKER,
         handled: Iterable[str] = (),
         numbered: bool = True,
-    ) -> Decision:
+    ) -> Decided:
         """Complete the workflow task with these commands; a ready one is claimed first."""
         return self.when(self.completion(*commands, owner=owner, at=at, handled=handled, numbered=numbered))
 
@@ -228,13 +275,13 @@ class Flow:
         """Claim the workflow task: from here on code is in the middle of it."""
         return self.claim(self.workflow_task.id, owner, at)
 
-    def signal(self, name: str = "go", at: float | None = None, **more: Any) -> Decision:
+    def signal(self, name: str = "go", at: float | None = None, **more: Any) -> Decided:
         return self.when(Signal(name=name, **more), at)
 
-    def update(self, name: str = "add", at: float | None = None, **more: Any) -> Decision:
+    def update(self, name: str = "add", at: float | None = None, **more: Any) -> Decided:
         return self.when(Update(name=name, **more), at)
 
-    def again(self, message: Any, at: float | None = None) -> Decision:
+    def again(self, message: Any, at: float | None = None) -> Decided:
         """Send a command once more, as the shell does: with the record of the first one that had its request id."""
         return self.when(self.retried(message), at)
 
@@ -243,7 +290,7 @@ class Flow:
         found = [c for c in self.commands if (c.command_type, c.request_id) == (kind, message.request_id)]
         return replace(message, retained=found[0] if found else None)
 
-    def break_task(self, block: Block, at: float | None = None, owner: str = WORKER) -> Decision:
+    def break_task(self, block: Block, at: float | None = None, owner: str = WORKER) -> Decided:
         """Fail the workflow task."""
         task = self._held(owner, at)
         return self.when(FailWorkflowTask(task_id=task.id, owner=owner, attempt=task.attempt, block=block))
@@ -258,20 +305,20 @@ class Flow:
         """Claim the activity of a step."""
         return self.claim(self.activity_task(step).id, owner, at, until)
 
-    def finish(self, step: int, result: bytes | None = b"ok", at: float | None = None, **named: Any) -> Decision:
+    def finish(self, step: int, result: bytes | None = b"ok", at: float | None = None, **named: Any) -> Decided:
         return self.when(self.finished(step, result, **named), at)
 
     def finished(self, step: int, result: bytes | None = b"ok", **named: Any) -> CompleteActivity:
         return CompleteActivity(**self._attempt(step, named), result=result)
 
-    def fail(self, step: int, failure: Failure | str = "boom", at: float | None = None, **named: Any) -> Decision:
+    def fail(self, step: int, failure: Failure | str = "boom", at: float | None = None, **named: Any) -> Decided:
         return self.when(self.failed(step, failure, **named), at)
 
     def failed(self, step: int, failure: Failure | str = "boom", **named: Any) -> FailActivity:
         raised = Failure(message=failure) if isinstance(failure, str) else failure
         return FailActivity(**self._attempt(step, named), failure=raised)
 
-    def beat(self, step: int, at: float | None = None, progress: Progress | None = None, **named: Any) -> Decision:
+    def beat(self, step: int, at: float | None = None, progress: Progress | None = None, **named: Any) -> Decided:
         return self.when(HeartbeatActivity(**self._attempt(step, named), progress=progress), at)
 
     def _attempt(self, step: int, named: dict[str, Any]) -> dict[str, Any]:
@@ -340,7 +387,7 @@ def started(workflow_id: str = "order-1", workflow_type: str = "order", **option
     return Start(namespace="default", workflow_id=workflow_id, workflow_type=workflow_type, **options)
 
 
-def to(owner: str, until: Micros | None = None) -> Callable[[Task], Lease | None]:
+def to(owner: str, until: Micros | None = None) -> Offering:
     """Everything that comes out ready is taken by this worker at once."""
     return lambda task: Lease(owner=owner, until=until)
 

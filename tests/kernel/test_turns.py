@@ -27,7 +27,7 @@ from backstay.kernel.state import Workflow
 from backstay.kernel.task import Block, Lease
 from backstay.kernel.turn import Turn
 
-from .given import MACHINE, T0, Ids, started
+from .given import MACHINE, T0, Ids, match, started
 from .test_laws import LIMITS, TALK, WILD, Act, Story, acts
 
 
@@ -70,11 +70,11 @@ class Shared(Story):
 
     def take(self, message: Message, act: Act) -> Any:
         turn = self.turn or self.machine.open(self.together, self.ids, deployed=self.flow.deployed)
-        turn.offer = self.taker(act)
         try:
-            reply = self.machine.take(turn, message, self.flow.now)
+            reply = self.machine.decide(turn, message, self.flow.now)
         except Refused as refusal:
             return refusal
+        match(self.machine, turn, self.taker(act))
         if self.turn is None and not self.machine.idle(turn):
             self.turn = turn
         return reply
@@ -117,8 +117,8 @@ def begun() -> tuple[Workflow, Turn]:
     """An instance whose code runs here, in the turn that started it."""
     ids = Ids()
     flow = Workflow(ids.key(), "default", "order-1")
-    turn = MACHINE.open(flow, ids, here=lambda run: "somebody")
-    MACHINE.take(turn, started(), T0)
+    turn = MACHINE.open(flow, ids)
+    MACHINE.decide(turn, started(), T0)
     return flow, turn
 
 
@@ -127,7 +127,7 @@ def ran(turn: Turn, *commands: Command) -> None:
     message = CompleteWorkflowTask(
         task_id=turn.due.id, owner=HERE.owner, attempt=1, commands=list(commands), lease=HERE
     )
-    MACHINE.take(turn, message, T0)
+    MACHINE.decide(turn, message, T0)
 
 
 def due(turn: Turn) -> str | None:
@@ -140,7 +140,7 @@ def kinds(turn: Turn) -> list[str]:
 
 def test_code_that_ran_before_the_commit_leaves_no_task() -> None:
     flow, turn = begun()
-    assert (due(turn), turn.runner, flow.tasks) == ("RUN1-w2", "somebody", {})
+    assert (due(turn), flow.tasks) == ("RUN1-w2", {})
     ran(turn, ScheduleActivity(activity_type="charge", arguments=b""))
     decision = MACHINE.seal(turn)
     assert [change.task_id for change in decision.tasks] == ["RUN1-a1.1"]
@@ -153,9 +153,9 @@ def test_several_wakes_and_runs_of_the_code_share_a_turn() -> None:
     flow, turn = begun()
     ran(turn, ScheduleActivity(activity_type="charge", arguments=b""))
     assert turn.due is None
-    MACHINE.take(turn, Claim(task_id="RUN1-a1.1", lease=HERE), T0)
+    MACHINE.decide(turn, Claim(task_id="RUN1-a1.1", lease=HERE), T0)
     done = CompleteActivity(run_id="RUN1", step=1, attempt=1, owner=HERE.owner, result=b"r")
-    MACHINE.take(turn, done, T0)
+    MACHINE.decide(turn, done, T0)
     assert due(turn) == "RUN1-w5"
     ran(turn, CompleteWorkflow(result=b"r"))
     decision = MACHINE.seal(turn)
@@ -165,35 +165,35 @@ def test_several_wakes_and_runs_of_the_code_share_a_turn() -> None:
     assert flow.tasks == {}
 
 
-def sealed(turn: Turn) -> None:
-    MACHINE.seal(turn)
+def created(turn: Turn) -> None:
+    MACHINE.create_task(turn)
+    assert list(turn.ready) == ["RUN1-w2"]
 
 
 def claimed(turn: Turn) -> None:
-    MACHINE.take(turn, Claim(task_id="RUN1-w2", lease=HERE), T0)
+    MACHINE.decide(turn, Claim(task_id="RUN1-w2", lease=HERE), T0)
 
 
 def failed(turn: Turn) -> None:
     block = Block(message="no such code")
-    MACHINE.take(turn, FailWorkflowTask(task_id="RUN1-w2", owner=HERE.owner, attempt=1, block=block, lease=HERE), T0)
+    MACHINE.decide(turn, FailWorkflowTask(task_id="RUN1-w2", owner=HERE.owner, attempt=1, block=block, lease=HERE), T0)
 
 
 def reconciled(turn: Turn) -> None:
-    MACHINE.take(turn, Reconcile(incarnation="engine-1"), T0)
+    MACHINE.decide(turn, Reconcile(incarnation="engine-1"), T0)
 
 
 @pytest.mark.parametrize(
-    ("what", "state"), [(sealed, "ready"), (claimed, "leased"), (failed, "failed"), (reconciled, "ready")]
+    ("what", "state"), [(created, "ready"), (claimed, "leased"), (failed, "failed"), (reconciled, "ready")]
 )
-def test_a_task_whose_code_did_not_run_is_born(what: Callable[[Turn], None], state: str) -> None:
+def test_a_task_whose_code_did_not_run_gets_a_row(what: Callable[[Turn], None], state: str) -> None:
     flow, turn = begun()
     what(turn)
     assert turn.due is None
     assert [(task.id, task.state, task.repair_count) for task in flow.tasks.values()] == [
         ("RUN1-w2", state, 1 if state == "failed" else 0)
     ]
-    if what is not sealed:
-        assert MACHINE.seal(turn).workflow.expects == 1
+    assert MACHINE.seal(turn).workflow.expects == 1
 
 
 def test_a_completion_that_is_refused_leaves_its_task_due() -> None:
@@ -205,14 +205,14 @@ def test_a_completion_that_is_refused_leaves_its_task_due() -> None:
 
 def test_the_end_of_a_run_takes_its_due_task_away() -> None:
     flow, turn = begun()
-    MACHINE.take(turn, Terminate(), T0)
+    MACHINE.decide(turn, Terminate(), T0)
     assert (turn.due, flow.tasks) == (None, {})
     assert MACHINE.seal(turn).ended is not None
 
 
 def test_the_task_of_an_update_goes_ahead_of_code_that_is_due() -> None:
     flow, turn = begun()
-    MACHINE.take(turn, Update(name="add"), T0)
+    MACHINE.decide(turn, Update(name="add"), T0)
     assert turn.due is None
     (task,) = flow.tasks.values()
     assert task.resume.workflow_update_id is not None
@@ -220,8 +220,8 @@ def test_the_task_of_an_update_goes_ahead_of_code_that_is_due() -> None:
 
 def test_code_of_a_paused_run_is_not_due_here() -> None:
     flow, turn = begun()
-    MACHINE.take(turn, Pause(), T0)
+    MACHINE.decide(turn, Pause(), T0)
     ran(turn)
-    MACHINE.take(turn, Signal(name="go"), T0)
+    MACHINE.decide(turn, Signal(name="go"), T0)
     assert turn.due is None
     assert [task.state for task in flow.tasks.values()] == ["ready"]

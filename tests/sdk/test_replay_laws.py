@@ -55,6 +55,8 @@ from backstay.kernel.values import SECOND
 from backstay.sdk.author.workflow import definition_of
 from backstay.sdk.replay.live_run import Fiber
 
+from ..kernel.given import decide
+
 MACHINE = Machine()
 LOST = Failure(message="lost", exception_type="LookupError", exception_class="builtins:LookupError")
 
@@ -260,7 +262,7 @@ class Drive:
         self.run = self.flow.current.key
 
     def message(self, message: Message) -> None:
-        decision = MACHINE.decide(self.flow, message, self.now, self.ids)
+        decision = decide(MACHINE, self.flow, message, self.now, self.ids)
         self.history += decision.events
 
     def play(self) -> None:

@@ -285,7 +285,7 @@ MUTANTS = [
     ),
     Mutant(
         "a lease counts no attempt",
-        "backstay.kernel.features.lease:grant",
+        "backstay.kernel.turn:Turn.grant",
         "attempt=task.attempt + 1",
         "attempt=task.attempt",
     ),
@@ -345,7 +345,9 @@ MUTANTS = [
         "turn.flow.cursor = task.seen",
         "turn.flow.cursor = turn.run.length",
     ),
-    Mutant("a paused run gets tasks", "backstay.kernel.machine:Machine._match", "not pause.allows(turn.run)", "False"),
+    Mutant(
+        "a paused run gets tasks", "backstay.kernel.machine:Machine._find_ready", "not pause.allows(turn.run)", "False"
+    ),
     Mutant("the index lags behind", "backstay.kernel.machine:Machine.seal", "turn.index_now()", ""),
     Mutant(
         "checksums are not looked at",
@@ -356,7 +358,7 @@ MUTANTS = [
     Mutant(
         "decided_after is forgotten",
         "backstay.kernel.features.workflow_task.outcomes:complete",
-        "turn.context = lease.context(task)",
+        "turn.context = context_of(task)",
         "",
     ),
     Mutant("a window is never refilled", "backstay.kernel.groups:leave", "groups.freed.append(freed)", ""),

@@ -21,5 +21,4 @@ class Item(Struct, eq=False):
     asked: list[Asked] = []
     assignments: list[Any] = []
     shown: int = 0  # how many of the turn's events live code has been given to see
-    queued: str | None = None  # the unborn task whose code waits for its turn
     decision: Decision | None = None  # once the turn is sealed

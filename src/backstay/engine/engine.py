@@ -36,8 +36,8 @@ from backstay.kernel.features.deadline import Due
 from backstay.kernel.features.start import Definition
 from backstay.kernel.machine import Machine
 from backstay.kernel.message import Message, Refused
-from backstay.kernel.state import Run, Workflow
-from backstay.kernel.task import Lease, Task
+from backstay.kernel.state import Workflow
+from backstay.kernel.task import Lease
 from backstay.kernel.turn import Turn
 from backstay.kernel.values import Micros, Routing
 from backstay.store import Applied, ForkedEngine, Store, Unavailable
@@ -85,9 +85,7 @@ class Engine:
         self.inline = InlineCode(self)
         self.losses = Losses(self)
         # Every turn takes these along, so they are bound once.
-        self._turn: Callable[[Workflow], Turn] = partial(
-            machine.open, ids=world.ids, offer=self._offer, here=self._here, deployed=self.deployed
-        )
+        self._turn: Callable[[Workflow], Turn] = partial(machine.open, ids=world.ids, deployed=self.deployed)
         self._forked = False
         _engines.add(self)
         self._writing = False
@@ -141,11 +139,29 @@ class Engine:
         again: bool,
         refused: Callable[[Entry, Any, Reply | None, Any, BaseException | None], None] | None = None,
     ) -> None:
-        """`refused`: who is told instead of `reply` when the message is, with the answer that `reply` would have had."""
+        """Decide a message on top of all earlier decisions for its instance, those on their way to disk included.
+
+        That is speculation: a commit takes milliseconds, and the next message does not wait for it. So the state in memory
+        may be ahead of the database, and what it is ahead by may come to nothing: another process commits first (then the
+        guard `Decision.after` does not match), or the database fails. Two rules make that safe. First, nobody outside
+        learns of a decision before its own commit: replies, sends and deliveries wait in the item until `_finish`, and an
+        answer that writes nothing waits for the commits it is based on (`_answer`). Without it a caller is told of a
+        signal that never was (mutant "answers before the commit"). Second, a decision that fails takes everything with
+        it that grew on it, state, live code and slots, and its messages are decided again (`Losses.discard`). Without it
+        the next decision contradicts what is on disk (mutant "state survives a failed commit"), or a report is lost
+        (`test_a_report_that_was_refused_by_a_decision_that_comes_to_nothing_is_heard_again`).
+
+        `refused` is called instead of `reply` if the message is refused, with the answer that `reply` would have had.
+        """
         item = entry.open
         turn = self._turn(entry.flow) if item is None else item.turn
+        due = turn.due
         try:
-            value = self.machine.take(turn, message, self.world.now())
+            value = self.machine.decide(turn, message, self.world.now())
+            if turn.due is not due and turn.due is not None and not self._runs_inline(entry, turn):
+                self.machine.create_task(turn)
+            if turn.ready:
+                self._match(entry, turn)
         except Refused as refusal:
             answer = reply if refused is None else partial(refused, entry, message, reply)
             self._answer(entry, message, answer, None, refusal, again)
@@ -153,17 +169,13 @@ class Engine:
         except Exception as error:
             # A bug: the state may be half folded. It is thrown away; nothing of it was written.
             log.exception("deciding %s for workflow %s failed", type(message).__name__, entry.flow.workflow_id)
-            self.serving.broken(self.matching.stations.decided(()))
             self.losses.give_back(turn.granted[0 if item is None else len(item.assignments) :])
             self.discard(entry)
             if reply is not None:
                 reply(None, error)
             return
-        if self.matching.stations.promised:
-            self.serving.broken(self.matching.stations.decided(turn.granted))
         if item is None:
             if not turn.events and self.machine.idle(turn):
-                self._line_up(entry, turn)
                 self._answer(entry, message, reply, value, None, again)
                 return
             item = self._begin(entry, turn)
@@ -174,11 +186,42 @@ class Engine:
 
     # A process may become the engine, or stop being it, in the middle of a turn.
 
-    def _offer(self, task: Task) -> Lease | None:
-        return self.matching.offer(task) if self.holder else None
+    def _runs_inline(self, entry: Entry, turn: Turn) -> bool:
+        """Whether the code of the due task runs before the turn is sealed; then it is in line for that."""
+        due = turn.due
+        if due is None or not self.holder:
+            return False
+        run = turn.run
+        if self.matching.stations.ahead == run.key:
+            return True  # it has run on its worker already: its commands follow in the same request
+        executor = self.matching.inline_executor(run)
+        if executor is None:
+            return False
+        self.inline.due.append((entry, due.id, executor))
+        return True
 
-    def _here(self, run: Run) -> Any:
-        return self.matching.here(run) if self.holder else None
+    def _match(self, entry: Entry, turn: Turn) -> None:
+        """Find workers for the tasks that a message made ready. One that is taken is leased in this very decision.
+
+        The offer reserves a slot of its worker at once: the next task, of this instance or another, must not be promised
+        the same slot while this one is on its way to disk. A slot is a promise outside the rows, so whoever discards the
+        turn gives it back (`Losses.give_back`). Without that the worker would seem full for ever. Tests:
+        `test_a_decision_that_breaks_gives_back_the_room_it_had_taken`, and the mutant "room is not given back".
+        """
+        matching = self.matching
+        while turn.ready:  # a grant may make others ready
+            ready, turn.ready = turn.ready, {}
+            if not self.holder:
+                continue
+            for task in ready.values():
+                taker = matching.offer(task)
+                if taker is None:
+                    matching.enqueue(task)
+                elif isinstance(taker, Lease):
+                    self.machine.grant(turn, task, taker)
+                else:
+                    self.inline.due.append((entry, task.id, taker))
+                    self._schedule_flush()
 
     def _begin(self, entry: Entry, turn: Turn) -> Item:
         if turn.after == 0:
@@ -191,7 +234,7 @@ class Engine:
         return item
 
     def _follow(self, item: Item) -> None:
-        """What the turn came to since the last look: events for live code, leases to deliver, tasks, code that is due."""
+        """Take note of what the turn came to since the last look: events for live code, and leases to deliver."""
         entry = item.entry
         turn = item.turn
         events = turn.events
@@ -203,29 +246,19 @@ class Engine:
         if turn.granted:
             for task in turn.granted[len(item.assignments) :]:
                 item.assignments.append(self.machine.assign(entry.flow, task))
-        if turn.born:
-            self._line_up(entry, turn)
-        due = turn.due
-        if due is not None and due.id != item.queued:
-            item.queued = due.id
-            self.inline.due.append((entry, due.id, turn.runner))
-
-    def _line_up(self, entry: Entry, turn: Turn) -> None:
-        born, turn.born = turn.born, ()
-        for task in born:
-            self._ready(entry, task)
 
     def _seal(self, item: Item) -> None:
         """No more messages for this turn: it becomes a decision."""
         entry = item.entry
         turn = item.turn
         entry.open = None
-        unborn = turn.due is not None
+        if turn.due is not None:  # its code has not run
+            self.machine.create_task(turn)
+            self._match(entry, turn)
+            self._follow(item)
         decision = item.decision = self.machine.seal(turn)
         if self.matching.stations.by_queue:
             self.serving.broken(self.matching.stations.sealed(turn.granted, entry.flow.tasks))
-        if unborn:
-            self._follow(item)
         if decision.wake_moved and self.holder:
             self.timers.set(entry.flow.key, entry.flow.next_wake)
 
@@ -248,17 +281,6 @@ class Engine:
                 entry.answers.append((message, reply, value, error))
         elif reply is not None:
             reply(value, error)
-
-    def _ready(self, entry: Entry, task: Task) -> None:
-        """A task that nobody took at birth: run here if this process can, otherwise it waits in its lane."""
-        if not self.holder:
-            return
-        executor = self.matching.took_inline(task)
-        if executor is not None:
-            self.inline.due.append((entry, task.id, executor))
-            self._schedule_flush()
-        else:
-            self.matching.enqueue(task)
 
     # -- the batch
 

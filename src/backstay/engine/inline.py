@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 from backstay.engine.cache import Entry, Reply
 from backstay.engine.refused_completions import note_refusal
-from backstay.engine.stations import Ahead
 from backstay.engine.workers import COLD, Executor, Held
 from backstay.kernel.event import HistoryDamaged, Recorded
 from backstay.kernel.features.lease import Claim, Offer
@@ -42,7 +41,7 @@ BURST = 512  # activations of workflow code between two commits
 class InlineCode:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self.due: deque[tuple[Entry, str, Executor | Ahead]] = deque()
+        self.due: deque[tuple[Entry, str, Executor]] = deque()
         self._executing: dict[str, asyncio.Future[Any]] = {}  # who asked for a task to be run, by task
         self._fetching: dict[Entry, dict[str, Executor]] = {}  # cold code whose history is being read, with its tasks
         self._held: dict[int, asyncio.Future[Any]] = {}  # those whose task is held, by instance
@@ -66,14 +65,10 @@ class InlineCode:
         if due:
             self._engine.keep_flushing()
 
-    def _activate(self, entry: Entry, task_id: str, executor: Executor | Ahead) -> None:
+    def _activate(self, entry: Entry, task_id: str, executor: Executor) -> None:
         flow = entry.flow
         item = entry.open
-        task = flow.tasks.get(task_id)
-        if item is not None and item.queued == task_id:
-            item.queued = None
-            if task is None:
-                task = item.turn.task(task_id)  # it is not born
+        task = flow.tasks.get(task_id) if item is None else item.turn.task(task_id)
         if entry.dead:
             # Evicted or thrown away before its turn came: whatever is due there is found from its rows.
             self._engine.look_at(flow.key)
@@ -81,7 +76,7 @@ class InlineCode:
         if entry.held or task is None or task.state != "ready":
             return
         # Its type may have moved to a thread of its own meanwhile.
-        if isinstance(executor, Ahead) or not executor.inline(task.kind, task.type):
+        if not executor.inline(task.kind, task.type):
             if task_id in flow.tasks:
                 self._engine.submit(flow.key, Offer(task_id=task_id))
             return
@@ -95,7 +90,7 @@ class InlineCode:
             history = self._engine.store.history(run.key)
             if not isinstance(history, Now):
                 if task_id not in flow.tasks:
-                    return  # it is born with this commit, and comes again
+                    return  # it gets its row with this commit, and comes again
                 self._fetch(entry, task_id, executor, history)
                 return
             result = self._replay(entry, run, assignment, history.value, executor)

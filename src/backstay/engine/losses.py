@@ -81,7 +81,18 @@ class Losses:
             reply(None, error)
 
     def discard(self, entry: Entry, lost: Sequence[Item] = ()) -> None:
-        """Forget an entry and everything decided on top of it that is not yet on disk."""
+        """Roll an instance back to what is on disk: forget its entry, and all decisions that are not committed.
+
+        A turn folds its events into the state as it goes, and there is no way to take one back; so the whole entry goes,
+        with its live code, and both are built again from history when they are next needed. The order matters. The open
+        turns leave the batch first, so that nothing that is called from here adds to them. Slots are given back before any
+        message is decided again, or that finds its own worker full. The messages come last, in their old order, as if they
+        had just arrived; those that were only refused or answered come with them, because the answer was based on what is
+        gone. At the end the instance is looked at: what woke it may have been in the state that is gone. Tests:
+        `test_a_message_that_cannot_be_written_fails_alone`,
+        `test_a_report_on_its_way_that_turns_out_stale_is_not_taken_for_lost_work`, and the simulator's mutants "state
+        survives a failed commit" and "room is not given back".
+        """
         engine = self._engine
         items = [*lost, *(item for item in engine.open if item.entry is entry)]
         engine.open = [item for item in engine.open if item.entry is not entry]
@@ -120,7 +131,7 @@ class Losses:
         self.give_back([assignment.task for assignment in item.assignments])
 
     def give_back(self, granted: Sequence[Task]) -> None:
-        """Whoever took these tasks has room for others: their leases come to nothing."""
+        """Free the slots that were reserved for these tasks: their leases come to nothing."""
         matching = self._engine.matching
         for task in granted:
             executor = matching.executor_of(task.owner or "")

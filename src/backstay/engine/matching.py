@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 from backstay.engine.backlog import Backlog, Rank, Shares
 from backstay.engine.leases import Queue, queue_of
-from backstay.engine.stations import AHEAD, Ahead, Station, Stations
+from backstay.engine.stations import Station, Stations
 from backstay.engine.workers import Admission, Executor, Inquirer, Lane, Sessions, Waiter, lane_of
 from backstay.kernel.decision import TaskChange
 from backstay.kernel.state import Run
@@ -34,12 +34,9 @@ class Matching:
         self.known: set[str] = set()  # waits in a lane
         self._gone = 0  # so many of them closed at most, and still take up room
         self._promised: dict[str, Waiter] = {}
-        self._inline: dict[str, Executor] = {}
 
-    def here(self, run: Run) -> Executor | Ahead | None:
-        """Who runs the code of this run on the engine's own thread, before the next commit; or has run it elsewhere."""
-        if self.stations.ahead == run.key:
-            return AHEAD
+    def inline_executor(self, run: Run) -> Executor | None:
+        """The executor that runs the code of this run on the engine's own thread, before the next commit."""
         type = run.workflow_type
         routing = run.routing
         for executor in self.executors:
@@ -47,13 +44,15 @@ class Matching:
                 return executor if executor.inline("workflow", type) else None
         return None
 
-    def offer(self, task: Task) -> Lease | None:
-        """A lease for a task that is being born, if somebody can take it right away."""
+    def offer(self, task: Task) -> Lease | Executor | None:
+        """Offer a ready task to the workers: a lease if one takes it, for which a slot is reserved from now on.
+
+        An executor is the answer if it runs the task on the engine's own thread, which needs no lease.
+        """
         for executor in self.executors:
             if executor.serves(task):
                 if executor.inline(task.kind, task.type):
-                    self._inline[task.id] = executor
-                    return None
+                    return executor
                 if executor.take(task):
                     return Lease(owner=executor.owner)
         queue = queue_of(task)
@@ -120,10 +119,6 @@ class Matching:
     def burst(self) -> AbstractContextManager[None]:
         """Around a series of activations on the engine's own thread."""
         return self.executors[0].burst() if self.executors else nullcontext()
-
-    def took_inline(self, task: Task) -> Executor | None:
-        """The executor that was just offered this task and will run it on the engine's own thread."""
-        return self._inline.pop(task.id, None)
 
     def park(self, waiter: Waiter) -> None:
         self._waiters.setdefault((waiter.kind, waiter.namespace, waiter.queue), {})[waiter] = None

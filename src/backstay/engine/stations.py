@@ -22,13 +22,6 @@ if TYPE_CHECKING:
 LIVE = 50_000  # runs a station is known to be the home of
 
 
-class Ahead:
-    """Stands for code that has run elsewhere, and whose doings come right behind what woke it."""
-
-
-AHEAD = Ahead()
-
-
 class Standing(NamedTuple):
     """How far a station's live code has seen its run, and the checksum there."""
 
@@ -93,7 +86,6 @@ class Stations:
         self.by_queue: dict[tuple[str, str], dict[Station, None]] = {}  # empty: there are none, as nearly everywhere
         self._at: dict[str, Station] = {}  # task id -> who has it
         self._homes: dict[int, Station] = {}
-        self.promised: list[Task] = []  # in the decision that is being made
         self.ahead: int | None = None  # a run whose code has met already what it is about to be told
 
     def add(self, station: Station) -> None:
@@ -126,23 +118,11 @@ class Stations:
 
     def promise(self, station: Station, task: Task) -> Lease:
         self.keep(station, task)
-        self.promised.append(task)
         return Lease(owner=station.owner, until=self._now() + LEASE)
-
-    def decided(self, leased: Iterable[Task]) -> list[Task]:
-        """A decision is made: what it promised and did not lease after all is given back, and returned."""
-        if not self.promised:
-            return []
-        kept = {task.id for task in leased}
-        promised, self.promised = self.promised, []
-        broken = [task for task in promised if task.id not in kept]
-        for task in broken:
-            self.give_back(task.id)
-        return broken
 
     def sealed(self, granted: Iterable[Task], tasks: Mapping[str, Task]) -> list[Task]:
         """A turn becomes a decision: what it leased and took back again never was a lease. It is returned."""
-        broken = self.decided(granted)
+        broken: list[Task] = []
         for task in granted:
             now = tasks.get(task.id)
             if (now is None or now.state != "leased") and self.give_back(task.id) is not None:

@@ -1,8 +1,9 @@
 """The machine: every feature's tables merged into decide, evolve and expect.
 
-`decide(flow, message, now, ids, offer)` is a function of its arguments: it reads no clock, opens no file, and decides the
-same for the same input. `evolve` is the only writer of a run. `expect` says which tasks and wake must exist, and serves
-repair, the operator and the tests alike.
+`decide(turn, message, now)` is a function of its arguments: it reads no clock, opens no file, calls nobody, and decides the
+same for the same input. It leaves on the turn which tasks are ready; the caller finds workers for them and says `grant` for
+each that is taken, before it makes a decision of the turn with `seal`. `evolve` is the only writer of a run. `expect` says
+which tasks and wake must exist, and serves repair, the operator and the tests alike.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ from backstay.kernel.rows import instance_row, run_row
 from backstay.kernel.send import Parcel
 from backstay.kernel.state import Run, Workflow
 from backstay.kernel.task import Lease, Task
-from backstay.kernel.turn import Turn, grown
+from backstay.kernel.turn import Turn
 from backstay.kernel.values import SECOND, Ids, Micros
 
 FEATURES: tuple[Feature, ...] = (
@@ -98,11 +99,6 @@ class Expected(NamedTuple):
 
     tasks: dict[str, Task]
     next_wake: Micros | None
-
-
-def nobody(what: Task | Run) -> None:
-    """An offer that finds no waiting worker."""
-    return
 
 
 NOTHING_DEPLOYED: Mapping[str, str | None] = {}
@@ -153,34 +149,15 @@ class Machine:
         self.grouped_kinds = {kind for kind in evolve if "parallel_group_path" in kind.__struct_fields__}
         self.parcel_kinds: dict[str, type[Parcel]] = {kind.__name__: kind for _, kind in self._parcels}
 
-    def decide(
-        self,
-        flow: Workflow,
-        message: Message,
-        now: Micros,
-        ids: Ids,
-        offer: Callable[[Task], Lease | None] = nobody,
-        deployed: Mapping[str, str | None] = NOTHING_DEPLOYED,
-    ) -> Decision:
-        """What one message changes. The state is folded forward as far as the decision goes."""
-        turn = self.open(flow, ids, offer, deployed=deployed)
-        reply = self.take(turn, message, now)
-        if self.idle(turn):
-            return Decision(self._row(flow), turn.after, reply=reply, born=turn.born, idle=True)
-        return self.seal(turn)
+    def open(self, flow: Workflow, ids: Ids, deployed: Mapping[str, str | None] = NOTHING_DEPLOYED) -> Turn:
+        return Turn(self, flow, ids, deployed)
 
-    def open(
-        self,
-        flow: Workflow,
-        ids: Ids,
-        offer: Callable[[Task], Lease | None] = nobody,
-        here: Callable[[Run], Any] = nobody,
-        deployed: Mapping[str, str | None] = NOTHING_DEPLOYED,
-    ) -> Turn:
-        return Turn(self, flow, ids, offer, here, deployed)
+    def decide(self, turn: Turn, message: Message, now: Micros) -> Any:
+        """Decide one more message, and return the reply. One that is refused leaves the turn as it was.
 
-    def take(self, turn: Turn, message: Message, now: Micros) -> Any:
-        """Decide one more message, and return the reply. One that is refused leaves the turn as it was."""
+        The state is folded forward as far as the decision goes. Afterwards `turn.ready` are the tasks that a worker may be
+        granted, and `turn.due` is the workflow task that gets no row if its code runs before the turn is sealed.
+        """
         flow = turn.flow
         turn.run = flow.run  # type: ignore[assignment]
         turn.now = now
@@ -208,9 +185,7 @@ class Machine:
     def seal(self, turn: Turn) -> Decision:
         """All effects of the messages that the turn has taken, as one decision."""
         flow = turn.flow
-        if turn.due is not None:
-            self.bear(turn)  # the code has not run: its task is born after all
-            self._follow(turn)
+        assert turn.due is None, "the code of a due task has run, or the task was created"
         if turn.reindex:
             turn.index_now()
         before = flow.next_wake
@@ -226,7 +201,6 @@ class Machine:
             turn.indexed,
             turn.commands,
             turn.reply,
-            turn.born,
             turn.granted,
             turn.closed,
             _ended(turn) if turn.closed else None,
@@ -350,14 +324,28 @@ class Machine:
 
     index = staticmethod(run_row)  # for features, which the rows are made of
 
-    def bear(self, turn: Turn) -> None:
-        """Put the workflow task whose code was to run within this turn: somebody asks for it, or it did not run."""
-        if turn.due is not None:
-            task, turn.due = turn.due, None
-            turn.put(task)
+    def create_task(self, turn: Turn) -> None:
+        """Give the due workflow task a row, and make it ready for a worker: its code does not run within this turn."""
+        turn.create_task()
+        if turn.stirred:
+            self._find_ready(turn)
+
+    def grant(self, turn: Turn, task: Task, lease: Lease) -> None:
+        """Lease a ready task to the worker that takes it, in the decision that made it ready.
+
+        Such a task is born leased: one row is written, not one ready and then one leased, and its worker gets it with the
+        first commit instead of the second. `ActivityStarted` stands in history right after the events of the message.
+        Only the caller knows which workers have room, and to take a worker's room is an effect: so `decide` ends before
+        it, and the caller, who took the room, also gives it back if the decision comes to nothing. Tests:
+        `test_an_activity_that_is_born_leased_is_started_in_the_same_decision`,
+        `test_a_decision_that_breaks_gives_back_the_room_it_had_taken`.
+        """
+        turn.grant(task, lease)
+        if turn.stirred:
+            self._find_ready(turn)
 
     def _follow(self, turn: Turn) -> None:
-        """What follows from what was recorded: tasks, and who takes them."""
+        """What follows from what was recorded: tasks, and which of them are ready."""
         flow = turn.flow
         run = flow.run
         if run is not None:
@@ -369,8 +357,8 @@ class Machine:
                 self._let_in(turn)
             if run.waking or run.apart:
                 workflow_task.ensure(turn)
-        while turn.stirred:
-            self._match(turn)
+        if turn.stirred:
+            self._find_ready(turn)
 
     def _row(self, flow: Workflow) -> WorkflowRow:
         run = flow.run
@@ -413,28 +401,26 @@ class Machine:
             for event, context in held:
                 turn.record_as(event, context)
 
-    def _match(self, turn: Turn) -> None:
-        """Offer what is ready to whoever waits: such a task is born leased and never enters a queue.
+    def _find_ready(self, turn: Turn) -> None:
+        """Of the tasks to look at, leave those that are ready on the turn.
 
-        A row that serves nothing is put right instead. What was made in this very turn was made because it serves something.
+        A row that serves nothing is put right instead; that changes no other row. What was made in this very turn was made
+        because it serves something.
         """
-        stirred, turn.stirred = turn.stirred, []
-        if not pause.allows(turn.run):
-            return
         flow = turn.flow
         tasks = flow.tasks
-        for id in stirred:
-            task = tasks.get(id)
-            if task is None or task.state != "ready" or not task.due(turn.now):
-                continue
-            if turn.touched.get(id, True) and not self.expects(flow, task):
-                self.stray(turn, task)
-                continue
-            offered = turn.offer(task)
-            if offered is None:
-                turn.born = grown(turn.born, task)
-            else:
-                lease.grant(turn, task, offered)
+        while turn.stirred:
+            stirred, turn.stirred = turn.stirred, []
+            if not pause.allows(turn.run):
+                return
+            for id in stirred:
+                task = tasks.get(id)
+                if task is None or task.state != "ready" or not task.due(turn.now):
+                    continue
+                if turn.touched.get(id, True) and not self.expects(flow, task):
+                    self.stray(turn, task)
+                else:
+                    turn.ready[id] = task
 
 
 def _ended(turn: Turn) -> Ended | None:

@@ -7,7 +7,7 @@ Features therefore check everything they can refuse before they record anything.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from msgspec.structs import replace
@@ -44,6 +44,18 @@ def grown(entries: Sequence[T], entry: T) -> list[T]:
     return [entry]
 
 
+def context_of(task: Task) -> Context:
+    """What events that are caused by work on a leased task remember of its lease."""
+    return Context(
+        decided_after=task.seen,
+        task_id=task.id,
+        attempt=task.attempt,
+        owner=task.owner,
+        leased_at=task.leased_at,
+        lease_expires_at=task.until,
+    )
+
+
 _Steps = tuple[Sequence[Command], dict[int, Command]]
 _NO_STEPS: Final[_Steps] = ((), {})
 
@@ -53,7 +65,6 @@ class Turn:
     __slots__ = (
         "after",
         "asked",
-        "born",
         "closed",
         "commands",
         "context",
@@ -64,17 +75,15 @@ class Turn:
         "events",
         "flow",
         "granted",
-        "here",
         "ids",
         "indexed",
         "machine",
         "made",
         "now",
-        "offer",
+        "ready",
         "reindex",
         "reply",
         "run",
-        "runner",
         "runs_started",
         "sends",
         "steps",
@@ -85,25 +94,14 @@ class Turn:
         "withdrawn",
     )
 
-    def __init__(
-        self,
-        machine: Machine,
-        flow: Workflow,
-        ids: Ids,
-        offer: Callable[[Task], Lease | None],
-        here: Callable[[Run], Any],
-        deployed: Mapping[str, str | None],
-    ) -> None:
-        """`here`: who runs the code of a run before the turn is sealed, if anybody does. `deployed`: the fingerprint of
-        the definition of each workflow type that workers have now."""
+    def __init__(self, machine: Machine, flow: Workflow, ids: Ids, deployed: Mapping[str, str | None]) -> None:
+        """`deployed`: the fingerprint of the definition of each workflow type that workers have now."""
         self.machine = machine
         self.flow = flow
         # The current one; before an instance's first run there is none, and nobody asks.
         self.run: Run = flow.run  # type: ignore[assignment]
         self.now: Micros = 0
         self.ids = ids
-        self.offer = offer
-        self.here = here
         self.deployed = deployed
         self.after = flow.last  # the decision this turn is made on top of
         self.context = NO_CONTEXT  # what the events from here on are caused by
@@ -111,15 +109,14 @@ class Turn:
         self.encoding = b""
         self.events: list[Recorded] = []
         self.touched: dict[str, bool] = {}  # task id -> a row existed before this turn
-        self.stirred: list[str] = []  # tasks to be put before the workers
-        self.due: Task | None = None  # the workflow task that is not born: its code runs before the turn is sealed
-        self.runner: Any = None  # by whom
+        self.stirred: list[str] = []  # tasks to look at: those of them that are ready are offered
+        self.ready: dict[str, Task] = {}  # tasks that the caller may grant to a worker, by id
+        self.due: Task | None = None  # a workflow task without a row: its code may run before the turn is sealed
         self.reply: Any = None
         self.made: list[str] | None = None  # tasks that the message has made, if whoever sent it is to be told
         self.reindex = False
         self.granted: list[Task] = []  # leased in this turn
         # Most turns have none of these, and an empty tuple that all share costs nothing; the first entry makes a list.
-        self.born: Sequence[Task] = ()  # ready, and nobody took them
         self.commands: Sequence[CommandRecord] = ()
         self.told: Sequence[tuple[str, Any]] = ()
         self.withdrawn: Sequence[str] = ()
@@ -177,7 +174,7 @@ class Turn:
         return steps.get(step)
 
     def task(self, id: str) -> Task | None:
-        """A task of this instance, born or not."""
+        """A task of this instance, with or without a row."""
         found = self.flow.tasks.get(id)
         return self.due if found is None and self.due is not None and self.due.id == id else found
 
@@ -238,6 +235,34 @@ class Turn:
                 task_status="lease_expired",
             )
         return task
+
+    def create_task(self) -> None:
+        """Give the due workflow task a row: a message is about it, or its code does not run before the turn is sealed."""
+        if self.due is not None:
+            task, self.due = self.due, None
+            self.put(task)
+
+    def grant(self, task: Task, lease: Lease) -> Task:
+        """Lease a ready task that the state expects, and record what that means for its run."""
+        leased = self.put(
+            replace(
+                task,
+                state="leased",
+                attempt=task.attempt + 1,
+                owner=lease.owner,
+                leased_at=self.now,
+                until=lease.until,
+                call=lease.call,
+                seen=(self.run.length if task.upto is None else task.upto) if task.kind == "workflow" else None,
+            )
+        )
+        self.granted.append(leased)
+        claimed = self.machine.tasks[task.kind].claimed
+        if claimed is not None:  # to claim a workflow task is no fact of its run
+            self.context = context_of(leased)
+            claimed(self, leased)
+            self.context = NO_CONTEXT
+        return leased
 
     def release(self, task: Task) -> Task:
         """Give a lease back: the same task is offered again, with its next attempt."""

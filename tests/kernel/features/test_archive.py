@@ -9,7 +9,7 @@ from backstay.kernel.features.close import CompleteWorkflow
 from backstay.kernel.features.continue_as_new import ContinueAsNew
 from backstay.kernel.features.start import Reserve
 
-from ..given import Flow, given, instant, names, refold, reread, snapshot
+from ..given import Flow, decide, given, instant, names, refold, reread, snapshot
 
 
 def closed() -> Flow:
@@ -112,7 +112,7 @@ def test_deciding_an_archive_again_finds_no_trace_of_its_first_try() -> None:
     key = flow.run.key
     flow.complete(ContinueAsNew(), at=1)
     message = Archive(run_id="RUN1", earlier=earlier(flow, key, "RUN1", 1))
-    first = flow.machine.decide(refold(flow), message, flow.now, flow.ids)
-    again = flow.machine.decide(refold(flow), message, flow.now, flow.ids)
+    first = decide(flow.machine, refold(flow), message, flow.now, flow.ids)
+    again = decide(flow.machine, refold(flow), message, flow.now, flow.ids)
     assert [entry.sequence for entry in again.events] == [entry.sequence for entry in first.events]
     assert names(again.events) == ["ArchiveRequested", "WorkflowArchived"]

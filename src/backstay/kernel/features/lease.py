@@ -12,12 +12,11 @@ from typing import Protocol
 from msgspec import Struct
 from msgspec.structs import replace
 
-from backstay.kernel.event import NO_CONTEXT, Context
 from backstay.kernel.feature import Deadline, Feature
 from backstay.kernel.features import pause
 from backstay.kernel.message import Message, Refused
 from backstay.kernel.state import Workflow
-from backstay.kernel.task import Lease, Task
+from backstay.kernel.task import Lease
 from backstay.kernel.turn import Turn
 from backstay.kernel.values import LEASE, Micros
 
@@ -91,14 +90,14 @@ class Renew(Message, frozen=True, kw_only=True):
 
 def claim(turn: Turn, message: Claim) -> None:
     if turn.due is not None and turn.due.id == message.task_id:
-        turn.machine.bear(turn)
+        turn.create_task()
     refusal = claim_status(turn.flow, message.task_id, message.kind, turn.now, message.by)
     if refusal is not None:
         raise Refused(refusal, f"task {message.task_id} cannot be claimed: {refusal}", task_id=message.task_id)
     task = turn.flow.tasks[message.task_id]
     if not turn.machine.expects(turn.flow, task):
         raise Refused("task_not_found", f"nothing waits for task {message.task_id}", task_id=message.task_id)
-    turn.reply = grant(turn, task, message.lease)
+    turn.reply = turn.grant(task, message.lease)
 
 
 def claim_status(flow: Workflow, task_id: str, kind: str | None, now: Micros, by: Claimant | None = None) -> str | None:
@@ -132,41 +131,6 @@ def renew(turn: Turn, message: Renew) -> None:
     task = turn.hold(message.task_id, message.owner, message.attempt)
     if task.until is not None:
         turn.put(replace(task, until=turn.now + LEASE))
-
-
-def grant(turn: Turn, task: Task, lease: Lease) -> Task:
-    """Lease a task that the state expects."""
-    leased = turn.put(
-        replace(
-            task,
-            state="leased",
-            attempt=task.attempt + 1,
-            owner=lease.owner,
-            leased_at=turn.now,
-            until=lease.until,
-            call=lease.call,
-            seen=(turn.run.length if task.upto is None else task.upto) if task.kind == "workflow" else None,
-        )
-    )
-    turn.granted.append(leased)
-    claimed = turn.machine.tasks[task.kind].claimed
-    if claimed is not None:  # to claim a workflow task is no fact of its run
-        turn.context = context(leased)
-        claimed(turn, leased)
-        turn.context = NO_CONTEXT
-    return leased
-
-
-def context(task: Task) -> Context:
-    """What events caused by work under this lease remember of it."""
-    return Context(
-        decided_after=task.seen,
-        task_id=task.id,
-        attempt=task.attempt,
-        owner=task.owner,
-        leased_at=task.leased_at,
-        lease_expires_at=task.until,
-    )
 
 
 def _armed(flow: Workflow, task_id: str) -> Micros | None:

@@ -54,7 +54,7 @@ def reconcile(turn: Turn, message: Reconcile) -> None:
     # What this turn has decided before is not in the row yet, and no loss.
     fresh = not (turn.events or turn.touched or turn.commands)
     woken = fresh and late(flow.next_wake, turn.machine.agenda.next_wake(flow))
-    turn.machine.bear(turn)
+    turn.create_task()
     expected = turn.machine.expect(flow).tasks
     result = Reconciled(restored=[], released=[], dropped=[], revived=[], woken=woken)
     rows = dict(flow.tasks)

@@ -90,7 +90,8 @@ def sees(run: Run, task: Task) -> int:
 def ensure(turn: Turn) -> None:
     """See that the workflow task that is due exists. There is one at a time, a leased one goes first.
 
-    If its code runs before the turn is sealed, the task is due and not born: it would be gone again with the same commit.
+    An ordinary one is due and has no row yet: if its code runs before the turn is sealed, the row would be gone again with
+    the same commit. Whoever makes the turn knows whether it does, and otherwise says `create_task`.
     """
     flow = turn.flow
     run = turn.run
@@ -113,11 +114,9 @@ def ensure(turn: Turn) -> None:
         return
     task = _task(flow, run)
     if task.upto is None and run.not_before <= turn.now and pause.allows(run):
-        turn.runner = turn.here(run)
-        if turn.runner is not None:
-            turn.due = task
-            return
-    turn.put(task)
+        turn.due = task
+    else:
+        turn.put(task)
 
 
 def _task(flow: Workflow, run: Run) -> Task:

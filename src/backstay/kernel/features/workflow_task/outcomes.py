@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from backstay.kernel.command import Command, StepCommand, TerminalCommand
-from backstay.kernel.features import close, deadline, failures, lease
+from backstay.kernel.features import close, deadline, failures
 from backstay.kernel.features.workflow_task.due import sees, serves
 from backstay.kernel.features.workflow_task.failed import set_aside
 from backstay.kernel.features.workflow_task.messages import (
@@ -21,7 +21,7 @@ from backstay.kernel.limits import Breach, over_count
 from backstay.kernel.message import Refused
 from backstay.kernel.state import Run
 from backstay.kernel.task import Task
-from backstay.kernel.turn import Turn
+from backstay.kernel.turn import Turn, context_of
 from backstay.kernel.values import LEASE
 
 
@@ -56,7 +56,7 @@ def complete(turn: Turn, message: CompleteWorkflowTask) -> None:
             reason="run_timed_out",
         )
         return
-    turn.context = lease.context(task)
+    turn.context = context_of(task)
     if not apart:
         met = task if message.met is None else replace(task, seen=min(message.met, task.seen or 0))
         turn.machine.before_commands(turn, met)
@@ -87,7 +87,7 @@ def fail(turn: Turn, message: FailWorkflowTask) -> None:
     if message.report:
         turn.made = []
     if block.type == WAITING_FOR_HISTORY and task.upto is None:  # a task apart has all the history it is for
-        turn.context = lease.context(task)
+        turn.context = context_of(task)
         turn.machine.before_commands(turn, task)
         turn.machine.acknowledged(turn, task)
         _close(turn, task)
