@@ -22,13 +22,15 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from backstay.cli import words
 from backstay.cli.problems import Missing
 from backstay.cli.reading import Reader
-from backstay.cli.timeline import Timeline
+from backstay.cli.timeline import line_of
 from backstay.kernel.event import Recorded
 from backstay.kernel.features.activity import ActivityCompleted, ActivityRetryScheduled, ActivityStarted
 from backstay.kernel.features.close import WorkflowCompleted
 from backstay.kernel.features.timer import TimerScheduled
+from backstay.kernel.words import Story
 from backstay.protocol.requests import GetHistory
 
 PATIENCE = 20.0  # seconds for any one thing to happen
@@ -42,7 +44,7 @@ class Show:
         self.out = out
         self.history: list[Recorded] = []
         self.kills: list[int] = []
-        self._timeline = Timeline()
+        self._story = Story(words)
         self._reader: Reader | None = None
         self._app: subprocess.Popen[str] | None = None
 
@@ -96,7 +98,7 @@ class Show:
             return  # the order has not been started yet
         for entry in found:
             self.history.append(entry)
-            line = self._timeline.tell(entry)
+            line = line_of(self._story, entry)
             if line is not None:
                 self.out.print(line)
 

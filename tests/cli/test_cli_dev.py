@@ -33,10 +33,11 @@ def test_it_runs_what_the_file_defines_and_tells_what_happens(place: Place) -> N
     dev.wait("ready; start one with: dw start shop.py:order")
     assert place.dw("start", "shop.py:order", "order-1", '{"sku": "book"}').stderr == ""
     dev.wait("▶ order-1  order started")
-    dev.wait("↻ order-1  charge attempt 1 failed: ConnectionError: terminal [offline]; again in 100 ms")
-    dev.wait("✓ order-1  completed in")
+    failed = dev.wait("↻ order-1  charge attempt 1 of 4 failed in")
+    assert failed.endswith("ConnectionError: terminal [offline]; again in 100 ms")
+    dev.wait("✓ order-1  order completed in")
     place.dw("start", "shop.py:declined", "d-1", '"no money"')
-    dev.wait("✗ d-1  failed after")
+    dev.wait("✗ d-1  decline failed after")
     dev.wait("Traceback (most recent call last)")
     dev.wait("CardDeclined: no money")
     told = len(dev.lines)
@@ -50,11 +51,11 @@ def test_a_save_reloads_and_open_runs_go_on(place: Place) -> None:
     dev = place.dev("nap.py")
     dev.wait("ready")
     place.dw("start", "nap.py:nap", "nap-1")
-    dev.wait("nap-1  sleeps for 1.5 s")
+    dev.wait("nap-1  timer set for 1.5 s")
     file.write_text(NAP.format(seconds="1500ms", text="new"))
     dev.wait("nap.py was saved; reloading")
     dev.wait("1 open runs go on")
-    dev.wait("✓ nap-1  completed in")
+    dev.wait("✓ nap-1  nap completed in")
     shown = place.ask("history", "nap-1").stdout
     assert "'new'" in shown
 
@@ -80,12 +81,12 @@ def test_steps_that_were_taken_before_a_reload_are_no_news(place: Place) -> None
     dev = place.dev("walk.py")
     dev.wait("ready")
     place.dw("start", "walk.py:walk", "w-1")
-    dev.wait("w-1  sleeps for 1.5 s")
+    dev.wait("w-1  timer set for 1.5 s")
     file.write_text(STEPS.format(text="new"))
     dev.wait("walk.py was saved; reloading")
-    dev.wait("✓ w-1  completed in")
+    dev.wait("✓ w-1  walk completed in")
     assert sum("▸ w-1  step" in line for line in dev.lines) == 5
-    assert sum("w-1  sleeps" in line for line in dev.lines) == 1
+    assert sum("w-1  timer set" in line for line in dev.lines) == 1
 
 
 def test_a_module_beside_it_reloads_it_too(place: Place) -> None:
@@ -144,7 +145,7 @@ def test_a_run_that_no_longer_fits_is_shown_side_by_side_and_tried_again_after_a
     dev = place.dev("nap.py")
     dev.wait("ready")
     place.dw("start", "nap.py:nap", "nap-1")
-    dev.wait("nap-1  sleeps for")
+    dev.wait("nap-1  timer set for")
     file.write_text(wrong)
     dev.wait("reloading")
     dev.wait("■ nap-1  is blocked: replay diverged at step 1: history has timer, the code asked for activity say")
@@ -152,14 +153,14 @@ def test_a_run_that_no_longer_fits_is_shown_side_by_side_and_tried_again_after_a
     assert "activity say" in dev.wait("1: timer")
     file.write_text(right + "\n# fixed\n")
     dev.wait("reloading")
-    dev.wait("✓ nap-1  completed")
+    dev.wait("✓ nap-1  nap completed")
 
 
 def test_a_killed_process_is_started_again(place: Place) -> None:
     dev = place.dev("shop.py")
     dev.wait("ready")
     place.dw("start", "shop.py:nap", "nap-1", "2.5")
-    dev.wait("nap-1  sleeps for 2.5 s")
+    dev.wait("nap-1  timer set for 2.5 s")
     engine = int((place.directory / "backstay.db-engine").read_text())
     assert engine != dev.process.pid
     os.kill(engine, signal.SIGKILL)
@@ -167,7 +168,7 @@ def test_a_killed_process_is_started_again(place: Place) -> None:
     if "at once" in dev.lines[-1]:
         (place.directory / "shop.py").touch()
     dev.wait("ready")
-    dev.wait("✓ nap-1  completed in")
+    dev.wait("✓ nap-1  nap completed in")
 
 
 def test_a_second_one_waits_for_the_first_to_end(place: Place) -> None:
@@ -178,7 +179,7 @@ def test_a_second_one_waits_for_the_first_to_end(place: Place) -> None:
     assert first.interrupt() == 0
     second.wait("the other engine is gone; this one has taken over")
     place.dw("start", "shop.py:nap", "nap-1", "0")
-    second.wait("✓ nap-1  completed")
+    second.wait("✓ nap-1  nap completed")
 
 
 def test_logs_of_workflows_stand_in_the_stream(place: Place) -> None:

@@ -22,7 +22,7 @@ def test_a_start_is_on_disk_and_runs_when_an_engine_comes(place: Place) -> None:
     assert "pending" in place.ask("list").stdout
     dev = place.dev("shop.py")
     dev.wait("1 open runs go on")
-    dev.wait("order-1  completed")
+    dev.wait("order-1  order completed")
 
 
 def test_wait_runs_it_here_when_nobody_else_does(place: Place) -> None:
@@ -38,7 +38,7 @@ def test_wait_beside_an_engine_waits_for_it(place: Place) -> None:
     done = place.dw("start", "shop.py:nap", "nap-1", "0.2", "--wait")
     assert json.loads(done.stdout) == "awake"
     assert "running it here" not in done.stderr
-    dev.wait("nap-1  completed")
+    dev.wait("nap-1  nap completed")
 
 
 def test_a_failed_workflow_is_exit_code_1(place: Place) -> None:

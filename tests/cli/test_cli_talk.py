@@ -65,7 +65,7 @@ def test_talking_beside_an_engine(office: Place) -> None:
     assert "waits for     step 1: condition approved, for" in waiting
     assert "waiting for condition" in waiting
     assert office.ask("signal", "e-1", "approve", '"bob"').stdout == "e-1: signal approve accepted\n"
-    dev.wait("e-1  completed")
+    dev.wait("e-1  Expense completed")
     assert json.loads(office.ask("query", "e-1", "status", "--app", "office.py").stdout) == "3900 by bob"
     told = office.ask("history", "e-1").stdout
     for line in (
@@ -98,7 +98,7 @@ def test_without_an_engine_it_is_on_disk_until_one_comes(office: Place) -> None:
     dev.wait("open runs go on")
     until(lambda: "7 by" in office.ask("query", "e-1", "status", "--app", "office.py").stdout)
     office.ask("signal", "e-1", "approve", '"ann"', "--request-id", "r")
-    dev.wait("e-1  completed")
+    dev.wait("e-1  Expense completed")
 
 
 def test_the_operators_commands(office: Place) -> None:

@@ -55,6 +55,10 @@ from backstay.kernel.state import Run, Workflow
 from backstay.kernel.task import Block, Lease, Task
 from backstay.kernel.turn import Turn, watch
 from backstay.kernel.values import LEASE, SECOND, Micros
+from backstay.kernel.views.timeline import tell
+from backstay.kernel.words import Story
+
+from .telling import PLAIN
 
 T0: Micros = 1_800_000_000 * SECOND
 """Where the clock of every test begins; `at` counts seconds from here."""
@@ -171,6 +175,7 @@ class Flow:
         self.rows: dict[str, Task] = {}
         self.runs: dict[int, RunRow] = {}
         self.histories: dict[int, list[Recorded]] = {}
+        self.stories: dict[int, Story] = {}
         self.commands: list[CommandRecord] = []
         self.deployed: dict[str, str | None] = {}
 
@@ -212,6 +217,7 @@ class Flow:
         self.row = decision.workflow
         for entry in decision.events:
             self.histories.setdefault(entry.run, []).append(entry)
+            assert tell(self.stories.setdefault(entry.run, Story(PLAIN)), entry).text, "every event has words"
         for change in decision.tasks:
             assert change.stored == (change.task_id in self.rows), f"{change.task_id}: `stored` does not match the rows"
             if change.task is None:

@@ -272,7 +272,7 @@ def test_a_command_cannot_both_take_a_step_and_close_the_run(kind: type[Command]
 TABLES = [
     name
     for name, annotation in Feature.__annotations__.items()
-    if "Mapping" in annotation and any(getattr(f, name) for f in FEATURES)
+    if "Mapping" in annotation and name != "words" and any(getattr(f, name) for f in FEATURES)  # see test_words
 ]
 
 

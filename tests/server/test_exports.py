@@ -21,7 +21,7 @@ from backstay import AsyncClient
 from backstay.codec import avro
 from backstay.engine import operations
 from backstay.protocol import export as protocol_export
-from backstay.protocol import selected
+from backstay.protocol import run_detail
 from backstay.server.published.control import detail as detail_route
 from backstay.server.published.control import history as history_route
 from backstay.server.server import Server
@@ -337,13 +337,13 @@ async def test_others_are_answered_while_a_long_run_is_exported(monkeypatch: pyt
 async def test_others_are_answered_while_the_detail_of_a_long_run_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     async with serving() as api:
         run = await long(api, monkeypatch)
-        made, go_on = selected.selected, threading.Event()
+        made, go_on = run_detail.run_detail, threading.Event()
 
         def slowly(*given: Any) -> Any:
             assert go_on.wait(30)
             return made(*given)
 
-        monkeypatch.setattr(detail_route, "selected", slowly)
+        monkeypatch.setattr(detail_route, "run_detail", slowly)
         shown = [
             asyncio.create_task(api.control("GET", f"/workflows/o-1{part}/detail")) for part in ("", f"/runs/{run}")
         ]

@@ -11,8 +11,8 @@ from backstay.cli import options
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from backstay.cli.timeline import Timeline
     from backstay.kernel.task import Block
+    from backstay.kernel.words import Story
     from backstay.protocol.requests import Description, TaskView
 
 
@@ -36,21 +36,22 @@ def command(id: str, path: options.Place, namespace: str) -> None:
     from backstay.cli import words
     from backstay.cli.reading import reader_of
     from backstay.cli.screen import console
-    from backstay.cli.timeline import Timeline
+    from backstay.kernel.views.timeline import tell
+    from backstay.kernel.words import Story
     from backstay.protocol.requests import DescribeWorkflow, GetHistory
 
-    timeline = Timeline()
+    story = Story(words)
     with reader_of(path, namespace) as reader:
         described = reader.ask(DescribeWorkflow(workflow_id=id, namespace=namespace))
         for entry in reader.ask(GetHistory(workflow_id=id, namespace=namespace)):
-            timeline.tell(entry)
+            tell(story, entry)
         idle = described.run is not None and described.run.closed_at is None and not reader.has_engine()
     out = console()
     status = "blocked" if described.blocked else described.status
     out.print(f"{described.workflow_id}  {described.workflow_type}  {status}", style="bold", markup=False)
-    for name, text in _facts(described, timeline):
+    for name, text in _facts(described, story):
         out.print(f"  {name:<13} {text}", markup=False)
-    for line in words.where(timeline.failed, whole=True):
+    for line in words.where(story.failed, whole=True):
         out.print(f"  {'':<13} {line}", style="bright_black", markup=False, highlight=False)
     if idle:
         out.print(f"  {'engine':<13} {IDLE}", style="yellow", markup=False)
@@ -65,7 +66,7 @@ def command(id: str, path: options.Place, namespace: str) -> None:
             _show_block(out, described.workflow_id, view.task.block)
 
 
-def _facts(described: Description, timeline: Timeline) -> list[tuple[str, str]]:
+def _facts(described: Description, story: Story) -> list[tuple[str, str]]:
     from backstay.cli import words
 
     now = words.now()
@@ -84,8 +85,8 @@ def _facts(described: Description, timeline: Timeline) -> list[tuple[str, str]]:
         facts.append(("closed", f"{words.moment(run.closed_at)}, {run.closed_reason} after {took}"))
     else:
         facts.append(("liveness", described.liveness_state.replace("_", " ")))
-        facts += [("waits for", f"step {step.number}: {step.waits(now)}") for step in timeline.open.values()]
-        if not timeline.open:
+        facts += [("waits for", f"step {step.number}: {step.waits(words, now)}") for step in story.open.values()]
+        if not story.open:
             facts.append(("waits for", "its next workflow task"))
         if described.next_wake is not None:
             facts.append(("next wake", f"{words.moment(described.next_wake)} ({words.ago(described.next_wake, now)})"))
@@ -101,8 +102,8 @@ def _facts(described: Description, timeline: Timeline) -> list[tuple[str, str]]:
             facts.append((name, words.shortened(", ".join(f"{key}={value}" for key, value in pairs.items()))))
     for key, blob in described.memo.items():
         facts.append(("memo", f"{key} = {words.value(blob)}"))
-    if timeline.last_failure is not None:
-        at, why = timeline.last_failure
+    if story.last_failure is not None:
+        at, why = story.last_failure
         facts.append(("last failure", f"{why} ({words.ago(at, now)})"))
     return facts
 

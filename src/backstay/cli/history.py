@@ -112,11 +112,11 @@ class _Words(_Teller):
     ) -> None:
         from backstay.cli import words
         from backstay.cli.screen import console
-        from backstay.cli.timeline import Timeline
+        from backstay.kernel.words import Story
 
         super().__init__(reader, id, namespace, run_id)
         self.console = console()
-        self.timeline = Timeline()
+        self.story = Story(words)
         self.traces = traces
         run = self.run
         self.console.print(
@@ -128,8 +128,9 @@ class _Words(_Teller):
 
     def event(self, entry: Recorded) -> None:
         from backstay.cli import words
+        from backstay.cli.timeline import line_of
 
-        line = self.timeline.tell(entry)
+        line = line_of(self.story, entry)
         if line is not None:
             self.console.print(line)
             for frame in words.where(entry.event, self.traces):
@@ -138,8 +139,6 @@ class _Words(_Teller):
     def end(self) -> None:
         from backstay.cli import words
 
-        if not self.timeline.closed:
-            for step in self.timeline.open.values():
-                self.console.print(
-                    f"{'':>12} {step.number:>4}  … {step.waits(words.now())}", style="cyan", markup=False
-                )
+        now = words.now()
+        for step in self.story.open.values():
+            self.console.print(f"{'':>12} {step.number:>4}  … {step.waits(words, now)}", style="cyan", markup=False)

@@ -13,19 +13,11 @@ from rich.text import Text
 from backstay.cli import words
 from backstay.cli.differences import side_by_side
 from backstay.cli.reading import Reader
+from backstay.cli.timeline import QUIET, STYLES
 from backstay.kernel.decision import RunRow
-from backstay.kernel.event import Event, Recorded
-from backstay.kernel.features.activity import (
-    ActivityFailed,
-    ActivityRetryScheduled,
-    ActivityStarted,
-    ActivityTimedOut,
-)
-from backstay.kernel.features.close import WorkflowCompleted, WorkflowFailed
-from backstay.kernel.features.deadline import WorkflowTimedOut
-from backstay.kernel.features.timer import TimerScheduled
 from backstay.kernel.task import Task
-from backstay.kernel.values import SECOND
+from backstay.kernel.views.timeline import tell
+from backstay.kernel.words import Story
 from backstay.store import RunFilter
 
 PAGE = 500
@@ -39,7 +31,7 @@ class Stream:
         self._namespace = namespace
         self._out = out
         self._newest = 0
-        self._open: dict[int, tuple[RunRow, int]] = {}  # run key -> (row, events told)
+        self._open: dict[int, tuple[RunRow, Story, int]] = {}  # run key -> (row, its story, events told)
         self._blocked: dict[str, Task] = {}
         self._told = 0
         self._behind = False
@@ -54,7 +46,7 @@ class Stream:
             ):
                 # The index row of an open run is not written at every step, so it does not say how long its history is.
                 last = self._reader.get(self._reader.store.last_event(run.key))
-                self._open[run.key] = (run, 0 if last is None else last.sequence)
+                self._open[run.key] = (run, _story(run), 0 if last is None else last.sequence)
 
     def begin(self) -> None:
         """Say what was there already: the open runs counted, the blocked ones named."""
@@ -69,18 +61,19 @@ class Stream:
         self._told = 0
         started = self._started()
         for run in started:
-            self._open[run.key] = (run, 0)
-            self._line("▶", "bold", run, "started")
+            self._open[run.key] = (run, _story(run), 0)
+            self._row("▶", STYLES["title"], run.workflow_id, f"{run.workflow_type} started")
         self._behind = len(self._open) > TRACKED
         for key in list(islice(self._open, TRACKED)):
-            before, told = self._open.pop(key)
-            if self._told <= LINES:
-                told = self._notable(before, told)
+            before, story, told = self._open.pop(key)
+            # The row is read before the history: if it says that the run has closed, the history holds the end.
             run = self._reader.get(self._reader.store.run(before.namespace, before.run_id))
+            if self._told <= LINES:
+                told = self._tell_news(before, story, told)
+            elif run is not None and run.closed_reason is not None:
+                self._told += 1  # its end, which is not printed any more
             if run is not None and run.closed_reason is None:
-                self._open[key] = (run, told)  # to the end: the next look begins with those not seen in this one
-            elif run is not None:
-                self._closed(run)
+                self._open[key] = (run, story, told)  # to the end: the next look begins with those not seen in this one
         self._look_for_blocked()
         if self._told > LINES:
             self._out.print(f"… and {self._told - LINES} more lines (dw list shows the runs)", style="bright_black")
@@ -104,44 +97,17 @@ class Stream:
             self._reader.store.runs(RunFilter(namespace=self._namespace, before=before, limit=PAGE))
         )
 
-    def _notable(self, run: RunRow, after: int) -> int:
-        """The events of a run that a developer wants to see at once. Returns how far it was read."""
+    def _tell_news(self, run: RunRow, story: Story, after: int) -> int:
+        """Print the events that a developer wants to see at once. Returns how far the history was read."""
         for entry in self._reader.get(self._reader.store.history(run.key, after)):
             after = entry.sequence
-            match entry.event:
-                case ActivityRetryScheduled() as e:
-                    pause = words.span(e.retry_available_at - entry.at)
-                    if e.retry_task_id == e.retry_of_task_id:
-                        said = words.shortened(e.message)
-                    else:
-                        why = words.failure(e.timeout_kind or e.exception_type, e.message)
-                        said = f"{e.activity_type} attempt {e.retry_after_attempt} failed: {why}"
-                    self._line("↻", "yellow", run, f"{said}; again in {pause}", e)
-                case ActivityFailed() as e:
-                    why = words.failure(e.exception_type, e.message)
-                    self._line("✗", "red", run, f"{e.activity_type} failed for good: {why}", e)
-                case ActivityTimedOut() as e:
-                    self._line("✗", "red", run, f"{e.activity_type} timed out: {words.shortened(e.message)}")
-                case ActivityStarted(attempt_number=1) as e:
-                    self._line("▸", "bright_black", run, e.activity_type)
-                case TimerScheduled() as e if e.delay_seconds >= 1:
-                    self._line("◷", "", run, f"sleeps for {words.span(round(e.delay_seconds * SECOND))}")
-                case _:
-                    pass
+            phrase = tell(story, entry)
+            if phrase.news:
+                self._row(phrase.mark, STYLES[phrase.tone], run.workflow_id, phrase.text)
+                if self._told <= LINES:
+                    for frame in words.where(entry.event, whole=True):
+                        self._out.print(f"{'':>12}{frame}", style=QUIET, markup=False, highlight=False)
         return after
-
-    def _closed(self, run: RunRow) -> None:
-        took = words.span((run.closed_at or run.started_at) - run.started_at)
-        last: Recorded | None = self._reader.get(self._reader.store.last_event(run.key))
-        match last.event if last is not None else None:
-            case WorkflowCompleted(output=output):
-                self._line("✓", "green", run, f"completed in {took} → {words.value(output)}")
-            case WorkflowFailed(exception_type=kind, message=message) as e:
-                self._line("✗", "bold red", run, f"failed after {took}: {words.failure(kind, message)}", e)
-            case WorkflowTimedOut(message=message):
-                self._line("✗", "bold red", run, f"timed out after {took}: {words.shortened(message)}")
-            case _:
-                self._line("↪", "green", run, f"{run.closed_reason} after {took}")
 
     def _look_for_blocked(self) -> None:
         blocked = {
@@ -164,12 +130,6 @@ class Stream:
         loaded = self._reader.get(self._reader.store.load(task.workflow))
         return "?" if loaded is None else loaded.row.workflow_id
 
-    def _line(self, mark: str, style: str, run: RunRow, text: str, failed: Event | None = None) -> None:
-        self._row(mark, style, run.workflow_id, f"{run.workflow_type} {text}" if text == "started" else text)
-        if self._told <= LINES:
-            for frame in words.where(failed, whole=True):
-                self._out.print(f"{'':>12}{frame}", style="bright_black", markup=False, highlight=False)
-
     def _row(self, mark: str, style: str, id: str, text: str) -> None:
         self._told += 1
         if self._told <= LINES:
@@ -178,3 +138,7 @@ class Stream:
             line.append(f"{id}  ", "bold")
             line.append(text, style)
             self._out.print(line)
+
+
+def _story(run: RunRow) -> Story:
+    return Story(words, run.workflow_type, run.started_at)

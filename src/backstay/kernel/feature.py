@@ -20,6 +20,7 @@ from backstay.kernel.state import Run, Workflow
 from backstay.kernel.task import Resume, Task
 from backstay.kernel.turn import Turn
 from backstay.kernel.values import Kind, Micros
+from backstay.kernel.words import Words
 
 
 class CommandRule(NamedTuple):
@@ -140,6 +141,8 @@ class Feature(Struct, frozen=True, kw_only=True, eq=False):
     shapes: Mapping[type[Event], Callable[[Any], Shape]] = {}
     outcomes: Mapping[type[Event], Callable[[Any], Outcome | None]] = {}
     """How replay answers the awaiting author code."""
+    words: Mapping[type[Event], Words] = {}
+    """What each event is about, and how it is said in a line."""
 
 
 def nothing_to_check(turn: Turn, command: Any) -> None:

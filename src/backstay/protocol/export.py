@@ -21,12 +21,11 @@ from backstay.kernel.features.archive import WorkflowArchived
 from backstay.kernel.features.close import WorkflowCompleted
 from backstay.kernel.features.start import WorkflowStarted
 from backstay.kernel.values import CODEC, Micros
-from backstay.protocol.detail import BUCKET_OF
 from backstay.protocol.history import explained, iso
 from backstay.protocol.payloads import envelope
 from backstay.protocol.redaction import Leaf, Redactor, payloads, redact
 from backstay.protocol.requests import Description
-from backstay.protocol.selected import PROJECTION_SOURCES, declared, memo, selected
+from backstay.protocol.run_detail import BUCKET_OF, PROJECTION_SOURCES, declared, memo, run_detail
 
 SCHEMA = "durable-workflow.v2.history-export"
 FRAMING = "single-object-v1"
@@ -57,7 +56,7 @@ def bundle(
 ) -> dict[str, Any]:
     """`chain`: the runs beside this one. `found`: the instance of the run, if it is still there to be described."""
     held = found if found is not None and found.run is not None and found.run.run_id == row.run_id else None
-    parts = selected(row, history, commands, held, chain)
+    parts = run_detail(row, history, commands, held, chain)
     content: dict[str, Any] = {
         "schema": SCHEMA,
         "schema_version": 1,

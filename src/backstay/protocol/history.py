@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from backstay.codec import avro
-from backstay.kernel.event import Event, Recorded
+from backstay.kernel.event import Recorded
 from backstay.kernel.failure import Failure
 from backstay.kernel.features.memo import MemoUpserted
 from backstay.kernel.features.message_stream import SIGNAL, MessageCursorCarried, MessageReceived
@@ -31,7 +31,7 @@ MESSAGE = "durable-workflow.v2.message-stream.message"
 MESSAGE_CURSOR = "durable-workflow.v2.message-stream.cursor"
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_times: dict[type[Event], frozenset[str]] = {}
+_times: dict[type[Struct], frozenset[str]] = {}
 
 
 def iso(at: Micros) -> str:
@@ -52,7 +52,7 @@ def to_wire(entry: Recorded, run_id: str) -> dict[str, Any]:
     }
     if not payload.get("workflow_command_id", True):
         del payload["workflow_command_id"]  # no command caused it
-    for name in _time_fields(type(event)) & payload.keys():
+    for name in time_fields(type(event)) & payload.keys():
         payload[name] = iso(payload[name])
     path = payload.pop("parallel_group_path", None)
     if path:  # the innermost group is also said flat
@@ -164,7 +164,8 @@ def decompress(text: str, encoding: Encoding) -> list[dict[str, Any]]:
     return msgspec.json.decode(plain, type=list[dict[str, Any]])
 
 
-def _time_fields(kind: type[Event]) -> frozenset[str]:
+def time_fields(kind: type[Struct]) -> frozenset[str]:
+    """The fields of an event or a view that hold points in time."""
     found = _times.get(kind)
     if found is None:
         hints = get_type_hints(kind, include_extras=True)

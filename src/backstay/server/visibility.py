@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from backstay.protocol.detail import BUCKETS
+from backstay.protocol.run_detail import BUCKETS
 from backstay.server.problems import Problem
 
 if TYPE_CHECKING:

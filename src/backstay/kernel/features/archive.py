@@ -22,6 +22,7 @@ from backstay.kernel.features.intake import (
 from backstay.kernel.state import Run
 from backstay.kernel.turn import Turn
 from backstay.kernel.values import Micros
+from backstay.kernel.words import COMMAND, RUN, Phrase, Story, Words
 
 NOT_CLOSED = Rejection("run_not_closed", "rejected_run_not_closed")
 
@@ -110,8 +111,18 @@ def _archived(run: Run, event: WorkflowArchived, entry: Recorded) -> None:
     part.reason = event.reason
 
 
+def _say_requested(story: Story, event: ArchiveRequested) -> Phrase:
+    # What became of it follows, unless the run had been archived before.
+    return Phrase("▤", f"archive requested{story.because(event.reason)}", "quiet", shown=False)
+
+
+def _say_archived(story: Story, event: WorkflowArchived) -> Phrase:
+    return Phrase("▤", f"archived{story.because(event.reason)}", "quiet")
+
+
 FEATURE = Feature(
     name="archive",
     decide={Archive: archive},
     evolve={ArchiveRequested: _requested, WorkflowArchived: _archived},
+    words={ArchiveRequested: Words(COMMAND, _say_requested), WorkflowArchived: Words(RUN, _say_archived)},
 )

@@ -19,6 +19,7 @@ from backstay.kernel.state import Run, Workflow
 from backstay.kernel.task import Resume
 from backstay.kernel.turn import Turn
 from backstay.kernel.values import Micros, failure_id, seconds
+from backstay.kernel.words import COMMAND, RUN, Phrase, Story, Words
 
 
 class Cancel(Commanding, frozen=True, kw_only=True):
@@ -199,6 +200,21 @@ def _carry(run: Run) -> Iterable[tuple[int, Event, Context]]:
         yield part.entry.sequence, part.entry.event, part.entry.context
 
 
+def _say_cancel_requested(story: Story, event: CancelRequested) -> Phrase:
+    until = event.cleanup_deadline_at
+    left = "" if until is None else f", its code has {story.form.span(until - story.at)}"
+    return Phrase("■", f"cancel requested{story.because(event.reason)}{left}", "retry")
+
+
+def _say_terminate_requested(story: Story, event: TerminateRequested) -> Phrase:
+    return Phrase("■", f"terminate requested{story.because(event.reason)}", "retry")
+
+
+def _say_stopped(story: Story, event: Stopped) -> Phrase:
+    story.close()
+    return Phrase("✗", f"{story.workflow_type} {event.closed_reason}", "bad", news=True)
+
+
 FEATURE = Feature(
     name="cancel",
     decide={Cancel: cancel, Terminate: terminate},
@@ -212,4 +228,10 @@ FEATURE = Feature(
     resume={CancelRequested: _wake},
     carry=_carry,
     deadlines={"cleanup": Deadline(_deadline, overdue, _length)},
+    words={
+        CancelRequested: Words(COMMAND, _say_cancel_requested),
+        TerminateRequested: Words(COMMAND, _say_terminate_requested),
+        WorkflowCancelled: Words(RUN, _say_stopped),
+        WorkflowTerminated: Words(RUN, _say_stopped),
+    },
 )

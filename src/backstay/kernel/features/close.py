@@ -10,6 +10,7 @@ from backstay.kernel.limits import Breach, over_count
 from backstay.kernel.state import Run
 from backstay.kernel.turn import Turn
 from backstay.kernel.values import CODEC, failure_id
+from backstay.kernel.words import RUN, Phrase, Story, Words
 
 
 class CompleteWorkflow(TerminalCommand, frozen=True, kw_only=True, omit_defaults=True, tag="complete_workflow"):
@@ -122,6 +123,19 @@ def _failed(run: Run, event: WorkflowFailed, entry: Recorded) -> None:
     shut(run, entry, "failed", "failed")
 
 
+def _say_completed(story: Story, event: WorkflowCompleted) -> Phrase:
+    story.close()
+    took = story.form.span(story.at - story.began)
+    return Phrase("✓", f"{story.workflow_type} completed in {took}{story.result(event.output)}", "success", news=True)
+
+
+def _say_failed(story: Story, event: WorkflowFailed) -> Phrase:
+    story.close()
+    took = story.form.span(story.at - story.began)
+    why = story.failure(event.exception_type, event.message)
+    return Phrase("✗", f"{story.workflow_type} failed after {took}: {why}", "bad", news=True)
+
+
 FEATURE = Feature(
     name="close",
     commands={
@@ -130,4 +144,5 @@ FEATURE = Feature(
     },
     evolve={WorkflowCompleted: _completed, WorkflowFailed: _failed},
     limits=_limits,
+    words={WorkflowCompleted: Words(RUN, _say_completed), WorkflowFailed: Words(RUN, _say_failed)},
 )

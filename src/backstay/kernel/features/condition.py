@@ -21,6 +21,7 @@ from backstay.kernel.state import Run
 from backstay.kernel.task import Resume, Task
 from backstay.kernel.turn import Turn
 from backstay.kernel.values import Micros, condition_wait_id
+from backstay.kernel.words import About, Phrase, Story, Words
 
 _KEY = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
@@ -278,6 +279,34 @@ def _timed_out(event: ConditionWaitTimedOut) -> Outcome:
     return Plain(False)
 
 
+def _say_opened(story: Story, event: ConditionWaitOpened) -> Phrase:
+    name = _named(event)
+    story.begin(event.sequence, name, outside=True)
+    return Phrase("◌", f"waits for {name}{story.at_most(event.timeout_seconds)}")
+
+
+def _say_satisfied(story: Story, event: ConditionWaitSatisfied) -> Phrase:
+    story.end(event.sequence)
+    return Phrase("●", f"{_named(event)} holds", "good")
+
+
+def _say_timed_out(story: Story, event: ConditionWaitTimedOut) -> Phrase:
+    story.end(event.sequence)
+    return Phrase("●", f"{_named(event)} timed out", "retry")
+
+
+def _say_cancelled(story: Story, event: ConditionWaitCancelled) -> Phrase:
+    story.end(event.sequence)
+    return Phrase("●", f"no longer waits for {_named(event)}", "quiet")
+
+
+def _named(event: ConditionWait) -> str:
+    return "a condition" if event.condition_key is None else f"condition {event.condition_key}"
+
+
+_ABOUT = About("condition", "condition_wait", "condition_wait_id", ("condition_key",))
+
+
 FEATURE = Feature(
     name="condition",
     commands={
@@ -304,4 +333,10 @@ FEATURE = Feature(
         ConditionWaitCancelled: _shape,
     },
     outcomes={ConditionWaitSatisfied: _satisfied, ConditionWaitTimedOut: _timed_out},
+    words={
+        ConditionWaitOpened: Words(_ABOUT, _say_opened),
+        ConditionWaitSatisfied: Words(_ABOUT, _say_satisfied),
+        ConditionWaitTimedOut: Words(_ABOUT, _say_timed_out),
+        ConditionWaitCancelled: Words(_ABOUT, _say_cancelled),
+    },
 )

@@ -16,6 +16,7 @@ from backstay.kernel.limits import Breach, over_count
 from backstay.kernel.state import Run
 from backstay.kernel.turn import Turn
 from backstay.kernel.values import reroute
+from backstay.kernel.words import RUN, Phrase, Story, Words
 
 
 class ContinueAsNew(TerminalCommand, frozen=True, kw_only=True, omit_defaults=True, tag="continue_as_new"):
@@ -97,10 +98,17 @@ def _shape(event: WorkflowContinuedAsNew) -> Shape:
     return Shape("continue as new")
 
 
+def _say_continued(story: Story, event: WorkflowContinuedAsNew) -> Phrase:
+    story.close()
+    next_run = f"run {event.continued_to_run_number} ({event.continued_to_run_id})"
+    return Phrase("↪", f"{story.workflow_type} continued as {next_run}", "success", news=True)
+
+
 FEATURE = Feature(
     name="continue_as_new",
     commands={ContinueAsNew: CommandRule(nothing_to_check, apply)},
     evolve={WorkflowContinuedAsNew: _continued},
     limits=_limits,
     shapes={WorkflowContinuedAsNew: _shape},
+    words={WorkflowContinuedAsNew: Words(RUN, _say_continued)},
 )

@@ -16,6 +16,7 @@ from backstay.kernel.message import Message
 from backstay.kernel.state import Run, Workflow
 from backstay.kernel.turn import Turn
 from backstay.kernel.values import Micros, failure_id, seconds
+from backstay.kernel.words import RUN, Phrase, Story, Words
 
 
 class Due(Message, frozen=True, kw_only=True):
@@ -116,6 +117,13 @@ def _timed_out(run: Run, event: WorkflowTimedOut, entry: Recorded) -> None:
     close.shut(run, entry, "failed", "timed_out")
 
 
+def _say_timed_out(story: Story, event: WorkflowTimedOut) -> Phrase:
+    story.close()
+    took = story.form.span(story.at - story.began)
+    why = story.failure(None, event.message)
+    return Phrase("✗", f"{story.workflow_type} timed out after {took}: {why}", "bad", news=True)
+
+
 FEATURE = Feature(
     name="deadline",
     decide={Due: due},
@@ -126,4 +134,5 @@ FEATURE = Feature(
         ),
         "run_timeout": Deadline(_run_deadline, _run_due, _length(lambda started: started.run_timeout_seconds)),
     },
+    words={WorkflowTimedOut: Words(RUN, _say_timed_out)},
 )

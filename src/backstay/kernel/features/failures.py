@@ -8,6 +8,7 @@ from backstay.kernel.event import Event, Recorded
 from backstay.kernel.feature import Feature
 from backstay.kernel.state import Run
 from backstay.kernel.turn import Turn
+from backstay.kernel.words import About, Phrase, Story, Words
 
 
 class FailureHandled(Event, frozen=True, kw_only=True, omit_defaults=True):
@@ -79,4 +80,13 @@ def _handled(run: Run, event: FailureHandled, entry: Recorded) -> None:
     run.part(Failures).raised.pop(event.failure_id, None)
 
 
-FEATURE = Feature(name="failures", evolve={FailureHandled: _handled})
+def _say_handled(story: Story, event: FailureHandled) -> Phrase:
+    return Phrase("↷", f"the code caught the failure of step {event.sequence} and went on", "quiet")
+
+
+_ABOUT = About("failure", "workflow_failure", "failure_id")
+
+
+FEATURE = Feature(
+    name="failures", evolve={FailureHandled: _handled}, words={FailureHandled: Words(_ABOUT, _say_handled)}
+)

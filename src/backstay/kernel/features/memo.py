@@ -11,6 +11,7 @@ from backstay.kernel.limits import Breach, over_count
 from backstay.kernel.message import Refused
 from backstay.kernel.state import Run
 from backstay.kernel.turn import Turn
+from backstay.kernel.words import RUN, Phrase, Story, Words
 
 _KEY = re.compile(r"(?!-?[0-9]+$)[A-Za-z0-9_.:-]{1,64}")
 MAX_KEYS = 100
@@ -84,6 +85,10 @@ def _outcome(event: MemoUpserted) -> Outcome:
     return Plain(None)
 
 
+def _say_upserted(story: Story, event: MemoUpserted) -> Phrase:
+    return Phrase("◆", f"memo set: {', '.join(event.entries)}")
+
+
 FEATURE = Feature(
     name="memo",
     commands={UpsertMemo: CommandRule(_check, apply)},
@@ -91,4 +96,5 @@ FEATURE = Feature(
     limits=_limits,
     shapes={MemoUpserted: _shape},
     outcomes={MemoUpserted: _outcome},
+    words={MemoUpserted: Words(RUN, _say_upserted)},
 )

@@ -25,6 +25,7 @@ from backstay.kernel.state import Run, Workflow
 from backstay.kernel.task import Resume
 from backstay.kernel.turn import Turn
 from backstay.kernel.values import CODEC, signal_id
+from backstay.kernel.words import About, Phrase, Story, Words
 
 SIGNAL = "__durable_workflow_message_stream"
 """The name under which workers see messages, as signals."""
@@ -270,6 +271,24 @@ def _carry(run: Run) -> Iterable[tuple[int, Event, Context]]:
         yield from inbox.unread.values()
 
 
+def _say_received(story: Story, event: MessageReceived) -> Phrase:
+    return Phrase(
+        "✉", f"message {event.position} of stream {event.stream_name!r} received{story.result(event.payload)}"
+    )
+
+
+def _say_advanced(story: Story, event: MessageCursorAdvanced) -> Phrase:
+    return Phrase("✉", f"messages of stream {event.stream_key!r} up to {event.new_position} consumed", "quiet")
+
+
+def _say_carried(story: Story, event: MessageCursorCarried) -> Phrase:
+    text = f"messages of stream {event.stream_name!r} up to {event.through_position} were consumed by the run before"
+    return Phrase("✉", text, "quiet")
+
+
+_ABOUT = About("workflow", "workflow_run", None, ("stream_name", "stream_key"))
+
+
 FEATURE = Feature(
     name="message_stream",
     decide={AppendMessage: append},
@@ -281,4 +300,9 @@ FEATURE = Feature(
     },
     resume={MessageReceived: _wake},
     carry=_carry,
+    words={
+        MessageReceived: Words(_ABOUT, _say_received),
+        MessageCursorAdvanced: Words(_ABOUT, _say_advanced),
+        MessageCursorCarried: Words(_ABOUT, _say_carried),
+    },
 )

@@ -9,6 +9,7 @@ from backstay.kernel.feature import Feature
 from backstay.kernel.features.intake import Reasoned, accept, admitted, cause
 from backstay.kernel.state import Run
 from backstay.kernel.turn import Turn
+from backstay.kernel.words import RUN, Phrase, Story, Words
 
 
 class Pause(Reasoned, frozen=True, kw_only=True):
@@ -76,9 +77,18 @@ def _carry(run: Run) -> Iterable[tuple[int, Event, Context]]:
         yield part.entry.sequence, part.entry.event, part.entry.context
 
 
+def _say_paused(story: Story, event: WorkflowPaused) -> Phrase:
+    return Phrase("‖", f"paused{story.because(event.reason)}", "retry")
+
+
+def _say_unpaused(story: Story, event: WorkflowUnpaused) -> Phrase:
+    return Phrase("▶", f"unpaused{story.because(event.reason)}")
+
+
 FEATURE = Feature(
     name="pause",
     decide={Pause: pause, Unpause: unpause},
     evolve={WorkflowPaused: _paused, WorkflowUnpaused: _unpaused},
     carry=_carry,
+    words={WorkflowPaused: Words(RUN, _say_paused), WorkflowUnpaused: Words(RUN, _say_unpaused)},
 )

@@ -11,6 +11,7 @@ from backstay.kernel.features.reconcile import Reconcile, Reconciled, reconcile
 from backstay.kernel.features.timer import Timers
 from backstay.kernel.state import Run
 from backstay.kernel.turn import Turn
+from backstay.kernel.words import COMMAND, Phrase, Story, Words
 
 
 class Repair(Commanding, frozen=True, kw_only=True):
@@ -77,4 +78,13 @@ def _requested(run: Run, event: RepairRequested, entry: Recorded) -> None:
     """What it restored is transport, and no fact of the run."""
 
 
-FEATURE = Feature(name="repair", decide={Repair: repair}, evolve={RepairRequested: _requested})
+def _say_requested(story: Story, event: RepairRequested) -> Phrase:
+    return Phrase("•", f"repair requested: {event.outcome.replace('_', ' ')}")
+
+
+FEATURE = Feature(
+    name="repair",
+    decide={Repair: repair},
+    evolve={RepairRequested: _requested},
+    words={RepairRequested: Words(COMMAND, _say_requested)},
+)

@@ -15,6 +15,7 @@ from backstay.kernel.limits import Breach, over_count
 from backstay.kernel.message import Refused
 from backstay.kernel.state import Run
 from backstay.kernel.turn import Turn
+from backstay.kernel.words import RUN, Phrase, Story, Words
 
 _KEY = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 MAX_TEXT = 2048
@@ -121,6 +122,10 @@ def _outcome(event: SearchAttributesUpserted) -> Outcome:
     return Plain(None)
 
 
+def _say_upserted(story: Story, event: SearchAttributesUpserted) -> Phrase:
+    return Phrase("◆", f"search attributes set: {story.form.shortened(repr(event.attributes))}")
+
+
 FEATURE = Feature(
     name="search",
     commands={UpsertSearchAttributes: CommandRule(_check, apply)},
@@ -128,4 +133,5 @@ FEATURE = Feature(
     limits=_limits,
     shapes={SearchAttributesUpserted: _shape},
     outcomes={SearchAttributesUpserted: _outcome},
+    words={SearchAttributesUpserted: Words(RUN, _say_upserted)},
 )

@@ -22,6 +22,7 @@ from backstay.kernel.state import Run
 from backstay.kernel.task import Resume
 from backstay.kernel.turn import Turn
 from backstay.kernel.values import condition_wait_id, event_id, execution_id, timer_id
+from backstay.kernel.words import RUN, Phrase, Story, Words
 
 _CANCEL = (CancelActivity, CancelTimer, CancelChild, CancelConditionWait)
 
@@ -164,9 +165,22 @@ def _wake(run: Run, event: SelectionOperationCancelled, entry: Recorded) -> Resu
     )
 
 
+def _say_resolved(story: Story, event: SelectionResolved) -> Phrase:
+    return Phrase("◆", f"{_member(event)} {event.outcome} first of {event.selection_group_size}")
+
+
+def _say_cancelled(story: Story, event: SelectionOperationCancelled) -> Phrase:
+    return Phrase("◆", f"{_member(event)} came too late and was cancelled", "quiet")
+
+
+def _member(event: _Member) -> str:
+    return f"branch {event.member_key} ({event.operation_kind.replace('_', ' ')})"
+
+
 FEATURE = Feature(
     name="select",
     commands={CancelSelectionOperation: CommandRule(check_cancel, cancel)},
     resume={SelectionOperationCancelled: _wake},
     evolve={SelectionResolved: _resolved, SelectionOperationCancelled: _cancelled},
+    words={SelectionResolved: Words(RUN, _say_resolved), SelectionOperationCancelled: Words(RUN, _say_cancelled)},
 )

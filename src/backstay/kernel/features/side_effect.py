@@ -8,6 +8,7 @@ from backstay.kernel.feature import CommandRule, Feature, Outcome, Shape, Value,
 from backstay.kernel.limits import Breach, over_count
 from backstay.kernel.state import Run
 from backstay.kernel.turn import Turn
+from backstay.kernel.words import About, Phrase, Story, Words
 
 
 class RecordSideEffect(StepCommand, frozen=True, kw_only=True, omit_defaults=True, tag="record_side_effect"):
@@ -43,6 +44,15 @@ def _outcome(event: SideEffectRecorded) -> Outcome:
     return Value(event.result)
 
 
+def _say_recorded(story: Story, event: SideEffectRecorded) -> Phrase:
+    stream, items = event.stream_name, event.stream_items
+    if stream is None:
+        return Phrase("◆", f"side effect recorded → {story.form.value(event.result)}")
+    if items == 0:
+        return Phrase("≋", f"stream {stream!r} ended")
+    return Phrase("≋", f"{items} {'item' if items == 1 else 'items'} emitted to stream {stream!r}")
+
+
 FEATURE = Feature(
     name="side_effect",
     commands={RecordSideEffect: CommandRule(nothing_to_check, apply)},
@@ -50,4 +60,5 @@ FEATURE = Feature(
     limits=_limits,
     shapes={SideEffectRecorded: _shape},
     outcomes={SideEffectRecorded: _outcome},
+    words={SideEffectRecorded: Words(About("side_effect", "workflow_step", "sequence"), _say_recorded)},
 )

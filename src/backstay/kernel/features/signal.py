@@ -34,6 +34,7 @@ from backstay.kernel.state import Run, Workflow
 from backstay.kernel.task import Resume, Task
 from backstay.kernel.turn import Turn
 from backstay.kernel.values import CODEC, signal_id, signal_wait_id
+from backstay.kernel.words import About, Phrase, Story, Words
 
 
 class Signal(Telling, frozen=True, kw_only=True):
@@ -357,6 +358,30 @@ def _name(event: SignalWaitOpened | SignalWaitCancelled) -> object:
     return event.signal_name
 
 
+def _say_received(story: Story, event: SignalReceived) -> Phrase:
+    return Phrase("✉", f"signal {event.signal_name}({story.form.arguments(event.arguments)}) received")
+
+
+def _say_waiting(story: Story, event: SignalWaitOpened) -> Phrase:
+    story.begin(event.sequence, f"signal {event.signal_name}", outside=True)
+    return Phrase("◌", f"waits for signal {event.signal_name}{story.at_most(event.timeout_seconds)}")
+
+
+def _say_applied(story: Story, event: SignalApplied) -> Phrase:
+    if event.sequence is not None:
+        story.end(event.sequence)
+    return Phrase("✉", f"signal {event.signal_name} applied", "good")
+
+
+def _say_cancelled(story: Story, event: SignalWaitCancelled) -> Phrase:
+    story.end(event.sequence)
+    return Phrase("●", f"no longer waits for signal {event.signal_name}", "quiet")
+
+
+_ABOUT = About("signal", "workflow_signal", "signal_id", ("signal_name",))
+_ABOUT_WAIT = About("signal", "signal_wait", "signal_wait_id", ("signal_name",))
+
+
 FEATURE = Feature(
     name="signal",
     decide={Signal: signal},
@@ -377,4 +402,10 @@ FEATURE = Feature(
     outside=_outside,
     limits=_limits,
     shapes={SignalWaitOpened: _shape, SignalWaitCancelled: _shape},
+    words={
+        SignalReceived: Words(_ABOUT, _say_received),
+        SignalWaitOpened: Words(_ABOUT_WAIT, _say_waiting),
+        SignalApplied: Words(_ABOUT, _say_applied),
+        SignalWaitCancelled: Words(_ABOUT_WAIT, _say_cancelled),
+    },
 )

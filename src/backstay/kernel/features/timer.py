@@ -18,7 +18,8 @@ from backstay.kernel.message import Refused
 from backstay.kernel.state import Run, Workflow
 from backstay.kernel.task import Resume
 from backstay.kernel.turn import Turn
-from backstay.kernel.values import Micros, seconds, timer_id
+from backstay.kernel.values import SECOND, Micros, seconds, timer_id
+from backstay.kernel.words import About, Phrase, Story, Words
 
 
 class StartTimer(StepCommand, frozen=True, kw_only=True, omit_defaults=True, tag="start_timer"):
@@ -244,6 +245,36 @@ def _outcome(event: TimerFired) -> Outcome | None:
     return Plain(True) if event.timer_kind is None else None  # what a timeout means, its wait says
 
 
+def _say_scheduled(story: Story, event: TimerScheduled) -> Phrase:
+    length = story.form.span(seconds(event.delay_seconds))
+    waiting = story.open.get(event.sequence)
+    if waiting is not None:  # the timeout of a wait
+        waiting.fires_at = event.fire_at
+        return Phrase("◷", f"timeout set for {length}", "quiet", news=event.delay_seconds >= 1)
+    story.begin(event.sequence, f"timer of {length}").fires_at = event.fire_at
+    return Phrase("◷", f"timer set for {length}", news=event.delay_seconds >= 1)
+
+
+def _say_fired(story: Story, event: TimerFired) -> Phrase:
+    waiting = story.open.get(event.sequence)
+    if waiting is None or not waiting.outside or event.timer_kind == "signal_timeout":
+        story.end(event.sequence)
+    else:
+        waiting.fires_at = None  # the wait ends when its code has been told
+    late = story.at - event.fire_at
+    return Phrase("◷", "timer fired" + (f", {story.form.span(late)} late" if late > SECOND else ""), "good")
+
+
+def _say_cancelled(story: Story, event: TimerCancelled) -> Phrase:
+    waiting = story.open.get(event.sequence)
+    if waiting is None or not waiting.outside:
+        story.end(event.sequence)
+    return Phrase("◷", "timer cancelled", "quiet")
+
+
+_ABOUT = About("timer", "timer", "timer_id", ("signal_name", "condition_key"))
+
+
 FEATURE = Feature(
     name="timer",
     commands={StartTimer: CommandRule(check, start), CancelTimer: CommandRule(nothing_to_check, cancel)},
@@ -254,4 +285,9 @@ FEATURE = Feature(
     limits=_limits,
     shapes={TimerScheduled: _shape, TimerFired: _shape, TimerCancelled: _shape},
     outcomes={TimerFired: _outcome},
+    words={
+        TimerScheduled: Words(_ABOUT, _say_scheduled),
+        TimerFired: Words(_ABOUT, _say_fired),
+        TimerCancelled: Words(_ABOUT, _say_cancelled),
+    },
 )

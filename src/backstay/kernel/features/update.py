@@ -35,6 +35,7 @@ from backstay.kernel.state import Run
 from backstay.kernel.task import Resume
 from backstay.kernel.turn import Turn
 from backstay.kernel.values import CODEC, failure_id
+from backstay.kernel.words import About, Phrase, Story, Words
 
 
 class Update(Telling, frozen=True, kw_only=True):
@@ -320,6 +321,28 @@ def _carry(run: Run) -> Iterable[tuple[int, Event, Context]]:
             yield accepted.sequence, accepted.event, accepted.context
 
 
+def _say_accepted(story: Story, event: UpdateAccepted) -> Phrase:
+    return Phrase("✎", f"update {event.update_name}({story.form.arguments(event.arguments)}) accepted")
+
+
+def _say_rejected(story: Story, event: UpdateRejected) -> Phrase:
+    return Phrase("✗", f"update {event.update_name} rejected: {event.rejection_reason.replace('_', ' ')}", "quiet")
+
+
+def _say_applied(story: Story, event: UpdateApplied) -> Phrase:
+    return Phrase("✎", f"update {event.update_name} applied", "quiet", shown=False)  # its completion follows
+
+
+def _say_completed(story: Story, event: UpdateCompleted) -> Phrase:
+    name = f"update {event.update_name}"
+    if event.outcome == "update_completed":
+        return Phrase("✎", f"{name} completed → {story.form.value(event.result)}", "good")
+    return Phrase("✗", f"{name} failed: {story.failure(event.exception_type, event.message or '', name)}", "bad")
+
+
+_ABOUT = About("update", "workflow_update", "update_id", ("update_name",))
+
+
 FEATURE = Feature(
     name="update",
     decide={Update: update},
@@ -335,4 +358,10 @@ FEATURE = Feature(
     closed=run_closed,
     carry=_carry,
     limits=_limits,
+    words={
+        UpdateAccepted: Words(_ABOUT, _say_accepted),
+        UpdateRejected: Words(_ABOUT, _say_rejected),
+        UpdateApplied: Words(_ABOUT, _say_applied),
+        UpdateCompleted: Words(_ABOUT, _say_completed),
+    },
 )

@@ -12,6 +12,7 @@ from backstay.kernel.feature import CommandRule, Feature, Outcome, Plain, Shape
 from backstay.kernel.message import Refused
 from backstay.kernel.state import Run
 from backstay.kernel.turn import Turn
+from backstay.kernel.words import About, Phrase, Story, Words
 
 DEFAULT_VERSION = -1
 
@@ -97,10 +98,18 @@ def _outcome(event: VersionMarkerRecorded) -> Outcome:
     return Plain(event.version)
 
 
+def _say_recorded(story: Story, event: VersionMarkerRecorded) -> Phrase:
+    return Phrase("◆", f"version {event.version} of change {event.change_id!r} taken")
+
+
+_ABOUT = About("version", "version_marker", "change_id", ("change_id",))
+
+
 FEATURE = Feature(
     name="version",
     commands={RecordVersionMarker: CommandRule(check, apply)},
     evolve={VersionMarkerRecorded: _recorded},
     shapes={VersionMarkerRecorded: _shape},
     outcomes={VersionMarkerRecorded: _outcome},
+    words={VersionMarkerRecorded: Words(_ABOUT, _say_recorded)},
 )

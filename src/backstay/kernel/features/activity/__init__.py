@@ -9,7 +9,7 @@ from __future__ import annotations
 from backstay.kernel.event import Recorded, StepEvent
 from backstay.kernel.failure import Failure
 from backstay.kernel.feature import CommandRule, Feature, Outcome, Shape, TaskRule, Thrown, Value, nothing_to_check
-from backstay.kernel.features.activity import attempts, crashes, records, schedule, timeouts
+from backstay.kernel.features.activity import attempts, crashes, records, schedule, timeouts, words
 from backstay.kernel.features.activity.attempts import (
     AttemptOutcome,
     CompleteActivity,
@@ -167,4 +167,5 @@ FEATURE = Feature(
         ActivityTimedOut: _timed_out,
         ActivityCancelled: _cancelled,
     },
+    words=words.WORDS,
 )

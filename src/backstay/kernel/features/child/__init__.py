@@ -10,7 +10,7 @@ from __future__ import annotations
 from backstay.kernel.event import Recorded
 from backstay.kernel.failure import Failure
 from backstay.kernel.feature import CommandRule, Feature, Outcome, Plain, Shape, Thrown, Value, nothing_to_check
-from backstay.kernel.features.child import offspring, parcels, parent, records, signalling
+from backstay.kernel.features.child import offspring, parcels, parent, records, signalling, words
 from backstay.kernel.features.child.records import (
     CancelChild,
     CarriedChildClosed,
@@ -151,4 +151,5 @@ FEATURE = Feature(
         ChildSignalSent: _signal_shape,
     },
     outcomes={ChildRunCompleted: _value, **dict.fromkeys(_UNSUCCESSFUL, _thrown), ChildSignalSent: _sent},
+    words=words.WORDS,
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from backstay.kernel.feature import Deadline, Feature
 from backstay.kernel.features.child.parcels import ChildReport
-from backstay.kernel.features.schedule import action, firing, lifecycle, records
+from backstay.kernel.features.schedule import action, firing, lifecycle, records, words
 from backstay.kernel.features.schedule.messages import (
     BackfillSchedule,
     CreateSchedule,
@@ -87,6 +87,7 @@ FEATURE = Feature(
     awaited=firing.awaited,
     ask=firing.ask,
     outside=firing.outside,
+    words=words.WORDS,
 )
 
 ACTION = Feature(name="scheduled workflow", parcels={action.StartFromSchedule: action.started})

@@ -16,6 +16,7 @@ from backstay.kernel.event import Recorded
 from backstay.kernel.feature import Deadline, Feature
 from backstay.kernel.features import memo, search
 from backstay.kernel.features.intake import fingerprint, refuse_another
+from backstay.kernel.features.start import words
 from backstay.kernel.features.start.records import (
     BACKGROUND,
     STANDALONE,
@@ -460,4 +461,5 @@ FEATURE = Feature(
     evolve={StartAccepted: _accepted, StartRejected: _rejected, WorkflowStarted: _started},
     resume={WorkflowStarted: _wake},
     deadlines={"first_task": Deadline(_first_task_at, _offer_first_task, _pause)},
+    words=words.WORDS,
 )

@@ -8,7 +8,7 @@ belongs to grows with them. Chapters: `records` (facts and state), `intake` (wha
 from __future__ import annotations
 
 from backstay.kernel.feature import CommandRule, Feature
-from backstay.kernel.features.stream import intake, output, records
+from backstay.kernel.features.stream import intake, output, records, words
 from backstay.kernel.features.stream.intake import Appended, AppendItems, FinishStream, Items, check_name
 from backstay.kernel.features.stream.output import WriteStream, WriteToStream
 from backstay.kernel.features.stream.records import (
@@ -56,6 +56,7 @@ FEATURE = Feature(
     },
     parcels={WriteToStream: intake.written},
     outside=records.outside,
+    words=words.WORDS,
 )
 
 OUTPUT = Feature(

@@ -16,9 +16,9 @@ from backstay.kernel.state import Run, Workflow
 from backstay.kernel.values import CODEC, Routing, execution_id, valid_id
 from backstay.kernel.views.activities import ActivityView, activities
 from backstay.protocol import requests as ask
-from backstay.protocol.detail import BUCKETS
 from backstay.protocol.history import iso
 from backstay.protocol.payloads import arguments, envelope
+from backstay.protocol.run_detail import BUCKETS
 from backstay.protocol.task_commands.base import WireRetry
 from backstay.protocol.tasks import after_token, optional_iso, page_token
 from backstay.server.auth import OPERATOR

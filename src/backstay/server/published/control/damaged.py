@@ -17,8 +17,8 @@ from backstay.kernel.task import Resume, Task
 from backstay.kernel.values import execution_id
 from backstay.kernel.views.actions import REPAIR_REASONS
 from backstay.kernel.views.liveness import transport_state
-from backstay.protocol import detail as show
 from backstay.protocol.requests import TaskView
+from backstay.protocol.run_detail import plain, shown_task
 from backstay.protocol.tasks import optional_iso
 from backstay.server.published.control.workflow_json import listed
 from backstay.server.server import Server
@@ -71,13 +71,11 @@ async def damaged_detail(server: Server, row: RunRow, damage: HistoryDamaged) ->
             "exception_count": len(failures),
             "open_wait_count": 0,
             "tasks": [
-                show.shown_task(TaskView(task=task, transport_state=transport_state(task, now)), row.run_id, ())
+                shown_task(TaskView(task=task, transport_state=transport_state(task, now)), row.run_id, ())
                 for task in tasks
             ],
             "commands": [
-                show.plain(command)
-                for command in await server.store.commands(row.workflow)
-                if command.may_be_of(row.key)
+                plain(command) for command in await server.store.commands(row.workflow) if command.may_be_of(row.key)
             ],
             **{name: [] for name in _NOTHING},
         }

@@ -9,9 +9,8 @@ from backstay.engine.describe import beside
 from backstay.kernel.decision import CommandRecord, RunRow
 from backstay.kernel.event import HistoryDamaged, Recorded
 from backstay.kernel.views.activities import activities
-from backstay.protocol import detail as show
 from backstay.protocol import requests as ask
-from backstay.protocol.selected import PROJECTION_SOURCES, declared, selected
+from backstay.protocol.run_detail import PROJECTION_SOURCES, chart, declared, log, run_detail
 from backstay.server.auth import OPERATOR
 from backstay.server.call import Call
 from backstay.server.problems import Problem
@@ -68,7 +67,7 @@ def _made(
     held: ask.Description | None,
     chain: Mapping[str, RunRow],
 ) -> dict[str, Any]:
-    parts = selected(row, history, commands, held, chain)
+    parts = run_detail(row, history, commands, held, chain)
     done = activities(history)
     return (
         run
@@ -82,8 +81,8 @@ def _made(
             "open_wait_count": sum(wait["status"] == "open" for wait in parts["waits"]),
             "exceptions": parts["failures"],
             "continuedWorkflows": parts["children"],
-            "logs": [show.log(view) for view in done],
-            "chartData": show.chart(row, done),
+            "logs": [log(view) for view in done],
+            "chartData": chart(row, done),
         }
     )
 

@@ -12,11 +12,10 @@ from backstay.kernel.features.close import WorkflowCompleted
 from backstay.kernel.features.start import WorkflowStarted
 from backstay.kernel.values import CODEC, SECOND
 from backstay.protocol import requests as ask
-from backstay.protocol.detail import BUCKET_OF
 from backstay.protocol.history import iso
 from backstay.protocol.payloads import decoded, envelope
 from backstay.protocol.requests import Description
-from backstay.protocol.selected import memo
+from backstay.protocol.run_detail import BUCKET_OF, memo
 from backstay.protocol.tasks import optional_iso
 from backstay.server.problems import Problem
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from backstay.protocol import requests as ask
-from backstay.protocol.detail import BUCKETS
+from backstay.protocol.run_detail import BUCKETS
 from backstay.protocol.tasks import after_token, page_token
 from backstay.server.auth import OPERATOR
 from backstay.server.call import Call

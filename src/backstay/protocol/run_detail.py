@@ -1,27 +1,34 @@
-"""A selected run with everything that happened in it, as operators read it: the views of the kernel, in plain JSON.
+"""The JSON of one run with everything that happened in it, the same for the detail route and for an export.
 
-All of it is derived from typed history; only `tasks` are rows, and what they are called comes from history as well.
+All of it is folded from typed history. Only `tasks` are rows, and what they are called comes from history as well.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, get_args, get_type_hints
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from msgspec import Struct
 
 from backstay.kernel.agenda import late
-from backstay.kernel.decision import RunRow
+from backstay.kernel.decision import CommandRecord, RunRow
 from backstay.kernel.event import Recorded
+from backstay.kernel.features.memo import MemoUpserted
+from backstay.kernel.features.start import WorkflowStarted
 from backstay.kernel.task import Task
 from backstay.kernel.values import SECOND, Micros, activity_task_id
-from backstay.kernel.views.activities import ActivityView
-from backstay.kernel.views.lineage import Link
-from backstay.kernel.views.timers import TimerView
-from backstay.kernel.views.waits import WaitView
-from backstay.protocol.history import explained, iso
+from backstay.kernel.views import actions
+from backstay.kernel.views.activities import ActivityView, activities
+from backstay.kernel.views.failures import failures
+from backstay.kernel.views.lineage import Link, lineage
+from backstay.kernel.views.messages import signals, updates
+from backstay.kernel.views.timeline import WORDS
+from backstay.kernel.views.timers import TimerView, timers
+from backstay.kernel.views.waits import WaitView, waits
+from backstay.kernel.words import About
+from backstay.protocol.history import explained, iso, time_fields
 from backstay.protocol.payloads import envelope
-from backstay.protocol.requests import TaskView
+from backstay.protocol.requests import Description, TaskView
 
 # What is shown was recorded as typed events. Nothing else can be shown, and the contract wants it said.
 AUTHORITY: dict[str, Any] = {
@@ -30,7 +37,7 @@ AUTHORITY: dict[str, Any] = {
     "diagnostic_only": False,
 }
 
-# Statuses of runs, as lists put them together.
+# Statuses of runs, by the bucket that lists put them in.
 BUCKETS: dict[str, tuple[str, ...]] = {
     "running": ("pending", "running", "waiting"),
     "completed": ("completed",),
@@ -38,33 +45,75 @@ BUCKETS: dict[str, tuple[str, ...]] = {
 }
 BUCKET_OF = {status: bucket for bucket, statuses in BUCKETS.items() for status in statuses}
 
-# What an event is about, by how its type begins -> (kind, what it stands for, which field names that)
-_KINDS: tuple[tuple[str, tuple[str, str, str]], ...] = (
-    ("Activity", ("activity", "activity_execution", "activity_execution_id")),
-    ("Child", ("child", "child_workflow_run", "child_workflow_run_id")),
-    ("CarriedChild", ("child", "child_workflow_run", "child_workflow_run_id")),
-    ("ParentClosePolicy", ("child", "child_workflow_run", "child_workflow_run_id")),
-    ("ConditionWait", ("condition", "condition_wait", "condition_wait_id")),
-    ("SignalWait", ("signal", "signal_wait", "signal_wait_id")),
-    ("Signal", ("signal", "workflow_signal", "signal_id")),
-    ("Update", ("update", "workflow_update", "update_id")),
-    ("Timer", ("timer", "timer", "timer_id")),
-    ("FailureHandled", ("failure", "workflow_failure", "failure_id")),
-    ("SideEffect", ("side_effect", "workflow_step", "sequence")),
-    ("VersionMarker", ("version", "version_marker", "change_id")),
+_DECLARED = tuple(
+    f"declared_{what}"
+    for what in ("queries", "query_contracts", "signals", "signal_contracts", "updates", "update_contracts")
 )
-_COMMANDS = frozenset(
-    {"StartAccepted", "StartRejected", "CancelRequested", "TerminateRequested", "RepairRequested", "ArchiveRequested"}
-)
-_ABOUT_RUN = ("workflow", "workflow_run", "")
-_ABOUT_COMMAND = ("command", "workflow_command", "workflow_command_id")
 
-_times: dict[type[Struct], frozenset[str]] = {}
+
+PROJECTION_SOURCES = dict.fromkeys(
+    (f"{view}_projection_source" for view in ("waits", "timeline", "timers", "lineage")), "typed_history"
+)
+"""Views are folded from history at every request; no stored projection could be out of date."""
+
+
+def run_detail(
+    row: RunRow,
+    history: list[Recorded],
+    commands: list[CommandRecord],
+    held: Description | None,
+    chain: Mapping[str, RunRow],
+) -> dict[str, Any]:
+    """The parts of a run that follow from its history.
+
+    `held` describes the instance if the run is its current one. `chain`: the runs before and after it, by run id.
+    """
+    done = activities(history)
+    waiting = held.waits if held else waits(history, row)
+    wake = held.next_wake if held else None
+    family = lineage(history, row.number, chain)
+    return {
+        "commands": [plain(command) for command in commands],
+        "signals": [plain(view) for view in (held.signals if held else signals(history, commands))],
+        "updates": [plain(view) for view in (held.updates if held else updates(history))],
+        "waits": [plain(view) | AUTHORITY for view in waiting],
+        "tasks": [
+            *(shown_task(view, row.run_id, done) for view in (held.tasks if held else [])),
+            *(missing_task(task, row.run_id, done) for task in (held.missing_tasks if held else [])),
+            *(timer_tasks(waiting, wake) if held else []),
+        ],
+        "timeline": timeline(history, row.run_id),
+        "activities": [shown_activity(view) for view in done],
+        "timers": [shown_timer(view) for view in timers(history, row, wake)],
+        "failures": [plain(view) for view in failures(history, row.run_id)],
+        "parents": [shown_link(link) for link in family.parents],
+        "children": [shown_link(link) for link in family.children],
+    }
+
+
+def memo(history: Iterable[Recorded]) -> dict[str, bytes]:
+    """The memo of a run as its history leaves it."""
+    found: dict[str, bytes] = {}
+    for entry in history:
+        match entry.event:
+            case WorkflowStarted(memo=begun):
+                found = begun
+            case MemoUpserted(merged=merged):
+                found = merged
+            case _:
+                pass
+    return found
+
+
+def declared(history: list[Recorded]) -> dict[str, Any]:
+    """What the run's code offered when it began: targets as operators use them, and the lists as they were recorded."""
+    started = next((entry.event for entry in history if isinstance(entry.event, WorkflowStarted)), None)
+    return plain(actions.declared(started)) | {name: getattr(started, name, None) or [] for name in _DECLARED}
 
 
 def plain(view: Struct) -> dict[str, Any]:
     """A view as JSON: times in ISO, payloads in envelopes, everything that is not known as null."""
-    times = _time_fields(type(view))
+    times = time_fields(type(view))
     return {name: _plain(getattr(view, name), name in times) for name in view.__struct_fields__}
 
 
@@ -92,19 +141,19 @@ def timeline(history: Iterable[Recorded], run_id: str) -> list[dict[str, Any]]:
 def _point(entry: Recorded, run_id: str) -> dict[str, Any]:
     wire = explained(entry, run_id)
     payload: dict[str, Any] = wire["payload"]
-    kind, source, identity = _about(entry.type)
+    about = WORDS[type(entry.event)].about
     step = payload.pop("sequence", None)
     command: dict[str, Any] = payload.get("command") or {}
-    id = run_id if not identity else step if identity == "sequence" else payload.get(identity)
+    id = run_id if about.id is None else step if about.id == "sequence" else payload.get(about.id)
     return payload | {
         "id": wire["id"],
         "sequence": entry.sequence,
         "type": entry.type,
-        "kind": kind,
+        "kind": about.kind,
         "entry_kind": "point",
-        "source_kind": source,
+        "source_kind": about.source,
         "source_id": id,
-        "summary": _summary(entry.type, payload),
+        "summary": _summary(entry, about),
         "recorded_at": wire["recorded_at"],
         "workflow_sequence": step,
         "command_id": wire["workflow_command_id"],
@@ -113,19 +162,11 @@ def _point(entry: Recorded, run_id: str) -> dict[str, Any]:
     }
 
 
-def _about(type_name: str) -> tuple[str, str, str]:
-    if type_name in _COMMANDS:
-        return _ABOUT_COMMAND
-    return next((about for prefix, about in _KINDS if type_name.startswith(prefix)), _ABOUT_RUN)
-
-
-def _summary(type_name: str, payload: dict[str, Any]) -> str:
-    """The event in words: its own name, spelled, and the name of what it is about."""
-    words = "".join(f" {letter.lower()}" if letter.isupper() else letter for letter in type_name).strip()
-    for named in ("activity_type", "child_workflow_type", "signal_name", "update_name", "condition_key", "change_id"):
-        if payload.get(named):
-            return f"{words}: {payload[named]}"
-    return words
+def _summary(entry: Recorded, about: About) -> str:
+    """The name of the event, spelled, and the name of what it is about. No payload: an export may withhold those."""
+    spelled = "".join(f" {letter.lower()}" if letter.isupper() else letter for letter in entry.type).strip()
+    named = next((name for field in about.name if (name := getattr(entry.event, field, None))), None)
+    return spelled if named is None else f"{spelled}: {named}"
 
 
 def shown_activity(view: ActivityView) -> dict[str, Any]:
@@ -282,11 +323,3 @@ def _label(task: Task, activity: ActivityView | None) -> str:
     if activity is not None:
         return f"activity {activity.activity_type}, attempt {max(activity.attempt_count, 1)}"
     return f"{task.kind} task, for {task.resume.workflow_wait_kind or 'the run itself'}"
-
-
-def _time_fields(kind: type[Struct]) -> frozenset[str]:
-    found = _times.get(kind)
-    if found is None:
-        hints = get_type_hints(kind, include_extras=True)
-        found = _times[kind] = frozenset(name for name, hint in hints.items() if Micros in (hint, *get_args(hint)))
-    return found

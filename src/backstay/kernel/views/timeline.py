@@ -1,0 +1,18 @@
+"""The timeline of a run: its events as lines of words, in order, and the steps that are still open.
+
+The words are those of the features. An event type without words does not get past the tests.
+"""
+
+from __future__ import annotations
+
+from backstay.kernel.event import Event, Recorded
+from backstay.kernel.machine import FEATURES
+from backstay.kernel.words import Phrase, Story, Words
+
+WORDS: dict[type[Event], Words] = {kind: words for feature in FEATURES for kind, words in feature.words.items()}
+
+
+def tell(story: Story, entry: Recorded) -> Phrase:
+    """Say the next event of a run, which brings its story up to date."""
+    story.turn_to(entry)
+    return WORDS[type(entry.event)].phrase(story, entry.event)
