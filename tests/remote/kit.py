@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Container
 from types import ModuleType
 from typing import Any, Self
 
@@ -93,15 +92,15 @@ def no_threads(app: Remote) -> None:
         desk.station.slots["activity"] = 0
 
 
-def retold(module: ModuleType, *, without: Container[str] = ()) -> dict[str, Any]:
-    """The stories of a module of the SDK's tests that need nothing but `memory(...)` and `evicting(...)`, with their fixtures.
+def retold(module: ModuleType) -> dict[str, Any]:
+    """The stories of a module of the SDK's tests, without those marked `embedded`, and their fixtures.
 
     Given to `globals().update` of another module they are collected there; `conftest.py` puts a server in between.
     """
     return {
         name: thing
         for name, thing in vars(module).items()
-        if not name.startswith("__") and name not in without and (_is_fixture(thing) or _is_story(name, thing))
+        if not name.startswith("__") and (_is_fixture(thing) or _is_story(name, thing))
     }
 
 
@@ -110,8 +109,9 @@ def _is_fixture(thing: object) -> bool:
 
 
 def _is_story(name: str, thing: Any) -> bool:
-    """Not those that were given an embedded one when their module was loaded, or a clock of their own."""
-    if not name.startswith("test_") or not inspect.iscoroutinefunction(thing):
-        return False
-    told = inspect.getsource(thing)
-    return "make" not in inspect.signature(thing).parameters and "world" not in told and "AsyncBackstay(" not in told
+    marks = getattr(thing, "pytestmark", ())
+    return (
+        name.startswith("test_")
+        and inspect.iscoroutinefunction(thing)
+        and not any(mark.name == "embedded" for mark in marks)
+    )

@@ -356,6 +356,7 @@ def test_options_that_do_not_fit_together_are_refused_where_they_are_written(opt
         add.options(**options)
 
 
+@pytest.mark.embedded("asks with verbs of workers, which a client has not")
 async def test_an_extern_activity_runs_elsewhere() -> None:
     @activity(type="billing.invoice", queue="php", extern=True)
     def invoice(order: str) -> None:
@@ -544,6 +545,7 @@ async def test_the_backoff_delays_the_next_attempt() -> None:
     assert [gap >= least for gap, least in zip(gaps, (10_000, 30_000, 30_000), strict=True)] == [True] * 3
 
 
+@pytest.mark.embedded("opens apps of its own")
 @pytest.mark.contract("ACT-16")
 async def test_the_retry_policy_is_the_one_of_the_scheduling(tmp_path: Any) -> None:
     gate = threading.Event()
@@ -617,6 +619,7 @@ async def test_each_timeout_is_enforced(kind: str, options: Any) -> None:
     assert (event.timeout_kind, event.failure_category) == (kind, "timeout")
 
 
+@pytest.mark.embedded("its clock is the test's")
 @pytest.mark.contract("ACT-08")
 async def test_a_timed_out_attempt_is_tried_again_and_its_late_result_is_ignored() -> None:
     gate = threading.Event()
@@ -710,6 +713,7 @@ def test_outside_an_activity_a_heartbeat_does_nothing_and_there_is_no_attempt() 
         attempt()
 
 
+@pytest.mark.embedded("its clock is the test's")
 async def test_a_heartbeat_of_a_closed_run_raises_and_plain_code_is_not_stopped() -> None:
     begun, told = threading.Event(), threading.Event()
 
@@ -742,6 +746,7 @@ async def test_a_heartbeat_of_a_closed_run_raises_and_plain_code_is_not_stopped(
     assert names(history)[-2:] == ["ActivityCancelled", "WorkflowTimedOut"]
 
 
+@pytest.mark.embedded("its clock is the test's")
 async def test_an_async_activity_of_a_closed_run_is_cancelled() -> None:
     begun, ended = asyncio.Event(), asyncio.Event()
 
@@ -916,6 +921,7 @@ async def test_the_type_map_names_an_activity_without_a_name_of_its_own() -> Non
         assert events(await app.history("r"), "ActivityScheduled")[0].activity_type == "shop.nameless"
 
 
+@pytest.mark.embedded("opens apps of its own")
 @pytest.mark.parametrize("local", [False, True])
 @pytest.mark.parametrize(("grace", "calls"), [(30.0, 1), (0.0, 2)])
 async def test_an_activity_that_runs_when_its_app_closes_gets_time_to_end(
@@ -945,6 +951,7 @@ async def test_an_activity_that_runs_when_its_app_closes_gets_time_to_end(
     assert len(begun) == calls
 
 
+@pytest.mark.embedded("a server stays open")
 async def test_what_ends_behind_the_close_of_its_app_is_not_reported(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -140,6 +140,7 @@ def tidy() -> str:
     return "got one"
 
 
+@pytest.mark.embedded("told with live code and with replay alone")
 @pytest.mark.contract("CANCEL-01")
 @pytest.mark.parametrize("make", APPS)
 async def test_code_that_handles_cancellation_cleans_up_and_closes_as_cancelled(make: Any) -> None:
@@ -156,6 +157,7 @@ async def test_code_that_handles_cancellation_cleans_up_and_closes_as_cancelled(
         assert request.cleanup_deadline_at == at + 300_000_000
 
 
+@pytest.mark.embedded("told with live code and with replay alone")
 @pytest.mark.parametrize("make", APPS)
 async def test_code_that_returns_closes_as_completed(make: Any) -> None:
     @workflow(type="stubborn", handles_cancel="5m", unchecked=True)
@@ -213,6 +215,7 @@ async def test_it_is_raised_at_every_kind_of_wait() -> None:
         gate.set()
 
 
+@pytest.mark.embedded("told with live code and with replay alone")
 @pytest.mark.parametrize("make", APPS)
 async def test_async_code_is_cancelled_as_asyncio_does_it(make: Any) -> None:
     @workflow(type="later", handles_cancel="5m", unchecked=True)
@@ -242,6 +245,7 @@ async def test_async_code_is_cancelled_as_asyncio_does_it(make: Any) -> None:
         assert await run.result() == ["task 0", "task 1", "main", "cleaned"]
 
 
+@pytest.mark.embedded("told with live code and with replay alone")
 @pytest.mark.parametrize("make", APPS)
 @pytest.mark.parametrize("kind", ["def", "async def"])
 async def test_a_blocking_call_is_interrupted_in_both_kinds_of_code(make: Any, kind: str) -> None:
@@ -268,6 +272,7 @@ async def test_a_blocking_call_is_interrupted_in_both_kinds_of_code(make: Any, k
         assert await run.result(3) == "woken"
 
 
+@pytest.mark.embedded("told with live code and with replay alone")
 @pytest.mark.parametrize("make", APPS)
 @pytest.mark.parametrize("kind", ["def", "async def"])
 async def test_a_shield_puts_the_request_off_until_it_ends(make: Any, kind: str) -> None:
@@ -305,6 +310,7 @@ async def test_a_shield_puts_the_request_off_until_it_ends(make: Any, kind: str)
         assert await run.result() == ["a", "inside", "then cancelled"]
 
 
+@pytest.mark.embedded("told with live code and with replay alone")
 @pytest.mark.parametrize("make", APPS)
 @pytest.mark.parametrize("kind", ["def", "async def"])
 async def test_a_shield_that_ends_with_an_error_lets_the_request_through_at_the_next_wait(make: Any, kind: str) -> None:
@@ -353,6 +359,7 @@ def test_shield_belongs_in_a_workflow() -> None:
         pass
 
 
+@pytest.mark.embedded("its clock is the test's")
 async def test_the_deadline_closes_what_does_not_end() -> None:
     world = StillWorld()
 
@@ -528,6 +535,7 @@ THINGS = [do, fail, undo, cannot_undo, undo_later]
 DONE = ["hotel", "car", "flight"]
 
 
+@pytest.mark.embedded("told with live code and with replay alone")
 @pytest.mark.parametrize("make", APPS)
 @pytest.mark.parametrize("definition", TRIPS, ids=["def", "async def"])
 async def test_a_saga_undoes_in_reverse_and_keeps_the_error(definition: Any, make: Any) -> None:
@@ -541,6 +549,7 @@ async def test_a_saga_undoes_in_reverse_and_keeps_the_error(definition: Any, mak
         assert did == [*DONE, "undo flight", "undo car", "undo hotel"]
 
 
+@pytest.mark.embedded("told with live code and with replay alone")
 @pytest.mark.parametrize("make", APPS)
 @pytest.mark.parametrize("definition", TRIPS, ids=["def", "async def"])
 async def test_a_saga_that_cannot_undo_everything_undoes_the_rest_and_says_both(definition: Any, make: Any) -> None:
@@ -553,6 +562,7 @@ async def test_a_saga_that_cannot_undo_everything_undoes_the_rest_and_says_both(
         assert did == [*DONE, "tried flight", "undo car", "undo hotel"]
 
 
+@pytest.mark.embedded("told with live code and with replay alone")
 @pytest.mark.parametrize("make", APPS)
 @pytest.mark.parametrize("definition", TRIPS, ids=["def", "async def"])
 async def test_continuing_as_new_undoes_nothing(definition: Any, make: Any) -> None:
@@ -574,6 +584,7 @@ async def test_giving_code_up_undoes_nothing(definition: Any) -> None:
         assert did == DONE
 
 
+@pytest.mark.embedded("told with live code and with replay alone")
 @pytest.mark.parametrize("make", APPS)
 @pytest.mark.parametrize("definition", TRIPS, ids=["def", "async def"])
 async def test_a_cancelled_saga_is_undone_under_a_shield(definition: Any, make: Any) -> None:
@@ -586,6 +597,7 @@ async def test_a_cancelled_saga_is_undone_under_a_shield(definition: Any, make: 
         assert did == [*DONE, "undo flight", "undo car", "undo hotel"]
 
 
+@pytest.mark.embedded("told with live code and with replay alone")
 @pytest.mark.parametrize("make", APPS)
 @pytest.mark.parametrize("kind", ["def", "async def"])
 @pytest.mark.parametrize("undone", [True, False])

@@ -469,6 +469,7 @@ class Desk:
         return found
 
 
+@pytest.mark.embedded("told with live code and with replay alone")
 @pytest.mark.contract("HNDL-02", "HNDL-06", "HNDL-07")
 @pytest.mark.parametrize("make", [memory, evicting])
 async def test_an_update_signals_the_child_exactly_once_and_queries_never(make: Any) -> None:

@@ -118,6 +118,7 @@ def text_of(record: logging.LogRecord) -> str:
     return logging.Formatter().format(record)
 
 
+@pytest.mark.embedded("told with live code and with replay alone")
 @pytest.mark.parametrize("make", [memory, evicting])
 async def test_each_attempt_the_activity_and_the_workflow_are_logged_once_with_their_ids(
     make: Any, logged: Any
@@ -152,6 +153,7 @@ async def test_async_and_local_activities_are_logged_as_well(run: Any, act: Any,
     assert all('found["k"]' in text_of(record) for record in records)
 
 
+@pytest.mark.embedded("told with live code and with replay alone")
 @pytest.mark.parametrize("make", [memory, evicting])
 async def test_a_replay_and_a_question_log_nothing_again(make: Any, logged: Any) -> None:
     async with make(breaks, dug) as app:

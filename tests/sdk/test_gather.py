@@ -419,6 +419,7 @@ async def test_the_failure_of_the_first_is_raised() -> None:
     assert (await told(run))[0] == "no"
 
 
+@pytest.mark.embedded("told with live code and with replay alone")
 @pytest.mark.parametrize("make", [memory, evicting])
 async def test_a_signal_races_a_timer(make: Any) -> None:
     @workflow(type="racing")

@@ -195,6 +195,7 @@ async def test_they_mix_with_branches_timers_and_other_activities() -> None:
     assert result == [[20, 100, 40], [40, 200, 80], [60, 300, 120]]
 
 
+@pytest.mark.embedded("opens apps of its own")
 async def test_one_that_was_not_recorded_runs_again_after_a_restart(tmp_path: Any) -> None:
     began = threading.Event()
     over = threading.Event()
@@ -334,6 +335,7 @@ def never_done() -> None:
     never()
 
 
+@pytest.mark.embedded("its clock is the test's")
 async def test_nothing_is_tried_again_once_the_app_is_closed() -> None:
     async with memory(never_done, never, world=StillWorld) as app:
         world: Any = app.engine.world
@@ -345,6 +347,7 @@ async def test_nothing_is_tried_again_once_the_app_is_closed() -> None:
     assert len(calls) == 1
 
 
+@pytest.mark.embedded("the clock is not the worker's")
 async def test_a_pause_may_be_longer_than_a_day() -> None:
     @activity(type="rare", local=True, retries=1, backoff="3d")
     def rare() -> int:
@@ -368,6 +371,7 @@ async def test_a_pause_may_be_longer_than_a_day() -> None:
         assert await handle.result() == 2
 
 
+@pytest.mark.embedded("looks into the engine")
 async def test_what_is_kept_for_a_local_activity_goes_with_it_not_with_its_timeout() -> None:
     begun, go_on = asyncio.Event(), asyncio.Event()
 
@@ -394,6 +398,7 @@ async def test_what_is_kept_for_a_local_activity_goes_with_it_not_with_its_timeo
         assert fiber() is None
 
 
+@pytest.mark.embedded("a worker hears of the end of a run when it reports its task")
 async def test_nothing_is_tried_again_for_a_run_that_was_terminated() -> None:
     async with memory(never_done, never, world=StillWorld) as app:
         world: Any = app.engine.world
@@ -405,6 +410,7 @@ async def test_nothing_is_tried_again_for_a_run_that_was_terminated() -> None:
         assert (len(calls), list(app.engine.cache), app.executor.holding) == (1, [], set())
 
 
+@pytest.mark.embedded("a worker hears of the end of a run when it reports its task")
 async def test_a_local_activity_of_a_closed_run_hears_so_at_its_heartbeat() -> None:
     begun, told = threading.Event(), threading.Event()
 
@@ -431,6 +437,7 @@ async def test_a_local_activity_of_a_closed_run_hears_so_at_its_heartbeat() -> N
         assert (list(app.engine.cache), app.executor.holding) == ([], set())
 
 
+@pytest.mark.embedded("a worker hears of the end of a run when it reports its task")
 async def test_code_that_is_busy_on_its_thread_when_its_run_is_closed_begins_no_local_activity() -> None:
     begun, go_on = threading.Event(), threading.Event()
 
@@ -451,6 +458,7 @@ async def test_code_that_is_busy_on_its_thread_when_its_run_is_closed_begins_no_
         assert calls == []
 
 
+@pytest.mark.embedded("code elsewhere is not the engine's to give up")
 async def test_code_that_was_given_up_while_its_local_activity_ran_reports_nothing() -> None:
     """Another process got in between: the task is run again, and what half of the code had done is not its outcome."""
     begun, go_on = asyncio.Event(), asyncio.Event()

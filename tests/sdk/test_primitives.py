@@ -56,6 +56,7 @@ def both(*things: Any) -> list[AsyncBackstay]:
 # -- side effects
 
 
+@pytest.mark.embedded("opens apps of its own")
 @pytest.mark.contract("SIDE-01", "AUTHOR-08")
 async def test_a_side_effect_runs_once_over_restarts_and_replays(tmp_path: Any) -> None:
     calls: list[int] = []
@@ -245,6 +246,7 @@ async def test_an_id_that_stood_in_the_old_source_is_fresh_when_it_is_reached_la
     assert len(events(history, "VersionMarkerRecorded")) == 1
 
 
+@pytest.mark.embedded("opens apps of its own")
 async def test_a_version_out_of_the_supported_range_blocks_and_never_fails_the_run(tmp_path: Any) -> None:
     @workflow(type="run")
     def old() -> int:
@@ -360,6 +362,7 @@ async def test_time_stands_still_until_something_happens() -> None:
 # -- logging
 
 
+@pytest.mark.embedded("code that ran ahead says its line again when that was not taken")
 async def test_the_logger_is_silent_while_a_run_replays(caplog: pytest.LogCaptureFixture) -> None:
     @activity(type="local", local=True)
     def local() -> int:

@@ -105,6 +105,7 @@ async def reach(app: AsyncBackstay, id: str, kind: str) -> None:
     await eventually(there)
 
 
+@pytest.mark.embedded("told with live code and with replay alone")
 @pytest.mark.contract("QRY-02", "QRY-14", "QRY-15")
 @pytest.mark.parametrize("make", APPS)
 async def test_a_query_answers_with_its_type_and_records_nothing(make: Any) -> None:
@@ -130,6 +131,7 @@ async def test_a_query_answers_with_its_type_and_records_nothing(make: Any) -> N
         assert asked["progress"].parameters == []
 
 
+@pytest.mark.embedded("told with live code and with replay alone")
 @pytest.mark.contract("QRY-08", "QRY-09")
 @pytest.mark.parametrize("make", APPS)
 async def test_what_is_wrong_with_a_question_is_said(make: Any) -> None:
@@ -155,6 +157,7 @@ async def test_what_is_wrong_with_a_question_is_said(make: Any) -> None:
             await app.handle(Job, "later").query(Job.progress)
 
 
+@pytest.mark.embedded("opens apps of its own")
 @pytest.mark.contract("QRY-12", "COND-02")
 async def test_a_cold_query_runs_no_effect_looks_at_no_condition_and_says_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -171,6 +174,7 @@ async def test_a_cold_query_runs_no_effect_looks_at_no_condition_and_says_nothin
         assert [record for record in caplog.records if record.name.startswith("backstay.workflow")] == []
 
 
+@pytest.mark.embedded("told with live code and with replay alone")
 @pytest.mark.contract("QRY-12")
 @pytest.mark.parametrize("make", APPS)
 async def test_a_query_never_applies_what_is_pending(make: Any) -> None:
@@ -185,6 +189,7 @@ async def test_a_query_never_applies_what_is_pending(make: Any) -> None:
         assert await run.query(Job.progress) == Progress(1, "pending")
 
 
+@pytest.mark.embedded("opens apps of its own")
 @pytest.mark.parametrize("how", ["completed", "terminated", "failed"])
 async def test_a_closed_run_still_answers_also_after_a_restart(how: str, tmp_path: Path) -> None:
     @workflow(type="closing", unchecked=True)
@@ -303,6 +308,7 @@ async def test_a_handle_of_one_run_is_about_that_run_alone() -> None:
         assert await first.result() == "done"
 
 
+@pytest.mark.embedded("opens apps of its own")
 async def test_before_its_first_task_a_run_is_as_it_was_made(tmp_path: Path) -> None:
     @workflow(type="job")
     class Checked(Job):
@@ -331,6 +337,7 @@ async def test_before_its_first_task_a_run_is_as_it_was_made(tmp_path: Path) -> 
         assert await submitted.result() == 5
 
 
+@pytest.mark.embedded("opens apps of its own")
 @pytest.mark.contract("QRY-10", "QRY-16")
 async def test_without_its_code_a_run_cannot_be_asked(tmp_path: Path) -> None:
     @workflow(type="other")
@@ -348,6 +355,7 @@ async def test_without_its_code_a_run_cannot_be_asked(tmp_path: Path) -> None:
         assert refused.value.reason == "query_worker_unavailable"
 
 
+@pytest.mark.embedded("opens apps of its own")
 @pytest.mark.contract("QRY-17")
 async def test_code_that_does_not_fit_refuses_instead_of_guessing(tmp_path: Path) -> None:
     @workflow(type="job")

@@ -72,6 +72,7 @@ class Counter:
         return self.seen
 
 
+@pytest.mark.embedded("told with live code and with replay alone")
 @pytest.mark.contract("SIG-08", "REC-02")
 @pytest.mark.parametrize("make", APPS)
 async def test_handlers_run_in_the_order_of_acceptance(make: Any) -> None:
@@ -244,6 +245,7 @@ class ByAttribute:
         return wait(self.approved)
 
 
+@pytest.mark.embedded("told with live code and with replay alone")
 @pytest.mark.contract("SIG-06", "DECL-01", "DECL-02")
 @pytest.mark.parametrize(
     "definition", [by_module, by_literal, by_literal_step, by_list, by_text, ByAttribute], ids=lambda d: d.__name__
@@ -383,6 +385,7 @@ def inbox(count: int) -> list[str]:
     return [echo(wait(approved)) for _ in range(count)]
 
 
+@pytest.mark.embedded("told with live code and with replay alone")
 @pytest.mark.contract("SIG-08", "SIG-09")
 @pytest.mark.parametrize("make", APPS)
 async def test_waits_take_the_signals_of_a_name_in_order_early_and_late_ones(make: Any) -> None:
@@ -429,6 +432,7 @@ class HandlesMany:
         return total
 
 
+@pytest.mark.embedded("told with live code and with replay alone")
 @pytest.mark.parametrize("definition", [waits_for_many, HandlesMany])
 @pytest.mark.parametrize("make", APPS)
 async def test_signals_that_have_piled_up_are_no_batch_of_steps(make: Any, definition: Any) -> None:
@@ -449,6 +453,7 @@ def patient() -> list[Any]:
     return [wait(approved, timeout="1h"), wait(approved, timeout=60), wait("other", timeout=60)]
 
 
+@pytest.mark.embedded("told with live code and with replay alone")
 @pytest.mark.contract("SIG-07")
 @pytest.mark.parametrize("make", APPS)
 async def test_a_wait_with_a_timeout_answers_none_when_the_time_is_over(make: Any) -> None:
@@ -471,6 +476,7 @@ async def test_a_wait_with_a_timeout_answers_none_when_the_time_is_over(make: An
         assert history.count("TimerFired") == 2
 
 
+@pytest.mark.embedded("told with live code and with replay alone")
 @pytest.mark.parametrize("make", APPS)
 async def test_many_strands_wait_for_one_name(make: Any) -> None:
     @workflow(type="strands", unchecked=True)
@@ -487,6 +493,7 @@ async def test_many_strands_wait_for_one_name(make: Any) -> None:
         assert await run.result() == ["0a", "1b", "2c", "3d"]
 
 
+@pytest.mark.embedded("told with live code and with replay alone")
 @pytest.mark.parametrize("make", APPS)
 async def test_async_code_waits_for_signals_like_for_anything_else(make: Any) -> None:
     @workflow(type="later", unchecked=True)
@@ -559,6 +566,7 @@ def shaky(broken: bool) -> Any:
     return Shaky
 
 
+@pytest.mark.embedded("opens apps of its own")
 async def test_a_raising_handler_fails_the_task_not_the_run_and_a_deploy_helps(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -619,6 +627,7 @@ def sorter(kind: str, takes: Any) -> Any:
     return {"def": in_plain_code, "async def": in_async_code, "race": in_a_race}[kind]
 
 
+@pytest.mark.embedded("opens apps of its own")
 @pytest.mark.parametrize("kind", ["def", "async def", "race"])
 @pytest.mark.parametrize("sent", [{"grams": "many"}, {"grams": -1}], ids=["another type", "refused by its class"])
 async def test_a_value_that_cannot_be_read_fails_the_task_not_the_run_and_a_deploy_helps(
@@ -713,6 +722,7 @@ async def test_a_signal_that_is_sent_again_is_taken_once() -> None:
         assert await run.result() == [1, 3, -1]
 
 
+@pytest.mark.embedded("opens apps of its own")
 async def test_a_request_id_holds_after_a_restart(tmp_path: Path) -> None:
     async with AsyncBackstay(tmp_path / "app.db", [Counter]) as app:
         await app.start(Counter, "c")
@@ -755,6 +765,7 @@ async def test_signal_with_start_starts_once_and_signals_before_any_code_runs() 
             await app.describe("other")
 
 
+@pytest.mark.embedded("told with live code and with replay alone")
 @pytest.mark.parametrize("make", APPS)
 async def test_what_a_run_did_not_use_goes_on_with_the_next(make: Any) -> None:
     @workflow(type="legs", unchecked=True)
@@ -795,6 +806,7 @@ async def _runs(app: AsyncBackstay, id: str, count: int) -> bool:
     return len(await app.list(workflow_id=id)) == count
 
 
+@pytest.mark.embedded("opens apps of its own")
 @pytest.mark.contract("DECL-05", "DECL-06")
 async def test_the_contract_is_the_one_the_run_was_started_with(tmp_path: Path) -> None:
     @workflow(type="counter")

@@ -87,6 +87,7 @@ async def test_heavy_code_moves_to_a_thread_of_its_own_and_ends_right(
     assert sum("runs on a thread of its own" in record.getMessage() for record in caplog.records) == 1
 
 
+@pytest.mark.embedded("measures time")
 async def test_timers_of_others_go_on_while_heavy_code_runs() -> None:
     async with memory(heavy, light, double, local) as app:
         await warmed(app, heavy, "warm")

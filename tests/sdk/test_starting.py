@@ -88,6 +88,7 @@ async def test_what_a_refused_start_advises_fits_what_was_asked_for() -> None:
             app.options(existing="whatever")  # type: ignore[arg-type]
 
 
+@pytest.mark.embedded("opens apps of its own")
 async def test_a_result_that_exists_is_found_after_a_restart(tmp_path: Any) -> None:
     for _ in range(3):
         async with AsyncBackstay(tmp_path / "shop.db", register=[order, charge]) as app:

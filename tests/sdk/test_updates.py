@@ -95,6 +95,7 @@ class Account:
         return "done"
 
 
+@pytest.mark.embedded("told with live code and with replay alone")
 @pytest.mark.contract("UPD-01", "UPD-05", "UPD-11")
 @pytest.mark.parametrize("make", APPS)
 async def test_an_update_changes_something_and_answers(make: Any) -> None:
@@ -114,6 +115,7 @@ async def test_an_update_changes_something_and_answers(make: Any) -> None:
         assert [event.update_name for event in events(history, "UpdateAccepted")][3] == "take-out"
 
 
+@pytest.mark.embedded("told with live code and with replay alone")
 @pytest.mark.contract("UPD-04", "UPD-02")
 @pytest.mark.parametrize("make", APPS)
 async def test_many_at_once_are_applied_one_after_another(make: Any) -> None:
@@ -159,6 +161,7 @@ async def test_what_cannot_be_accepted_is_rejected_durably() -> None:
         assert await run.query(Account.look) == 0
 
 
+@pytest.mark.embedded("told with live code and with replay alone")
 @pytest.mark.contract("UPD-22")
 @pytest.mark.parametrize("make", APPS)
 async def test_a_raising_update_fails_alone_and_leaves_no_trace_in_the_state(make: Any) -> None:
@@ -390,6 +393,7 @@ async def test_a_validator_sees_the_state_and_changes_nothing_it_should_not() ->
 # -- code that goes on around updates
 
 
+@pytest.mark.embedded("told with live code and with replay alone")
 @pytest.mark.parametrize("make", APPS)
 @pytest.mark.parametrize("kind", ["def", "async def"])
 async def test_an_update_and_what_happened_before_it_come_in_order(make: Any, kind: str) -> None:
@@ -437,6 +441,7 @@ async def test_an_update_and_what_happened_before_it_come_in_order(make: Any, ki
         assert await run.result() == ["woke", "hello", "near", "far"]
 
 
+@pytest.mark.embedded("told with live code and with replay alone")
 @pytest.mark.parametrize("make", APPS)
 async def test_an_update_accepted_behind_the_end_of_the_code_fails_with_the_run(make: Any) -> None:
     """The code ended at an event before it; that the run had not closed yet is an accident of who ran it when."""
@@ -674,6 +679,7 @@ async def test_a_bounded_wait_falls_back_to_where_the_update_stands() -> None:
         assert refused.value.reason == "update_not_found"
 
 
+@pytest.mark.embedded("the body is refused before anybody reads what it wants")
 async def test_what_to_wait_for_is_one_of_two() -> None:
     async with memory(Account) as app:
         await app.start(Account, "a")
@@ -704,6 +710,7 @@ def test_an_update_is_found_again_after_a_restart(tmp_path: Path) -> None:
             run.submitted(Account.deposit, "another").result()
 
 
+@pytest.mark.embedded("opens apps of its own")
 @pytest.mark.contract("REC-01")
 async def test_an_update_that_is_sent_again_is_applied_once_and_answers_the_same(tmp_path: Path) -> None:
     async with AsyncBackstay(tmp_path / "app.db", [Account]) as app:
@@ -721,6 +728,7 @@ async def test_an_update_that_is_sent_again_is_applied_once_and_answers_the_same
         assert await app.handle(Account, "a").query(Account.look) == 3
 
 
+@pytest.mark.embedded("opens apps of its own")
 @pytest.mark.contract("UPD-17", "UPD-16")
 async def test_with_nobody_who_knows_the_code_an_update_is_rejected_and_without_any_worker_it_waits(
     tmp_path: Path,
@@ -744,6 +752,7 @@ async def test_with_nobody_who_knows_the_code_an_update_is_rejected_and_without_
         assert await app.handle(Account, "a").submitted(Account.deposit, submitted.id).result() == 3
 
 
+@pytest.mark.embedded("opens apps of its own")
 async def test_a_release_without_an_update_that_was_applied_is_refused(tmp_path: Path) -> None:
     @workflow(type="account")
     class Smaller:

@@ -66,6 +66,7 @@ class Gate(Box):
         return [passed, self.value]
 
 
+@pytest.mark.embedded("told with live code and with replay alone")
 @pytest.mark.contract("COND-01", "COND-03", "COND-09")
 @pytest.mark.parametrize("make", APPS)
 async def test_a_wait_ends_when_its_condition_holds_and_its_clock_stops(make: Any) -> None:
@@ -87,6 +88,7 @@ async def test_a_wait_ends_when_its_condition_holds_and_its_clock_stops(make: An
         assert "TimerFired" not in names(history)
 
 
+@pytest.mark.embedded("told with live code and with replay alone")
 @pytest.mark.contract("COND-08")
 @pytest.mark.parametrize("make", APPS)
 async def test_an_update_makes_a_condition_hold(make: Any) -> None:
@@ -96,6 +98,7 @@ async def test_an_update_makes_a_condition_hold(make: Any) -> None:
         assert await run.result() == [True, 4]
 
 
+@pytest.mark.embedded("told with live code and with replay alone")
 @pytest.mark.contract("COND-12", "COND-13", "COND-07")
 @pytest.mark.parametrize("make", APPS)
 async def test_a_wait_times_out_behind_its_timer_only(make: Any) -> None:
@@ -150,6 +153,7 @@ async def test_no_time_at_all_is_a_look() -> None:
         assert await app.execute(look, "l") == [False, True]
 
 
+@pytest.mark.embedded("told with live code and with replay alone")
 @pytest.mark.parametrize("make", APPS)
 async def test_conditions_are_looked_at_again_until_nothing_moves(make: Any) -> None:
     """Each strand's end makes the next one's condition hold; all of that is one task."""
@@ -177,6 +181,7 @@ async def test_conditions_are_looked_at_again_until_nothing_moves(make: Any) -> 
         assert len(tasks) == 1
 
 
+@pytest.mark.embedded("told with live code and with replay alone")
 @pytest.mark.parametrize("make", APPS)
 async def test_a_condition_holds_after_a_local_activity(make: Any) -> None:
     @workflow(type="near first", unchecked=True)
@@ -199,6 +204,7 @@ async def test_a_condition_holds_after_a_local_activity(make: Any) -> None:
         assert len(tasks) == 1, "nothing but this task could have moved it"
 
 
+@pytest.mark.embedded("told with live code and with replay alone")
 @pytest.mark.parametrize("make", APPS)
 async def test_async_code_waits_for_conditions_beside_other_things(make: Any) -> None:
     @workflow(type="later", unchecked=True)
@@ -236,6 +242,7 @@ class Watched(Box):
         return self.value
 
 
+@pytest.mark.embedded("opens apps of its own")
 @pytest.mark.contract("COND-02")
 async def test_replay_goes_by_history_and_looks_only_at_what_is_open(tmp_path: Path) -> None:
     async with AsyncBackstay(tmp_path / "app.db", [Watched]) as app:
@@ -314,6 +321,7 @@ class OtherKey(Box):
         return self.value
 
 
+@pytest.mark.embedded("opens apps of its own")
 @pytest.mark.contract("COND-04", "COND-05", "COND-06")
 @pytest.mark.parametrize(
     ("first", "second", "says"),
@@ -340,6 +348,7 @@ async def test_a_wait_that_is_not_the_recorded_one_blocks_replay_and_the_old_cod
         assert await app.handle(first, "d").result() == 2
 
 
+@pytest.mark.embedded("opens apps of its own")
 async def test_a_formatter_changes_no_wait(tmp_path: Path) -> None:
     async with AsyncBackstay(tmp_path / "app.db", [First]) as app:
         await app.start(First, "d")

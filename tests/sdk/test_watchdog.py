@@ -240,6 +240,7 @@ async def test_an_update_handler_that_hangs_sets_the_run_aside() -> None:
             await asked
 
 
+@pytest.mark.embedded("told with live code and with replay alone")
 @pytest.mark.parametrize("make", [memory, evicting])
 async def test_a_question_that_hangs_is_refused_and_the_run_goes_on(make: Any) -> None:
     async with make(good, quick, Told, workflow_deadline=DEADLINE) as app:
@@ -254,6 +255,7 @@ async def test_a_question_that_hangs_is_refused_and_the_run_goes_on(make: Any) -
         assert await handle.result() == "done"
 
 
+@pytest.mark.embedded("opens apps of its own")
 async def test_a_repair_and_another_definition_release_the_run(tmp_path: Any) -> None:
     from backstay import AsyncBackstay
 

@@ -77,6 +77,7 @@ async def test_five_thousand_members_are_no_more_than_a_run_may_have_open(limit:
     assert most_open(history) <= 500
 
 
+@pytest.mark.embedded("told with live code and with replay alone")
 @pytest.mark.parametrize("make", [memory, evicting])
 @pytest.mark.parametrize("limit", [None, 3, 15])
 async def test_a_window_goes_on_whatever_its_members_are(make: Any, limit: int | None) -> None:
@@ -124,6 +125,7 @@ async def test_a_bounded_group_has_no_more_in_flight_than_its_limit_however_larg
     assert most == 4
 
 
+@pytest.mark.embedded("told with live code and with replay alone")
 @pytest.mark.parametrize("make", [memory, evicting])
 async def test_the_steps_of_other_strands_stand_between_those_of_a_window(make: Any) -> None:
     @workflow(signals=["go"])
@@ -153,6 +155,7 @@ async def test_two_wide_groups_of_one_run_do_not_get_in_each_others_way() -> Non
             assert await app.execute(fan_out, "wide") == 2 * sum(range(60))
 
 
+@pytest.mark.embedded("told with live code and with replay alone")
 @pytest.mark.parametrize("make", [memory, evicting])
 async def test_the_first_failure_ends_a_wide_group_and_nothing_more_is_asked_for(make: Any) -> None:
     @workflow
@@ -171,6 +174,7 @@ async def test_the_first_failure_ends_a_wide_group_and_nothing_more_is_asked_for
         assert told.count("ActivityScheduled") < 73
 
 
+@pytest.mark.embedded("told with live code and with replay alone")
 @pytest.mark.parametrize("make", [memory, evicting])
 @pytest.mark.parametrize("count", [5, 60])
 async def test_failures_are_results_if_they_are_asked_for(make: Any, count: int) -> None:
@@ -188,6 +192,7 @@ async def test_failures_are_results_if_they_are_asked_for(make: Any, count: int)
         assert len(wakes) == 2  # at the beginning and at the end, not for each failure
 
 
+@pytest.mark.embedded("told with live code and with replay alone")
 @pytest.mark.parametrize("make", [memory, evicting])
 async def test_every_kind_of_failure_is_a_result(make: Any) -> None:
     @workflow
@@ -207,6 +212,7 @@ async def test_every_kind_of_failure_is_a_result(make: Any) -> None:
         assert await app.execute(fan_out, "run") == ["ActivityTimedOut", "KeyError", "ZeroDivisionError", "NoneType"]
 
 
+@pytest.mark.embedded("told with live code and with replay alone")
 @pytest.mark.parametrize("make", [memory, evicting])
 async def test_a_group_inside_takes_its_own_failures_or_hands_them_on(make: Any) -> None:
     @workflow
@@ -256,6 +262,7 @@ async def test_a_history_that_has_all_members_at_once_is_replayed_as_it_is(monke
         assert await handle.result() == list(range(400))
 
 
+@pytest.mark.embedded("the limits are the server's own")
 async def test_code_that_asks_for_another_group_than_history_has_is_blocked_in_a_later_window() -> None:
     last: dict[str, Any] = {"echo": echo}
 
@@ -276,6 +283,7 @@ async def test_code_that_asks_for_another_group_than_history_has_is_blocked_in_a
         assert "history has activity wide.echo, the code asked for activity wide.odd" in block.message
 
 
+@pytest.mark.embedded("the limits are the server's own")
 async def test_what_is_too_much_for_a_run_says_what_to_do() -> None:
     @workflow
     def fan_out() -> None:

@@ -525,6 +525,7 @@ def test_two_definitions_under_one_key_are_refused_and_the_same_one_twice_is_not
     memory(one, one)
 
 
+@pytest.mark.embedded("opens apps of its own")
 @pytest.mark.contract("TYPE-04", "TYPE-05")
 async def test_a_renamed_class_goes_on_under_its_old_key_and_is_recorded_as_it_is_now(tmp_path: Any) -> None:
     @activity(type="deploy", queue="after the rename")
@@ -631,6 +632,7 @@ async def test_except_exception_does_not_swallow_continue_as_new() -> None:
 # -- restarts
 
 
+@pytest.mark.embedded("opens apps of its own")
 @pytest.mark.contract("AUTHOR-06", "AUTHOR-07")
 async def test_nobody_needs_to_run_while_a_run_waits(tmp_path: Any) -> None:
     made: list[int] = []
