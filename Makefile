@@ -7,14 +7,16 @@ BIN := $(VENV)/bin
 PACKAGE := $(VENV)/.package
 READY := $(VENV)/.ready
 FUZZ := $(VENV)/.fuzz
+DOCS := $(VENV)/.docs
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test check bench contract sim fuzz clean help
+.PHONY: demo test check docs bench contract sim fuzz clean help
 
 help:
 	@echo "make demo      an order survives three kill -9, with proof (about ten seconds)"
 	@echo "make test      all checks and all tests"
 	@echo "make check     linters, formatter, types, import rules"
+	@echo "make docs      the documentation as a site, in build/site"
 	@echo "make contract  what of the contract is proven"
 	@echo "make sim       bad days, simulated: SEEDS=2000, or SEED=7 for one of them; see docs/explanation/simulator.md"
 	@echo "make fuzz      generated requests to every route of a server: SECONDS=60 SEED=1"
@@ -35,6 +37,10 @@ check: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright src examples
 	$(BIN)/lint-imports
+
+docs: $(DOCS)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	@echo "built: build/site/index.html"
 
 contract: $(READY)
 	$(BIN)/python tests/contract.py
@@ -71,6 +77,11 @@ $(READY): $(PACKAGE)
 # What only fuzzing needs, and what would make every other run of the tests slower to begin.
 $(FUZZ): $(READY)
 	$(PIP) --editable '.[dev,fuzz]'
+	@touch $@
+
+# What only the site needs.
+$(DOCS): $(READY)
+	$(PIP) --editable '.[dev,docs]'
 	@touch $@
 
 clean:

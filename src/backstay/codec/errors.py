@@ -28,7 +28,10 @@ Step = int | str | None
 
 
 class PayloadError(BackstayError, ValueError):
-    """A value that cannot become a payload, or a payload that cannot become the value asked for."""
+    """A value cannot become a payload, or a payload cannot become the value asked for. `reason` is stable, `path` says where.
+
+    Use types that payloads have: dataclasses, pydantic models, enums, datetimes, JSON.
+    """
 
     def __init__(self, reason: Reason, problem: str, path: str = "$") -> None:
         super().__init__(reason, problem, path)

@@ -4,4 +4,7 @@ from __future__ import annotations
 
 
 class BackstayError(Exception):
-    pass
+    """The base class of every error that Backstay raises.
+
+    Catch it where any error of Backstay is handled alike.
+    """

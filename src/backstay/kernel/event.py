@@ -68,7 +68,10 @@ def clock(entry: Recorded) -> Micros:
 
 
 class HistoryDamaged(BackstayError):
-    """Stored history does not add up. The run is unreadable until it is restored; nothing is replayed from it."""
+    """Stored history does not match its checksums. Nothing is replayed from it, and other runs are not affected.
+
+    Restore the run from a backup.
+    """
 
     def __init__(
         self, run: int, sequence: int, why: str, *, workflow_id: str | None = None, run_id: str | None = None

@@ -6,6 +6,8 @@ from msgspec import Struct
 
 
 class Limits(Struct, frozen=True, kw_only=True):
+    """Structural limits of runs: sizes in bytes, and counts. 0 turns one off."""
+
     payload_size: int = 2 * 1024 * 1024
     memo_size: int = 256 * 1024
     search_attribute_size: int = 40 * 1024

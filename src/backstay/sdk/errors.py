@@ -55,16 +55,27 @@ from backstay.kernel.failure import Failure
 
 
 class NotInWorkflow(BackstayError):
+    """A durable call was made outside a workflow.
+
+    Start a workflow with `client.start(...)` and make the call there.
+    """
+
     def __init__(self, what: str) -> None:
         super().__init__(f"{what} works only inside a workflow; start one with client.start(...)")
 
 
 class DurableCallRefused(BackstayError):
-    pass
+    """A durable call was made where none is allowed: in a query, a handler, a validator, a side effect or a generator.
+
+    Set a field there, and make the call in the workflow's main code.
+    """
 
 
 class NonDeterminismError(BackstayError):
-    """Workflow code called what only an activity may. Fix the code: the run is still open and goes on with it."""
+    """Workflow code did what a replay could not repeat: I/O, a clock, a random number.
+
+    Move it into an activity. The run is still open, and goes on when the corrected code is deployed.
+    """
 
 
 class NonDeterminismWarning(UserWarning):
@@ -72,11 +83,17 @@ class NonDeterminismWarning(UserWarning):
 
 
 class DefinitionError(BackstayError, TypeError):
-    pass
+    """A workflow or activity is declared wrongly. Raised at import or registration.
+
+    Correct the declaration; the message names it.
+    """
 
 
 class FunctionNotRegistered(BackstayError, LookupError):
-    """`background()` named a function that is not registered in the process that ran it."""
+    """`background()` named a function that is not registered in the process that ran it.
+
+    Register it there, or define it in the module of a registered workflow.
+    """
 
     non_retryable = True
 
@@ -88,7 +105,10 @@ class FunctionNotRegistered(BackstayError, LookupError):
 
 
 class CompensationFailed(BackstayError):
-    """The block failed, and so did undoing it. `original` is why, `failures` what could not be undone."""
+    """A saga's block failed, and so did undoing it. `original` is why, `failures` what could not be undone.
+
+    Finish the undoing by hand; everything else was undone.
+    """
 
     def __init__(self, original: BaseException | None, failures: list[Exception]) -> None:
         said = "; ".join(f"{type(failure).__name__}: {failure}" for failure in failures)
@@ -98,21 +118,35 @@ class CompensationFailed(BackstayError):
 
 
 class StructuralLimitExceeded(BackstayError):
-    """More than a limit allows: what an activity returned, or what a run asked for."""
+    """A run, an activity or a request asked for more than a limit allows.
+
+    The message names the limit and what to do; `Limits` changes it.
+    """
 
 
 class ActivityError(BackstayError):
-    pass
+    """The base class of what a workflow sees of an activity that did not end by its own code.
+
+    Catch it to handle timeouts, crashes and cancellation alike.
+    """
 
 
 class ActivityTimedOut(ActivityError, TimeoutError):
+    """An activity exceeded one of its timeouts and has no attempt left. `timeout_kind` says which.
+
+    Catch it, or allow more time or `retries`.
+    """
+
     def __init__(self, message: str, timeout_kind: str) -> None:
         super().__init__(message)
         self.timeout_kind = timeout_kind
 
 
 class ActivityCrashed(ActivityError):
-    """Attempts were begun and never reported, so many in a row that it is not begun again. It may have done its work."""
+    """Attempts were started and never reported, so many in a row that it is not started again. It may have done its work.
+
+    Check what it did before you repeat it; `crashes=` allows more.
+    """
 
     def __init__(self, message: str, crashes: int) -> None:
         super().__init__(message)
@@ -120,24 +154,43 @@ class ActivityCrashed(ActivityError):
 
 
 class ActivityCancelled(ActivityError):
-    """Inside an activity: its run was closed, or nobody waits for it any more. Clean up and leave."""
+    """Raised inside an activity: its run was closed, or nobody waits for it any more.
+
+    Clean up and return.
+    """
 
 
 class ChildError(BackstayError):
-    pass
+    """The base class of what a workflow sees of a child that did not end by its own code.
+
+    Catch it to handle timeouts and stops alike.
+    """
 
 
 class ChildTimedOut(ChildError, TimeoutError):
-    pass
+    """A child workflow exceeded its timeout.
+
+    Catch it, or allow more with `child.options(timeout=...)`.
+    """
 
 
 class ChildStopped(ChildError):
+    """A child workflow was cancelled or terminated; `status` says which.
+
+    Catch it if the parent can go on without the child.
+    """
+
     def __init__(self, message: str, status: str) -> None:
         super().__init__(message)
         self.status = status
 
 
 class WorkflowError(BackstayError):
+    """The base class of what a caller sees of a run that did not complete. It has `workflow_id` and `run_id`.
+
+    Catch it to handle every such end alike.
+    """
+
     def __init__(self, message: str, workflow_id: str, run_id: str) -> None:
         super().__init__(message)
         self.workflow_id = workflow_id
@@ -147,6 +200,8 @@ class WorkflowError(BackstayError):
 class WorkflowFailed(WorkflowError):
     """The run failed; `__cause__` is the exception its code raised, restored where its class is known.
 
+    Look at the cause, and at `dw history`. A failed run stays failed: start a new one under another id.
+
     `failure` is what was recorded of it; `exception_payload(error)` is the part of that which is stable across languages.
     """
 
@@ -154,14 +209,25 @@ class WorkflowFailed(WorkflowError):
 
 
 class WorkflowTimedOut(WorkflowError, TimeoutError):
-    pass
+    """The run exceeded its timeout.
+
+    Start it with a longer `timeout` or `run_timeout`.
+    """
 
 
 class WorkflowStopped(WorkflowError):
-    pass
+    """The run was cancelled or terminated.
+
+    The message says which, and why.
+    """
 
 
 class RequestRefused(BackstayError):
+    """The engine refused a request; `reason` is stable, `fields` has the details. Other refusals have classes of their own.
+
+    The message says what to do.
+    """
+
     def __init__(self, reason: str, message: str, **fields: Any) -> None:
         super().__init__(message)
         self.reason = reason
@@ -169,27 +235,45 @@ class RequestRefused(BackstayError):
 
 
 class WorkflowAlreadyStarted(RequestRefused):
-    pass
+    """The workflow id is taken: an id is used once.
+
+    Use another id, or get the existing workflow with `options(existing="return_existing")`.
+    """
 
 
 class WorkflowNotFound(RequestRefused):
-    pass
+    """There is no workflow, or no run, of this id.
+
+    Check the id, the namespace and the database.
+    """
 
 
 class WorkflowNotRunning(RequestRefused):
-    pass
+    """The run has ended, so it takes no messages.
+
+    Query it, or start a new workflow.
+    """
 
 
 class ScheduleNotFound(RequestRefused):
-    pass
+    """There is no schedule of this id, or it was deleted.
+
+    Check the id; `schedules.list()` has those that exist.
+    """
 
 
 class ScheduleAlreadyExists(RequestRefused):
-    pass
+    """The schedule id is taken.
+
+    Use another id, or `schedules.ensure(...)` to change the existing one.
+    """
 
 
 class UpdateFailed(BackstayError):
-    """The update failed; `__cause__` is the exception its handler raised, restored where its class is known."""
+    """An update's handler raised; `__cause__` is its exception, restored where its class is known. The run goes on.
+
+    Correct what was sent, and send a new update.
+    """
 
     failure: Failure | None = None
 
@@ -199,7 +283,10 @@ class UpdateFailed(BackstayError):
 
 
 class UpdateTimeout(BackstayError, TimeoutError):
-    """The caller's time is over, the update's is not: it was accepted, and ends whether or not somebody waits for it."""
+    """The caller's time is over, but the update was accepted and goes on.
+
+    Wait again with `handle.submitted(update, error.update_id).result()`.
+    """
 
     def __init__(self, message: str, workflow_id: str, update_id: str | None) -> None:
         super().__init__(message)
@@ -208,7 +295,10 @@ class UpdateTimeout(BackstayError, TimeoutError):
 
 
 class ServerError(BackstayError):
-    """A server could not be used. `url` is where it was looked for."""
+    """The base class for a server that could not be used. `url` is its address.
+
+    Catch it to handle every such problem alike.
+    """
 
     def __init__(self, url: str, message: str) -> None:
         super().__init__(message)
@@ -216,16 +306,31 @@ class ServerError(BackstayError):
 
 
 class ServerUnreachable(ServerError, ConnectionError):
+    """No Backstay server answers at the address.
+
+    Start `dw server`, or correct the address.
+    """
+
     def __init__(self, url: str, why: str) -> None:
         super().__init__(url, f"no Backstay server at {url}: {why}; is `dw server` running there?")
 
 
 class AccessDenied(ServerError, PermissionError):
+    """The server refuses the token, or the token lacks the role.
+
+    Use a token with the role: *worker* for workers, *operator* for clients.
+    """
+
     def __init__(self, url: str, why: str) -> None:
         super().__init__(url, f"{url} refuses access: {why}")
 
 
 class ServerTooOld(ServerError):
+    """Client and server speak different versions of our protocol.
+
+    Install the same release on both sides.
+    """
+
     def __init__(self, url: str, why: str) -> None:
         super().__init__(url, f"{url} does not speak our protocol: {why}; install the same release on both sides")
 

@@ -22,23 +22,38 @@ from backstay.kernel.values import Micros
 
 
 class StoreError(BackstayError):
-    """Base of everything a store says is wrong."""
+    """The base class for a database that cannot be used.
+
+    Catch it to handle every such problem alike.
+    """
 
 
 class Unavailable(StoreError):
-    """The database cannot commit now (disk full, I/O error, locked). Nothing was lost; try again."""
+    """The database cannot commit now (disk full, I/O error, locked, unreachable). Nothing was lost.
+
+    Remove the cause that the message names; a running engine resumes by itself. Repeat the request with the same id.
+    """
 
 
 class IncompatibleStore(StoreError):
-    """The database was written by a newer version, or is not ours."""
+    """The database was written by a newer version, or belongs to another program.
+
+    Run the newer version, or name another database.
+    """
 
 
 class UnknownDatabase(StoreError, ValueError):
-    """What was given names no database of a kind that is known."""
+    """The argument names no database of a known kind.
+
+    Use a path, `sqlite:PATH` or `postgresql://...`.
+    """
 
 
 class ForkedEngine(StoreError, RuntimeError):
-    """An engine does not survive a fork: its lock, threads and connections belong to the parent process."""
+    """An engine was used after a fork: its lock, threads and connections belong to the parent process.
+
+    Open `Backstay` in the child process.
+    """
 
     def __init__(self, path: str | None = None) -> None:
         what = (

@@ -130,3 +130,4 @@ class Background:
 
 
 background = Background()
+"""Run a function of a module as a child workflow and wait for its result, without declaring a workflow for it."""

@@ -18,7 +18,7 @@ from backstay.sdk.replay.live_run import CANCEL, REQUESTED, Fiber, stopped
 from backstay.sdk.replay.workflow_greenlet import current_fiber, current_strand
 
 Cancelled = asyncio.CancelledError
-"""One exception in both worlds, and no `Exception`: a broad `except` does not swallow it."""
+"""Raised in workflow code that handles cancellation: asyncio's `CancelledError`, which `except Exception` does not catch."""
 
 
 class Cancellation:

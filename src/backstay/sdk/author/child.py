@@ -387,6 +387,7 @@ class ChildCaller:
 
 
 child = ChildCaller({})
+"""Call another workflow as a child: `child(Order, ...)` waits, `child.start(...)` returns a handle, `child()` is the latest one."""
 
 
 def children() -> list[ChildHandle[Any]]:

@@ -301,3 +301,4 @@ class Gather:
 
 
 gather = Gather()
+"""Wait for several durable calls at the same time. The result has the shape of what was given; `limit=` bounds how many run."""

@@ -69,6 +69,7 @@ class SignalMethod(Member[P, R]):
     kind = "signal"
 
     def contract(self) -> dict[str, Any]:
+        """Its parameters as the start of a run records them."""
         return {**super().contract(), "mode": "handler"}
 
     @overload
@@ -145,6 +146,7 @@ class Signal(Generic[T]):
 
     @property
     def name(self) -> str:
+        """The public name: the one given, or that of the class attribute."""
         if self._name is None:
             raise DefinitionError("this Signal has no name; write Signal[str]('its-name')")
         return self._name
@@ -156,6 +158,7 @@ class Signal(Generic[T]):
         return given[0] if given else Any
 
     def contract(self) -> dict[str, Any]:
+        """Its parameter as the start of a run records it."""
         sent = self.type
         parameter = {
             "name": "value",
@@ -193,7 +196,7 @@ def signal(fn: Callable[P, R], /) -> SignalMethod[P, R]: ...
 @overload
 def signal(*, name: str | None = None) -> SignalDecorator: ...
 def signal(fn: Any = None, /, *, name: str | None = None) -> Any:
-    """A method that others call to tell the run something. It runs to its end and makes no durable calls."""
+    """Make a method a signal handler: others send it to tell the run something. It makes no durable calls."""
     return _decorate(SignalMethod, fn, name)
 
 
@@ -202,7 +205,7 @@ def query(fn: Callable[P, R], /) -> QueryMethod[P, R]: ...
 @overload
 def query(*, name: str | None = None) -> QueryDecorator: ...
 def query(fn: Any = None, /, *, name: str | None = None) -> Any:
-    """A method that others call to look. It reads the state of the run and changes nothing."""
+    """Make a method a query: others call it to read the state of the run. It changes nothing."""
     return _decorate(QueryMethod, fn, name)
 
 
@@ -213,7 +216,7 @@ def update(fn: Callable[P, R], /) -> UpdateMethod[P, R]: ...
 @overload
 def update(*, name: str | None = None) -> UpdateDecorator: ...
 def update(fn: Any = None, /, *, name: str | None = None) -> Any:
-    """A method that others call to change something and get an answer, exactly once."""
+    """Make a method an update handler: others send it to change something and get an answer. It is applied exactly once."""
 
     def decorate(fn: Any) -> Any:
         is_async = bool(getattr(fn, "__code__", None) and fn.__code__.co_flags & 0x80)

@@ -218,6 +218,7 @@ def uuid4() -> UUID:
 
 
 def info() -> RunInfo:
+    """What is known of this run: ids, type, number, length of its history, what a schedule started it for."""
     fiber = _fiber("info()")
     task = fiber.assignment
     started = fiber.started

@@ -150,3 +150,4 @@ def _contenders(steps: tuple[Any, ...]) -> list[Any]:
 
 
 race = Race()
+"""Wait for the first of several durable calls: `race(a, b)` returns `(0, value)` or `(1, value)`. The others are cancelled."""

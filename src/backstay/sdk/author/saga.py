@@ -23,6 +23,11 @@ P = ParamSpec("P")
 
 
 class Saga:
+    """A block that undoes what it did, in reverse order, when it fails or is cancelled.
+
+    After each step that has to be undone, `saga.undo(activity, ...)` registers how.
+    """
+
     def __init__(self) -> None:
         self._undo: list[Callable[[], Any]] = []
         self._code: Undoing | None = None
@@ -32,7 +37,7 @@ class Saga:
     @overload
     def undo(self, fn: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> None: ...
     def undo(self, fn: Any, /, *args: Any, **kwargs: Any) -> None:
-        """What undoes the thing that was just done."""
+        """Register the call that undoes what was just done."""
         step: Any = fn
         self._undo.append(step if isinstance(fn, Step) else lambda: step(*args, **kwargs))
 

@@ -68,7 +68,7 @@ class Branch(Generic[R]):
 
 
 def spawn(fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Branch[R]:
-    """Run a function as a concurrent strand of this workflow; it may make any number of durable calls."""
+    """Run a function as a concurrent branch of this workflow; it may make any number of durable calls."""
     fiber: Any = current_fiber()
     if fiber is None:
         raise NotInWorkflow("spawn()")

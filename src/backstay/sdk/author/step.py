@@ -58,6 +58,11 @@ class Call(Operation, Generic[T]):
 
 
 class Step(Coroutine[Any, Any, T_co]):
+    """A durable call that has not been made yet, as `.step(...)` describes it.
+
+    Make it with `.run()`, await it, or pass it to `gather`, `race` or `asyncio.create_task`.
+    """
+
     __slots__ = ("_call", "_coroutine")
 
     composite: ClassVar[bool] = False  # stands for several calls

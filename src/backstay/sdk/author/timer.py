@@ -42,3 +42,4 @@ class Sleep:
 
 
 sleep = Sleep()
+"""Wait durably: `sleep("3d")`. `sleep.step(...)` describes the wait without beginning it."""

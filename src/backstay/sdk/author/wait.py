@@ -185,3 +185,4 @@ def _call(what: Any, key: str | None, timeout: Duration | None) -> Call[Any]:
 
 
 wait = Wait()
+"""Wait for a condition (`wait(lambda: self.paid)`) or for the next value of a channel (`wait(letters)`), with a `timeout`."""

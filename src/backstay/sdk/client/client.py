@@ -89,6 +89,8 @@ def _known(classes: Iterable[type[Exception]]) -> Exceptions:
 
 
 class AsyncClient:
+    """A client of a server, on the running event loop: starts workflows, waits for them, lists and describes them."""
+
     def __init__(
         self,
         server: str | Transport,
@@ -298,6 +300,7 @@ class AsyncClient:
         )
 
     async def history(self, id: str, run_id: str | None = None, *, after: int = 0) -> list[Recorded]:
+        """The events of a run, of the current one unless `run_id` names another, from the one after `after` on."""
         return await self.call(ask.GetHistory(workflow_id=id, namespace=self.namespace, run_id=run_id, after=after))
 
     async def export(self, id: str, run_id: str | None = None) -> dict[str, Any]:

@@ -92,6 +92,7 @@ class AsyncUpdateHandle(Generic[R]):
         self.id = id
 
     async def result(self, timeout: Duration | None = None) -> R:
+        """Wait for the end of the update and return its answer. `UpdateTimeout` after `timeout`."""
         status = await self._client.call(
             tell.GetUpdate(
                 workflow_id=self.workflow_id,
@@ -128,7 +129,7 @@ def answer(client: AsyncClient, status: tell.UpdateStatus, returns: Any, definit
 
 
 class AsyncHandle(Generic[R]):
-    """A workflow instance, started or not; or a standalone activity, to which there is nothing to say but to stop."""
+    """One workflow by its id: wait for its result, send it messages, stop it, look at it. Also one standalone activity."""
 
     def __init__(
         self,
@@ -243,6 +244,7 @@ class AsyncHandle(Generic[R]):
         return accept(await self._client.call(tell.PauseWorkflow(**self._saying(reason)))).outcome or ""
 
     async def unpause(self, reason: str | None = None) -> str:
+        """Hand out the tasks of a paused run again."""
         return accept(await self._client.call(tell.UnpauseWorkflow(**self._saying(reason)))).outcome or ""
 
     async def archive(self, reason: str | None = None, *, run_id: str | None = None) -> str:
@@ -264,12 +266,15 @@ class AsyncHandle(Generic[R]):
         return follow(self.reader(name, start))
 
     def reader(self, name: str, start: int) -> Reader:
+        """The position of somebody who reads an output stream page by page."""
         return Reader(self._client, self.id, self.run_id, name, start, one=self._only is not None)
 
     async def describe(self) -> ask.Description:
+        """The state of the workflow: status, current run, what it waits for, tasks, failures."""
         return await self._client.describe(self.id)
 
     async def history(self, run_id: str | None = None) -> list[Recorded]:
+        """The events of the current run, or of another."""
         return await self._client.history(self.id, run_id or self._only)
 
     async def export(self, run_id: str | None = None) -> dict[str, Any]:

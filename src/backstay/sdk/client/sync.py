@@ -68,13 +68,16 @@ class UpdateHandle(Generic[R]):
 
     @property
     def workflow_id(self) -> str:
+        """The workflow that the update was sent to."""
         return self._handle.workflow_id
 
     @property
     def id(self) -> str:
+        """The update's id, to find it again with `handle.submitted(...)`."""
         return self._handle.id
 
     def result(self, timeout: Duration | None = None) -> R:
+        """Wait for the end of the update and return its answer. `UpdateTimeout` after `timeout`."""
         return self._bridge.run(self._handle.result(timeout))
 
     def __repr__(self) -> str:
@@ -82,7 +85,7 @@ class UpdateHandle(Generic[R]):
 
 
 class Handle(Generic[R]):
-    """A workflow instance, started or not; or a standalone activity, to which there is nothing to say but to stop."""
+    """One workflow by its id: wait for its result, send it messages, stop it, look at it. Also one standalone activity."""
 
     def __init__(self, bridge: Bridge, handle: AsyncHandle[R]) -> None:
         self._bridge = bridge
@@ -90,10 +93,12 @@ class Handle(Generic[R]):
 
     @property
     def id(self) -> str:
+        """The workflow id."""
         return self._handle.id
 
     @property
     def run_id(self) -> str | None:
+        """The run that the workflow was started as; None if it was not started here."""
         return self._handle.run_id
 
     def of_run(self, run_id: str) -> Handle[R]:
@@ -116,9 +121,11 @@ class Handle(Generic[R]):
         reader.end()
 
     def describe(self) -> ask.Description:
+        """The state of the workflow: status, current run, what it waits for, tasks, failures."""
         return self._bridge.run(self._handle.describe())
 
     def history(self, run_id: str | None = None) -> list[Recorded]:
+        """The events of the current run, or of another."""
         return self._bridge.run(self._handle.history(run_id))
 
     def export(self, run_id: str | None = None) -> dict[str, Any]:
@@ -183,6 +190,7 @@ class Handle(Generic[R]):
         return self._bridge.run(self._handle.pause(reason))
 
     def unpause(self, reason: str | None = None) -> str:
+        """Hand out the tasks of a paused run again."""
         return self._bridge.run(self._handle.unpause(reason))
 
     def archive(self, reason: str | None = None, *, run_id: str | None = None) -> str:
@@ -198,7 +206,7 @@ class Handle(Generic[R]):
 
 
 class Client:
-    """A client of a server, by its address; or of whatever an async client reaches, over a bridge to its loop."""
+    """A client of a server, for code without `await`: starts workflows, waits for them, lists and describes them."""
 
     def __init__(
         self,
@@ -228,6 +236,7 @@ class Client:
 
     @property
     def namespace(self) -> str:
+        """The namespace that this client works in."""
         return self._client.namespace
 
     def __repr__(self) -> str:
@@ -324,6 +333,7 @@ class Client:
         return Handle(self._bridge, self._bridge.run(work))
 
     def describe(self, id: str) -> ask.Description:
+        """The state of a workflow: status, current run, what it waits for, tasks, failures."""
         return self._bridge.run(self._client.describe(id))
 
     def export(self, id: str, run_id: str | None = None) -> dict[str, Any]:
@@ -357,6 +367,7 @@ class Client:
         )
 
     def history(self, id: str, run_id: str | None = None, *, after: int = 0) -> list[Recorded]:
+        """The events of a run, of the current one unless `run_id` names another, from the one after `after` on."""
         return self._bridge.run(self._client.history(id, run_id, after=after))
 
     def call(self, request: ask.Request[T]) -> T:

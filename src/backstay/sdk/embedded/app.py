@@ -252,7 +252,7 @@ class AsyncBackstay(AsyncClient):
 
 
 class Backstay(Client):
-    """The same for code without `await`: everything runs on a thread of its own."""
+    """An embedded engine with its worker and client, for code without `await`. It runs on a thread of its own."""
 
     def __init__(
         self,
@@ -266,6 +266,7 @@ class Backstay(Client):
 
     @property
     def path(self) -> str:
+        """The database: a path, or a URL."""
         return self._app.path
 
     def __repr__(self) -> str:

@@ -255,6 +255,7 @@ class Worker:
 
     @property
     def worker_id(self) -> str:
+        """The name under which the server knows this worker."""
         return self._worker.worker_id
 
     def open(self) -> Self:

@@ -1,0 +1,177 @@
+"""The parts of the reference that are made from the code: a hook of MkDocs, and what the tests of the docs read.
+
+A page under docs/reference holds a line like `<!-- reference: errors -->`, which is replaced when the site is built. The
+tables of the server's settings are written by hand, one row a setting; here they get the variable and the default.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import typing
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import click
+import msgspec
+
+import backstay
+from backstay import BackstayError, Limits
+from backstay.cli.main import dw
+from backstay.kernel.event import Event
+from backstay.kernel.limits import Breach
+from backstay.kernel.machine import Machine
+from backstay.server.settings import PREFIX, Settings
+
+_MARK = re.compile(r"^<!-- reference: (\w+) -->$", re.MULTILINE)
+_SETTING = re.compile(r"^\| `(\w+)` \| (.*) \|$", re.MULTILINE)
+
+
+def on_page_markdown(markdown: str, **page: Any) -> str:
+    """What MkDocs calls for every page."""
+    if page["page"].file.src_uri == "reference/settings.md":
+        return settings(markdown)
+    return _MARK.sub(lambda mark: PARTS[mark[1]](), markdown)
+
+
+# -- dw
+
+
+def commands(command: click.Command = dw, path: str = "dw") -> Iterator[tuple[str, click.Command]]:
+    """Every command with its full name, groups before what is in them."""
+    yield path, command
+    if isinstance(command, click.Group):
+        context = click.Context(command, info_name=path)
+        for name in command.list_commands(context):
+            found = command.get_command(context, name)
+            if found is not None:
+                yield from commands(found, f"{path} {name}")
+
+
+def cli() -> str:
+    parts: list[str] = []
+    for path, command in commands():
+        if command is not dw:
+            text = command.get_help(click.Context(command, info_name=path, max_content_width=100, terminal_width=100))
+            parts += [f"{'##' if path.count(' ') == 1 else '###'} {path}", f"```text\n{text}\n```"]
+    return "\n\n".join(parts)
+
+
+# -- settings
+
+
+def settings(markdown: str) -> str:
+    """The page of the settings, with the variable and the default of each."""
+    fields = {field.name: field for field in msgspec.structs.fields(Settings)}
+
+    def row(found: re.Match[str]) -> str:
+        field = fields[found[1]]
+        default = "`{}`" if field.default is msgspec.NODEFAULT else _default(field.default)
+        return f"| `{found[1]}` | `{PREFIX}{found[1].upper()}` | {default} | {found[2]} |"
+
+    head = "| setting | meaning |\n|---|---|"
+    return _SETTING.sub(row, markdown.replace(head, "| setting | variable | default | meaning |\n|---|---|---|---|"))
+
+
+def _default(value: Any) -> str:
+    if value is None:
+        return "none"
+    return (
+        f"`{value}`" if isinstance(value, str) else f"{value:,}" if not isinstance(value, bool) else str(value).lower()
+    )
+
+
+# -- errors
+
+
+def errors() -> list[type[BackstayError]]:
+    """Every public error, each after its base class."""
+    public = {getattr(backstay, name) for name in backstay.__all__}
+    found: list[type[BackstayError]] = []
+
+    def add(cls: type[BackstayError]) -> None:
+        if cls in public:
+            found.append(cls)
+            for sub in sorted(cls.__subclasses__(), key=lambda sub: sub.__name__):
+                add(sub)
+
+    add(BackstayError)
+    return found
+
+
+def advice(cls: type[BackstayError]) -> tuple[str, str]:
+    """What happened, and what to do: the first two paragraphs of the docstring."""
+    what, _, rest = (inspect.cleandoc(cls.__dict__.get("__doc__") or "")).partition("\n\n")
+    return _line(what), _line(rest.partition("\n\n")[0])
+
+
+def error_table() -> str:
+    rows = ["| error | what happened | what to do |", "|---|---|---|"]
+    for cls in errors():
+        what, todo = advice(cls)
+        depth = len([base for base in cls.__mro__ if base is not BackstayError and issubclass(base, BackstayError)])
+        indent = "&nbsp;" * 4 * (depth - 1) if depth else ""
+        rows.append(f"| {indent}`{cls.__name__}` | {what} | {todo} |")
+    return "\n".join(rows)
+
+
+# -- events
+
+
+def events() -> dict[str, list[type[Event]]]:
+    """Every event of a history, by the feature that records it."""
+    found: dict[str, list[type[Event]]] = {}
+    for kind in Machine().kinds.values():
+        found.setdefault(_feature(kind), []).append(kind)
+    return dict(sorted(found.items()))
+
+
+def _feature(kind: type[Event]) -> str:
+    return kind.__module__.partition(".features.")[2].partition(".")[0].replace("_", " ")
+
+
+def event_list() -> str:
+    parts: list[str] = []
+    for feature, kinds in events().items():
+        parts.append(f"## {feature[:1].upper()}{feature[1:]}")
+        for kind in sorted(kinds, key=lambda kind: kind.__name__):
+            said = _line(inspect.cleandoc(kind.__dict__.get("__doc__") or "").partition("\n\n")[0])
+            parts.append(f"### {kind.__name__}")
+            if said:
+                parts.append(said)
+            fields = [f"`{field.name}`: {_type(field.type)}" for field in msgspec.structs.fields(kind)]
+            parts.append("Fields: " + ", ".join(fields) + "." if fields else "It has no fields.")
+    return "\n\n".join(parts)
+
+
+def _type(hint: Any) -> str:
+    """An annotation as a reader wants it: without what msgspec needs to know beside it."""
+    if typing.get_origin(hint) is typing.Annotated:
+        return _type(typing.get_args(hint)[0])
+    if isinstance(hint, type) and not typing.get_args(hint):
+        return hint.__name__
+    return re.sub(r"(typing|\w+(\.\w+)+)\.(?=\w)", "", str(hint)).replace("NoneType", "None")
+
+
+# -- limits
+
+
+def limit_table() -> str:
+    rows = ["| limit | default | to stay within it |", "|---|---|---|"]
+    for field in msgspec.structs.fields(Limits):
+        todo = Breach(field.name, 0, 0).message.partition("; ")[2]
+        unit = " bytes" if field.name.endswith("_size") and field.name != "command_batch_size" else ""
+        rows.append(f"| `{field.name}` | {field.default:,}{unit} | {todo} |")
+    return "\n".join(rows)
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())
+
+
+PARTS: dict[str, Callable[[], str]] = {
+    "dw": cli,
+    "errors": error_table,
+    "events": event_list,
+    "limits": limit_table,
+}
