@@ -130,8 +130,8 @@ MUTANTS = [
     ),
     Mutant(
         "over the wire nothing is unmet",
-        "backstay.engine.worker_api:WorkerApi.complete_task",
-        "met=request.met",
+        "backstay.protocol.worker_messages:message_of",
+        "met=verb.met",
         "met=None",
     ),
     Mutant(

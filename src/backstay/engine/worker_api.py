@@ -36,8 +36,9 @@ from backstay.kernel.features.workflow_task import (
 )
 from backstay.kernel.message import Message, Refused
 from backstay.kernel.task import Lease
-from backstay.kernel.values import LEASE, SECOND, run_of
+from backstay.kernel.values import LEASE, SECOND, attempt_id, run_of
 from backstay.protocol import requests as ask
+from backstay.protocol.worker_messages import attempt_of, message_of
 from backstay.store import Located
 
 
@@ -54,6 +55,7 @@ class WorkerApi:
             ask.ExecuteWorkflowTask: self.execute,
             ask.CompleteTask: self.complete_task,
             ask.FailTask: self.fail_task,
+            ask.ReportTask: self.report,
             ask.HeartbeatTask: self.heartbeat_task,
             ask.PollActivityTask: self.poll_activity_task,
             ask.ClaimActivityTask: self.claim_task,
@@ -147,65 +149,73 @@ class WorkerApi:
         return await self._engine.inline.execute(key, request.task_id)
 
     async def complete_task(self, request: ask.CompleteTask) -> TaskOutcome:
-        if not request.commands and not request.quiet:
+        if not request.commands:
             raise Refused("invalid_commands", "a completion needs at least one command", field="commands")
-        place = await self._instances.located(request.namespace, request.task_id)
-        message = CompleteWorkflowTask(
-            task_id=request.task_id,
-            owner=request.lease_owner,
-            attempt=request.workflow_task_attempt,
-            commands=request.commands,
-            handled_failures=request.handled_failures,
-            numbered=request.numbered,
-            met=request.met,
-            breach=request.breach,
-            report=True,
-        )
-        try:
-            return await self._instances.submit(place.workflow, message)
-        except Refused as refusal:
-            before = await self._completed_before(place, request)
-            if before is not None:
-                return before
-            note_refusal(self._engine, place.workflow, message, refusal, keep=not request.quiet)
-            raise
+        return await self._complete(request.namespace, message_of(request), keep=True)
 
     async def fail_task(self, request: ask.FailTask) -> TaskOutcome:
         if not request.failure.message:
             raise Refused("invalid_failure", "a failure needs a message", field="failure.message")
-        place = await self._instances.located(request.namespace, request.task_id)
-        message = FailWorkflowTask(
-            task_id=request.task_id,
-            owner=request.lease_owner,
-            attempt=request.workflow_task_attempt,
-            block=request.failure,
-            report=True,
-        )
+        return await self._fail(request.namespace, message_of(request))
+
+    def heartbeat_task(self, request: ask.HeartbeatTask) -> Awaitable[TaskOutcome]:
+        return self._verb(request.namespace, request.task_id, message_of(request))
+
+    async def report(self, request: ask.ReportTask) -> Any:
+        """One of our own workers has said this, perhaps before: then history knows the answer."""
+        match request.message:
+            case CompleteWorkflowTask() as message:
+                return await self._complete(request.namespace, message, keep=False)
+            case FailWorkflowTask() as message:
+                return await self._fail(request.namespace, message)
+            case CompleteActivity() | FailActivity() as message:
+                return await self._end_attempt(request.namespace, message)
+            case HeartbeatActivity() as message:
+                return await self._verb(request.namespace, message.run_id, message)
+            case _:
+                raise TypeError(f"a worker does not report {type(request.message).__name__}")
+
+    async def _complete(self, namespace: str, message: CompleteWorkflowTask, *, keep: bool) -> TaskOutcome:
+        """`keep`: a worker whose completion is refused may correct itself under its lease."""
+        place = await self._instances.located(namespace, message.task_id)
+        try:
+            return await self._instances.submit(place.workflow, message)
+        except Refused as refusal:
+            before = await self._completed_before(namespace, place, message)
+            if before is not None:
+                return before
+            note_refusal(self._engine, place.workflow, message, refusal, keep=keep)
+            raise
+
+    async def _fail(self, namespace: str, message: FailWorkflowTask) -> TaskOutcome:
+        place = await self._instances.located(namespace, message.task_id)
         try:
             return await self._instances.submit(place.workflow, message)
         except Refused as refusal:
             return (
-                await self._failed_before(place, request)
-                or await self._completed_before(place, request)
+                await self._failed_before(place, message)
+                or await self._completed_before(namespace, place, message)
                 or _raise(refusal)
             )
 
-    async def _completed_before(self, place: Located, request: ask.CompleteTask | ask.FailTask) -> TaskOutcome | None:
-        run_id = run_of(request.task_id)
-        run = await self._engine.store.run(request.namespace, run_id)
+    async def _completed_before(
+        self, namespace: str, place: Located, message: CompleteWorkflowTask | FailWorkflowTask
+    ) -> TaskOutcome | None:
+        run_id = run_of(message.task_id)
+        run = await self._engine.store.run(namespace, run_id)
         return completed_task(
             await self._engine.store.history(place.run),
-            request.task_id,
-            request.lease_owner,
-            request.workflow_task_attempt,
+            message.task_id,
+            message.owner,
+            message.attempt,
             run_id,
             "closed" if run is None else run.status,
         )
 
-    async def _failed_before(self, place: Located, request: ask.FailTask) -> TaskOutcome | None:
+    async def _failed_before(self, place: Located, message: FailWorkflowTask) -> TaskOutcome | None:
         flow = await self._instances.committed(place.workflow)
-        task = flow.tasks.get(request.task_id)
-        if task is None or task.state != "failed" or task.attempt != request.workflow_task_attempt:
+        task = flow.tasks.get(message.task_id)
+        if task is None or task.state != "failed" or task.attempt != message.attempt:
             return None
         return TaskOutcome(
             task_id=task.id,
@@ -215,15 +225,6 @@ class WorkerApi:
             run_status=flow.current.status,
             reason="already_recorded",
             next_task_id=task.id,
-        )
-
-    def heartbeat_task(self, request: ask.HeartbeatTask) -> Awaitable[TaskOutcome]:
-        return self._verb(
-            request.namespace,
-            request.task_id,
-            HeartbeatWorkflowTask(
-                task_id=request.task_id, owner=request.lease_owner, attempt=request.workflow_task_attempt
-            ),
         )
 
     # -- activity tasks
@@ -242,57 +243,26 @@ class WorkerApi:
         )
 
     async def complete_activity(self, request: ask.CompleteActivityTask) -> AttemptOutcome:
-        run_id, step, attempt = _parse_attempt(request.activity_attempt_id)
-        return await self._end_attempt(
-            request,
-            CompleteActivity(
-                step=step,
-                attempt=attempt,
-                owner=request.lease_owner,
-                run_id=run_id,
-                result=request.result,
-                breach=request.breach,
-                report=True,
-            ),
-        )
+        return await self._end_attempt(request.namespace, message_of(request))
 
     async def fail_activity(self, request: ask.FailActivityTask) -> AttemptOutcome:
-        run_id, step, attempt = _parse_attempt(request.activity_attempt_id)
-        return await self._end_attempt(
-            request,
-            FailActivity(
-                step=step,
-                attempt=attempt,
-                owner=request.lease_owner,
-                run_id=run_id,
-                failure=request.failure,
-                gave_up=request.gave_up,
-                report=True,
-            ),
-        )
+        return await self._end_attempt(request.namespace, message_of(request))
 
-    async def _end_attempt(
-        self, request: ask.CompleteActivityTask | ask.FailActivityTask, message: CompleteActivity | FailActivity
-    ) -> AttemptOutcome:
-        place = await self._instances.located(request.namespace, message.run_id)
+    async def _end_attempt(self, namespace: str, message: CompleteActivity | FailActivity) -> AttemptOutcome:
+        place = await self._instances.located(namespace, message.run_id)
         try:
             return await self._instances.submit(place.workflow, message)
         except Refused as refusal:
             history = await self._engine.store.history(place.run)
-            return ended_attempt(history, request.activity_attempt_id, request.lease_owner) or _raise(refusal)
+            attempt = attempt_id(message.run_id, message.step, message.attempt)
+            return ended_attempt(history, attempt, message.owner) or _raise(refusal)
 
     def heartbeat_activity(self, request: ask.HeartbeatActivityTask) -> Awaitable[HeartbeatReply]:
-        run_id, step, attempt = _parse_attempt(request.activity_attempt_id)
-        return self._verb(
-            request.namespace,
-            run_id,
-            HeartbeatActivity(
-                step=step, attempt=attempt, owner=request.lease_owner, run_id=run_id, progress=request.progress
-            ),
-        )
+        message = message_of(request)
+        return self._verb(request.namespace, message.run_id, message)
 
     async def activity_status(self, request: ask.GetActivityStatus) -> HeartbeatReply:
-        run_id, step, attempt = _parse_attempt(request.activity_attempt_id)
+        run_id, step, attempt = attempt_of(request.activity_attempt_id)
         flow = await self._instances.committed(await self._instances.key_of(request.namespace, run_id))
         return activity_status(flow, run_id, step, attempt, request.lease_owner, self._engine.world.now())
 
@@ -374,11 +344,3 @@ def _raise(refusal: Refused) -> NoReturn:
 
 def _claimant(request: ask.ClaimWorkflowTask | ask.ClaimActivityTask | ask.GetClaimStatus) -> Claimant:
     return Claimant(connection=request.connection, compatibility=request.compatibility)
-
-
-def _parse_attempt(attempt_id: str) -> tuple[str, int, int]:
-    run_id, _, rest = attempt_id.partition("-")
-    step, _, attempt = rest.partition("-")
-    if not (step.isdigit() and attempt.isdigit()):
-        raise Refused("attempt_not_found", f"{attempt_id!r} is not an attempt id", field="activity_attempt_id")
-    return run_id, int(step), int(attempt)

@@ -20,7 +20,7 @@ from backstay.kernel.features.activity import (
 )
 from backstay.kernel.features.start import Definition, DuplicatePolicy, Reserved, Started
 from backstay.kernel.features.workflow_task import TaskOutcome, WorkflowAssignment
-from backstay.kernel.limits import Breach
+from backstay.kernel.message import Message
 from backstay.kernel.task import Block, Task
 from backstay.kernel.values import Micros, Routing, moment
 from backstay.kernel.views.actions import Actions, Declared
@@ -292,8 +292,6 @@ class CompleteTask(WorkerVerb[TaskOutcome], frozen=True, kw_only=True):
     handled_failures: list[str] = []
     numbered: bool = True
     met: int | None = None  # code that has ended got no further in the history it was shown
-    quiet: bool = False  # it may have nothing to ask for
-    breach: Breach | None = None  # the commands are left out, since one of them passes this limit
 
 
 class FailTask(WorkerVerb[TaskOutcome], frozen=True, kw_only=True):
@@ -301,6 +299,15 @@ class FailTask(WorkerVerb[TaskOutcome], frozen=True, kw_only=True):
     lease_owner: str
     workflow_task_attempt: int
     failure: Block
+
+
+class ReportTask(WorkerVerb[Any], frozen=True, kw_only=True):
+    """What one of our own workers says about a task or an attempt, as the message that the kernel decides.
+
+    It may have been said before, and a completion may have nothing to ask for.
+    """
+
+    message: Message
 
 
 class HeartbeatTask(WorkerVerb[TaskOutcome], frozen=True, kw_only=True):
@@ -336,7 +343,6 @@ class CompleteActivityTask(WorkerVerb[AttemptOutcome], frozen=True, kw_only=True
     activity_attempt_id: str
     lease_owner: str | None
     result: bytes | None = None
-    breach: Breach | None = None  # the result is left out, since it passes this limit
 
 
 class FailActivityTask(WorkerVerb[AttemptOutcome], frozen=True, kw_only=True):

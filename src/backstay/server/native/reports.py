@@ -6,21 +6,22 @@ live code made of it: both are decided in one commit, unless something else reac
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from backstay.engine.cache import Entry
 from backstay.engine.refused_completions import note_refusal
 from backstay.kernel.command import Command
 from backstay.kernel.features import pause
-from backstay.kernel.features.activity import CompleteActivity, FailActivity, HeartbeatActivity, HeartbeatReply
-from backstay.kernel.features.workflow_task import CompleteWorkflowTask, FailWorkflowTask
+from backstay.kernel.features.activity import HeartbeatReply
 from backstay.kernel.message import Refused
 from backstay.kernel.state import Run
-from backstay.kernel.task import Lease, Task
-from backstay.kernel.values import attempt_id, run_of, workflow_task_id
+from backstay.kernel.task import Task
+from backstay.kernel.values import run_of
 from backstay.protocol import requests as ask
 from backstay.protocol.native import worker as wire
 from backstay.protocol.native.client import Refusal
+from backstay.protocol.worker_messages import TaskReport, message_of_report, message_of_resumed
 from backstay.server.native.worker_link import Desk, Waiting
 from backstay.server.published.worker.workflow_tasks import described
 from backstay.store import StoreError
@@ -59,37 +60,12 @@ class Reports:
         if self._again or entry is None or entry.flow.namespace != self._desk.worker.namespace:
             self._engine.world.spawn(self._slowly(place, report), "backstay-report")
             return
-        match report:
-            case wire.TaskDone():
-                self._task_done(place, entry, report)
-            case wire.TaskFailed():
-                message = FailWorkflowTask(
-                    task_id=report.task_id, owner=self._owner, attempt=report.attempt, block=report.block
-                )
-                self._engine.submit(report.key, message, lambda _, error: self._recorded(place, error))
-            case wire.ActivityDone(resumed=wire.Resumed() as resumed):
-                self._resumed(place, entry, report, resumed)
-            case wire.ActivityDone():
-                self._engine.submit(report.key, self._completed(report), lambda _, e: self._recorded(place, e))
-            case wire.ActivityFailed():
-                failed = FailActivity(
-                    step=report.step,
-                    attempt=report.attempt,
-                    owner=self._owner,
-                    run_id=report.run_id,
-                    failure=report.failure,
-                    gave_up=report.gave_up,
-                )
-                self._engine.submit(report.key, failed, lambda _, error: self._recorded(place, error))
-            case wire.Heartbeat():
-                beat = HeartbeatActivity(
-                    step=report.step,
-                    attempt=report.attempt,
-                    owner=self._owner,
-                    run_id=report.run_id,
-                    progress=report.progress,
-                )
-                self._engine.submit(report.key, beat, lambda reply, error: self._beat(place, reply, error))
+        if isinstance(report, wire.TaskDone):
+            self._task_done(place, entry, report)
+        elif isinstance(report, wire.ActivityDone) and report.resumed is not None:
+            self._resumed(place, entry, report, report.resumed)
+        else:
+            self._engine.submit(report.key, message_of_report(report, self._owner, []), partial(self._answered, place))
 
     # -- the short way
 
@@ -97,15 +73,7 @@ class Reports:
         flow = entry.flow
         task = flow.tasks.get(report.task_id)
         run, seen = (0, 0) if task is None else (task.run, task.seen or 0)
-        message = CompleteWorkflowTask(
-            task_id=report.task_id,
-            owner=self._owner,
-            attempt=report.attempt,
-            commands=self._described(report.commands, task),
-            handled_failures=report.handled,
-            met=report.met,
-            breach=report.breach,
-        )
+        message = message_of_report(report, self._owner, self._described(report.commands, task))
         apart = task is not None and task.upto is not None
         stand: wire.StickyState | None = None
 
@@ -127,9 +95,10 @@ class Reports:
         """A result, and what the code made of it: one commit, if nothing came in between."""
         engine = self._engine
         run = entry.flow.run
+        completed = message_of_report(report, self._owner, [])
         if run is None or not _stands(entry, report, resumed):
             refused = wire.Answered(eager_refused="moved_on")
-            engine.submit(report.key, self._completed(report), lambda _, e: self._recorded(place, e, refused))
+            engine.submit(report.key, completed, lambda _, e: self._recorded(place, e, refused))
             return
         failed: BaseException | None = None
         known = False  # what became of the result
@@ -144,21 +113,10 @@ class Reports:
         stations = engine.matching.stations
         stations.ahead = run.key
         try:
-            engine.submit(report.key, self._completed(report), ended)
+            engine.submit(report.key, completed, ended)
         finally:
             stations.ahead = None
-        task_id = workflow_task_id(report.run_id, resumed.after + 1)
-        message = CompleteWorkflowTask(
-            task_id=task_id,
-            owner=self._owner,
-            attempt=1,
-            commands=self._described(resumed.commands, run),
-            handled_failures=resumed.handled,
-            met=resumed.met,
-            lease=Lease(owner=self._owner),
-            seen=resumed.after + 1,
-            result_of=attempt_id(report.run_id, report.step, report.attempt),
-        )
+        message = message_of_resumed(report, resumed, self._owner, self._described(resumed.commands, run))
         stand: wire.StickyState | None = None
 
         def advanced(_: Any, error: BaseException | None) -> None:
@@ -179,16 +137,6 @@ class Reports:
         engine.submit(report.key, message, advanced)
         stand = self._desk.stand(entry, run.key, resumed.after + 1, len(self._waiting.answers))
 
-    def _completed(self, report: wire.ActivityDone) -> CompleteActivity:
-        return CompleteActivity(
-            step=report.step,
-            attempt=report.attempt,
-            owner=self._owner,
-            run_id=report.run_id,
-            result=report.result,
-            breach=report.breach,
-        )
-
     def _described(self, commands: list[Command], of: Task | Run | None) -> list[Command]:
         """`of`: whose commands these are; new runs are on the same queue, if nothing else is said."""
         namespace = self._desk.worker.namespace
@@ -208,70 +156,26 @@ class Reports:
 
     # -- the long way: it may have been reported before, or its workflow is not in memory
 
-    async def _slowly(self, place: int, report: wire.Report) -> None:
+    async def _slowly(self, place: int, report: TaskReport) -> None:
+        namespace = self._desk.worker.namespace
+        commands: list[Command] = []
         try:
-            reply = await self._server.operations.call(self._request(report))
+            if isinstance(report, wire.TaskDone):
+                commands = self._described(report.commands, self._engine.leases.get(namespace, report.task_id))
+            message = message_of_report(report, self._owner, commands)
+            reply = await self._server.operations.call(ask.ReportTask(namespace=namespace, message=message))
         except (Refused, StoreError) as error:
             self._recorded(place, error)
         else:
-            self._say(place, _heard(reply) if isinstance(reply, HeartbeatReply) else wire.Answered())
-
-    def _request(self, report: wire.Report) -> ask.WorkerVerb[Any]:
-        namespace = self._desk.worker.namespace
-        match report:
-            case wire.TaskDone():
-                return ask.CompleteTask(
-                    task_id=report.task_id,
-                    namespace=namespace,
-                    lease_owner=self._owner,
-                    workflow_task_attempt=report.attempt,
-                    commands=self._described(report.commands, self._engine.leases.get(namespace, report.task_id)),
-                    handled_failures=report.handled,
-                    met=report.met,
-                    breach=report.breach,
-                    quiet=True,
-                )
-            case wire.TaskFailed():
-                return ask.FailTask(
-                    task_id=report.task_id,
-                    namespace=namespace,
-                    lease_owner=self._owner,
-                    workflow_task_attempt=report.attempt,
-                    failure=report.block,
-                )
-            case wire.ActivityDone():
-                return ask.CompleteActivityTask(
-                    activity_attempt_id=attempt_id(report.run_id, report.step, report.attempt),
-                    namespace=namespace,
-                    lease_owner=self._owner,
-                    result=report.result,
-                    breach=report.breach,
-                )
-            case wire.ActivityFailed():
-                return ask.FailActivityTask(
-                    activity_attempt_id=attempt_id(report.run_id, report.step, report.attempt),
-                    namespace=namespace,
-                    lease_owner=self._owner,
-                    failure=report.failure,
-                    gave_up=report.gave_up,
-                )
-            case wire.Heartbeat():
-                return ask.HeartbeatActivityTask(
-                    activity_attempt_id=attempt_id(report.run_id, report.step, report.attempt),
-                    namespace=namespace,
-                    lease_owner=self._owner,
-                    progress=report.progress,
-                )
-            case wire.QueryAnswer() | wire.GivenBack():
-                raise TypeError(f"{type(report).__name__} is taken at once")
+            self._answered(place, reply, None)
 
     # -- answers
 
-    def _beat(self, place: int, reply: HeartbeatReply | None, error: BaseException | None) -> None:
-        if reply is None:
-            self._recorded(place, error)
+    def _answered(self, place: int, reply: Any, error: BaseException | None) -> None:
+        if isinstance(reply, HeartbeatReply) and not reply.can_continue:
+            self._say(place, wire.Answered(goes_on=False, cancel_requested=reply.cancel_requested))
         else:
-            self._say(place, _heard(reply))
+            self._recorded(place, error)
 
     def _recorded(self, place: int, error: BaseException | None, answer: wire.Answered | None = None) -> None:
         if error is None:
@@ -290,12 +194,6 @@ class Reports:
 
 
 UNAVAILABLE = "storage_unavailable"
-
-
-def _heard(reply: HeartbeatReply) -> wire.Answered:
-    if reply.can_continue:
-        return wire.Answered()
-    return wire.Answered(goes_on=False, cancel_requested=reply.cancel_requested)
 
 
 def _no(refusal: Refused) -> wire.Answered:
