@@ -9,7 +9,7 @@ which tasks and wake must exist, and serves repair, the operator and the tests a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from backstay.kernel.agenda import Agenda, may_stay
 from backstay.kernel.command import Command
@@ -54,7 +54,7 @@ from backstay.kernel.message import Message, Refused
 from backstay.kernel.rows import instance_row, run_row
 from backstay.kernel.send import Parcel
 from backstay.kernel.state import Run, Workflow
-from backstay.kernel.task import Lease, Task
+from backstay.kernel.task import Expected, Lease, Task
 from backstay.kernel.turn import Turn
 from backstay.kernel.values import SECOND, Ids, Micros
 
@@ -92,13 +92,6 @@ FEATURES: tuple[Feature, ...] = (
     stream.FEATURE,
     stream.OUTPUT,
 )
-
-
-class Expected(NamedTuple):
-    """What must exist for a workflow to move: the tasks by id, and the earliest deadline."""
-
-    tasks: dict[str, Task]
-    next_wake: Micros | None
 
 
 NOTHING_DEPLOYED: Mapping[str, str | None] = {}

@@ -7,7 +7,7 @@ own process: it ends with that process, which the next engine knows by its *inca
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from msgspec import Struct
 
@@ -100,3 +100,10 @@ class Task(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     def due(self, now: Micros) -> bool:
         """Whether it may be handed out: one that was made without a pause may, even by a clock since set back."""
         return self.available_at <= now or self.available_at <= self.created_at
+
+
+class Expected(NamedTuple):
+    """What must exist for a workflow to move: the tasks by id, and the earliest deadline."""
+
+    tasks: dict[str, Task]
+    next_wake: Micros | None

@@ -22,8 +22,8 @@ from backstay.kernel.task import Lease, Task
 from backstay.kernel.values import Ids, Micros, command_id
 
 if TYPE_CHECKING:
-    from backstay.kernel.machine import Machine
     from backstay.kernel.state import Run, Workflow
+    from backstay.kernel.tables import FeatureTables
 
 T = TypeVar("T")
 
@@ -94,7 +94,7 @@ class Turn:
         "withdrawn",
     )
 
-    def __init__(self, machine: Machine, flow: Workflow, ids: Ids, deployed: Mapping[str, str | None]) -> None:
+    def __init__(self, machine: FeatureTables, flow: Workflow, ids: Ids, deployed: Mapping[str, str | None]) -> None:
         """`deployed`: the fingerprint of the definition of each workflow type that workers have now."""
         self.machine = machine
         self.flow = flow
