@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 SOURCES = Path(__file__).parent.parent / "src" / "backstay"
@@ -18,23 +19,18 @@ PAIRS = {
 """Class names that stand for two things on purpose, and why."""
 
 NOT_YET = {
-    "Access",
     "Activities",
     "ActivityFailed",
     "Admission",
-    "Ahead",
     "Alarm",
     "AppendMessage",
-    "Asked",
     "BackfillSchedule",
     "Begun",
-    "Bridge",
     "Budget",
     "Call",
     "CancelWorkflow",
     "Cancellation",
     "CloseBody",
-    "Commands",
     "CompleteBody",
     "Conditions",
     "Connection",
@@ -71,7 +67,6 @@ NOT_YET = {
     "SignalWithStart",
     "Standing",
     "Started",
-    "Step",
     "Stream",
     "Together",
     "Token",
@@ -79,7 +74,6 @@ NOT_YET = {
     "UpdateBody",
     "UpdateSchedule",
     "Wait",
-    "Waiting",
     "Watch",
     "Worker",
     "Workflow",
@@ -110,3 +104,84 @@ def test_a_class_name_stands_for_one_thing_in_the_whole_package() -> None:
 def test_few_class_names_are_pairs_on_purpose() -> None:
     assert len(PAIRS) < 10
     assert not PAIRS.keys() & NOT_YET
+
+
+# -- import cycles
+
+CYCLE_AT_RUN_TIME = 4
+"""The most modules that may import each other in a circle, imports inside of functions included."""
+
+CYCLE_WITH_TYPES = {
+    "cli": 1,
+    "codec": 1,
+    "engine": 10,
+    "kernel": 4,
+    "protocol": 1,
+    "sdk": 6,
+    "server": 5,
+    "store": 1,
+}
+"""The same with imports that only a type checker needs, by package; what is not named here has none. Only ever fewer."""
+
+
+def imports_of_modules(*, types: bool) -> dict[str, set[str]]:
+    """The modules that each module imports. `types`: those that only a type checker needs are imports, too."""
+    files = {
+        ".".join(file.relative_to(SOURCES.parent).with_suffix("").parts).removesuffix(".__init__"): file
+        for file in sorted(SOURCES.rglob("*.py"))
+    }
+    return {
+        module: {name for name in _imported(ast.parse(file.read_text()), types, files.keys()) if name != module}
+        for module, file in files.items()
+    }
+
+
+def _imported(node: ast.AST, types: bool, modules: Collection[str]) -> Iterator[str]:
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names if alias.name in modules)
+    elif isinstance(node, ast.ImportFrom):
+        assert node.module is not None, "imports are absolute"
+        for alias in node.names:
+            name = f"{node.module}.{alias.name}"
+            yield from (found for found in (name if name in modules else node.module,) if found in modules)
+    elif isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING" and not types:
+        return
+    else:
+        for child in ast.iter_child_nodes(node):
+            yield from _imported(child, types, modules)
+
+
+def cycles(graph: Mapping[str, set[str]]) -> list[list[str]]:
+    """Modules that import each other in a circle (the strongly connected components), the largest first."""
+    reached = {module: _reached(graph, module) for module in graph}
+    found = {frozenset(other for other in reached[module] if module in reached[other]) for module in graph}
+    return sorted((sorted(cycle) for cycle in found if len(cycle) > 1), key=len, reverse=True)
+
+
+def _reached(graph: Mapping[str, set[str]], module: str) -> set[str]:
+    reached: set[str] = set()
+    ahead = [module]
+    while ahead:
+        for name in graph[ahead.pop()] - reached:
+            reached.add(name)
+            ahead.append(name)
+    return reached
+
+
+def test_few_modules_import_each_other_in_a_circle_at_run_time() -> None:
+    large = [cycle for cycle in cycles(imports_of_modules(types=False)) if len(cycle) > CYCLE_AT_RUN_TIME]
+    assert not large, f"these import each other in a circle: {large}"
+
+
+def test_no_package_has_a_larger_circle_of_imports_for_types_than_it_had() -> None:
+    for cycle in cycles(imports_of_modules(types=True)):
+        packages = {module.split(".")[1] for module in cycle if "." in module}
+        assert len(packages) == 1, f"a circle of imports leads through several packages: {cycle}"
+        (package,) = packages
+        bound = CYCLE_WITH_TYPES.get(package, 1)
+        assert len(cycle) <= bound, f"at most {bound} modules of {package} may import each other in a circle: {cycle}"
+
+
+def test_circles_of_imports_are_found() -> None:
+    graph = {"a": {"b"}, "b": {"c", "d"}, "c": {"a"}, "d": {"e"}, "e": {"d"}, "f": {"a"}}
+    assert cycles(graph) == [["a", "b", "c"], ["d", "e"]]

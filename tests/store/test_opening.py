@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from backstay import Backstay, StoreError, UnknownDatabase
-from backstay.store.opening import checked, shown
+from backstay.store.address import checked, shown
 
 SECRET = "s3cret"
 

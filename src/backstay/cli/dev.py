@@ -45,7 +45,7 @@ def command(file: Path, path: str, namespace: str, queues: tuple[str, ...]) -> N
 
     check(file)
     from backstay.cli.problems import told
-    from backstay.store.opening import checked, is_server
+    from backstay.store.address import checked, is_server
 
     with told():
         checked(path)

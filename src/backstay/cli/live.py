@@ -27,7 +27,7 @@ from backstay.cli.screen import console
 from backstay.cli.stream import Stream
 from backstay.cli.watch import Watch
 from backstay.sdk.embedded import Backstay
-from backstay.store.opening import shown
+from backstay.store.address import shown
 
 RELOAD = 75  # exit code: a file was saved, begin again
 LOOK = 0.1

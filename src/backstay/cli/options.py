@@ -75,7 +75,7 @@ def namespace(command: F) -> F:
 def existing(path: str) -> str:
     """Refuse a database that is not there: reading must not create one. What a server has, the server says."""
     from backstay.cli.problems import told
-    from backstay.store.opening import checked, is_server
+    from backstay.store.address import checked, is_server
 
     with told():
         checked(path)

@@ -39,7 +39,7 @@ def command(verbose: bool, **flags: Any) -> None:
       curl -H "Authorization: Bearer TOKEN" http://127.0.0.1:8080/api/cluster/info
     """
     from backstay.server.settings import WrongSetting, load
-    from backstay.store.opening import shown
+    from backstay.store.address import shown
 
     try:
         settings = load(flags)

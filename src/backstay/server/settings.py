@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, get_type_hints
 import msgspec
 from msgspec import Meta, Struct
 
-from backstay.store.opening import is_server, shown
+from backstay.store.address import is_server, shown
 
 PREFIX = "DW_"
 # Variables of the same family that are not the server's: of the CLI, and of clients and their profiles.

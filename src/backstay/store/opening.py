@@ -1,55 +1,14 @@
-"""Which dialect a database is of: its URL says so. A path without a scheme is a SQLite file."""
+"""Opens the store of the dialect that the address of a database says. A path without a scheme is a SQLite file."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable
-from urllib.parse import urlsplit
 
 from backstay.kernel.event import Event
-from backstay.store import Now, Store, UnknownDatabase
+from backstay.store import Now, Store
+from backstay.store.address import checked, is_server
 from backstay.store.sqlite import SqliteStore
 from backstay.store.sqlite.writer import Offload
-
-_SERVERS = ("postgresql://", "postgres://")
-
-
-def is_server(database: str) -> bool:
-    """Whether this names a database on a server, rather than a file."""
-    return database.startswith(_SERVERS)
-
-
-def shown(database: str) -> str:
-    """A path, or a URL without its password and options. Whatever is wrong with it, no secret is shown."""
-    scheme, separator, rest = database.partition("://")
-    if not separator:
-        return database
-    place = rest.partition("?")[0].partition("#")[0]
-    user, at, where = place.rpartition("@")
-    return f"{'postgresql' if is_server(database) else scheme}://{user.partition(':')[0]}{at}{where}"
-
-
-def checked(database: str) -> str:
-    """The same, if it can name a database."""
-    if database.startswith(("sqlite://", "//")):
-        path = database.removeprefix("sqlite:").lstrip("/")
-        raise UnknownDatabase(
-            f"{database!r} is no address of Backstay's; write {path!r} for a file in this directory, or '/{path}'"
-        )
-    if is_server(database):
-        try:
-            for host in urlsplit(database).netloc.rpartition("@")[2].split(","):
-                _ = urlsplit(f"//{host}").port
-        except ValueError as error:
-            # What Python says may quote the part with the password.
-            why = "its port is no number" if "port" in str(error).lower() else "its host is not complete"
-            raise UnknownDatabase(
-                f"{shown(database)!r} is no address of a PostgreSQL server: {why}; write postgresql://user@host:port/name"
-            ) from None
-    elif "://" in database:
-        raise UnknownDatabase(
-            f"{shown(database)!r} is no database that Backstay knows; use a path, sqlite:PATH or postgresql://…"
-        )
-    return database
 
 
 def open_store(

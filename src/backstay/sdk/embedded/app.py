@@ -33,7 +33,8 @@ from backstay.sdk.worker.executor import EmbeddedExecutor
 from backstay.sdk.worker.registry import Guard, Registry, Types, redefines
 from backstay.sdk.worker.watchdog import WORKFLOW_DEADLINE
 from backstay.store import Store
-from backstay.store.opening import open_store, shown
+from backstay.store.address import shown
+from backstay.store.opening import open_store
 from backstay.store.sqlite.writer import Offload
 
 R = TypeVar("R")

@@ -14,7 +14,8 @@ from backstay.engine.recovery import Recovery
 from backstay.engine.world import AsyncioWorld
 from backstay.kernel.machine import Machine
 from backstay.protocol.export import exporter
-from backstay.store.opening import checked, is_server, open_store
+from backstay.store.address import checked, is_server
+from backstay.store.opening import open_store
 
 
 @asynccontextmanager

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from backstay.store import IncompatibleStore, StoreError, Unavailable
-from backstay.store.opening import shown
+from backstay.store.address import shown
 from backstay.store.postgresql import forks
 from backstay.store.postgresql.driver import Connection, asyncpg, unavailable
 from backstay.store.sql import Migration, check_recorded, check_version, migrations
