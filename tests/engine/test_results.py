@@ -25,7 +25,7 @@ from backstay.kernel.features.memo import UpsertMemo
 from backstay.kernel.features.start import Start
 from backstay.protocol import requests as ask
 from backstay.sdk.author.primitives import _MEMO
-from backstay.sdk.replay.workflow_greenlet import current_fiber
+from backstay.sdk.replay.workflow_greenlet import current_run
 from tests.sdk.kit import eventually
 
 from .slow_read import SlowRead
@@ -113,9 +113,9 @@ def test_a_completion_that_is_refused_fails_its_task_with_a_pause_instead_of_spi
     @workflow(type="asks for nonsense", unchecked=True)
     def nonsense() -> None:
         runs.append(1)
-        fiber = current_fiber()
-        assert fiber is not None
-        fiber.immediate(_MEMO, lambda step: UpsertMemo(sequence=step, entries={"bad key": b""}))
+        live_run = current_run()
+        assert live_run is not None
+        live_run.immediate(_MEMO, lambda step: UpsertMemo(sequence=step, entries={"bad key": b""}))
 
     async def story() -> None:
         async with AsyncBackstay(":memory:", [nonsense]) as app:

@@ -16,7 +16,7 @@ from backstay.kernel.features.workflow_task import WorkflowAssignment
 from backstay.kernel.message import Message
 from backstay.kernel.task import Lease
 from backstay.kernel.values import SECOND, Micros
-from backstay.sdk.replay.live_run import Fiber
+from backstay.sdk.replay.live_run import LiveRun
 
 PATIENCE = 30.0  # seconds until something that should happen counts as never; a loaded machine is slow, not broken
 
@@ -34,8 +34,8 @@ class Evicting(AsyncBackstay):
         executor = self.executor
         report = executor.report
 
-        def report_and_forget(fiber: Fiber, assignment: WorkflowAssignment, lease: Lease | None) -> Message:
-            message = report(fiber, assignment, lease)
+        def report_and_forget(live_run: LiveRun, assignment: WorkflowAssignment, lease: Lease | None) -> Message:
+            message = report(live_run, assignment, lease)
             executor.forget(assignment.run_key)
             return message
 

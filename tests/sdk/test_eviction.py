@@ -163,7 +163,7 @@ async def test_giving_code_up_unwinds_it_without_any_effect(how: str, caplog: py
         handle = await app.start(definition, "r")
         await eventually(lambda: _sleeping(app))
         before = names(await handle.history())
-        (key,) = app.executor._fibers  # pyright: ignore[reportPrivateUsage]
+        (key,) = app.executor._live_runs  # pyright: ignore[reportPrivateUsage]
         app.executor.forget(key)
         gc.collect()
         assert set(unwound) >= {"except", "finally"}
@@ -243,7 +243,7 @@ async def test_code_that_never_lets_go_is_set_aside(how: str) -> None:
     async with memory(definition) as app:
         await app.start(definition, "r")
         await eventually(lambda: _sleeping(app))
-        (key,) = app.executor._fibers  # pyright: ignore[reportPrivateUsage]
+        (key,) = app.executor._live_runs  # pyright: ignore[reportPrivateUsage]
         app.executor.forget(key)
         assert 2 <= len(turns) <= 2 * workflow_greenlet.PATIENCE
         assert (await app.describe("r")).liveness_state == "timer_scheduled", "the run itself lives on"

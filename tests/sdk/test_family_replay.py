@@ -1,6 +1,6 @@
 """Replay laws with children, groups and races, under every order in which their ends arrive, ties included.
 
-The fibers are driven by hand on the kernel, as in `test_replay_laws`; a child is whatever the tape says that it reports.
+The live runs are driven by hand on the kernel, as in `test_replay_laws`; a child is whatever the tape says that it reports.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from backstay.kernel.features.lease import Claim
 from backstay.kernel.send import Send
 from backstay.kernel.task import Lease, Task
 from backstay.sdk.author.workflow import definition_of
-from backstay.sdk.replay.live_run import Fiber
-from backstay.sdk.replay.reactions import RULES
+from backstay.sdk.replay.live_run import LiveRun
+from backstay.sdk.replay.reactions import REACTIONS
 from backstay.sdk.replay.recorded_steps import TOPOLOGY
 
 from .test_replay_laws import LOST, MACHINE, Drive, bad, good, moody, plain, tapes
@@ -195,15 +195,15 @@ class Parent(Drive):
         )
         self.message(Deliver(send=Send(self.ids.key(), 1, "default", "w", parcel)))
 
-    def fiber(self, task: Task) -> Fiber:
-        return Fiber(
+    def live_run(self, task: Task) -> LiveRun:
+        return LiveRun(
             MACHINE,
             MACHINE.assign(self.flow, task),
             self.definition.main,
             Exceptions(),
             self.definition.fingerprint,
             None,
-            RULES,
+            REACTIONS,
             self.definition.handlers,
         )
 
@@ -232,14 +232,14 @@ def test_a_finished_history_replays_to_the_same_end(definition: Any, program: An
     drive.play()
     live = drive.live
     assert live is not None
-    again = Fiber(
+    again = LiveRun(
         MACHINE,
         live.assignment,
         drive.definition.main,
         Exceptions(),
         drive.definition.fingerprint,
         None,
-        RULES,
+        REACTIONS,
         drive.definition.handlers,
     )
     again.resume(drive.history, len(drive.history))
@@ -366,7 +366,9 @@ def test_another_topology_blocks_replay(program: Any, blocks: bool) -> None:
     def changed(_: Any) -> Any:
         return built(program).run()
 
-    again = Fiber(MACHINE, drive.live.assignment, definition_of(changed).main, Exceptions(), None, None, RULES, None)
+    again = LiveRun(
+        MACHINE, drive.live.assignment, definition_of(changed).main, Exceptions(), None, None, REACTIONS, None
+    )
     again.resume(drive.history, len(drive.history))
     assert (again.block is not None) == blocks
     if again.block is not None:
@@ -376,13 +378,15 @@ def test_another_topology_blocks_replay(program: Any, blocks: bool) -> None:
     drive.live.abandon()
 
 
-def replayed(drive: Parent, history: list[Recorded], definition: Any, *, looking: bool = False) -> Fiber:
+def replayed(drive: Parent, history: list[Recorded], definition: Any, *, looking: bool = False) -> LiveRun:
     """Code that is shown this history from its beginning; `looking`: as a query does it."""
     assert drive.live is not None
-    fiber = Fiber(MACHINE, drive.live.assignment, definition_of(definition).main, Exceptions(), None, None, RULES, None)
-    fiber.looking = looking
-    fiber.resume(history, len(history))
-    return fiber
+    live_run = LiveRun(
+        MACHINE, drive.live.assignment, definition_of(definition).main, Exceptions(), None, None, REACTIONS, None
+    )
+    live_run.looking = looking
+    live_run.resume(history, len(history))
+    return live_run
 
 
 @pytest.mark.contract("BARRIER-13")
@@ -404,9 +408,9 @@ def test_a_leaf_that_does_not_say_where_it_belongs_blocks_replay(stripped: int, 
     assert (bare.block.reason, bare.block.workflow_sequence) == ("history_shape_mismatch", stripped)
     assert bare.block.expected_history_shape == TOPOLOGY
     assert "ChildWorkflowScheduled" in bare.block.recorded_event_types
-    for fiber in (whole, bare, drive.live):
-        assert fiber is not None
-        fiber.abandon()
+    for live_run in (whole, bare, drive.live):
+        assert live_run is not None
+        live_run.abandon()
 
 
 @workflow(type="program", unchecked=True)
@@ -437,9 +441,9 @@ def test_a_child_that_history_has_no_event_of_blocks_replay(ended: bool, looking
     assert (blind.block.reason, blind.block.workflow_sequence) == ("history_shape_mismatch", 1)
     assert blind.block.recorded_event_types == ["no typed history"]
     assert blind.block.replay_blocked
-    for fiber in (whole, blind, drive.live):
-        assert fiber is not None
-        fiber.abandon()
+    for live_run in (whole, blind, drive.live):
+        assert live_run is not None
+        live_run.abandon()
 
 
 def test_another_bound_does_not_block_replay() -> None:
@@ -451,7 +455,9 @@ def test_another_bound_does_not_block_replay() -> None:
     def changed(_: Any) -> Any:
         return gather(kid.step(1), gather.step([kid.step(1), kid.step(1)], limit=1), limit=2)
 
-    again = Fiber(MACHINE, drive.live.assignment, definition_of(changed).main, Exceptions(), None, None, RULES, None)
+    again = LiveRun(
+        MACHINE, drive.live.assignment, definition_of(changed).main, Exceptions(), None, None, REACTIONS, None
+    )
     again.resume(drive.history, len(drive.history))
     assert again.block is None
     again.abandon()

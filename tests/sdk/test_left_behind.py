@@ -14,7 +14,7 @@ import pytest
 
 from backstay import AsyncBackstay, WorkflowFailed, activity, aio, query, sleep, wait, workflow
 from backstay.sdk.replay import workflow_greenlet
-from backstay.sdk.replay.live_run import Fiber
+from backstay.sdk.replay.live_run import LiveRun
 
 from .kit import events, eventually, evicting, memory, names
 
@@ -73,7 +73,7 @@ def alive(kind: type[Any]) -> list[Any]:
 
 async def given_up(app: AsyncBackstay) -> None:
     """All live code, as when others need the room."""
-    for run in list(app.executor._fibers):  # pyright: ignore[reportPrivateUsage]
+    for run in list(app.executor._live_runs):  # pyright: ignore[reportPrivateUsage]
         app.executor.forget(run)
 
 
@@ -233,7 +233,7 @@ class After:
 
 
 async def test_asking_blocked_code_keeps_only_so_much_of_it(tmp_path: Any) -> None:
-    before = len(alive(workflow_greenlet.Strand))
+    before = len(alive(workflow_greenlet.WorkflowGreenlet))
     async with AsyncBackstay(tmp_path / "a.db", [Before]) as app:
         await app.start(Before, "c")
     async with AsyncBackstay(tmp_path / "a.db", [After, refund]) as app:
@@ -241,7 +241,7 @@ async def test_asking_blocked_code_keeps_only_so_much_of_it(tmp_path: Any) -> No
             with pytest.raises(Exception, match="diverged"):
                 await app.handle(After, "c").query("seen")
         assert (
-            len(alive(workflow_greenlet.Strand)) - before <= workflow_greenlet.PARKED + 2
+            len(alive(workflow_greenlet.WorkflowGreenlet)) - before <= workflow_greenlet.PARKED + 2
         )  # and those that wait for work
     assert refunded == []
 
@@ -276,14 +276,14 @@ class Ends:
 async def test_a_run_that_has_ended_is_freed_at_once(kind: Any, caplog: pytest.LogCaptureFixture) -> None:
     """Without the collector of cycles, which would have to look through everything to find it."""
     caplog.set_level("CRITICAL", "backstay.failures")  # records that are kept keep their tracebacks
-    before = len(alive(Fiber))
+    before = len(alive(LiveRun))
     gc.disable()
     try:
         async with memory(kind, refund) as app:
             for n in range(5):
                 with suppress(WorkflowFailed):
                     await app.execute(kind, f"r{n}")
-            assert len(alive(Fiber)) - before <= 1  # the last one may still be on its way out
+            assert len(alive(LiveRun)) - before <= 1  # the last one may still be on its way out
     finally:
         gc.enable()
 

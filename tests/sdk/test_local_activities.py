@@ -389,13 +389,13 @@ async def test_what_is_kept_for_a_local_activity_goes_with_it_not_with_its_timeo
         handle = await app.start(run, "r")
         await begun.wait()
         (entry,) = app.engine.cache
-        fiber = weakref.ref(app.executor.live(entry.flow.current.key))
+        live_run = weakref.ref(app.executor.live(entry.flow.current.key))
         go_on.set()
         assert await handle.result() == 1
         del entry
         await app.execute(run, "another")  # the loop may still have its hands on the last one
         gc.collect()
-        assert fiber() is None
+        assert live_run() is None
 
 
 @pytest.mark.embedded("a worker hears of the end of a run when it reports its task")

@@ -8,7 +8,7 @@ import pytest
 
 from backstay import activity, workflow
 from backstay.kernel.features.timer import StartTimer
-from backstay.sdk.replay.workflow_greenlet import current_fiber
+from backstay.sdk.replay.workflow_greenlet import current_run
 
 from .kit import eventually, memory
 
@@ -20,9 +20,9 @@ def near() -> int:
 
 def ask_for_nothing() -> None:
     """What the SDK never asks for: it checks what authors give it. Another version of it may not."""
-    fiber = current_fiber()
-    assert fiber is not None
-    fiber.emit(StartTimer(sequence=7, delay_seconds=-1))
+    live_run = current_run()
+    assert live_run is not None
+    live_run.emit(StartTimer(sequence=7, delay_seconds=-1))
 
 
 @workflow(unchecked=True)

@@ -1,7 +1,7 @@
 """The law of replay, on random programs under random orders of events.
 
 Live code and a cold replay of the same prefix of history must ask for the same things, say the same things, see the same
-time, and end the same way: after every task of every run. The fibers are driven by hand on the kernel alone, so that the
+time, and end the same way: after every task of every run. The live runs are driven by hand on the kernel alone, so that the
 order in which activities end, timers fire and leases overlap with them is the test's to choose.
 """
 
@@ -53,7 +53,7 @@ from backstay.kernel.state import Workflow
 from backstay.kernel.task import Lease, Task
 from backstay.kernel.values import SECOND
 from backstay.sdk.author.workflow import definition_of
-from backstay.sdk.replay.live_run import Fiber
+from backstay.sdk.replay.live_run import LiveRun
 
 from ..kernel.given import decide
 
@@ -248,7 +248,7 @@ class Drive:
         self.ids = Minted(lambda: self.now, Random(0))
         self.flow = Workflow(self.ids.key(), "default", "w")
         self.history: list[Recorded] = []
-        self.live: Fiber | None = None
+        self.live: LiveRun | None = None
         self.tasks = 0
         self.message(
             Start(
@@ -304,9 +304,9 @@ class Drive:
         assert task.seen is not None
         seen = [entry for entry in self.history if entry.sequence <= task.seen and entry.run == self.run]
         if self.live is None:
-            self.live = self.fiber(task)
+            self.live = self.live_run(task)
         live = self.turn(self.live, [entry for entry in seen if entry.sequence > self.live.position], task)
-        replay = self.fiber(task)
+        replay = self.live_run(task)
         cold = self.turn(replay, seen, task)
         replay.abandon()
         for mine, other in zip(cold, live, strict=True):
@@ -318,21 +318,21 @@ class Drive:
             )
         )
 
-    def fiber(self, task: Task) -> Fiber:
-        return Fiber(
+    def live_run(self, task: Task) -> LiveRun:
+        return LiveRun(
             MACHINE, MACHINE.assign(self.flow, task), self.definition.main, Exceptions(), self.definition.fingerprint
         )
 
-    def turn(self, fiber: Fiber, events: list[Recorded], task: Task) -> tuple[Any, ...]:
+    def turn(self, live_run: LiveRun, events: list[Recorded], task: Task) -> tuple[Any, ...]:
         said.clear()
-        fiber.assignment = MACHINE.assign(self.flow, task)
-        fiber.resume(events, self.flow.cursor)
-        while fiber.locals and fiber.block is None:
-            self.settle(fiber)
-        assert fiber.block is None, fiber.block
-        commands, handled = fiber.take_commands()
+        live_run.assignment = MACHINE.assign(self.flow, task)
+        live_run.resume(events, self.flow.cursor)
+        while live_run.locals and live_run.block is None:
+            self.settle(live_run)
+        assert live_run.block is None, live_run.block
+        commands, handled = live_run.take_commands()
         news = [id for id in handled if self.is_news(id)]
-        return [plain(command) for command in commands], news, list(said), fiber.step, fiber.now, fiber.length
+        return [plain(command) for command in commands], news, list(said), live_run.step, live_run.now, live_run.length
 
     def is_news(self, failure_id: str) -> bool:
         """Whether history does not say yet that this failure was handled."""
@@ -340,9 +340,9 @@ class Drive:
         return not any(entry.type == "FailureHandled" for entry in mine)
 
     @staticmethod
-    def settle(fiber: Fiber) -> None:
-        step = min(fiber.locals)
-        call = fiber.locals[step]
+    def settle(live_run: LiveRun) -> None:
+        step = min(live_run.locals)
+        call = live_run.locals[step]
         failed = call.definition.type == "near_bad"
         record = RecordLocalActivity(
             sequence=step,
@@ -353,9 +353,9 @@ class Drive:
             result=None if failed else dumps(step),
         )
         if failed:
-            fiber.settle_local(step, record, Thrown(LOST, fiber.given.add_local(step), "activity"))
+            live_run.settle_local(step, record, Thrown(LOST, live_run.delivered.add_local(step), "activity"))
         else:
-            fiber.settle_local(step, record, Value(dumps(step)))
+            live_run.settle_local(step, record, Value(dumps(step)))
 
 
 def plain(command: Command) -> Command:
@@ -393,7 +393,7 @@ def test_a_finished_history_replays_to_the_same_end(definition: Any, program: An
     live = drive.live
     assert live is not None
     history = [entry for entry in drive.history if entry.run == drive.run]
-    again = Fiber(MACHINE, live.assignment, drive.definition.main, Exceptions(), drive.definition.fingerprint)
+    again = LiveRun(MACHINE, live.assignment, drive.definition.main, Exceptions(), drive.definition.fingerprint)
     again.resume(history, len(history))
     assert again.block is None
     assert again.closing is not None

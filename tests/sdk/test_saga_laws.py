@@ -18,8 +18,8 @@ from backstay.codec.exceptions import Exceptions
 from backstay.codec.values import loads
 from backstay.kernel.features.cancel import Cancel
 from backstay.kernel.task import Task
-from backstay.sdk.replay.live_run import Fiber
-from backstay.sdk.replay.reactions import RULES
+from backstay.sdk.replay.live_run import LiveRun
+from backstay.sdk.replay.reactions import REACTIONS
 
 from .test_replay_laws import MACHINE, Drive
 
@@ -143,15 +143,15 @@ class Cancelling(Drive):
             self.live = None
         super().run_code(task)
 
-    def fiber(self, task: Task) -> Fiber:
-        return Fiber(
+    def live_run(self, task: Task) -> LiveRun:
+        return LiveRun(
             MACHINE,
             MACHINE.assign(self.flow, task),
             self.definition.main,
             Exceptions(),
             self.definition.fingerprint,
             None,
-            RULES,
+            REACTIONS,
             self.definition.handlers,
         )
 

@@ -24,9 +24,9 @@ from backstay.kernel.features.update import CompleteUpdate, FailUpdate, Update
 from backstay.kernel.features.workflow_task import CompleteWorkflowTask, WorkflowAssignment, shown_to
 from backstay.kernel.task import Lease, Task
 from backstay.protocol.commands import Inquiry
-from backstay.sdk.replay.live_run import Fiber
+from backstay.sdk.replay.live_run import LiveRun
 from backstay.sdk.replay.queries import answer_from, answer_on
-from backstay.sdk.replay.reactions import RULES
+from backstay.sdk.replay.reactions import REACTIONS
 from backstay.sdk.worker.registry import Registry
 
 from .test_replay_laws import MACHINE, Drive, Story, plain, said, simple
@@ -222,7 +222,7 @@ class TalkingDrive(Drive):
         self.met |= {entry.sequence for entry in fresh}
         first = self.turn(live, fresh, task)
         self.said_since += first.pop("said")
-        replay = self.fiber(task)
+        replay = self.live_run(task)
         cold = self.turn(replay, shown_to(assignment, mine), task)
         assert cold.pop("said") == self.said_since
         assert cold == first
@@ -232,19 +232,19 @@ class TalkingDrive(Drive):
         self.complete(task, live, first, lease)
         self.ask(assignment, first["answer"], state)
 
-    def live_code(self, task: Task) -> Fiber:
+    def live_code(self, task: Task) -> LiveRun:
         if self.live is not None and (
             next(self.tape) % 11 == 0 or (self.threaded and self.live.consumed != self.live.position)
         ):
             self.live.abandon()
             self.live = None
         if self.live is None:
-            self.live = self.fiber(task)
+            self.live = self.live_run(task)
             self.met = set()
             self.said_since = []
         return self.live
 
-    def complete(self, task: Task, live: Fiber, did: dict[str, Any], lease: Lease | None) -> None:
+    def complete(self, task: Task, live: LiveRun, did: dict[str, Any], lease: Lease | None) -> None:
         attempt = task.attempt if lease is None else task.attempt + 1
         answer = did["answer"]
         commands, handled = ([answer], []) if answer is not None else (did["commands"], did["handled"])
@@ -261,35 +261,35 @@ class TalkingDrive(Drive):
             live.abandon()
             self.live = None
 
-    def fiber(self, task: Task) -> Fiber:
-        return Fiber(
+    def live_run(self, task: Task) -> LiveRun:
+        return LiveRun(
             MACHINE,
             MACHINE.assign(self.flow, task),
             self.definition.main,
             Exceptions(),
             self.definition.fingerprint,
             None,
-            RULES,
+            REACTIONS,
             self.definition.handlers,
         )
 
-    def turn(self, fiber: Fiber, events: list[Recorded], task: Task) -> dict[str, Any]:  # type: ignore[override]
+    def turn(self, live_run: LiveRun, events: list[Recorded], task: Task) -> dict[str, Any]:  # type: ignore[override]
         said.clear()
-        fiber.assignment = MACHINE.assign(self.flow, task)
-        fiber.resume(events, self.flow.cursor)
-        while fiber.locals and fiber.block is None and not fiber.answer:
-            self.settle(fiber)
-        assert fiber.block is None, fiber.block
-        answers, fiber.answer = fiber.answer, []
-        commands, handled = ([], []) if answers else fiber.take_commands()
+        live_run.assignment = MACHINE.assign(self.flow, task)
+        live_run.resume(events, self.flow.cursor)
+        while live_run.locals and live_run.block is None and not live_run.answer:
+            self.settle(live_run)
+        assert live_run.block is None, live_run.block
+        answers, live_run.answer = live_run.answer, []
+        commands, handled = ([], []) if answers else live_run.take_commands()
         return {
             "said": list(said),
             "answer": _plainly(answers[-1]) if answers else None,
             "commands": [plain(command) for command in commands],
             "handled": [id for id in handled if self.is_news(id)],
-            "step": fiber.step,
-            "now": fiber.now,
-            "length": fiber.length,
+            "step": live_run.step,
+            "now": live_run.now,
+            "length": live_run.length,
         }
 
     def ask(self, assignment: WorkflowAssignment, answer: Any, state: Any) -> None:
@@ -400,11 +400,11 @@ def test_a_task_is_for_the_update_that_it_names_whatever_history_has_first(named
     (task,) = drive.flow.tasks.values()
     update_id: str = accepted[named].event.update_id  # type: ignore[attr-defined]
     asked = replace(task, upto=accepted[-1].sequence, resume=replace(task.resume, workflow_update_id=update_id))
-    fiber = drive.fiber(task)
-    fiber.assignment = replace(fiber.assignment, task=asked)
-    fiber.resume(drive.history, drive.flow.cursor)
-    (answer,) = fiber.answer
+    live_run = drive.live_run(task)
+    live_run.assignment = replace(live_run.assignment, task=asked)
+    live_run.resume(drive.history, drive.flow.cursor)
+    (answer,) = live_run.answer
     assert (answer.update_id, loads(answer.result)) == (update_id, 5 + named)
-    fiber.abandon()
+    live_run.abandon()
     assert drive.live is not None
     drive.live.abandon()

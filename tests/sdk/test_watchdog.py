@@ -295,7 +295,7 @@ async def test_code_that_hangs_while_it_is_given_up_holds_nobody_up() -> None:
 
     async with memory(good, quick, clings, workflow_deadline=DEADLINE) as app:
         await app.start(clings, "bad")
-        await eventually(lambda: app.executor._fibers)
+        await eventually(lambda: app.executor._live_runs)
         await app.handle(clings, "bad").terminate()
         assert await app.execute(good, "g", 7) == 7
 

@@ -31,7 +31,7 @@ from backstay import (
     spawn,
     workflow,
 )
-from backstay.sdk.replay.workflow_greenlet import current_fiber
+from backstay.sdk.replay.workflow_greenlet import current_run
 
 from .kit import blocked, events, eventually, evicting, memory, names
 
@@ -299,7 +299,7 @@ class Trap:
     kind: str
 
     def __post_init__(self) -> None:
-        if self.kind != "none" and current_fiber() is not None:
+        if self.kind != "none" and current_run() is not None:
             raise {"interrupt": KeyboardInterrupt, "exit": SystemExit}[self.kind]
 
 

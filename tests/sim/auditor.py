@@ -28,8 +28,8 @@ from backstay.kernel.turn import watch
 from backstay.kernel.values import SECOND, activity_task_id, kind_at
 from backstay.protocol.commands import SIGNAL_WAIT
 from backstay.protocol.export import bundle, canonical
-from backstay.sdk.replay.live_run import Fiber
-from backstay.sdk.replay.reactions import RULES
+from backstay.sdk.replay.live_run import LiveRun
+from backstay.sdk.replay.reactions import REACTIONS
 from backstay.sdk.worker.registry import Registry
 from backstay.store import Loaded
 
@@ -432,35 +432,35 @@ class Auditor:
             available_at=0,
             created_at=0,
         )
-        fiber = Fiber(
+        live_run = LiveRun(
             self.machine,
             self.machine.assign(flow, task),
             definition.main,
             self.registry.exceptions,
             definition.fingerprint,
             None,
-            RULES,
+            REACTIONS,
             definition.handlers,
         )
-        fiber.looking = True
+        live_run.looking = True
         seen = [e for e in history if e.context.decided_after is not None or e.sequence <= horizon]
         try:
-            fiber.resume(seen, horizon)
+            live_run.resume(seen, horizon)
             id = loaded.row.workflow_id
-            self.must(fiber.block is None, "I5 a cold replay agrees with history", (id, fiber.block))
+            self.must(live_run.block is None, "I5 a cold replay agrees with history", (id, live_run.block))
             ended = next((e for e in history if e.type == "WorkflowCompleted"), None)
             # A change that older code got past, with no step behind it, cannot be told from one that is new.
             started = next(e.event for e in history if e.type == "WorkflowStarted")
             newer = started.workflow_definition_fingerprint == definition.fingerprint  # type: ignore[attr-defined]
             fired = self.sim.faults.fired
             mixed = newer and fired["other build"] + fired["rolling restart"] > 0
-            told = fiber.closing is not None or not mixed
-            if ended is not None and fiber.block is None and told:
-                result = getattr(fiber.closing, "result", None)
+            told = live_run.closing is not None or not mixed
+            if ended is not None and live_run.block is None and told:
+                result = getattr(live_run.closing, "result", None)
                 output = ended.event.output  # type: ignore[attr-defined]
-                self.must(result == output, "I5 a cold replay ends the same", (id, fiber.closing))
+                self.must(result == output, "I5 a cold replay ends the same", (id, live_run.closing))
         finally:
-            fiber.abandon()
+            live_run.abandon()
 
     def export(self, loaded: Loaded) -> None:
         """What is exported, read back from the file alone, is the same history and replays to the same end."""

@@ -30,7 +30,7 @@ from backstay.kernel.message import Message, Refused
 from backstay.kernel.task import Block, Task
 from backstay.kernel.values import SECOND, attempt_id
 from backstay.protocol import requests as ask
-from backstay.sdk.worker.executor import EmbeddedExecutor
+from backstay.sdk.worker.executor import WorkerExecutor
 from backstay.sdk.worker.host import Heard
 from backstay.sdk.worker.registry import Registry
 from backstay.store import StoreError
@@ -116,7 +116,7 @@ class AwayWorker:
         registry = Registry(None, "off")
         registry.register([*BUILDS[build], *ACTIVITIES, *HELPERS])
         self.host = Host(self)
-        self.executor = EmbeddedExecutor(
+        self.executor = WorkerExecutor(
             self.host,
             Machine(),
             registry,
@@ -148,8 +148,8 @@ class AwayWorker:
 
     def bury(self) -> None:
         self.world.bury()
-        for run in list(self.executor._fibers):
-            self.executor._fibers.pop(run).abandon()
+        for run in list(self.executor._live_runs):
+            self.executor._live_runs.pop(run).abandon()
 
     # -- polling
 
@@ -221,10 +221,10 @@ class AwayWorker:
 
     def _forget_what_others_moved(self, task: WorkflowAssignment, history: list[Recorded]) -> None:
         """Live code goes on only from where it stands: what code elsewhere has decided meanwhile it did not decide itself."""
-        fiber = self.executor._fibers.get(task.run_key)
+        live_run = self.executor._live_runs.get(task.run_key)
         mine = self._reported.pop(task.run_key, None)
-        if fiber is not None and any(
-            entry.sequence > fiber.position
+        if live_run is not None and any(
+            entry.sequence > live_run.position
             and entry.context.decided_after is not None
             and entry.context.task_id != mine
             for entry in history

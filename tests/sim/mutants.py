@@ -47,14 +47,14 @@ MUTANTS = [
     ),
     Mutant(
         "unmet signals count as applied",
-        "backstay.sdk.worker.executor:EmbeddedExecutor.report",
-        "met=fiber.ended_at",
+        "backstay.sdk.worker.executor:WorkerExecutor.report",
+        "met=live_run.ended_at",
         "met=None",
     ),
     Mutant(
         "an update behind the end",
         "backstay.sdk.replay.reactions:settle",
-        "task.resume.workflow_update_id is not None and fiber.closing is None",
+        "task.resume.workflow_update_id is not None and live_run.closing is None",
         "task.resume.workflow_update_id is not None",
     ),
     Mutant(
@@ -106,8 +106,8 @@ MUTANTS = [
     ),
     Mutant(
         "given-up code reports",
-        "backstay.sdk.worker.executor:EmbeddedExecutor.finish_held",
-        "self._fibers.get(assignment.run_key) is not fiber",
+        "backstay.sdk.worker.executor:WorkerExecutor.finish_held",
+        "self._live_runs.get(assignment.run_key) is not live_run",
         "False",
     ),
     Mutant(

@@ -180,8 +180,8 @@ class Node:
         self.world.bury()
         executor = getattr(self.app, "executor", None)
         if executor is not None:
-            for run in list(executor._fibers):
-                executor._fibers.pop(run).abandon()
+            for run in list(executor._live_runs):
+                executor._live_runs.pop(run).abandon()
 
     def disturb(self) -> None:
         """What happens to code and cache in a living process."""

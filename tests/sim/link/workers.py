@@ -165,8 +165,8 @@ class WorkerProcess:
         """Live code goes with its process."""
         executor = getattr(self.worker, "executor", None)
         if executor is not None:
-            for run in list(executor._fibers):
-                executor._fibers.pop(run).abandon()
+            for run in list(executor._live_runs):
+                executor._live_runs.pop(run).abandon()
 
     def disturb(self) -> None:
         """A workflow type proves slow."""

@@ -26,8 +26,8 @@ from backstay.sdk.author.options import check, expect
 from backstay.sdk.author.step import Call, Step
 from backstay.sdk.errors import DefinitionError, NotInWorkflow
 from backstay.sdk.replay.failures import throw
-from backstay.sdk.replay.live_run import Fiber
-from backstay.sdk.replay.workflow_greenlet import current_fiber, current_strand, pools
+from backstay.sdk.replay.live_run import LiveRun
+from backstay.sdk.replay.workflow_greenlet import current_greenlet, current_run, pools
 
 P = ParamSpec("P")
 P2 = ParamSpec("P2")
@@ -91,7 +91,7 @@ class Definition(Generic[P, R]):
     def step(self, *args: P.args, **kwargs: P.kwargs) -> Step[R]:
         """Describe the call without making it."""
         # Outside workflows it is just the function, whose arguments need no payload form.
-        arguments = None if current_fiber() is None else self.signature.pack(args, kwargs)
+        arguments = None if current_run() is None else self.signature.pack(args, kwargs)
         return Step(ActivityCall(self, args, kwargs, arguments))
 
     def _plainly(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -119,12 +119,12 @@ class Activity(Definition[P, R]):
     __backstay_blocks__ = True  # for the source check
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        strand = current_strand()
-        fiber = None if strand is None else strand.fiber
-        if strand is None or fiber is None:
+        greenlet = current_greenlet()
+        live_run = None if greenlet is None else greenlet.live_run
+        if greenlet is None or live_run is None:
             return self._plainly(args, kwargs)
         call = ActivityCall(self, args, kwargs, self.signature.pack(args, kwargs))
-        return call.finish(fiber, fiber.call(call, strand))
+        return call.finish(live_run, live_run.call(call, greenlet))
 
     def options(self, **options: Unpack[ActivityOptions]) -> Activity[P, R]:
         return self._with(options)
@@ -141,8 +141,8 @@ class AsyncActivity(Definition[P, R]):
     __backstay_awaited__ = True  # for the source check
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
-        fiber = current_fiber()
-        if fiber is None:
+        live_run = current_run()
+        if live_run is None:
             return self._plainly(args, kwargs)
         if not in_async_code():
             raise TypeError(
@@ -187,10 +187,10 @@ class ActivityCall(Call[R]):
         definition = self.definition
         arguments = self.arguments or self.packed()
         if definition.local:
-            fiber = current_fiber()
-            assert fiber is not None
+            live_run = current_run()
+            assert live_run is not None
             self.step = step
-            fiber.locals[step] = self
+            live_run.locals[step] = self
             return self  # type: ignore[return-value] - keeps the place of its record until the worker has run it
         return ScheduleActivity(
             sequence=step,
@@ -210,7 +210,7 @@ class ActivityCall(Call[R]):
     def describe(self) -> str:
         return f"{self.shape} {self.detail}"
 
-    def finish(self, fiber: Fiber, outcome: Outcome) -> R:
+    def finish(self, live_run: LiveRun, outcome: Outcome) -> R:
         if isinstance(outcome, Value):
             blob = outcome.blob
             try:
@@ -220,16 +220,16 @@ class ActivityCall(Call[R]):
                 raise PayloadError(error.reason, problem, error.path) from None
         if isinstance(outcome, Plain):
             return outcome.value
-        return throw(fiber, outcome)
+        return throw(live_run, outcome)
 
-    def cancel(self, fiber: Fiber, step: int) -> None:
+    def cancel(self, live_run: LiveRun, step: int) -> None:
         if not self.definition.local:
-            fiber.emit(CancelActivity(step=step))
+            live_run.emit(CancelActivity(step=step))
 
-    def spared(self, fiber: Fiber, step: int) -> bool:
-        if self.definition.local or not in_saga(fiber):
+    def spared(self, live_run: LiveRun, step: int) -> bool:
+        if self.definition.local or not in_saga(live_run):
             return False
-        fiber.emit(CancelActivity(step=step, awaited=True))
+        live_run.emit(CancelActivity(step=step, awaited=True))
         return True
 
     def outside(self) -> R:

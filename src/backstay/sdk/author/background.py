@@ -19,7 +19,7 @@ from backstay.sdk.author.child import ChildCall
 from backstay.sdk.author.step import Step
 from backstay.sdk.author.workflow import WorkflowFn, workflow
 from backstay.sdk.errors import DefinitionError, FunctionNotRegistered
-from backstay.sdk.replay.live_run import Fiber
+from backstay.sdk.replay.live_run import LiveRun
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -90,11 +90,11 @@ class BackgroundCall(ChildCall[R]):
         self.signature = Signature(fn)
         super().__init__(_CHILD, (name, self.signature.pack_fitting(args, kwargs)), {}, {})
 
-    def finish(self, fiber: Fiber, outcome: Any) -> R:
+    def finish(self, live_run: LiveRun, outcome: Any) -> R:
         blob = getattr(outcome, "blob", None)
         if blob is not None:
             return loads(blob, self.signature.returns)
-        return super().finish(fiber, outcome)
+        return super().finish(live_run, outcome)
 
 
 def reference(fn: Any) -> str:

@@ -33,8 +33,8 @@ from backstay.sdk.client.handle import packed
 from backstay.sdk.errors import ChildStopped, ChildTimedOut, DefinitionError, NotInWorkflow
 from backstay.sdk.replay.failures import remember, throw
 from backstay.sdk.replay.inbound import outbox, plain_value, typed
-from backstay.sdk.replay.live_run import Fiber
-from backstay.sdk.replay.workflow_greenlet import Strand, current_fiber, current_strand
+from backstay.sdk.replay.live_run import LiveRun
+from backstay.sdk.replay.workflow_greenlet import WorkflowGreenlet, current_greenlet, current_run
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -93,36 +93,36 @@ class ChildCall(Call[R]):
             parallel_group_path=self.group,
         )
 
-    def asked(self, fiber: Fiber, step: int, answer: Callable[[Outcome], None]) -> Outcome | None:
+    def asked(self, live_run: LiveRun, step: int, answer: Callable[[Outcome], None]) -> Outcome | None:
         """Handles that are looked up later know what the child declares."""
         if self.definition is not None:
-            fiber.part(Family).definitions[step] = self.definition
+            live_run.part(Family).definitions[step] = self.definition
         return None
 
     def describe(self) -> str:
         return f"child workflow {self.detail}"
 
-    def finish(self, fiber: Fiber, outcome: Outcome) -> R:
+    def finish(self, live_run: LiveRun, outcome: Outcome) -> R:
         match outcome:
             case Value(blob):
                 returns = Any if self.definition is None else self.definition.signature.returns
                 return loads(blob, returns) if blob is not None else None  # type: ignore[return-value]
             case Thrown(category="cancelled" | "terminated"):
-                raise remember(fiber, outcome, ChildStopped(outcome.failure.message, outcome.category))
+                raise remember(live_run, outcome, ChildStopped(outcome.failure.message, outcome.category))
             case Thrown(category="timeout"):
-                raise remember(fiber, outcome, ChildTimedOut(outcome.failure.message))
+                raise remember(live_run, outcome, ChildTimedOut(outcome.failure.message))
             case Thrown():
-                return throw(fiber, outcome)
+                return throw(live_run, outcome)
             case _:
                 raise AssertionError(f"a child does not end with {outcome!r}")
 
-    def cancel(self, fiber: Fiber, step: int) -> None:
-        fiber.emit(CancelChild(step=step))
+    def cancel(self, live_run: LiveRun, step: int) -> None:
+        live_run.emit(CancelChild(step=step))
 
-    def spared(self, fiber: Fiber, step: int) -> bool:
-        if not in_saga(fiber):
+    def spared(self, live_run: LiveRun, step: int) -> bool:
+        if not in_saga(live_run):
             return False
-        self.cancel(fiber, step)
+        self.cancel(live_run, step)
         return True
 
 
@@ -165,32 +165,32 @@ class Family:
         self.definitions: dict[int, WorkflowDefinition] = {}
 
 
-def scheduled(fiber: Fiber, entry: Recorded) -> None:
+def scheduled(live_run: LiveRun, entry: Recorded) -> None:
     event = entry.event
     assert isinstance(event, ChildWorkflowScheduled)
-    fiber.part(Family).known[event.sequence] = Known(event)
+    live_run.part(Family).known[event.sequence] = Known(event)
 
 
-def run_started(fiber: Fiber, entry: Recorded) -> None:
+def run_started(live_run: LiveRun, entry: Recorded) -> None:
     event = entry.event
     assert isinstance(event, ChildRunStarted)
-    known = fiber.part(Family).known.get(event.sequence)
+    known = live_run.part(Family).known.get(event.sequence)
     if known is not None:
         known.run_id = event.child_workflow_run_id
 
 
 @contextmanager
-def shown(fiber: Fiber, history: Iterable[Recorded]) -> Generator[None]:
+def shown(live_run: LiveRun, history: Iterable[Recorded]) -> Generator[None]:
     """For a question: with the children that this part of history has, which the code will meet with its next task."""
-    family = fiber.part(Family)
+    family = live_run.part(Family)
     before = family.known
     family.known = {step: copy(known) for step, known in before.items()}
     try:
         for entry in history:
             if isinstance(entry.event, ChildWorkflowScheduled):
-                scheduled(fiber, entry)
+                scheduled(live_run, entry)
             elif isinstance(entry.event, ChildRunStarted):
-                run_started(fiber, entry)
+                run_started(live_run, entry)
         yield
     finally:
         family.known = before
@@ -199,8 +199,8 @@ def shown(fiber: Fiber, history: Iterable[Recorded]) -> Generator[None]:
 class ChildHandle(Generic[R]):
     """A child that was started. `id` and `run_id` are there when the parent has next waited for something: its history gives them."""
 
-    def __init__(self, fiber: Fiber, step: int, call: ChildCall[R] | None) -> None:
-        self._fiber = fiber
+    def __init__(self, live_run: LiveRun, step: int, call: ChildCall[R] | None) -> None:
+        self._live_run = live_run
         self._step = step
         self._call = call
         self._outcome: Outcome | None = None
@@ -208,38 +208,38 @@ class ChildHandle(Generic[R]):
 
     @property
     def call_id(self) -> str:
-        return child_call_id(self._fiber.assignment.run_id, self._step)
+        return child_call_id(self._live_run.assignment.run_id, self._step)
 
     @property
     def id(self) -> str | None:
         """None until the parent's code has waited for something since it started the child."""
-        known = self._fiber.part(Family).known.get(self._step)
+        known = self._live_run.part(Family).known.get(self._step)
         return None if known is None else known.id
 
     @property
     def run_id(self) -> str | None:
         """The newest run that the parent was told of, None as long as `id`; it changes when the child continues as new."""
-        known = self._fiber.part(Family).known.get(self._step)
+        known = self._live_run.part(Family).known.get(self._step)
         return None if known is None else known.run_id
 
     def join(self) -> R:
         """Wait for its result; its failure is raised here."""
         call = self._waited()
         if self._outcome is None:
-            strand = current_strand()
-            if strand is None:
+            greenlet = current_greenlet()
+            if greenlet is None:
                 raise NotInWorkflow("join()")
-            self._suspend(strand)
+            self._suspend(greenlet)
         assert self._outcome is not None
-        return call.finish(self._fiber, self._outcome)
+        return call.finish(self._live_run, self._outcome)
 
-    def _suspend(self, strand: Strand) -> None:
+    def _suspend(self, greenlet: WorkflowGreenlet) -> None:
         def wake() -> None:
-            self._fiber.wake(strand, None)
+            self._live_run.wake(greenlet, None)
 
         self._waiting.append(wake)
         try:
-            self._fiber.suspend(strand)
+            self._live_run.suspend(greenlet)
         except asyncio.CancelledError:
             self._waiting.remove(wake)
             raise
@@ -251,7 +251,7 @@ class ChildHandle(Generic[R]):
             self._waiting.append(lambda: None if future.done() else future.set_result(None))
             yield from future
         assert self._outcome is not None
-        return call.finish(self._fiber, self._outcome)
+        return call.finish(self._live_run, self._outcome)
 
     def _waited(self) -> ChildCall[R]:
         if self._call is None:
@@ -279,21 +279,21 @@ class ChildHandle(Generic[R]):
         if named is not None:
             raise TypeError("a signal given by name takes positional arguments only")
         _refuse_unfit(member, arguments)
-        if outbox(self._fiber, self.call_id, name, arguments):
+        if outbox(self._live_run, self.call_id, name, arguments):
             return
-        self._fiber.immediate(
+        self._live_run.immediate(
             Immediate("child signal", name),
             lambda step: SignalChild(sequence=step, child_call_id=self.call_id, signal_name=name, arguments=arguments),
         )
 
     def _declared(self) -> dict[str, SignalMethod[Any, Any] | Signal[Any]]:
         """The signals of a child whose class or function is known here."""
-        definition = self._fiber.part(Family).definitions.get(self._step)
+        definition = self._live_run.part(Family).definitions.get(self._step)
         return {} if definition is None else {**definition.handlers.signals, **definition.handlers.channels}
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         """`handle.approved_by("Taylor")` signals `approved-by` or `approved_by`, whichever the child declares."""
-        definition = None if name.startswith("_") else self._fiber.part(Family).definitions.get(self._step)
+        definition = None if name.startswith("_") else self._live_run.part(Family).definitions.get(self._step)
         if definition is None:
             raise AttributeError(name)
         declared = self._declared()
@@ -320,11 +320,11 @@ def _refuse_unfit(member: Any, arguments: bytes | None) -> None:
         raise TypeError(f"signal {member.name!r}: {error.problem} (at {error.path} of its arguments)") from None
 
 
-def _fiber(what: str) -> Fiber:
-    fiber = current_fiber()
-    if fiber is None:
+def _live_run(what: str) -> LiveRun:
+    live_run = current_run()
+    if live_run is None:
         raise NotInWorkflow(what)
-    return fiber
+    return live_run
 
 
 class ChildCaller:
@@ -379,10 +379,10 @@ class ChildCaller:
     def start(self, workflow: str, /, *args: Any) -> ChildHandle[Any]: ...
     def start(self, workflow: Any, /, *args: Any, **kwargs: Any) -> ChildHandle[Any]:
         """Start a child and go on."""
-        fiber = _fiber("child.start()")
+        live_run = _live_run("child.start()")
         call: ChildCall[Any] = ChildCall(workflow, args, kwargs, self._options)
-        handle: ChildHandle[Any] = ChildHandle(fiber, fiber.step + 1, call)
-        fiber.ask(call, handle.answered)
+        handle: ChildHandle[Any] = ChildHandle(live_run, live_run.step + 1, call)
+        live_run.ask(call, handle.answered)
         return handle
 
 
@@ -392,5 +392,5 @@ child = ChildCaller({})
 
 def children() -> list[ChildHandle[Any]]:
     """Every child that this run's history knows, in the order of its steps."""
-    fiber = _fiber("children()")
-    return [ChildHandle(fiber, step, None) for step in sorted(fiber.part(Family).known)]
+    live_run = _live_run("children()")
+    return [ChildHandle(live_run, step, None) for step in sorted(live_run.part(Family).known)]

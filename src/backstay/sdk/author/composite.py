@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Any, Protocol, cast
 
 from backstay.sdk.author.step import Step
-from backstay.sdk.replay.live_run import Fiber
-from backstay.sdk.replay.workflow_greenlet import current_fiber, current_strand
+from backstay.sdk.replay.live_run import LiveRun
+from backstay.sdk.replay.workflow_greenlet import current_greenlet, current_run
 
 
 class Bundle(Protocol):
@@ -31,7 +31,7 @@ class Composite(Step[Any]):
         super().__init__(cast(Any, None))
 
     @abstractmethod
-    def begin(self, fiber: Fiber, done: Callable[[], None]) -> Bundle:
+    def begin(self, live_run: LiveRun, done: Callable[[], None]) -> Bundle:
         """Make the calls. `done` may be told before this returns."""
 
     @abstractmethod
@@ -39,38 +39,38 @@ class Composite(Step[Any]):
         """The same outside a workflow."""
 
     def run(self) -> Any:
-        fiber = current_fiber()
-        if fiber is None:
+        live_run = current_run()
+        if live_run is None:
             return self.outside()
-        strand = current_strand()
-        assert strand is not None
+        greenlet = current_greenlet()
+        assert greenlet is not None
         waiting = False
 
         def done() -> None:
             if waiting:
-                fiber.wake(strand, None)
+                live_run.wake(greenlet, None)
 
-        bundle = self.begin(fiber, done)
+        bundle = self.begin(live_run, done)
         if not bundle.over:
             waiting = True
             try:
-                fiber.suspend(strand)
+                live_run.suspend(greenlet)
             except asyncio.CancelledError:
                 bundle.cancel()
                 raise
         return bundle.value()
 
     async def _awaited(self) -> Any:
-        fiber = current_fiber()
-        if fiber is None:
+        live_run = current_run()
+        if live_run is None:
             return self.outside()
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        bundle = self.begin(fiber, lambda: None if future.done() else future.set_result(None))
+        bundle = self.begin(live_run, lambda: None if future.done() else future.set_result(None))
         if not bundle.over:
             try:
                 await future
             except asyncio.CancelledError:
-                if not fiber.abandoned:
+                if not live_run.abandoned:
                     bundle.cancel()
                 raise
         return bundle.value()

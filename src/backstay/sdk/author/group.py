@@ -22,8 +22,8 @@ from backstay.sdk.author.composite import Composite
 from backstay.sdk.author.step import Call, Step
 from backstay.sdk.errors import DurableCallRefused
 from backstay.sdk.replay import workflow_greenlet as greenlets
-from backstay.sdk.replay.live_run import Fiber
-from backstay.sdk.replay.workflow_greenlet import Strand, current_strand
+from backstay.sdk.replay.live_run import LiveRun
+from backstay.sdk.replay.workflow_greenlet import WorkflowGreenlet, current_greenlet
 
 FEW = 100  # members that are asked for at once in any case
 
@@ -37,11 +37,11 @@ _PREFIXES = {
 
 
 class Leaf:
-    """One durable call of a group. Behind a closure stands the strand that made it and will go on with its outcome."""
+    """One durable call of a group. Behind a closure stands the greenlet that made it and will go on with its outcome."""
 
-    def __init__(self, call: Call[Any], strand: Strand | None, returned: list[Any]) -> None:
+    def __init__(self, call: Call[Any], greenlet: WorkflowGreenlet | None, returned: list[Any]) -> None:
         self.call = call
-        self.strand = strand
+        self.greenlet = greenlet
         self.returned = returned
         self.step = 0
         self.outcome: Outcome | None = None
@@ -54,11 +54,11 @@ class Leaf:
     def leaves(self) -> Iterator[Leaf]:
         yield self
 
-    def value(self, fiber: Fiber) -> Any:
+    def value(self, live_run: LiveRun) -> Any:
         assert self.outcome is not None
-        if self.strand is None:
-            return self.call.finish(fiber, self.outcome)
-        greenlets.enter(self.strand, self.outcome)
+        if self.greenlet is None:
+            return self.call.finish(live_run, self.outcome)
+        greenlets.enter(self.greenlet, self.outcome)
         if not self.returned:
             raise DurableCallRefused(_ONE)
         value, error = self.returned[0]
@@ -96,13 +96,13 @@ class Node:
                 member.around = around
                 yield member
 
-    def value(self, fiber: Fiber) -> Any:
+    def value(self, live_run: LiveRun) -> Any:
         if self.failed is not None:
             assert self.failed.outcome is not None
-            return self.failed.call.finish(fiber, self.failed.outcome)
+            return self.failed.call.finish(live_run, self.failed.outcome)
         if self.settles:
-            return self.shape([_settled(member, fiber) for member in self.members])
-        return self.shape([member.value(fiber) for member in self.members])
+            return self.shape([_settled(member, live_run) for member in self.members])
+        return self.shape([member.value(live_run) for member in self.members])
 
     def place(self, step: int) -> GroupEntry:
         """The place of its next leaf, which takes this step."""
@@ -122,9 +122,9 @@ class Node:
         return entry
 
 
-def _settled(member: Leaf | Node, fiber: Fiber) -> Any:
+def _settled(member: Leaf | Node, live_run: LiveRun) -> Any:
     try:
-        return member.value(fiber)
+        return member.value(live_run)
     except Exception as error:
         return error
 
@@ -159,8 +159,8 @@ class Plan:
         self.limit = limit
         self.settles = settles
 
-    def node(self, fiber: Fiber) -> Node:
-        return Node([_member(fiber, member) for member in self.members], self.shape, self.limit, self.settles)
+    def node(self, live_run: LiveRun) -> Node:
+        return Node([_member(live_run, member) for member in self.members], self.shape, self.limit, self.settles)
 
     def outside(self) -> Any:
         return self.shape([self._made(member) for member in self.members])
@@ -174,16 +174,16 @@ class Plan:
             raise
 
 
-def _member(fiber: Fiber, member: Any) -> Leaf | Node:
+def _member(live_run: LiveRun, member: Any) -> Leaf | Node:
     if isinstance(member, GroupStep):
-        return member.plan.node(fiber)
+        return member.plan.node(live_run)
     if isinstance(member, Step) and member.composite:
         raise TypeError("race() cannot be a member of gather(); use spawn() for it")
     if isinstance(member, Step):
         return Leaf(_grouped(member._call), None, [])  # pyright: ignore[reportPrivateUsage, reportUnknownArgumentType, reportUnknownMemberType]
     if not callable(member):
         raise TypeError(f"gather() takes steps or functions without arguments, not {member!r}; did you forget .step?")
-    return _collect(fiber, member)
+    return _collect(live_run, member)
 
 
 def _grouped(call: Call[Any]) -> Call[Any]:
@@ -192,35 +192,35 @@ def _grouped(call: Call[Any]) -> Call[Any]:
     return copy(call)  # the same step may be a member several times, each in its own place
 
 
-def _collect(fiber: Fiber, closure: Callable[[], Any]) -> Leaf:
-    """Run a closure on a strand of its own up to its durable call."""
-    made: list[tuple[Strand, Call[Any]]] = []
+def _collect(live_run: LiveRun, closure: Callable[[], Any]) -> Leaf:
+    """Run a closure on a greenlet of its own up to its durable call."""
+    made: list[tuple[WorkflowGreenlet, Call[Any]]] = []
     returned: list[Any] = []
 
     def job() -> None:
-        strand = current_strand()
-        assert strand is not None
-        strand.collect = lambda call: made.append((strand, call))
+        greenlet = current_greenlet()
+        assert greenlet is not None
+        greenlet.collect = lambda call: made.append((greenlet, call))
         try:
             returned.append((closure(), None))
         except Exception as error:
             returned.append((None, error))
 
-    greenlets.run(fiber, job)
+    greenlets.run(live_run, job)
     if not made:
         error = returned[0][1] if returned else None
         raise error or TypeError("a closure in gather() must make one durable call")
-    strand, call = made[0]
-    return Leaf(_grouped(call), strand, returned)
+    greenlet, call = made[0]
+    return Leaf(_grouped(call), greenlet, returned)
 
 
 class Run:
     """A group on its way: who waits is told when all leaves have ended well enough, or one has failed."""
 
-    def __init__(self, fiber: Fiber, plan: Plan, done: Callable[[], None]) -> None:
-        self._fiber = fiber
+    def __init__(self, live_run: LiveRun, plan: Plan, done: Callable[[], None]) -> None:
+        self._live_run = live_run
         self._done = done
-        self.root = plan.node(fiber)
+        self.root = plan.node(live_run)
         self.leaves = list(self.root.leaves())
         self.left = len(self.leaves)
         self._open = 0
@@ -228,20 +228,20 @@ class Run:
         self._ask(self.root.window or self.left)
 
     def _window(self) -> int | None:
-        recorded = self._fiber.peek()
+        recorded = self._live_run.peek()
         if recorded is None:
-            return _window(self.root, self.leaves, self._fiber.machine.limits)
+            return _window(self.root, self.leaves, self._live_run.machine.limits)
         path: list[GroupEntry] = getattr(recorded, "parallel_group_path", [])
         return path[0].parallel_group_window if path else None
 
     def _ask(self, most: int) -> None:
         """Ask for as many more as may be open."""
-        fiber = self._fiber
+        live_run = self._live_run
         while self._open < most and self.root.asked < len(self.leaves):
             leaf = self.leaves[self.root.asked]
-            cast(Any, leaf.call).group = [node.place(fiber.step + 1) for node in leaf.around]
+            cast(Any, leaf.call).group = [node.place(live_run.step + 1) for node in leaf.around]
             self._open += 1
-            leaf.step = fiber.ask(leaf.call, lambda outcome, leaf=leaf: self._answered(leaf, outcome))
+            leaf.step = live_run.ask(leaf.call, lambda outcome, leaf=leaf: self._answered(leaf, outcome))
 
     @property
     def over(self) -> bool:
@@ -259,9 +259,9 @@ class Run:
         if self.over:
             self._done()
         elif window is not None and self._open <= window // 2 and self.root.asked < len(self.leaves):
-            self._fiber.wake_job(
+            self._live_run.wake_job(
                 partial(self._ask, window)
-            )  # on a strand, which can be parked if history has other steps
+            )  # on a greenlet, which can be parked if history has other steps
 
     def _fail(self, leaf: Leaf) -> None:
         """A failure goes outwards, up to a group that takes it for a result."""
@@ -274,7 +274,7 @@ class Run:
     def _first_failure(self, leaf: Leaf) -> Leaf:
         """Of failures that were recorded at the same moment, the one that stands first."""
         by_step = {other.step: other for other in self.leaves if other.step}
-        for step, outcome in self._fiber.simultaneous():
+        for step, outcome in self._live_run.simultaneous():
             other = by_step.get(step)
             if (
                 other is not None
@@ -287,14 +287,14 @@ class Run:
         return leaf
 
     def value(self) -> Any:
-        return self.root.value(self._fiber)
+        return self.root.value(self._live_run)
 
     def cancel(self) -> None:
         """Nobody waits for it any more."""
         for leaf in self.leaves:
             if leaf.step and leaf.outcome is None:
-                self._fiber.drop(leaf.step)
-                leaf.call.cancel(self._fiber, leaf.step)
+                self._live_run.drop(leaf.step)
+                leaf.call.cancel(self._live_run, leaf.step)
 
 
 class GroupStep(Composite):
@@ -306,8 +306,8 @@ class GroupStep(Composite):
         super().__init__()
         self.plan = plan
 
-    def begin(self, fiber: Fiber, done: Callable[[], None]) -> Run:
-        return Run(fiber, self.plan, done)
+    def begin(self, live_run: LiveRun, done: Callable[[], None]) -> Run:
+        return Run(live_run, self.plan, done)
 
     def outside(self) -> Any:
         return self.plan.outside()

@@ -26,8 +26,8 @@ from backstay.kernel.task import Block
 from backstay.sdk.author.attempt import current_attempt
 from backstay.sdk.author.options import is_whole
 from backstay.sdk.errors import NotInWorkflow
-from backstay.sdk.replay.live_run import Fiber
-from backstay.sdk.replay.workflow_greenlet import current_fiber, current_strand
+from backstay.sdk.replay.live_run import LiveRun
+from backstay.sdk.replay.workflow_greenlet import current_greenlet, current_run
 from backstay.sdk.worker.failure_log import ids_of_run
 
 T = TypeVar("T")
@@ -57,19 +57,19 @@ class Immediate:
 
     hears = False
 
-    def check(self, fiber: Fiber) -> None:
+    def check(self, live_run: LiveRun) -> None:
         """Nothing could stop it."""
 
-    def asked(self, fiber: Fiber, step: int, answer: Any) -> None:
+    def asked(self, live_run: LiveRun, step: int, answer: Any) -> None:
         """It does not wait."""
 
     def differs(self, event: Any) -> None:
         """Its shape says everything."""
 
-    def cancel(self, fiber: Fiber, step: int) -> None:
+    def cancel(self, live_run: LiveRun, step: int) -> None:
         """It is over at once."""
 
-    def spared(self, fiber: Fiber, step: int) -> bool:
+    def spared(self, live_run: LiveRun, step: int) -> bool:
         return False
 
     def command(self, step: int) -> Command:
@@ -84,31 +84,31 @@ _MEMO = Immediate("memo upsert")
 _SEARCH = Immediate("search attributes upsert")
 
 
-def _fiber(what: str) -> Fiber:
-    fiber = current_fiber()
-    if fiber is None:
+def _live_run(what: str) -> LiveRun:
+    live_run = current_run()
+    if live_run is None:
         raise NotInWorkflow(what)
-    return fiber
+    return live_run
 
 
 def side_effect(fn: Callable[[], T], /) -> T:
     """Run a function once and record its value; every replay gets that value. Its failure fails the run."""
-    fiber = current_fiber()
-    if fiber is None:
+    live_run = current_run()
+    if live_run is None:
         return fn()
     made: list[bytes] = []
 
     def run(step: int) -> Command:
-        strand = current_strand()
-        assert strand is not None
-        strand.readonly = "a side effect"
+        greenlet = current_greenlet()
+        assert greenlet is not None
+        greenlet.readonly = "a side effect"
         try:
             made.append(dumps(fn()))
         finally:
-            strand.readonly = None
+            greenlet.readonly = None
         return RecordSideEffect(sequence=step, result=made[0])
 
-    known = fiber.immediate(_SIDE_EFFECT, run)
+    known = live_run.immediate(_SIDE_EFFECT, run)
     blob = known.blob if isinstance(known, Value) else made[0]
     # Live code gets what replay will get: the value as it was recorded.
     annotated = getattr(fn, "__annotations__", None)
@@ -117,25 +117,25 @@ def side_effect(fn: Callable[[], T], /) -> T:
 
 def version(change_id: str, /, *, max: int = 1, min: int = DEFAULT_VERSION) -> int:
     """Which branch of a change this run is on; recorded when first reached. Older runs stay on -1."""
-    fiber = _fiber("version()")
+    live_run = _live_run("version()")
     if not change_id or min > max:
         raise ValueError(f"version({change_id!r}, min={min}, max={max}): it needs an id, and min must not exceed max")
-    taken = fiber.markers.get(change_id)
+    taken = live_run.markers.get(change_id)
     if taken is None:
         _checked(change_id, min, max)
-        taken = _reach(fiber, change_id, min, max)
-        fiber.markers[change_id] = taken
+        taken = _reach(live_run, change_id, min, max)
+        live_run.markers[change_id] = taken
     if not min <= taken <= max:
-        fiber.park(
+        live_run.park(
             Block(
                 message=f"this run is on version {taken} of {change_id!r}; the code supports {min}..{max}",
                 type="VersionNotSupported",
                 replay_blocked=True,
                 reason="history_shape_mismatch",
-                workflow_sequence=fiber.step,
+                workflow_sequence=live_run.step,
                 expected_history_shape="version marker",
                 recorded_event_types=["VersionMarkerRecorded"],
-                fingerprint=fiber.fingerprint,
+                fingerprint=live_run.fingerprint,
             )
         )
     return taken
@@ -148,23 +148,23 @@ def _checked(change_id: Any, min: Any, max: Any) -> None:
         )
 
 
-def _reach(fiber: Fiber, change_id: str, min: int, max: int) -> int:
-    started = fiber.assignment.started
-    recorded = fiber.peek()
+def _reach(live_run: LiveRun, change_id: str, min: int, max: int) -> int:
+    started = live_run.assignment.started
+    recorded = live_run.peek()
     marked = isinstance(recorded, VersionMarkerRecorded) and recorded.change_id == change_id
     fresh = is_fresh(
         change_id,
         started_fingerprint=started.workflow_definition_fingerprint,
-        current_fingerprint=fiber.fingerprint,
+        current_fingerprint=live_run.fingerprint,
         started_change_ids=started.declared_change_ids,
         started_compatibility=started.routing.compatibility,
-        current_compatibility=fiber.compatibility,
+        current_compatibility=live_run.compatibility,
     )
     # Another step recorded here shows that code without the change got past this point, whoever started the run.
     passed = recorded is not None and not isinstance(recorded, VersionMarkerRecorded)
     if passed or not (marked or fresh):
         return DEFAULT_VERSION
-    fiber.immediate(
+    live_run.immediate(
         Immediate("version marker", change_id),
         lambda step: RecordVersionMarker(
             sequence=step, change_id=change_id, version=max, min_supported=min, max_supported=max
@@ -180,18 +180,18 @@ def patched(change_id: str, /) -> bool:
 
 def upsert_memo(**entries: Any) -> None:
     """Add notes to the run; None removes one. They are returned with the run and never searched."""
-    fiber = _fiber("upsert_memo()")
+    live_run = _live_run("upsert_memo()")
     blobs = {key: None if value is None else dumps(value) for key, value in entries.items()}
     _valid(lambda: memo.check(blobs))
-    fiber.immediate(_MEMO, lambda step: UpsertMemo(sequence=step, entries=blobs))
+    live_run.immediate(_MEMO, lambda step: UpsertMemo(sequence=step, entries=blobs))
 
 
 def upsert_search_attributes(**attributes: Any) -> None:
     """Set values that lists can filter by; None removes one."""
     plain = {key: value.isoformat() if isinstance(value, datetime) else value for key, value in attributes.items()}
-    fiber = _fiber("upsert_search_attributes()")
+    live_run = _live_run("upsert_search_attributes()")
     _valid(lambda: search.check(plain))
-    fiber.immediate(_SEARCH, lambda step: UpsertSearchAttributes(sequence=step, attributes=plain))
+    live_run.immediate(_SEARCH, lambda step: UpsertSearchAttributes(sequence=step, attributes=plain))
 
 
 def _valid(check: Callable[[], None]) -> None:
@@ -204,12 +204,12 @@ def _valid(check: Callable[[], None]) -> None:
 
 def now() -> datetime:
     """The run's time: when the event was recorded that the code is reacting to."""
-    return _EPOCH + timedelta(microseconds=_fiber("now()").now)
+    return _EPOCH + timedelta(microseconds=_live_run("now()").now)
 
 
 def rng() -> random.Random:
     """Randomness that repeats in every replay of this run."""
-    return _fiber("rng()").rng()
+    return _live_run("rng()").rng()
 
 
 def uuid4() -> UUID:
@@ -219,9 +219,9 @@ def uuid4() -> UUID:
 
 def info() -> RunInfo:
     """What is known of this run: ids, type, number, length of its history, what a schedule started it for."""
-    fiber = _fiber("info()")
-    task = fiber.assignment
-    started = fiber.started
+    live_run = _live_run("info()")
+    task = live_run.assignment
+    started = live_run.started
     occurrence = None if started is None else started.occurrence_time
     return RunInfo(
         workflow_id=task.workflow_id,
@@ -230,8 +230,8 @@ def info() -> RunInfo:
         namespace=task.namespace,
         attempt=task.task.attempt + (task.task.state == "ready"),
         run_number=task.run_number,
-        history_length=fiber.length,
-        continue_suggested=fiber.length >= 10_000,
+        history_length=live_run.length,
+        continue_suggested=live_run.length >= 10_000,
         schedule_id=None if occurrence is None or started is None else started.parent_workflow_instance_id,
         occurrence=None if occurrence is None else _EPOCH + timedelta(microseconds=occurrence),
     )
@@ -244,16 +244,16 @@ class WorkflowLogger(logging.LoggerAdapter[logging.Logger]):
     """
 
     def isEnabledFor(self, level: int) -> bool:  # noqa: N802 - the name logging uses
-        fiber = current_fiber()
-        if fiber is not None and (fiber.replaying or fiber.abandoned):
+        live_run = current_run()
+        if live_run is not None and (live_run.replaying or live_run.abandoned):
             return False
         return super().isEnabledFor(level)
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
-        fiber = current_fiber()
-        attempt = current_attempt() if fiber is None else None
-        if fiber is not None:
-            kwargs["extra"] = {**ids_of_run(fiber.assignment), **(kwargs.get("extra") or {})}
+        live_run = current_run()
+        attempt = current_attempt() if live_run is None else None
+        if live_run is not None:
+            kwargs["extra"] = {**ids_of_run(live_run.assignment), **(kwargs.get("extra") or {})}
         elif attempt is not None:
             kwargs["extra"] = {**attempt.ids, **(kwargs.get("extra") or {})}
         return msg, kwargs

@@ -16,7 +16,7 @@ from backstay.sdk.author.composite import Composite
 from backstay.sdk.author.group import KINDS
 from backstay.sdk.author.step import Call, Step
 from backstay.sdk.errors import NotInWorkflow
-from backstay.sdk.replay.live_run import Fiber
+from backstay.sdk.replay.live_run import LiveRun
 
 T = TypeVar("T")
 A = TypeVar("A")
@@ -28,16 +28,16 @@ Thunk = Callable[[], T]
 class Contest:
     """Calls of which the first to end counts; the others are given up."""
 
-    def __init__(self, fiber: Fiber, calls: list[Call[Any]], done: Callable[[], None]) -> None:
-        self._fiber = fiber
+    def __init__(self, live_run: LiveRun, calls: list[Call[Any]], done: Callable[[], None]) -> None:
+        self._live_run = live_run
         self._done = done
-        self._calls = calls = _selection(calls, fiber.step + 1)
+        self._calls = calls = _selection(calls, live_run.step + 1)
         self._steps: dict[int, int] = {}  # place -> step
         self.winner: int | None = None
         self.outcome: Outcome | None = None
         for place, call in enumerate(calls):
             if self.winner is None:
-                self._steps[place] = fiber.ask(call, lambda outcome, place=place: self._answered(place, outcome))
+                self._steps[place] = live_run.ask(call, lambda outcome, place=place: self._answered(place, outcome))
 
     def _answered(self, place: int, outcome: Outcome) -> None:
         if self.winner is None:
@@ -55,13 +55,13 @@ class Contest:
         for place, step in list(self._steps.items()):
             if place != self.winner:
                 del self._steps[place]
-                self._fiber.drop(step)
-                self._calls[place].cancel(self._fiber, step)
+                self._live_run.drop(step)
+                self._calls[place].cancel(self._live_run, step)
 
     def value(self) -> tuple[int, Any]:
         assert self.winner is not None
         assert self.outcome is not None
-        return self.winner, self._calls[self.winner].finish(self._fiber, self.outcome)
+        return self.winner, self._calls[self.winner].finish(self._live_run, self.outcome)
 
 
 def _selection(calls: list[Call[Any]], base: int) -> list[Call[Any]]:
@@ -101,8 +101,8 @@ class RaceStep(Composite):
         if not self._calls:
             raise TypeError("race() needs at least one step")
 
-    def begin(self, fiber: Fiber, done: Callable[[], None]) -> Contest:
-        return Contest(fiber, self._calls, done)
+    def begin(self, live_run: LiveRun, done: Callable[[], None]) -> Contest:
+        return Contest(live_run, self._calls, done)
 
     def outside(self) -> Any:
         raise NotInWorkflow("race()")

@@ -1,4 +1,4 @@
-"""Branches: concurrent strands of one run. `spawn(fn)` starts one, `.join()` waits for its value or its exception.
+"""Branches: code of one run that runs concurrently. `spawn(fn)` starts one, `.join()` waits for its value or its exception.
 
 A failed branch that nobody joins fails the run when the workflow returns: errors do not pass silently.
 """
@@ -10,36 +10,36 @@ from collections.abc import Callable
 from typing import Any, Generic, ParamSpec, TypeVar
 
 from backstay.sdk.errors import ContinueAsNewRequested, DurableCallRefused, Evicted, NotInWorkflow
-from backstay.sdk.replay.live_run import Fiber
-from backstay.sdk.replay.workflow_greenlet import Strand, current_fiber, current_strand
+from backstay.sdk.replay.live_run import LiveRun
+from backstay.sdk.replay.workflow_greenlet import WorkflowGreenlet, current_greenlet, current_run
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
 class Branch(Generic[R]):
-    """A strand of this run on its way."""
+    """A branch of this run, until it has ended and beyond: what `spawn` returns."""
 
-    def __init__(self, fiber: Fiber, call: Callable[[], R]) -> None:
-        self._fiber = fiber
+    def __init__(self, live_run: LiveRun, call: Callable[[], R]) -> None:
+        self._live_run = live_run
         self._call = call
         self._done = False
         self._value: R | None = None
         self._error: BaseException | None = None
-        self._waiting: list[Strand] = []
+        self._waiting: list[WorkflowGreenlet] = []
 
     def join(self) -> R:
         """Wait for this branch; its exception is raised here."""
-        self._fiber.branches.pop(self, None)
+        self._live_run.branches.pop(self, None)
         if not self._done:
-            strand = current_strand()
-            if strand is None:
+            greenlet = current_greenlet()
+            if greenlet is None:
                 raise NotInWorkflow("join()")
-            self._waiting.append(strand)
+            self._waiting.append(greenlet)
             try:
-                self._fiber.suspend(strand)
+                self._live_run.suspend(greenlet)
             except CancelledError:
-                self._waiting.remove(strand)
+                self._waiting.remove(greenlet)
                 raise
         if self._error is not None:
             raise self._error
@@ -63,16 +63,16 @@ class Branch(Generic[R]):
         except BaseException as error:
             self._error = error
         self._done = True
-        for strand in self._waiting:
-            self._fiber.wake(strand, None)
+        for greenlet in self._waiting:
+            self._live_run.wake(greenlet, None)
 
 
 def spawn(fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Branch[R]:
     """Run a function as a concurrent branch of this workflow; it may make any number of durable calls."""
-    fiber: Any = current_fiber()
-    if fiber is None:
+    live_run: Any = current_run()
+    if live_run is None:
         raise NotInWorkflow("spawn()")
-    branch = Branch[R](fiber, lambda: fn(*args, **kwargs))
-    fiber.branches[branch] = None
-    fiber.spawn(branch.run)
+    branch = Branch[R](live_run, lambda: fn(*args, **kwargs))
+    live_run.branches[branch] = None
+    live_run.spawn(branch.run)
     return branch

@@ -14,8 +14,8 @@ from backstay.kernel.feature import Outcome
 from backstay.kernel.groups import GroupEntry, topology
 from backstay.sdk.author.cancellation import last_word
 from backstay.sdk.errors import NotInWorkflow
-from backstay.sdk.replay.live_run import Fiber, Operation, asked_for
-from backstay.sdk.replay.workflow_greenlet import current_fiber, current_strand
+from backstay.sdk.replay.live_run import LiveRun, Operation, asked_for
+from backstay.sdk.replay.workflow_greenlet import current_greenlet, current_run
 
 T_co = TypeVar("T_co", covariant=True)
 T = TypeVar("T")
@@ -28,10 +28,10 @@ class Call(Operation, Generic[T]):
     hears = False
     group: list[GroupEntry] = []  # where it stands if it is waited for together with others
 
-    def check(self, fiber: Fiber) -> None:
+    def check(self, live_run: LiveRun) -> None:
         """Refuse a call that could never be answered, before it takes a step."""
 
-    def asked(self, fiber: Fiber, step: int, answer: Callable[[Outcome], None]) -> Outcome | None:
+    def asked(self, live_run: LiveRun, step: int, answer: Callable[[Outcome], None]) -> Outcome | None:
         """The step is taken: listen for what answers it, or give what is there already."""
         return None
 
@@ -42,13 +42,13 @@ class Call(Operation, Generic[T]):
         return "it stands elsewhere among the calls it is waited for with"
 
     @abstractmethod
-    def finish(self, fiber: Fiber, outcome: Outcome) -> T:
+    def finish(self, live_run: LiveRun, outcome: Outcome) -> T:
         """The author's value, or the author's exception."""
 
-    def cancel(self, fiber: Fiber, step: int) -> None:
+    def cancel(self, live_run: LiveRun, step: int) -> None:
         """Nobody waits for this call any more."""
 
-    def spared(self, fiber: Fiber, step: int) -> bool:
+    def spared(self, live_run: LiveRun, step: int) -> bool:
         """A cancel request reaches the code that waits for this call. True: it is told to end, and its last word waited for."""
         return False
 
@@ -73,11 +73,11 @@ class Step(Coroutine[Any, Any, T_co]):
 
     def run(self) -> T_co:
         """Make the call here and wait for it."""
-        strand = current_strand()
-        fiber = None if strand is None else strand.fiber
-        if strand is None or fiber is None:
+        greenlet = current_greenlet()
+        live_run = None if greenlet is None else greenlet.live_run
+        if greenlet is None or live_run is None:
             return self._call.outside()
-        return self._call.finish(fiber, fiber.call(self._call, strand))
+        return self._call.finish(live_run, live_run.call(self._call, greenlet))
 
     def __call__(self) -> T_co:
         return self.run()
@@ -86,9 +86,9 @@ class Step(Coroutine[Any, Any, T_co]):
         return self._awaited().__await__()
 
     async def _awaited(self) -> T_co:
-        fiber = current_fiber()
+        live_run = current_run()
         call = self._call
-        if fiber is None:
+        if live_run is None:
             return call.outside()
         future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
 
@@ -96,19 +96,19 @@ class Step(Coroutine[Any, Any, T_co]):
             if not future.done():
                 future.set_result(outcome)
 
-        step = fiber.ask(call, answer)
+        step = live_run.ask(call, answer)
         try:
             outcome = await future
         except asyncio.CancelledError as error:
-            if fiber.abandoned:
+            if live_run.abandoned:
                 raise
-            if not (asked_for(error) and call.spared(fiber, step)):
-                fiber.drop(step)
-                call.cancel(fiber, step)
+            if not (asked_for(error) and call.spared(live_run, step)):
+                live_run.drop(step)
+                call.cancel(live_run, step)
                 raise
             future = asyncio.get_running_loop().create_future()  # the one before went with the cancellation
-            outcome = await last_word(fiber, future)
-        return call.finish(fiber, outcome)
+            outcome = await last_word(live_run, future)
+        return call.finish(live_run, outcome)
 
     def _started(self) -> Coroutine[Any, Any, T_co]:
         if self._coroutine is None:

@@ -7,7 +7,7 @@ from backstay.kernel.feature import Outcome
 from backstay.kernel.features.timer import CancelTimer, StartTimer
 from backstay.sdk.author.durations import Duration, until
 from backstay.sdk.author.step import Call, Step
-from backstay.sdk.replay.live_run import Fiber
+from backstay.sdk.replay.live_run import LiveRun
 
 
 class TimerCall(Call[None]):
@@ -24,11 +24,11 @@ class TimerCall(Call[None]):
     def describe(self) -> str:
         return "timer"
 
-    def finish(self, fiber: Fiber, outcome: Outcome) -> None:
+    def finish(self, live_run: LiveRun, outcome: Outcome) -> None:
         return None
 
-    def cancel(self, fiber: Fiber, step: int) -> None:
-        fiber.emit(CancelTimer(step=step))
+    def cancel(self, live_run: LiveRun, step: int) -> None:
+        live_run.emit(CancelTimer(step=step))
 
 
 class Sleep:

@@ -18,8 +18,8 @@ from backstay.sdk.author.durations import Duration, until
 from backstay.sdk.author.handlers import Signal, SignalMethod
 from backstay.sdk.author.step import Call, Step
 from backstay.sdk.errors import DefinitionError
-from backstay.sdk.replay.inbound import Conditions, Mailbox, Open, handlers_of, take, typed
-from backstay.sdk.replay.live_run import Fiber
+from backstay.sdk.replay.inbound import Conditions, Mailbox, Open, consume_signal, handlers_of, typed
+from backstay.sdk.replay.live_run import LiveRun
 
 T = TypeVar("T")
 
@@ -51,11 +51,11 @@ class ConditionCall(Call[bool]):
             timeout_seconds=self.timeout,
         )
 
-    def asked(self, fiber: Fiber, step: int, answer: Callable[[Outcome], None]) -> Outcome | None:
+    def asked(self, live_run: LiveRun, step: int, answer: Callable[[Outcome], None]) -> Outcome | None:
         def say(value: bool) -> None:
             answer(Plain(value))
 
-        fiber.part(Conditions).open[step] = Open(self.predicate, say)
+        live_run.part(Conditions).open[step] = Open(self.predicate, say)
         return None
 
     def differs(self, event: Any) -> str | None:
@@ -70,13 +70,13 @@ class ConditionCall(Call[bool]):
     def describe(self) -> str:
         return "condition wait" if self.key is None else f"condition wait {self.key}"
 
-    def finish(self, fiber: Fiber, outcome: Outcome) -> bool:
+    def finish(self, live_run: LiveRun, outcome: Outcome) -> bool:
         assert isinstance(outcome, Plain)
         return bool(outcome.value)
 
-    def cancel(self, fiber: Fiber, step: int) -> None:
-        fiber.part(Conditions).open.pop(step, None)
-        fiber.emit(CancelConditionWait(step=step))
+    def cancel(self, live_run: LiveRun, step: int) -> None:
+        live_run.part(Conditions).open.pop(step, None)
+        live_run.emit(CancelConditionWait(step=step))
 
 
 class SignalCall(Call[Any]):
@@ -92,11 +92,11 @@ class SignalCall(Call[Any]):
     def command(self, step: int) -> Command:
         return OpenSignalWait(sequence=step, signal_name=self.signal.name, timeout_seconds=self.timeout)
 
-    def asked(self, fiber: Fiber, step: int, answer: Callable[[Outcome], None]) -> Outcome | None:
-        mailbox = fiber.part(Mailbox)
+    def asked(self, live_run: LiveRun, step: int, answer: Callable[[Outcome], None]) -> Outcome | None:
+        mailbox = live_run.part(Mailbox)
         letters = mailbox.letters.get(self.signal.name)
         if letters:
-            return Plain(take(fiber, step, *letters.popleft()))
+            return Plain(consume_signal(live_run, step, *letters.popleft()))
 
         def say(value: Any) -> None:
             answer(Plain(value))
@@ -107,7 +107,7 @@ class SignalCall(Call[Any]):
     def describe(self) -> str:
         return f"signal wait {self.signal.name}"
 
-    def finish(self, fiber: Fiber, outcome: Outcome) -> Any:
+    def finish(self, live_run: LiveRun, outcome: Outcome) -> Any:
         assert isinstance(outcome, Plain)
         try:
             return typed(outcome.value, self.signal.type)
@@ -119,18 +119,18 @@ class SignalCall(Call[Any]):
                 type=type(error).__name__,
                 reason="signal_value_unreadable",
             )
-        fiber.park(block)
-        raise AssertionError("a parked strand never continues")
+        live_run.park(block)
+        raise AssertionError("a parked greenlet never continues")
 
-    def cancel(self, fiber: Fiber, step: int) -> None:
-        mailbox = fiber.part(Mailbox)
+    def cancel(self, live_run: LiveRun, step: int) -> None:
+        mailbox = live_run.part(Mailbox)
         readers = mailbox.readers.get(self.signal.name, deque())
         mailbox.readers[self.signal.name] = deque(reader for reader in readers if reader[0] != step)
-        fiber.emit(CancelSignalWait(step=step))
+        live_run.emit(CancelSignalWait(step=step))
 
-    def check(self, fiber: Fiber) -> None:
+    def check(self, live_run: LiveRun) -> None:
         """A signal that was not declared could never arrive."""
-        handlers = handlers_of(fiber)
+        handlers = handlers_of(live_run)
         name = self.signal.name
         if name in handlers.signals:
             raise DefinitionError(f"signal {name!r} has a method; wait for what the method changes: wait(lambda: ...)")

@@ -42,9 +42,9 @@ from backstay.sdk.author.options import expect
 from backstay.sdk.author.primitives import patched, version
 from backstay.sdk.author.step import Step
 from backstay.sdk.errors import ContinueAsNewRequested, DefinitionError, Evicted, NonDeterminismError, NotInWorkflow
-from backstay.sdk.replay.live_run import Fiber
+from backstay.sdk.replay.live_run import LiveRun
 from backstay.sdk.replay.loop import WorkflowLoop, for_the_process
-from backstay.sdk.replay.workflow_greenlet import current_fiber
+from backstay.sdk.replay.workflow_greenlet import current_run
 from backstay.sdk.worker.failure_log import workflow_failed
 
 if TYPE_CHECKING:
@@ -158,12 +158,12 @@ class WorkflowDefinition:
     def class_name(self) -> str:
         return f"{self.target.__module__}:{self.target.__qualname__}"
 
-    def main(self, fiber: Fiber, started: WorkflowStarted) -> None:
-        """The first job of a fiber: run the entry from its arguments to its end."""
+    def main(self, live_run: LiveRun, started: WorkflowStarted) -> None:
+        """The first job of a live run: run the entry from its arguments to its end."""
         try:
             args, kwargs = self.signature.unpack(started.arguments) if started.arguments is not None else ([], {})
         except PayloadError as error:
-            fiber.park(
+            live_run.park(
                 Block(
                     message=f"the recorded arguments do not fit {self.type!r}: {error}",
                     type="WorkflowEntryArgumentsMismatch",
@@ -174,26 +174,26 @@ class WorkflowDefinition:
             )
             return
         except (KeyboardInterrupt, SystemExit) as error:
-            _keep_running(fiber, error)
+            _keep_running(live_run, error)
             return
         if self.is_async:
-            self._start_async(fiber, args, kwargs)
+            self._start_async(live_run, args, kwargs)
         else:
-            self._conclude(fiber, lambda: self._run(fiber, args, kwargs))
+            self._conclude(live_run, lambda: self._run(live_run, args, kwargs))
 
-    def _enter(self, fiber: Fiber, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    def _enter(self, live_run: LiveRun, args: list[Any], kwargs: dict[str, Any]) -> Any:
         if self.is_class:
-            fiber.instance = self.target()
-            return self.entry(fiber.instance, *args, **kwargs)
+            live_run.instance = self.target()
+            return self.entry(live_run.instance, *args, **kwargs)
         return self.entry(*args, **kwargs)
 
-    def _run(self, fiber: Fiber, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        result = self._enter(fiber, args, kwargs)
+    def _run(self, live_run: LiveRun, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        result = self._enter(live_run, args, kwargs)
         return _done(result) if isinstance(result, _UNDONE) else result
 
-    async def _entered(self, fiber: Fiber, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    async def _entered(self, live_run: LiveRun, args: list[Any], kwargs: dict[str, Any]) -> Any:
         try:
-            return await _awaited(await self._enter(fiber, args, kwargs))
+            return await _awaited(await self._enter(live_run, args, kwargs))
         except TypeError as error:
             if _awaited_a_value(error):
                 raise TypeError(
@@ -202,39 +202,39 @@ class WorkflowDefinition:
                 ) from error
             raise
         except KeyboardInterrupt as error:
-            _keep_running(fiber, error)
+            _keep_running(live_run, error)
             raise Evicted from None  # as itself it would leave the run's event loop, and end the one below it
 
-    def _start_async(self, fiber: Fiber, args: list[Any], kwargs: dict[str, Any]) -> None:
-        loop = WorkflowLoop(fiber)
-        fiber.loop = loop
-        task = fiber.main_task = loop.create_task(self._entered(fiber, args, kwargs), name="main")
-        task.add_done_callback(lambda done: self._conclude(fiber, done.result))
+    def _start_async(self, live_run: LiveRun, args: list[Any], kwargs: dict[str, Any]) -> None:
+        loop = WorkflowLoop(live_run)
+        live_run.loop = loop
+        task = live_run.main_task = loop.create_task(self._entered(live_run, args, kwargs), name="main")
+        task.add_done_callback(lambda done: self._conclude(live_run, done.result))
 
-    def _conclude(self, fiber: Fiber, end: Callable[[], Any]) -> None:
+    def _conclude(self, live_run: LiveRun, end: Callable[[], Any]) -> None:
         """Turn the end of the code into the command that closes the run."""
         try:
             result = end()
-            if fiber.broken is not None:
-                raise fiber.broken
-            for branch in fiber.branches:
+            if live_run.broken is not None:
+                raise live_run.broken
+            for branch in live_run.branches:
                 if branch.error is not None:
                     raise branch.error
-            fiber.closing = CompleteWorkflow(result=dumps(result))
+            live_run.closing = CompleteWorkflow(result=dumps(result))
         except Evicted:
             return
         except ContinueAsNewRequested as request:
-            fiber.closing = self._continue(request)
+            live_run.closing = self._continue(request)
         except Cancelled as error:
-            fiber.fatal = error
-            fiber.closing = CancelWorkflow() if was_requested(fiber) else _failed(fiber, error)
+            live_run.fatal = error
+            live_run.closing = CancelWorkflow() if was_requested(live_run) else _failed(live_run, error)
         except KeyboardInterrupt as error:
-            _keep_running(fiber, error)
+            _keep_running(live_run, error)
         except NonDeterminismError as error:
-            fiber.park(Block(message=str(error), type=type(error).__name__))  # the code's fault, not the run's
+            live_run.park(Block(message=str(error), type=type(error).__name__))  # the code's fault, not the run's
         except BaseException as error:
-            fiber.fatal = error
-            fiber.closing = _failed(fiber, error)
+            live_run.fatal = error
+            live_run.closing = _failed(live_run, error)
 
     def _continue(self, request: ContinueAsNewRequested) -> ContinueAsNew:
         definition = definition_of(request.target)
@@ -250,21 +250,21 @@ def _awaited_a_value(error: TypeError) -> bool:
     return str(error).endswith(("can't be used in 'await' expression", "can't be awaited"))
 
 
-def _keep_running(fiber: Fiber, error: BaseException) -> None:
+def _keep_running(live_run: LiveRun, error: BaseException) -> None:
     """Code has raised what ends a process, or a thread: it fails its task instead."""
     if for_the_process(error):
         raise error  # the code runs again after a restart
     kind = type(error).__name__
-    fiber.block = Block(
+    live_run.block = Block(
         message=f"workflow code raised {kind}, but does not decide when its process ends; raise another exception",
         type=kind,
         reason="workflow_raised_exit",
     )
 
 
-def _failed(fiber: Fiber, error: BaseException) -> FailWorkflow:
-    failure = fiber.exceptions.failure(error)
-    workflow_failed(fiber, error, failure.message)
+def _failed(live_run: LiveRun, error: BaseException) -> FailWorkflow:
+    failure = live_run.exceptions.failure(error)
+    workflow_failed(live_run, error, failure.message)
     return FailWorkflow(
         message=failure.message,
         exception_type=failure.exception_type,
@@ -336,7 +336,7 @@ class WorkflowFn(Generic[P, R]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Any:
         """Inside a workflow this is a child; outside it is the function."""
-        if current_fiber() is None:
+        if current_run() is None:
             return self.definition.entry(*args, **kwargs)
         step = self.step(*args, **kwargs)
         return step if self.definition.is_async and in_async_code() else step.run()
@@ -511,7 +511,7 @@ def definition_of(target: Any) -> WorkflowDefinition:
 
 def continue_as_new(target: WorkflowFn[P, Any] | type[Entry[P, Any]], /, *args: P.args, **kwargs: P.kwargs) -> NoReturn:
     """Close this run and go on as a new one with a fresh history. The first argument gives the types."""
-    if current_fiber() is None:
+    if current_run() is None:
         raise NotInWorkflow("continue_as_new()")
     # Wrong arguments are a TypeError here, not a broken run.
     raise ContinueAsNewRequested(target, definition_of(target).signature.pack_fitting(args, kwargs))

@@ -14,7 +14,7 @@ from backstay.kernel.values import execution_id
 from backstay.protocol.streams import PAGE_MAX, ReadStream
 from backstay.sdk import errors
 from backstay.sdk.author.primitives import Immediate
-from backstay.sdk.replay.workflow_greenlet import current_fiber
+from backstay.sdk.replay.workflow_greenlet import current_run
 
 if TYPE_CHECKING:
     from backstay.sdk.client.client import AsyncClient
@@ -30,8 +30,8 @@ def emit(stream: str, /, *items: Any) -> None:
 
     The stream ends with the run.
     """
-    fiber = current_fiber()
-    if fiber is None:
+    live_run = current_run()
+    if live_run is None:
         raise errors.NotInWorkflow("emit()")
     try:
         check_name(stream)
@@ -40,7 +40,7 @@ def emit(stream: str, /, *items: Any) -> None:
     if not 1 <= len(items) <= BATCH:
         raise ValueError(f"emit({stream!r}, ...) takes 1 to {BATCH} items, not {len(items)}")
     payloads = [dumps(item) for item in items]  # what cannot be encoded takes no step
-    run_id = fiber.assignment.run_id
+    run_id = live_run.assignment.run_id
 
     def write(step: int) -> Command:
         id = execution_id(run_id, step)
@@ -52,7 +52,7 @@ def emit(stream: str, /, *items: Any) -> None:
             command_identity=id,
         )
 
-    fiber.immediate(_EMIT, write)
+    live_run.immediate(_EMIT, write)
 
 
 class Reader:

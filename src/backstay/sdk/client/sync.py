@@ -21,7 +21,7 @@ from backstay.sdk.client.client import AsyncClient, StartOptions
 from backstay.sdk.client.handle import AsyncHandle, AsyncUpdateHandle
 from backstay.sdk.client.sync_schedules import Schedules
 from backstay.sdk.errors import DurableCallRefused
-from backstay.sdk.replay.workflow_greenlet import current_fiber
+from backstay.sdk.replay.workflow_greenlet import current_run
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -44,7 +44,7 @@ class LoopBridge:
         return self.begin(work).result()
 
     def begin(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        if current_fiber() is not None:
+        if current_run() is not None:
             work.close()
             raise DurableCallRefused(
                 "a workflow cannot use a client: it would wait for its own engine; do it in an activity"

@@ -29,7 +29,7 @@ from backstay.sdk.embedded.reading import reading
 from backstay.sdk.embedded.thread import EngineThread
 from backstay.sdk.replay.guard.shims import install as install_shims
 from backstay.sdk.replay.replayer import Replayed, replay
-from backstay.sdk.worker.executor import EmbeddedExecutor
+from backstay.sdk.worker.executor import WorkerExecutor
 from backstay.sdk.worker.registry import Guard, Registry, Types, redefines
 from backstay.sdk.worker.watchdog import WORKFLOW_DEADLINE
 from backstay.store import Store
@@ -193,7 +193,7 @@ class AsyncBackstay(AsyncClient):
         self.engine = Engine(world, self.store, machine, cache_bytes=self._cache_bytes)
         self.recovery = Recovery(self.engine, guest=not self._run_tasks)
         self._host = EngineHost(self.engine, world, self._threads)
-        self.executor = EmbeddedExecutor(
+        self.executor = WorkerExecutor(
             self._host,
             machine,
             self.registry,

@@ -12,7 +12,7 @@ from backstay.kernel.features.activity import HeartbeatActivity, HeartbeatReply
 from backstay.kernel.features.workflow_task import WorkflowAssignment, shown_to
 from backstay.kernel.task import Task
 from backstay.kernel.values import SECOND
-from backstay.sdk.worker.executor import EmbeddedExecutor
+from backstay.sdk.worker.executor import WorkerExecutor
 from backstay.sdk.worker.host import Heard
 from backstay.store import Now
 
@@ -33,7 +33,7 @@ class EngineHost:
         self.spawn = world.spawn
         self.post = world.post
         self.done_holding = engine.inline.release_hold
-        self.executor: EmbeddedExecutor | None = None
+        self.executor: WorkerExecutor | None = None
 
     def room(self) -> None:
         assert self.executor is not None

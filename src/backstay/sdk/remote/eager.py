@@ -1,6 +1,6 @@
-"""Eager resume: when the one step a fiber waits for has ended here, its code goes on at once, ahead of the server.
+"""Eager resume: when the one step a live run waits for has ended here, its code goes on at once, ahead of the server.
 
-What it did is reported with the result. If something else reached the run first, the server says so, and the fiber is dropped.
+What it did is reported with the result. If something else reached the run first, the server says so, and the live run is dropped.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from backstay.kernel.task import START
 from backstay.kernel.values import Micros, attempt_id, execution_id, workflow_task_id
 from backstay.protocol.native import worker as wire
 from backstay.sdk.remote.sticky import Standing, Standings, advance
-from backstay.sdk.replay.live_run import Fiber
-from backstay.sdk.worker.executor import EmbeddedExecutor
+from backstay.sdk.replay.live_run import LiveRun
+from backstay.sdk.worker.executor import WorkerExecutor
 
 
-class EagerFiber(Fiber):
+class EagerRun(LiveRun):
     """Knows whether code looked at the clock: what a step was recorded at is not known before the server says so."""
 
     told_time = False
@@ -33,8 +33,8 @@ class EagerFiber(Fiber):
         self._now = value
 
 
-class RemoteExecutor(EmbeddedExecutor):
-    fiber = EagerFiber
+class RemoteExecutor(WorkerExecutor):
+    live_run_class = EagerRun
 
 
 class Ahead:
@@ -45,38 +45,38 @@ class Ahead:
 
     def resume(self, run: int, message: CompleteActivity) -> wire.Resumed | None:
         """Let code that waits for this result alone go on with it; None if it does not, or must not."""
-        fiber = self._executor.live(run)
+        live_run = self._executor.live(run)
         standing = self._standings.get(run)
-        if standing is None or not isinstance(fiber, EagerFiber) or not self._may(run, fiber, message.step):
+        if standing is None or not isinstance(live_run, EagerRun) or not self._may(run, live_run, message.step):
             return None
         self._standings.leave(run)
         after = standing.length
-        fiber.told_time = False
+        live_run.told_time = False
         events = [*standing.events, _completed(run, after + 1, message)]
         with self._executor.burst():
-            self._executor.drive(fiber, events, _caused(fiber.assignment, after))
-        if fiber.block is not None or fiber.locals or fiber.told_time or fiber.answer:
+            self._executor.drive(live_run, events, _caused(live_run.assignment, after))
+        if live_run.block is not None or live_run.locals or live_run.told_time or live_run.answer:
             # It cannot be said here and now what it would do. The next task runs it again, from its history.
-            self._patient.add(fiber.assignment.workflow_type)
+            self._patient.add(live_run.assignment.workflow_type)
             self._standings.forget(run)
             return None
-        return self._done(run, fiber, standing)
+        return self._done(run, live_run, standing)
 
-    def _may(self, run: int, fiber: EagerFiber, step: int) -> bool:
-        workflow_type = fiber.assignment.workflow_type
+    def _may(self, run: int, live_run: EagerRun, step: int) -> bool:
+        workflow_type = live_run.assignment.workflow_type
         return (
-            not fiber.threaded
+            not live_run.threaded
             and not self._standings.in_doubt(run)
-            and fiber.awaits_only(step)
+            and live_run.awaits_only(step)
             and workflow_type not in self._patient
             and self._executor.inline("workflow", workflow_type)
         )
 
-    def _done(self, run: int, fiber: EagerFiber, standing: Standing) -> wire.Resumed:
-        advance(fiber, standing.unseen - len(standing.events), standing.length + 1)
-        commands, handled = fiber.take_commands()
-        met = fiber.ended_at
-        if fiber.closing is not None:
+    def _done(self, run: int, live_run: EagerRun, standing: Standing) -> wire.Resumed:
+        advance(live_run, standing.unseen - len(standing.events), standing.length + 1)
+        commands, handled = live_run.take_commands()
+        met = live_run.ended_at
+        if live_run.closing is not None:
             self._standings.forget(run)
         return wire.Resumed(standing.length, standing.checksum, commands, handled, met)
 

@@ -1,6 +1,6 @@
 """A server as the worker's executor sees it: tasks come as deliveries, what is done leaves as reports.
 
-Live code of a run (its fiber) stays here between tasks (`standing.py`). A task for code that stands elsewhere is answered by
+Live code of a run (its live run) stays here between tasks (`standing.py`). A task for code that stands elsewhere is answered by
 reading history from its beginning (`tasks.py`). Code may go on ahead of the server (`ahead.py`).
 """
 

@@ -115,10 +115,10 @@ class Reports:
         shown = self._tasks.shown(message.task_id)
         assignment = shown.assignment
         run = assignment.run_key
-        fiber = self._executor.live(run)
-        if fiber is not None:
-            advance(fiber, shown.untold, shown.reaches)
-            if fiber.consumed != fiber.position:
+        live_run = self._executor.live(run)
+        if live_run is not None:
+            advance(live_run, shown.untold, shown.reaches)
+            if live_run.consumed != live_run.position:
                 self._standings.forget(run)  # something was left out, and nobody keeps it
         done = wire.TaskDone(
             key, message.task_id, message.attempt, message.commands, message.handled_failures, message.met

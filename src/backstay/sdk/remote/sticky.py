@@ -8,8 +8,8 @@ from typing import NamedTuple
 from backstay.kernel.event import Recorded
 from backstay.protocol.native import worker as wire
 from backstay.protocol.native.events import unpack
-from backstay.sdk.replay.live_run import Fiber
-from backstay.sdk.worker.executor import EmbeddedExecutor
+from backstay.sdk.replay.live_run import LiveRun
+from backstay.sdk.worker.executor import WorkerExecutor
 
 
 class Standing(NamedTuple):
@@ -25,7 +25,7 @@ class Standing(NamedTuple):
 class Standings:
     """Of all live code that is at rest; beyond `limit` the one that has rested longest is given up."""
 
-    def __init__(self, executor: EmbeddedExecutor, limit: int) -> None:
+    def __init__(self, executor: WorkerExecutor, limit: int) -> None:
         self._executor = executor
         self._limit = limit
         self._by_run: OrderedDict[int, Standing] = OrderedDict()
@@ -77,8 +77,8 @@ class Standings:
             self.forget(next(iter(self._by_run)))
 
 
-def advance(fiber: Fiber, untold: int, reaches: int) -> None:
+def advance(live_run: LiveRun, untold: int, reaches: int) -> None:
     """Count the events that the code was not shown because they are nothing to it."""
-    fiber.consumed += untold
-    if reaches > fiber.position:
-        fiber.position = reaches
+    live_run.consumed += untold
+    if reaches > live_run.position:
+        live_run.position = reaches

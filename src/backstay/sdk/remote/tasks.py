@@ -15,7 +15,7 @@ from backstay.protocol.native import worker as wire
 from backstay.protocol.native.events import unpack
 from backstay.sdk.remote.eager import RemoteExecutor
 from backstay.sdk.remote.sticky import Standings
-from backstay.sdk.replay.live_run import Fiber
+from backstay.sdk.replay.live_run import LiveRun
 
 if TYPE_CHECKING:
     from backstay.sdk.remote.host import RemoteHost
@@ -137,13 +137,17 @@ class Tasks:
             self._begin_cold(lease, unpack(lease.events), fetch=lease.more)
             return
         standing = self._standings.get(lease.run)
-        fiber = self._executor.live(lease.run)
-        if fiber is None or standing is None or (standing.length, standing.checksum) != (lease.after, lease.checksum):
+        live_run = self._executor.live(lease.run)
+        if (
+            live_run is None
+            or standing is None
+            or (standing.length, standing.checksum) != (lease.after, lease.checksum)
+        ):
             self._begin_cold(lease, [], fetch=True)
             return
         events = standing.events + unpack(lease.events)
         count = standing.unseen + lease.count
-        self._show(self._assignment(lease, fiber.assignment.started), events, count, lease.reaches, fiber)
+        self._show(self._assignment(lease, live_run.assignment.started), events, count, lease.reaches, live_run)
 
     def _begin_cold(self, lease: wire.TaskLease, events: list[Recorded], *, fetch: bool) -> None:
         self._standings.forget(lease.run)
@@ -184,17 +188,17 @@ class Tasks:
             self._cannot(ours, error)
 
     def _show(
-        self, assignment: WorkflowAssignment, events: list[Recorded], count: int, reaches: int, fiber: Fiber | None
+        self, assignment: WorkflowAssignment, events: list[Recorded], count: int, reaches: int, live_run: LiveRun | None
     ) -> None:
         executor = self._executor
         task = assignment.task
         self._shown[task.id] = Shown(assignment, count - len(events), reaches)
         self._standings.leave(assignment.run_key)
         if not executor.inline(task.kind, task.type):
-            self._show_on_thread(assignment, events, fiber)
+            self._show_on_thread(assignment, events, live_run)
             return
         executor.holding.add(task.id)
-        result = executor.activate(assignment, events, 0 if fiber is None else fiber.consumed)
+        result = executor.activate(assignment, events, 0 if live_run is None else live_run.consumed)
         if result is self._host.cold:
             self._begin_cold_again(assignment)
         elif isinstance(result, Held):
@@ -203,8 +207,8 @@ class Tasks:
             executor.holding.discard(task.id)
             self._host.report(task.workflow, result, None)
 
-    def _show_on_thread(self, assignment: WorkflowAssignment, events: list[Recorded], fiber: Fiber | None) -> None:
-        if fiber is not None and (not fiber.threaded or fiber.consumed != fiber.position):
+    def _show_on_thread(self, assignment: WorkflowAssignment, events: list[Recorded], live_run: LiveRun | None) -> None:
+        if live_run is not None and (not live_run.threaded or live_run.consumed != live_run.position):
             self._begin_cold_again(assignment)
         else:
             self._stash[assignment.task.id] = events

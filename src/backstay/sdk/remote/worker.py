@@ -36,7 +36,7 @@ from backstay.sdk.remote.thread import LoopThread, new_loop
 from backstay.sdk.remote.transport import PAUSES, Access
 from backstay.sdk.remote.worker_link import Reset, Session
 from backstay.sdk.replay.guard.shims import install as install_shims
-from backstay.sdk.replay.reactions import RULES
+from backstay.sdk.replay.reactions import REACTIONS
 from backstay.sdk.worker.registry import Guard, Registry, Types
 from backstay.sdk.worker.watchdog import WORKFLOW_DEADLINE
 
@@ -141,7 +141,7 @@ class AsyncWorker:
             workflow_deadline=self._workflow_deadline,
         )
         self.executor = self.host.executor
-        known = {*machine.outcomes, *RULES.reactions}
+        known = {*machine.outcomes, *REACTIONS.by_event}
         self._quiet = sorted(name for name, kind in machine.kinds.items() if kind not in known)
         self.session = Session(self.access, self.host, self._opening, bounds)
         try:

@@ -14,7 +14,7 @@ from backstay.kernel.feature import Thrown
 from backstay.kernel.features.activity.crashes import CRASHED
 from backstay.kernel.task import Block
 from backstay.sdk.errors import ActivityCancelled, ActivityCrashed, ActivityTimedOut, StructuralLimitExceeded
-from backstay.sdk.replay.live_run import Fiber
+from backstay.sdk.replay.live_run import LiveRun
 from backstay.sdk.worker.failure_log import timed_out
 
 E = TypeVar("E", bound=BaseException)
@@ -22,14 +22,14 @@ E = TypeVar("E", bound=BaseException)
 STRUCTURAL_LIMIT = "structural_limit"
 
 
-def throw(fiber: Fiber, outcome: Thrown) -> NoReturn:
-    raise remember(fiber, outcome, _restore(fiber, outcome))
+def throw(live_run: LiveRun, outcome: Thrown) -> NoReturn:
+    raise remember(live_run, outcome, _restore(live_run, outcome))
 
 
-def remember(fiber: Fiber, outcome: Thrown, exception: E) -> E:
+def remember(live_run: LiveRun, outcome: Thrown, exception: E) -> E:
     """This exception stands for that failure: if the code goes on, it was handled."""
     if outcome.failure_id is not None:
-        fiber.given.add(outcome.failure_id, exception)
+        live_run.delivered.add(outcome.failure_id, exception)
     return exception
 
 
@@ -40,9 +40,9 @@ def crash(failure: Failure) -> ActivityCrashed | None:
     return ActivityCrashed(failure.message, failure.code)
 
 
-def _restore(fiber: Fiber, outcome: Thrown) -> BaseException:
+def _restore(live_run: LiveRun, outcome: Thrown) -> BaseException:
     if outcome.timeout_kind is not None:
-        timed_out(fiber, outcome.failure.message)
+        timed_out(live_run, outcome.failure.message)
         return ActivityTimedOut(outcome.failure.message, outcome.timeout_kind)
     if outcome.category == "cancelled":
         return ActivityCancelled(outcome.failure.message)
@@ -52,7 +52,7 @@ def _restore(fiber: Fiber, outcome: Thrown) -> BaseException:
     if crashed is not None:
         return crashed
     try:
-        return fiber.exceptions.restore(outcome.failure).exception
+        return live_run.exceptions.restore(outcome.failure).exception
     except UnresolvedFailure as unresolved:
         block = Block(
             message=f"cannot restore the failure {outcome.failure.message!r}: {unresolved}",
@@ -63,7 +63,7 @@ def _restore(fiber: Fiber, outcome: Thrown) -> BaseException:
             exception_type=unresolved.exception_type,
             resolution_source=unresolved.resolution_source,
             resolution_error=unresolved.resolution_error,
-            fingerprint=fiber.fingerprint,
+            fingerprint=live_run.fingerprint,
         )
-    fiber.park(block)
-    raise AssertionError("a parked strand never continues")
+    live_run.park(block)
+    raise AssertionError("a parked greenlet never continues")

@@ -10,7 +10,7 @@ from backstay.kernel.feature import Outcome, Thrown
 from backstay.kernel.features.local_activity import RecordLocalActivity
 
 
-class Given:
+class DeliveredFailures:
     """By failure id, since the last task of the run was reported.
 
     The failure of a local activity has no id before it is recorded, so it goes by a provisional one until then.

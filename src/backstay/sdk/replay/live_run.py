@@ -1,8 +1,8 @@
-"""A fiber: the live code of one run, driven by its history. Pure: events in, commands out, no I/O.
+"""A live run: the code of one run in memory, driven by its history. Pure: events in, commands out, no I/O.
 
 History is applied one event at a time, and the code runs to quiescence after each, so a cold replay does exactly what the
-live code did, however many strands it has. A durable call takes the next step number; if history has that step, its shape
-must match, and a mismatch *blocks*: the strand is parked, nothing is thrown into the author's code, the run stays open.
+live code did, however many greenlets it has. A durable call takes the next step number; if history has that step, its shape
+must match, and a mismatch *blocks*: the greenlet is parked, nothing is thrown into the author's code, the run stays open.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from backstay.kernel.task import Block
 from backstay.kernel.values import Micros
 from backstay.sdk.errors import DurableCallRefused, Evicted
 from backstay.sdk.replay import workflow_greenlet as greenlets
-from backstay.sdk.replay.handled_failures import Given
-from backstay.sdk.replay.recorded_steps import Known, KnownSteps
-from backstay.sdk.replay.workflow_greenlet import Strand, current_strand
+from backstay.sdk.replay.handled_failures import DeliveredFailures
+from backstay.sdk.replay.recorded_steps import RecordedStep, RecordedSteps
+from backstay.sdk.replay.workflow_greenlet import WorkflowGreenlet, current_greenlet
 
 CANCEL = object()
-"""Woken with this, a strand meets a cancellation where it waits."""
+"""Woken with this, a greenlet meets a cancellation where it waits."""
 
 
 REQUESTED = "a cancel request reached the run"
@@ -49,7 +49,7 @@ def stopped(outcome: Outcome) -> bool:
 
 
 class Operation(Protocol):
-    """A durable call as a fiber sees it. One that `hears` is answered by what reaches the run from outside."""
+    """A durable call as a live run sees it. One that `hears` is answered by what reaches the run from outside."""
 
     shape: str
     detail: str | None
@@ -57,34 +57,34 @@ class Operation(Protocol):
 
     def command(self, step: int) -> Command: ...
     def describe(self) -> str: ...
-    def check(self, fiber: Fiber) -> None: ...
-    def asked(self, fiber: Fiber, step: int, answer: Callable[[Outcome], None]) -> Outcome | None: ...
+    def check(self, live_run: LiveRun) -> None: ...
+    def asked(self, live_run: LiveRun, step: int, answer: Callable[[Outcome], None]) -> Outcome | None: ...
     def differs(self, event: Any) -> str | None: ...
-    def cancel(self, fiber: Fiber, step: int) -> None: ...
-    def spared(self, fiber: Fiber, step: int) -> bool: ...
+    def cancel(self, live_run: LiveRun, step: int) -> None: ...
+    def spared(self, live_run: LiveRun, step: int) -> bool: ...
 
 
-class Rules(NamedTuple):
+class Reactions(NamedTuple):
     """How live code meets what comes from outside: by event, and once a task has been shown everything it may see."""
 
-    reactions: Mapping[type[Event], Callable[[Fiber, Recorded], None]]
-    settle: Callable[[Fiber], None]
+    by_event: Mapping[type[Event], Callable[[LiveRun, Recorded], None]]
+    settle: Callable[[LiveRun], None]
 
 
-def _nothing_to_settle(fiber: Fiber) -> None:
+def _nothing_to_settle(live_run: LiveRun) -> None:
     pass
 
 
-NO_RULES = Rules({}, _nothing_to_settle)
+NO_REACTIONS = Reactions({}, _nothing_to_settle)
 
 
-class Fiber:
-    # What most runs never set belongs to the class: a fiber is made for every run, and its own attributes are few.
+class LiveRun:
+    # What most runs never set belongs to the class: a `LiveRun` is made for every run, and its own attributes are few.
     now: Micros = 0
     instance: Any = None  # of a workflow class
-    main: Strand | None = None  # the strand of a `def` workflow's own code
+    main: WorkflowGreenlet | None = None  # the greenlet of a `def` workflow's own code
     main_task: Any = None  # the same of an `async def` one
-    owed: Strand | None = None  # meets a cancellation at its next wait
+    owed: WorkflowGreenlet | None = None  # meets a cancellation at its next wait
     looking = False  # this code only answers a question: nothing new is recorded or run
     answer: Sequence[Command] = ()  # to the one update that this task is for
     position = 0  # the last history sequence applied
@@ -103,7 +103,7 @@ class Fiber:
     broken: Exception | None = None  # a side effect failed: the run can only fail
     loop: Any = None  # the event loop of an `async def` workflow
     running_loop: greenlets.Loop | None = None  # set while that loop is pumping
-    _known: KnownSteps | None = None  # made when history is ahead of the code
+    _recorded: RecordedSteps | None = None  # made when history is ahead of the code
     _random: random.Random | None = None
     _ahead: Iterator[Recorded] = iter(())  # the events behind the one being applied
 
@@ -111,11 +111,11 @@ class Fiber:
         self,
         machine: Machine,
         assignment: WorkflowAssignment,
-        main: Callable[[Fiber, WorkflowStarted], None],
+        main: Callable[[LiveRun, WorkflowStarted], None],
         exceptions: Exceptions,
         fingerprint: str | None,
         compatibility: str | None = None,
-        rules: Rules = NO_RULES,
+        reactions: Reactions = NO_REACTIONS,
         handlers: Any = None,
     ) -> None:
         self.machine = machine
@@ -123,16 +123,16 @@ class Fiber:
         self.exceptions = exceptions
         self.fingerprint = fingerprint
         self.compatibility = compatibility
-        self.rules = rules
+        self.reactions = reactions
         self.handlers = handlers  # what others may say to this workflow
         self.commands: list[Any] = []
         self.locals: dict[int, Any] = {}
         self.branches: dict[Any, None] = {}  # not joined yet, oldest first
         self.markers: dict[str, int] = {}
         self._main = main
-        self._waiting: dict[int, Strand | Callable[[Outcome], None]] = {}
-        self._runnable: deque[tuple[Strand | None, Any]] = deque()
-        self._suspended: set[Strand] = set()
+        self._waiting: dict[int, WorkflowGreenlet | Callable[[Outcome], None]] = {}
+        self._runnable: deque[tuple[WorkflowGreenlet | None, Any]] = deque()
+        self._suspended: set[WorkflowGreenlet] = set()
         self.parts = Parts()  # what the SDK's features keep of this run
         self.part: PartOf = self.parts.__getitem__
 
@@ -150,7 +150,7 @@ class Fiber:
             self.consumed += len(events)
         events = self._in_order(events)
         outcomes = self.machine.outcomes
-        reactions = self.rules.reactions
+        reactions = self.reactions.by_event
         self._ahead = ahead = iter(events)
         for entry in ahead:
             event = entry.event
@@ -166,8 +166,8 @@ class Fiber:
                     continue  # the run is over; only what its last task ran beside itself still reaches the code
                 waiter = self._waiting.pop(event.sequence, None)  # type: ignore[attr-defined]
                 if waiter is None:
-                    if Given in self.parts:
-                        self.given.recorded(event.sequence, outcome)  # type: ignore[attr-defined]
+                    if DeliveredFailures in self.parts:
+                        self.delivered.recorded(event.sequence, outcome)  # type: ignore[attr-defined]
                     continue
                 self._meet(entry, cursor)
                 self._resolve(waiter, outcome)
@@ -182,10 +182,10 @@ class Fiber:
             if self.closing is not None and self.ended_at is None:
                 self.ended_at = entry.sequence
         self.replaying = False
-        if self._known and self.block is None:
-            self.block = self._known.unreached(self.closing is not None)
+        if self._recorded and self.block is None:
+            self.block = self._recorded.unreached(self.closing is not None)
         if self.block is None and not self.looking:
-            self.rules.settle(self)
+            self.reactions.settle(self)
 
     def _meet(self, entry: Recorded, cursor: int) -> None:
         """The code is about to react to this event: that is what time it is for it."""
@@ -206,19 +206,19 @@ class Fiber:
         if waiter is not None:
             self._resolve(waiter, outcome)
         if self.block is None and not self.looking:
-            self.rules.settle(self)
+            self.reactions.settle(self)
 
     def take_commands(self) -> tuple[list[Command], list[str]]:
         """What the code has asked for since the last time, in order."""
         commands, self.commands = self.commands, []
         if self.closing is not None:
             commands.append(self.closing)
-        return commands, self.given.handled(self.fatal, commands) if Given in self.parts else []
+        return commands, self.delivered.handled(self.fatal, commands) if DeliveredFailures in self.parts else []
 
     @property
-    def given(self) -> Given:
+    def delivered(self) -> DeliveredFailures:
         """Made when the first failure is given to the code."""
-        return self.part(Given)
+        return self.part(DeliveredFailures)
 
     def abandon(self) -> None:
         """Give the live code up. It is unwound with every durable call, log and side effect inert."""
@@ -227,11 +227,11 @@ class Fiber:
         self._runnable.clear()
         if self._suspended:
             suspended, self._suspended = self._suspended, set()
-            for strand in suspended:
+            for greenlet in suspended:
                 if self.block is not None:
-                    greenlets.park(partial(greenlets.give_up, strand))
+                    greenlets.park(partial(greenlets.give_up, greenlet))
                 else:
-                    greenlets.give_up(strand)
+                    greenlets.give_up(greenlet)
         if self.loop is not None or self.instance is not None or self.fatal is not None:
             if self.block is not None:
                 greenlets.park(partial(greenlets.run, self, self._leave_nothing))
@@ -257,39 +257,39 @@ class Fiber:
         self.loop = self.instance = self.main_task = self.fatal = None
         self.parts.clear()
 
-    # -- called by the author's code, on a strand
+    # -- called by the author's code, on a greenlet
 
-    def call(self, operation: Operation, strand: Strand) -> Outcome:
+    def call(self, operation: Operation, greenlet: WorkflowGreenlet) -> Outcome:
         """A durable call that waits: take a step, ask for it unless history has it, suspend until it is answered."""
-        if strand.collect is not None:
-            return self._collected(strand, operation)
-        step = self._ask(operation, strand)
-        self._waiting[step] = strand
+        if greenlet.collect is not None:
+            return self._collected(greenlet, operation)
+        step = self._ask(operation, greenlet)
+        self._waiting[step] = greenlet
         if operation.hears:
             got = operation.asked(self, step, self._answering(step))
             if got is not None:
                 del self._waiting[step]
                 return got
         try:
-            return self.suspend(strand)
+            return self.suspend(greenlet)
         except CancelledError as error:
             if asked_for(error) and operation.spared(self, step):
-                return self._last_word(strand)
+                return self._last_word(greenlet)
             self.drop(step)
             operation.cancel(self, step)
             raise
 
-    def _last_word(self, strand: Strand) -> Outcome:
+    def _last_word(self, greenlet: WorkflowGreenlet) -> Outcome:
         """A step was told to end. If that is how it ends, the cancellation is met here; otherwise at the next wait."""
-        outcome = self.suspend(strand)
+        outcome = self.suspend(greenlet)
         if stopped(outcome):
             raise CancelledError
-        self.owed = strand
+        self.owed = greenlet
         return outcome
 
     def ask(self, operation: Operation, answer: Callable[[Outcome], None]) -> int:
         """A durable call whose answer goes to a callback (futures of the workflow's event loop)."""
-        step = self._ask(operation, current_strand())
+        step = self._ask(operation, current_greenlet())
         self._waiting[step] = answer
         if operation.hears:
             got = operation.asked(self, step, self._answering(step))
@@ -298,16 +298,16 @@ class Fiber:
                 answer(got)
         return step
 
-    def _collected(self, strand: Strand, operation: Operation) -> Outcome:
+    def _collected(self, greenlet: WorkflowGreenlet, operation: Operation) -> Outcome:
         """A closure's one call is made by the group it is a member of."""
-        collect, strand.collect = strand.collect, None
+        collect, greenlet.collect = greenlet.collect, None
         assert collect is not None
-        self._check(strand)
-        strand.readonly = (
+        self._check(greenlet)
+        greenlet.readonly = (
             "a closure in gather(), which makes one durable call and then only computes (use spawn() for more),"
         )
         collect(operation)
-        return self.suspend(strand)
+        return self.suspend(greenlet)
 
     def simultaneous(self) -> Iterator[tuple[int, Outcome | None]]:
         """(step, outcome) of the events behind the one being applied that were recorded at the same moment.
@@ -338,14 +338,14 @@ class Fiber:
 
     def immediate(self, operation: Operation, decide: Callable[[int], Command]) -> Outcome | None:
         """A durable call that does not wait. Returns what history has, or records what `decide` says and returns None."""
-        self._check(current_strand())
+        self._check(current_greenlet())
         self.step = step = self.step + 1
-        known = self._known.asked(step, operation) if self._known else None
+        known = self._recorded.asked(step, operation) if self._recorded else None
         if known is not None:
             self._guard(step, operation, known)
             if known.outcome is not None:
                 return known.outcome
-        elif self._known:
+        elif self._recorded:
             self._guard_hole(step, operation)
         if self.looking:
             self._halt()
@@ -359,7 +359,7 @@ class Fiber:
 
     def peek(self) -> StepEvent | None:
         """The event that history has for the next step, if any."""
-        known = self._known.get(self.step + 1) if self._known else None
+        known = self._recorded.get(self.step + 1) if self._recorded else None
         return None if known is None else known.event
 
     def emit(self, command: Command) -> None:
@@ -372,8 +372,8 @@ class Fiber:
         self._waiting.pop(step, None)
 
     def spawn(self, job: Callable[[], None]) -> None:
-        """Run a job as another strand of this run, after what is running now."""
-        self._check(current_strand())
+        """Run a job as another greenlet of this run, after what is running now."""
+        self._check(current_greenlet())
         self._runnable.append((None, job))
 
     def wake_job(self, job: Callable[[], None]) -> None:
@@ -381,36 +381,36 @@ class Fiber:
         if not self.abandoned:
             self._runnable.append((None, job))
 
-    def suspend(self, strand: Strand) -> Any:
-        """Wait on this strand; whoever makes it runnable again passes a value."""
-        if self.owed is strand and self.closing is None:
+    def suspend(self, greenlet: WorkflowGreenlet) -> Any:
+        """Wait on this greenlet; whoever makes it runnable again passes a value."""
+        if self.owed is greenlet and self.closing is None:
             self.owed = None
             raise CancelledError
-        self._suspended.add(strand)
-        # What `greenlets.suspend` does, without asking which strand this is.
-        hub = strand.parent
+        self._suspended.add(greenlet)
+        # What `greenlets.suspend` does, without asking which greenlet this is.
+        hub = greenlet.parent
         assert hub is not None
         value = hub.switch() if self.running_loop is None else greenlets.suspend(self.running_loop)
-        self._suspended.discard(strand)
+        self._suspended.discard(greenlet)
         if self.abandoned:
             raise Evicted
         if value is CANCEL:
             raise CancelledError(REQUESTED)
         return value
 
-    def wake(self, strand: Strand, value: Any) -> None:
-        self._runnable.append((strand, value))
+    def wake(self, greenlet: WorkflowGreenlet, value: Any) -> None:
+        self._runnable.append((greenlet, value))
 
     def park(self, block: Block) -> None:
-        """Replay cannot go on. This strand never continues; the code does not notice."""
+        """Replay cannot go on. This greenlet never continues; the code does not notice."""
         self.block = block
         self._halt()
 
     def _halt(self) -> None:
-        """This strand goes no further; it is unwound when its code is given up."""
-        strand = current_strand()
-        assert strand is not None
-        self._suspended.add(strand)
+        """This greenlet goes no further; it is unwound when its code is given up."""
+        greenlet = current_greenlet()
+        assert greenlet is not None
+        self._suspended.add(greenlet)
         while True:
             greenlets.suspend(self.running_loop)
             if self.abandoned:
@@ -422,51 +422,51 @@ class Fiber:
         return self._random
 
     def drain(self) -> None:
-        """Let every runnable strand run until all of them wait."""
+        """Let every runnable greenlet run until all of them wait."""
         runnable = self._runnable
         while runnable and self.block is None:
-            strand, value = runnable.popleft()
-            if strand is None:
+            greenlet, value = runnable.popleft()
+            if greenlet is None:
                 greenlets.run(self, value)
             else:
-                greenlets.enter(strand, value)
+                greenlets.enter(greenlet, value)
 
     # -- inside
 
-    def _check(self, strand: Strand | None) -> None:
-        """Whether code on this strand may make durable calls now."""
+    def _check(self, greenlet: WorkflowGreenlet | None) -> None:
+        """Whether code on this greenlet may make durable calls now."""
         if self.abandoned:
             greenlets.refuse()
         if greenlets.pools.collecting:
             raise GeneratorExit  # the end of something that was left behind, met here by chance; a generator takes this
         if self.broken is not None:
             raise self.broken
-        if strand is not None and strand.readonly is not None:
-            raise DurableCallRefused(f"{strand.readonly} cannot make durable calls; do it in the workflow's body")
+        if greenlet is not None and greenlet.readonly is not None:
+            raise DurableCallRefused(f"{greenlet.readonly} cannot make durable calls; do it in the workflow's body")
 
-    def _ask(self, operation: Operation, strand: Strand | None) -> int:
+    def _ask(self, operation: Operation, greenlet: WorkflowGreenlet | None) -> int:
         if operation.hears:
             operation.check(self)
-        self._check(strand)
+        self._check(greenlet)
         self.step = step = self.step + 1
-        known = self._known.asked(step, operation) if self._known else None
+        known = self._recorded.asked(step, operation) if self._recorded else None
         if known is not None:
             self._guard(step, operation, known)
         else:
-            if self._known:
+            if self._recorded:
                 self._guard_hole(step, operation)
             self.commands.append(operation.command(step))
         return step
 
-    def _guard(self, step: int, operation: Operation, known: Known) -> None:
-        assert self._known is not None, "something is known of this step"
-        block = self._known.compare(step, operation, known)
+    def _guard(self, step: int, operation: Operation, known: RecordedStep) -> None:
+        assert self._recorded is not None, "something is known of this step"
+        block = self._recorded.compare(step, operation, known)
         if block is not None:
             self.park(block)
 
     def _guard_hole(self, step: int, operation: Operation) -> None:
-        assert self._known is not None, "something is known of other steps"
-        block = self._known.hole(step, operation)
+        assert self._recorded is not None, "something is known of other steps"
+        block = self._recorded.hole(step, operation)
         if block is not None:
             self.park(block)
 
@@ -476,9 +476,9 @@ class Fiber:
         if self._runnable:
             self.drain()
 
-    def _resolve(self, waiter: Strand | Callable[[Outcome], None], outcome: Outcome) -> None:
+    def _resolve(self, waiter: WorkflowGreenlet | Callable[[Outcome], None], outcome: Outcome) -> None:
         """Answer a durable call and let everything that follows from it run."""
-        if isinstance(waiter, Strand):
+        if isinstance(waiter, WorkflowGreenlet):
             greenlets.enter(waiter, outcome)
         else:
             waiter(outcome)
@@ -498,9 +498,9 @@ class Fiber:
             event = entry.event
             kind = type(event)
             if kind in steps and event.sequence > step:  # type: ignore[attr-defined]
-                if self._known is None:
-                    self._known = KnownSteps(self.machine, self.fingerprint)
-                self._known.note(entry, event)  # type: ignore[arg-type]
+                if self._recorded is None:
+                    self._recorded = RecordedSteps(self.machine, self.fingerprint)
+                self._recorded.note(entry, event)  # type: ignore[arg-type]
             after = entry.context.decided_after
             if after is None or (kind in MET_LATER and met_later(event)):
                 last = entry.sequence  # never less: history comes in its own order

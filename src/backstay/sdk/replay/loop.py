@@ -1,7 +1,7 @@
 """The event loop of an `async def` workflow: small, deterministic, and its time is durable.
 
 Callbacks run first in, first out. `call_later` is a durable timer; cancelling its handle cancels the timer. Sockets, threads,
-signals and processes do not exist here. It is pumped on a strand, so that a blocking durable call inside `async` code works
+signals and processes do not exist here. It is pumped on a greenlet, so that a blocking durable call inside `async` code works
 and blocks this run only.
 """
 
@@ -25,7 +25,7 @@ from backstay.sdk.author.durations import to_seconds
 from backstay.sdk.author.timer import TimerCall
 from backstay.sdk.errors import DurableCallRefused, Evicted
 from backstay.sdk.replay import workflow_greenlet as greenlets
-from backstay.sdk.replay.live_run import Fiber
+from backstay.sdk.replay.live_run import LiveRun
 
 log = logging.getLogger("backstay.workflow")
 
@@ -61,11 +61,11 @@ class _Task(asyncio.Task[Any]):
 
 
 class WorkflowLoop(asyncio.AbstractEventLoop):
-    def __init__(self, fiber: Fiber) -> None:
-        self._fiber = fiber
+    def __init__(self, live_run: LiveRun) -> None:
+        self._live_run = live_run
         # Of the hashes of its tasks. Their low bits stay the number: sets of them are in the order of creation.
-        self.base = crc32(fiber.assignment.run_id.encode()) << 16
-        self.strand: greenlets.Strand | None = None  # that it was last pumped on
+        self.base = crc32(live_run.assignment.run_id.encode()) << 16
+        self.greenlet: greenlets.WorkflowGreenlet | None = None  # that it was last pumped on
         self._ready: deque[asyncio.Handle] = deque()
         self._scheduled = False
         self._tasks = 0
@@ -87,12 +87,12 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         greenlets._set_running_loop(None)  # pyright: ignore[reportPrivateUsage]
 
     def pump(self) -> None:
-        """Run every callback that is ready. Called on a strand."""
-        self.strand = greenlets.current_strand()
+        """Run every callback that is ready. Called on a greenlet."""
+        self.greenlet = greenlets.current_greenlet()
         self.enter()
-        self._fiber.running_loop = self
+        self._live_run.running_loop = self
         try:
-            while self._ready and not self._fiber.abandoned:
+            while self._ready and not self._live_run.abandoned:
                 handle = self._ready.popleft()
                 if not handle.cancelled():
                     try:
@@ -103,14 +103,14 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
                             raise
         finally:
             self._scheduled = False
-            self._fiber.running_loop = None
+            self._live_run.running_loop = None
             self.leave()
 
     def abandon(self) -> None:
-        """Unwind every coroutine of this run. Called on a strand of the abandoned run, so what they do has no effect."""
+        """Unwind every coroutine of this run. Called on a greenlet of the abandoned run, so what they do has no effect."""
         outer = greenlets._get_running_loop()  # pyright: ignore[reportPrivateUsage]
         self.enter()
-        self._fiber.running_loop = self
+        self._live_run.running_loop = self
         try:
             for task in self._alive:
                 if not task.done():
@@ -119,7 +119,7 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
                 _close(self._strays.pop())
         finally:
             self._alive.clear()
-            self._fiber.running_loop = None
+            self._live_run.running_loop = None
             self.leave()
             greenlets._set_running_loop(outer)  # pyright: ignore[reportPrivateUsage]
 
@@ -129,18 +129,18 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         Left by its own code, it is closed as one more task of the run. The collector of cycles comes by at no
         particular moment, so what it finds is only closed with the run, and has no effect.
         """
-        fiber = self._fiber
-        if greenlets.current_fiber() is fiber and not greenlets.pools.collecting and not fiber.abandoned:
+        live_run = self._live_run
+        if greenlets.current_run() is live_run and not greenlets.pools.collecting and not live_run.abandoned:
             self.create_task(generator.aclose())
             return
         self._strays.append(generator)
-        if fiber.abandoned and fiber.running_loop is None:  # otherwise it is being unwound, and takes this along
-            greenlets.run(fiber, self.abandon)
+        if live_run.abandoned and live_run.running_loop is None:  # otherwise it is being unwound, and takes this along
+            greenlets.run(live_run, self.abandon)
 
     def _wake(self) -> None:
         if not self._scheduled:
             self._scheduled = True
-            self._fiber.wake_job(self.pump)
+            self._live_run.wake_job(self.pump)
 
     # -- what asyncio asks of a loop
 
@@ -162,7 +162,7 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
                 self._ready.append(handle)
                 self._wake()
 
-        handle.step = self._fiber.ask(TimerCall(to_seconds(max(delay, 0.0))), fired)
+        handle.step = self._live_run.ask(TimerCall(to_seconds(max(delay, 0.0))), fired)
         return handle
 
     def call_at(
@@ -172,15 +172,15 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         return self.call_later(round(when - self.time(), 6), callback, *args, context=context)
 
     def cancel_timer(self, step: int) -> None:
-        if not self._fiber.abandoned:
-            self._fiber.drop(step)
-            self._fiber.emit(CancelTimer(step=step))
+        if not self._live_run.abandoned:
+            self._live_run.drop(step)
+            self._live_run.emit(CancelTimer(step=step))
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
         """asyncio tells its loop about cancelled timers; ours already knows."""
 
     def time(self) -> float:
-        return self._fiber.now / SECOND
+        return self._live_run.now / SECOND
 
     def create_future(self) -> asyncio.Future[Any]:
         return asyncio.Future(loop=self)
@@ -211,7 +211,7 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         if "task" in context:
             return  # it is let go where it stands, together with its engine: its code runs again elsewhere
-        if not self._fiber.abandoned and not self._fiber.replaying:
+        if not self._live_run.abandoned and not self._live_run.replaying:
             log.error("%s", context.get("message", "error in workflow"), exc_info=context.get("exception"))
 
     async def shutdown_asyncgens(self) -> None:

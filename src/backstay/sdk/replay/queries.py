@@ -19,24 +19,24 @@ from backstay.sdk.author.child import shown
 from backstay.sdk.author.workflow import WorkflowDefinition
 from backstay.sdk.replay.guard import guard_of
 from backstay.sdk.replay.inbound import Ran, call_member, run_handler
-from backstay.sdk.replay.live_run import Fiber
-from backstay.sdk.replay.reactions import RULES
+from backstay.sdk.replay.live_run import LiveRun
+from backstay.sdk.replay.reactions import REACTIONS
 from backstay.sdk.worker.registry import Registry
 
 
-def answer_on(fiber: Fiber, inquiry: Inquiry, history: Sequence[Recorded] = ()) -> Any:
+def answer_on(live_run: LiveRun, inquiry: Inquiry, history: Sequence[Recorded] = ()) -> Any:
     """Ask live code. An exception is the answer too; it is returned, because it crosses threads.
 
     Live code has not met what its own last task recorded; a replay would have. Which run a child is on is known as soon as
     it is recorded: no task is made for that.
     """
     return _answer(
-        fiber,
+        live_run,
         inquiry,
         [
             entry
             for entry in history
-            if entry.sequence > fiber.position
+            if entry.sequence > live_run.position
             and (
                 entry.context.decided_after is not None
                 or entry.sequence <= inquiry.cursor
@@ -46,38 +46,38 @@ def answer_on(fiber: Fiber, inquiry: Inquiry, history: Sequence[Recorded] = ()) 
     )
 
 
-def _answer(fiber: Fiber, inquiry: Inquiry, unmet: list[Recorded]) -> Any:
+def _answer(live_run: LiveRun, inquiry: Inquiry, unmet: list[Recorded]) -> Any:
     """`unmet`: events whose children the code is to know of, though it has not met them yet."""
     try:
-        with shown(fiber, unmet):
-            return _query(fiber, inquiry) if inquiry.kind == "query" else _objection(fiber, inquiry)
+        with shown(live_run, unmet):
+            return _query(live_run, inquiry) if inquiry.kind == "query" else _objection(live_run, inquiry)
     except Exception as error:
         return error
 
 
 def replayed(
     machine: Machine, registry: Registry, definition: WorkflowDefinition, inquiry: Inquiry, history: list[Recorded]
-) -> Fiber:
+) -> LiveRun:
     """Code that has been replayed, only to be looked at, from what the tasks of the run have seen. Abandon it in the end."""
     horizon = _horizon(inquiry, history)
-    fiber = Fiber(
+    live_run = LiveRun(
         machine,
         _assignment(inquiry, history, horizon),
         definition.main,
         registry.exceptions,
         definition.fingerprint,
         None,
-        RULES,
+        REACTIONS,
         definition.handlers,
     )
-    fiber.guard = guard_of(definition, registry.guard)  # what was refused in life is refused here
-    fiber.looking = True
+    live_run.guard = guard_of(definition, registry.guard)  # what was refused in life is refused here
+    live_run.looking = True
     try:
-        fiber.resume([entry for entry in history if place_of(entry) <= horizon], horizon)
+        live_run.resume([entry for entry in history if place_of(entry) <= horizon], horizon)
     except BaseException:
-        fiber.abandon()
+        live_run.abandon()
         raise
-    return fiber
+    return live_run
 
 
 def _horizon(inquiry: Inquiry, history: list[Recorded]) -> int:
@@ -90,34 +90,34 @@ def answer_from(
 ) -> Any:
     """Ask code that is replayed for this."""
     try:
-        fiber = replayed(machine, registry, definition, inquiry, history)
+        live_run = replayed(machine, registry, definition, inquiry, history)
     except Exception as error:
         return Refused("query_rejected", f"the run could not be replayed: {error}")
     try:
-        if fiber.block is not None:
-            return _blocked(fiber.block)
-        if fiber.instance is None and definition.is_class:
+        if live_run.block is not None:
+            return _blocked(live_run.block)
+        if live_run.instance is None and definition.is_class:
             # No task has run yet. The run is as its class makes it.
-            made = run_handler(fiber, f"{definition.class_name}()", definition.target)
+            made = run_handler(live_run, f"{definition.class_name}()", definition.target)
             if made.error is not None:
                 return Refused("query_rejected", f"its class could not be made: {made.error!r}")
-            fiber.instance = made.value
+            live_run.instance = made.value
         horizon = _horizon(inquiry, history)
         moved = [entry for entry in history if isinstance(entry.event, ChildRunStarted) and place_of(entry) > horizon]
-        return _answer(fiber, inquiry, moved)
+        return _answer(live_run, inquiry, moved)
     except Exception as error:
         return Refused("query_rejected", f"the run could not be replayed: {error}")
     finally:
-        fiber.abandon()
+        live_run.abandon()
 
 
-def _query(fiber: Fiber, inquiry: Inquiry) -> bytes:
-    handlers = fiber.handlers
+def _query(live_run: LiveRun, inquiry: Inquiry) -> bytes:
+    handlers = live_run.handlers
     member = handlers.queries.get(inquiry.name)
     if member is None:
         known = ", ".join(handlers.queries) or "none"
         raise Refused("query_not_found", f"there is no query {inquiry.name!r}; the code has: {known}")
-    ran = call_member(fiber, member, inquiry.arguments)
+    ran = call_member(live_run, member, inquiry.arguments)
     if isinstance(ran.error, PayloadError):
         raise Refused("invalid_query_arguments", f"query {inquiry.name!r}: {ran.error}", field="arguments")
     if ran.error is not None:
@@ -125,17 +125,17 @@ def _query(fiber: Fiber, inquiry: Inquiry) -> bytes:
     return dumps(ran.value)
 
 
-def _objection(fiber: Fiber, inquiry: Inquiry) -> str | None:
-    member = fiber.handlers.updates.get(inquiry.name)
+def _objection(live_run: LiveRun, inquiry: Inquiry) -> str | None:
+    member = live_run.handlers.updates.get(inquiry.name)
     check = None if member is None else member.check
     if member is None or check is None:
         return None
 
     def call() -> None:
         args, kwargs = member.unpack(inquiry.arguments)
-        check(fiber.instance, *args, **kwargs)
+        check(live_run.instance, *args, **kwargs)
 
-    ran: Ran = run_handler(fiber, f"the validator of update {inquiry.name!r}", call)
+    ran: Ran = run_handler(live_run, f"the validator of update {inquiry.name!r}", call)
     return None if ran.error is None else f"{type(ran.error).__name__}: {ran.error}"
 
 

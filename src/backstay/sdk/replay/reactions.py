@@ -9,27 +9,27 @@ from backstay.kernel.features.timer import TimerFired
 from backstay.kernel.features.update import UpdateAccepted, UpdateApplied, UpdateCompleted
 from backstay.sdk.author import cancellation, child
 from backstay.sdk.replay import inbound
-from backstay.sdk.replay.live_run import Fiber, Rules
+from backstay.sdk.replay.live_run import LiveRun, Reactions
 
 
-def settle(fiber: Fiber) -> None:
+def settle(live_run: LiveRun) -> None:
     """Everything a task may see has been applied: it is for one update, or for all conditions.
 
     Local activities are part of what an ordinary task does, so conditions come behind them. The task of an update does none
     of that: whatever its code has asked for is left to the ordinary task that follows.
     """
-    task = fiber.assignment.task
+    task = live_run.assignment.task
     if task.upto is None:
-        if fiber.parts:  # conditions are among them
-            inbound.look_at_conditions(fiber)
-    elif task.resume.workflow_update_id is not None and fiber.closing is None:
-        fiber.answer = inbound.apply_update(fiber, task.resume.workflow_update_id)
+        if live_run.parts:  # conditions are among them
+            inbound.look_at_conditions(live_run)
+    elif task.resume.workflow_update_id is not None and live_run.closing is None:
+        live_run.answer = inbound.apply_update(live_run, task.resume.workflow_update_id)
 
 
-RULES = Rules(
-    reactions={
-        SignalReceived: inbound.received,
-        TimerFired: inbound.fired,
+REACTIONS = Reactions(
+    by_event={
+        SignalReceived: inbound.on_signal,
+        TimerFired: inbound.on_wait_timeout,
         UpdateAccepted: inbound.accepted,
         UpdateApplied: inbound.applied,
         UpdateCompleted: inbound.completed,

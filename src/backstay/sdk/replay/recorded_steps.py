@@ -20,7 +20,7 @@ TOPOLOGY = "parallel all barrier matching current topology"
 NO_HISTORY = "no typed history"
 
 
-class Known(NamedTuple):
+class RecordedStep(NamedTuple):
     shape: Shape
     event: StepEvent
     types: list[str]
@@ -31,7 +31,7 @@ class Known(NamedTuple):
         return self.shape.name if detail is None else f"{self.shape.name} {detail(self.event)}"
 
 
-class KnownSteps(dict[int, Known]):
+class RecordedSteps(dict[int, RecordedStep]):
     __slots__ = ("_asked", "_fingerprint", "_machine")
 
     def __init__(self, machine: Machine, fingerprint: str | None) -> None:
@@ -47,18 +47,18 @@ class KnownSteps(dict[int, Known]):
         known = self.get(event.sequence)
         outcome = self._machine.outcome(event)
         if known is None:
-            self[event.sequence] = Known(shape, event, [entry.type], outcome)
+            self[event.sequence] = RecordedStep(shape, event, [entry.type], outcome)
             return
         known.types.append(entry.type)
         if outcome is not None and known.outcome is None:
             self[event.sequence] = known._replace(outcome=outcome)
 
-    def asked(self, step: int, operation: Operation) -> Known | None:
+    def asked(self, step: int, operation: Operation) -> RecordedStep | None:
         """The code takes this step now: what history has of it."""
         self._asked = [*self._asked[-7:], (step, operation.describe())]
         return self.pop(step, None)
 
-    def compare(self, step: int, operation: Operation, known: Known) -> Block | None:
+    def compare(self, step: int, operation: Operation, known: RecordedStep) -> Block | None:
         """Why the step that the code asks for now is not the recorded one, if it is not."""
         shape = known.shape
         detail = None if shape.detail is None else shape.detail(known.event)
@@ -81,7 +81,7 @@ class KnownSteps(dict[int, Known]):
         self._asked.append((step, asked))
         return self._mismatch(step, asked, "no step")
 
-    def _drifted(self, step: int, changed: str, known: Known, operation: Operation) -> Block:
+    def _drifted(self, step: int, changed: str, known: RecordedStep, operation: Operation) -> Block:
         waits = operation.shape == "condition wait"
         return Block(
             message=f"step {step} is not the one in history: {changed}",

@@ -1,6 +1,6 @@
 """Replaying recorded histories with the code at hand: does it fit the runs that are open?
 
-Nothing is written, and nothing is run but workflow code: it is fed what history has, as far as its tasks had seen it, on a fiber
+Nothing is written, and nothing is run but workflow code: it is fed what history has, as far as its tasks had seen it, on a live run
 that is only looking. What would block such a run is reported as the block would be.
 """
 
@@ -103,11 +103,11 @@ def _check(registry: Registry, machine: Machine, row: RunRow, history: list[Reco
         at=row.started_at,
     )
     try:
-        fiber = replayed(machine, registry, definition, asked, history)
+        live_run = replayed(machine, registry, definition, asked, history)
     except Exception as error:
         return _blocked(row, f"it could not be replayed: {error!r}")
-    block = fiber.block
-    fiber.abandon()
+    block = live_run.block
+    live_run.abandon()
     return None if block is None else _blocked(row, block.message, block.difference)
 
 

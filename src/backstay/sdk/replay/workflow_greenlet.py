@@ -1,6 +1,6 @@
-"""Strands: the greenlets that workflow code runs on. The current run is an attribute of the current strand.
+"""The greenlets that workflow code runs on. The current run is an attribute of the current greenlet.
 
-Strands are pooled, because making one costs more than a whole resumed step. A strand that ends hands itself back;
+Greenlets are pooled, because making one costs more than a whole resumed step. A greenlet that ends hands itself back;
 one that is suspended in a durable call belongs to its run until the call is answered or the run is given up.
 """
 
@@ -13,12 +13,13 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
-from greenlet import getcurrent, greenlet
+import greenlet
+from greenlet import getcurrent
 
 from backstay.sdk.errors import Evicted
 
 if TYPE_CHECKING:
-    from backstay.sdk.replay.live_run import Fiber
+    from backstay.sdk.replay.live_run import LiveRun
 
 POOL_LIMIT = 256
 UNREPLAYED = ("a side effect", "query ", "the validator ")  # how `readonly` begins for code that no replay runs again
@@ -31,8 +32,8 @@ _set_running_loop = asyncio.events._set_running_loop
 
 class _Pools(threading.local):
     def __init__(self) -> None:
-        self.idle: list[Strand] = []
-        self.quarantine: list[Strand] = []
+        self.idle: list[WorkflowGreenlet] = []
+        self.quarantine: list[WorkflowGreenlet] = []
         self.parked: deque[Callable[[], object]] = deque()  # how to unwind code whose replay is blocked, oldest first
         self.loop_hidden = False
         self.collecting = False  # the collector of cycles is at work: whatever runs now, nobody has called
@@ -50,16 +51,16 @@ gc.callbacks.append(_collects)
 
 
 class Loop(Protocol):
-    """The event loop of a run. While it runs, the thread has to know; while its strand is suspended, it must not."""
+    """The event loop of a run. While it runs, the thread has to know; while its greenlet is suspended, it must not."""
 
     def enter(self) -> None: ...
     def leave(self) -> None: ...
 
 
-class Strand(greenlet):
+class WorkflowGreenlet(greenlet.greenlet):
     """Runs one job after another. `readonly` names why durable calls are refused right now."""
 
-    fiber: Fiber | None
+    live_run: LiveRun | None
     job: Callable[[], None] | None
     readonly: str | None
     refusals: int
@@ -67,7 +68,7 @@ class Strand(greenlet):
 
     def __init__(self) -> None:
         super().__init__(self._live)
-        self.fiber = None
+        self.live_run = None
         self.job = None
         self.readonly = None
         self.refusals = 0
@@ -81,7 +82,7 @@ class Strand(greenlet):
                 return
             job()
             self.job = None
-            self.fiber = None
+            self.live_run = None
             self.readonly = None
             self.refusals = 0
             self.collect = None
@@ -93,43 +94,43 @@ class Strand(greenlet):
             hub.switch()
 
 
-def current_fiber() -> Fiber | None:
+def current_run() -> LiveRun | None:
     """The run whose code is executing, or None outside workflow code."""
-    strand = getcurrent()
-    return strand.fiber if type(strand) is Strand else None
+    greenlet = getcurrent()
+    return greenlet.live_run if type(greenlet) is WorkflowGreenlet else None
 
 
-def current_strand() -> Strand | None:
-    strand = getcurrent()
-    return strand if type(strand) is Strand else None
+def current_greenlet() -> WorkflowGreenlet | None:
+    greenlet = getcurrent()
+    return greenlet if type(greenlet) is WorkflowGreenlet else None
 
 
-def run(fiber: Fiber, job: Callable[[], None]) -> Strand:
-    """Run a job of this run on a strand until it ends or suspends."""
+def run(live_run: LiveRun, job: Callable[[], None]) -> WorkflowGreenlet:
+    """Run a job of this run on a greenlet until it ends or suspends."""
     idle = pools.idle
     if idle:
-        strand = idle.pop()
-        strand.gr_context = None  # context variables that its last job has set are none of this one's business
+        greenlet = idle.pop()
+        greenlet.gr_context = None  # context variables that its last job has set are none of this one's business
     else:
-        strand = Strand()
-    strand.fiber = fiber
-    strand.job = job
-    enter(strand, None)
-    return strand
+        greenlet = WorkflowGreenlet()
+    greenlet.live_run = live_run
+    greenlet.job = job
+    enter(greenlet, None)
+    return greenlet
 
 
-def enter(strand: Strand, value: Any) -> None:
-    """Switch into a strand; control comes back when it suspends or ends.
+def enter(greenlet: WorkflowGreenlet, value: Any) -> None:
+    """Switch into a greenlet; control comes back when it suspends or ends.
 
     Its end switches to its parent, so the parent is set on every entry. The surrounding event loop is hidden from
     workflow code: it would find a loop there that knows nothing of durable time.
     """
-    strand.parent = getcurrent()
+    greenlet.parent = getcurrent()
     if pools.loop_hidden:
-        strand.switch(value)
+        greenlet.switch(value)
     else:
         with hidden_loop():
-            strand.switch(value)
+            greenlet.switch(value)
 
 
 class hidden_loop:  # noqa: N801 - used like the context managers of contextlib, without the cost of a generator
@@ -154,9 +155,9 @@ class hidden_loop:  # noqa: N801 - used like the context managers of contextlib,
 
 
 def suspend(loop: Loop | None) -> Any:
-    """Give control back to whoever entered this strand; returns what it is resumed with.
+    """Give control back to whoever entered this greenlet; returns what it is resumed with.
 
-    `loop` is the workflow's own event loop if it is running: it belongs to the thread, not to the strand, so it must be
+    `loop` is the workflow's own event loop if it is running: it belongs to the thread, not to the greenlet, so it must be
     taken away before others run here and put back afterwards.
     """
     hub = getcurrent().parent
@@ -170,31 +171,31 @@ def suspend(loop: Loop | None) -> Any:
         loop.enter()
 
 
-def give_up(strand: Strand) -> None:
-    """Unwind a suspended strand. Its run is already marked abandoned, so nothing it still does has an effect."""
+def give_up(greenlet: WorkflowGreenlet) -> None:
+    """Unwind a suspended greenlet. Its run is already marked abandoned, so nothing it still does has an effect."""
     with hidden_loop():
         for _ in range(2):
-            if strand.dead or strand.job is None or strand in pools.quarantine:
+            if greenlet.dead or greenlet.job is None or greenlet in pools.quarantine:
                 return
-            strand.parent = getcurrent()
+            greenlet.parent = getcurrent()
             try:
-                strand.throw(Evicted)
+                greenlet.throw(Evicted)
             except BaseException:
                 return  # the code died of something of its own; its run is gone either way
     # Code that swallows its own end twice would do so for ever. Kept, so that nothing is thrown into it again.
-    if not strand.dead and strand.job is not None and strand not in pools.quarantine:
-        pools.quarantine.append(strand)
+    if not greenlet.dead and greenlet.job is not None and greenlet not in pools.quarantine:
+        pools.quarantine.append(greenlet)
 
 
 def refuse() -> None:
     """A durable call of code that was given up. Code that asks again and again does not get back to its loop."""
-    strand = current_strand()
-    if strand is None:
+    greenlet = current_greenlet()
+    if greenlet is None:
         raise Evicted
-    strand.refusals += 1
-    if strand.refusals <= PATIENCE:
+    greenlet.refusals += 1
+    if greenlet.refusals <= PATIENCE:
         raise Evicted
-    pools.quarantine.append(strand)
+    pools.quarantine.append(greenlet)
     while True:
         try:
             suspend(None)

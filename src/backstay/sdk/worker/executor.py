@@ -1,6 +1,6 @@
 """The worker inside an embedding process: runs workflow code on the engine's thread and activities beside it.
 
-Live code of a run (its fiber) stays here between tasks and goes on from new events alone; without one, a task is answered
+Live code of a run (its live run) stays here between tasks and goes on from new events alone; without one, a task is answered
 `COLD` and comes back with the whole history. A workflow type whose code keeps the engine's thread busy for more than a few
 milliseconds moves to a thread of its own from then on, so that it never stalls leases, timers or other workflows.
 """
@@ -30,9 +30,9 @@ from backstay.kernel.task import Block, Lease, Task
 from backstay.protocol.commands import Inquiry
 from backstay.sdk.errors import WorkflowInterrupted
 from backstay.sdk.replay.guard import guard_of
-from backstay.sdk.replay.live_run import Fiber
+from backstay.sdk.replay.live_run import LiveRun
 from backstay.sdk.replay.queries import answer_from, answer_on
-from backstay.sdk.replay.reactions import RULES
+from backstay.sdk.replay.reactions import REACTIONS
 from backstay.sdk.replay.workflow_greenlet import hidden_loop
 from backstay.sdk.worker.activities import Activities
 from backstay.sdk.worker.host import Host
@@ -44,7 +44,7 @@ log = logging.getLogger("backstay.worker")
 
 SLOW = 0.005  # seconds of CPU on the engine's thread
 LONG = 200  # events in one activation
-FIBER_BYTES = 9_000
+LIVE_RUN_BYTES = 9_000
 
 
 class Suspect:
@@ -55,8 +55,8 @@ class Suspect:
         self.slow = 0
 
 
-class EmbeddedExecutor:
-    fiber = Fiber
+class WorkerExecutor:
+    live_run_class = LiveRun  # `RemoteExecutor` has one that can go on before the server answers
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class EmbeddedExecutor:
         self.compatibility = compatibility
         self.holding: set[str] = set()
         self.activities = Activities(host, registry, owner, self.holding, threads=threads, tasks=tasks)
-        self._fibers: dict[int, Fiber] = {}
+        self._live_runs: dict[int, LiveRun] = {}
         self._slow: set[str] = set()
         self._suspects: dict[str, Suspect] = {}
         self._missing: set[tuple[str, str]] = set()
@@ -144,28 +144,28 @@ class EmbeddedExecutor:
             self._run_on_thread(assignment)
 
     def forget(self, run: int) -> None:
-        fiber = self._fibers.pop(run, None)
-        if fiber is None:
+        live_run = self._live_runs.pop(run, None)
+        if live_run is None:
             return
-        if fiber.locals:
-            self._locals.given_up(fiber)
-        if fiber.threaded:
-            self.host.workflow_thread(lambda: self.watch_here().run(fiber, fiber.abandon), lambda _: None)
+        if live_run.locals:
+            self._locals.given_up(live_run)
+        if live_run.threaded:
+            self.host.workflow_thread(lambda: self.watch_here().run(live_run, live_run.abandon), lambda _: None)
         else:
-            (self._watch or self.watch()).run(fiber, fiber.abandon)
+            (self._watch or self.watch()).run(live_run, live_run.abandon)
 
     def redefined(self, types: set[str]) -> None:
         """These workflows have new code: live code of theirs is given up, and what they do next is a replay with the new one."""
-        for run, fiber in list(self._fibers.items()):
-            if fiber.assignment.workflow_type in types:
+        for run, live_run in list(self._live_runs.items()):
+            if live_run.assignment.workflow_type in types:
                 self.forget(run)
 
-    def live(self, run: int) -> Fiber | None:
+    def live(self, run: int) -> LiveRun | None:
         """The live code of a run, if there is any."""
-        return self._fibers.get(run)
+        return self._live_runs.get(run)
 
     def weight(self, run: int) -> int:
-        return FIBER_BYTES if run in self._fibers else 0
+        return LIVE_RUN_BYTES if run in self._live_runs else 0
 
     def closed(self, run_id: str) -> None:
         """The run is over: attempts that still run for it are told to stop."""
@@ -180,7 +180,7 @@ class EmbeddedExecutor:
 
     def stop(self) -> None:
         """Give up all live code and stop the async activities; their leases end with this process's engine."""
-        for run in list(self._fibers):
+        for run in list(self._live_runs):
             self.forget(run)
         self.activities.stop()
         if self._watchdog is not None:
@@ -192,41 +192,41 @@ class EmbeddedExecutor:
         return hidden_loop()
 
     def activate(self, assignment: WorkflowAssignment, events: list[Recorded], consumed: int) -> Any:
-        fiber = self._fibers.get(assignment.run_key)
-        if fiber is not None and fiber.consumed != consumed:
+        live_run = self._live_runs.get(assignment.run_key)
+        if live_run is not None and live_run.consumed != consumed:
             self.forget(assignment.run_key)
-            fiber = None
-        if fiber is None:
+            live_run = None
+        if live_run is None:
             if consumed or not events:
                 return self.host.cold
-            fiber = self._new_fiber(assignment)
-        self.drive(fiber, events, assignment)
-        if fiber.locals and _goes_on(fiber):
-            return self.host.held(partial(self._locals.start, fiber, assignment))
-        return self.report(fiber, assignment, self._lease)
+            live_run = self._new_live_run(assignment)
+        self.drive(live_run, events, assignment)
+        if live_run.locals and _goes_on(live_run):
+            return self.host.held(partial(self._locals.start, live_run, assignment))
+        return self.report(live_run, assignment, self._lease)
 
-    def drive(self, fiber: Fiber, events: list[Recorded], assignment: WorkflowAssignment) -> None:
+    def drive(self, live_run: LiveRun, events: list[Recorded], assignment: WorkflowAssignment) -> None:
         """Run the code on this thread, with an eye on how long that takes."""
-        fiber.assignment = assignment
+        live_run.assignment = assignment
         suspected = self._suspects.get(assignment.workflow_type) if self._suspects else None
         clock = perf_counter if suspected is None else thread_time
         watch = self._watch or self.watch()
         began = clock()
         # What `Watch.run` does, written out: this is done for every task.
         watch.turn += 1
-        watch.running = fiber
+        watch.running = live_run
         try:
-            fiber.resume(events, assignment.cursor)
+            live_run.resume(events, assignment.cursor)
         except WorkflowInterrupted:
             pass
         except Exception as error:
-            self.broke(fiber, error)
+            self.broke(live_run, error)
         watch.running = None
         while watch.striking or watch.hit is not None:
             try:
                 hit = watch.settle()
                 if hit is not None:
-                    fiber.freeze(hit.block(fiber.fingerprint))
+                    live_run.freeze(hit.block(live_run.fingerprint))
             except WorkflowInterrupted:
                 continue
         spent = clock() - began
@@ -241,30 +241,32 @@ class EmbeddedExecutor:
     def watch_here(self) -> Watch:
         return Watch() if self._watchdog is None else self._watchdog.here()
 
-    def under_watch(self, fiber: Fiber, call: Callable[[], None]) -> None:
-        """Run code of a fiber on this thread; code that is interrupted stays as it stands."""
-        hit = self.watch_here().run(fiber, call)
+    def under_watch(self, live_run: LiveRun, call: Callable[[], None]) -> None:
+        """Run code of a live run on this thread; code that is interrupted stays as it stands."""
+        hit = self.watch_here().run(live_run, call)
         if isinstance(hit, Hit):
-            fiber.freeze(hit.block(fiber.fingerprint))
+            live_run.freeze(hit.block(live_run.fingerprint))
 
-    def broke(self, fiber: Fiber, error: BaseException) -> None:
-        """What escapes from a fiber is our own bug, not the author's: it fails the task, never the engine."""
-        log.error("driving workflow %s failed", fiber.assignment.workflow_id, exc_info=error)
-        fiber.block = Block(message=f"the worker failed: {error!r}", type=type(error).__name__)
+    def broke(self, live_run: LiveRun, error: BaseException) -> None:
+        """What escapes from a live run is our own bug, not the author's: it fails the task, never the engine."""
+        log.error("driving workflow %s failed", live_run.assignment.workflow_id, exc_info=error)
+        live_run.block = Block(message=f"the worker failed: {error!r}", type=type(error).__name__)
 
-    def report(self, fiber: Fiber, assignment: WorkflowAssignment, lease: Lease | None) -> Message:
+    def report(self, live_run: LiveRun, assignment: WorkflowAssignment, lease: Lease | None) -> Message:
         """What the code did in this task, as a message. With a lease it claims and completes in one."""
         task = assignment.task
         # A task run inline is claimed after its assignment was made: with its completion, or to be held.
         attempt = task.attempt + 1 if task.state == "ready" else task.attempt
-        if fiber.block is not None:
+        if live_run.block is not None:
             self.forget(assignment.run_key)
-            _explain(assignment, fiber.block)
-            return FailWorkflowTask(task_id=task.id, owner=self.owner, attempt=attempt, block=fiber.block, lease=lease)
-        if fiber.answer:
-            return self._answered(fiber, assignment, attempt, lease)
-        commands, handled = fiber.take_commands()
-        if fiber.closing is not None:
+            _explain(assignment, live_run.block)
+            return FailWorkflowTask(
+                task_id=task.id, owner=self.owner, attempt=attempt, block=live_run.block, lease=lease
+            )
+        if live_run.answer:
+            return self._answered(live_run, assignment, attempt, lease)
+        commands, handled = live_run.take_commands()
+        if live_run.closing is not None:
             self.forget(assignment.run_key)
         return CompleteWorkflowTask(
             task_id=task.id,
@@ -273,14 +275,14 @@ class EmbeddedExecutor:
             commands=commands,
             handled_failures=handled,
             lease=lease,
-            met=fiber.ended_at,
+            met=live_run.ended_at,
         )
 
     def _answered(
-        self, fiber: Fiber, assignment: WorkflowAssignment, attempt: int, lease: Lease | None
+        self, live_run: LiveRun, assignment: WorkflowAssignment, attempt: int, lease: Lease | None
     ) -> CompleteWorkflowTask:
         """A task for one update reports that alone; what else the code asked for goes with the next task."""
-        answer, fiber.answer = list(fiber.answer), ()
+        answer, live_run.answer = list(live_run.answer), ()
         if isinstance(answer[-1], FailUpdate):
             self.forget(assignment.run_key)  # its handler may have changed half of what it meant to change
         return CompleteWorkflowTask(
@@ -299,7 +301,7 @@ class EmbeddedExecutor:
     def inquire(self, inquiry: Inquiry, history: list[Recorded], at_rest: bool) -> Awaitable[Any]:
         """Answer from live code if it stands where history does, otherwise from a replay on the workflow thread."""
         answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        fiber = self._fibers.get(inquiry.run_key)
+        live_run = self._live_runs.get(inquiry.run_key)
 
         def done(outcome: Any) -> None:
             if answered.done():
@@ -309,8 +311,8 @@ class EmbeddedExecutor:
             else:
                 answered.set_result(outcome)
 
-        if at_rest and fiber is not None and not fiber.threaded and fiber.block is None:
-            told = (self._watch or self.watch()).run(fiber, lambda: answer_on(fiber, inquiry, history))
+        if at_rest and live_run is not None and not live_run.threaded and live_run.block is None:
+            told = (self._watch or self.watch()).run(live_run, lambda: answer_on(live_run, inquiry, history))
             if isinstance(told, Hit):
                 self.forget(inquiry.run_key)  # it may have changed half of what it should only have looked at
             done(_not_answered(told) if isinstance(told, Hit) else told)
@@ -326,22 +328,22 @@ class EmbeddedExecutor:
             self.host.workflow_thread(ask, done)
         return answered
 
-    def _new_fiber(self, assignment: WorkflowAssignment) -> Fiber:
+    def _new_live_run(self, assignment: WorkflowAssignment) -> LiveRun:
         definition = self.registry.workflows[assignment.workflow_type]
-        fiber = self._fibers[assignment.run_key] = self.fiber(
+        live_run = self._live_runs[assignment.run_key] = self.live_run_class(
             self.machine,
             assignment,
             definition.main,
             self.registry.exceptions,
             definition.fingerprint,
             self.compatibility,
-            RULES,
+            REACTIONS,
             definition.handlers,
         )
-        fiber.guard = guard_of(definition, self.registry.guard)
+        live_run.guard = guard_of(definition, self.registry.guard)
         if assignment.workflow_type in self._slow:
-            fiber.threaded = True
-        return fiber
+            live_run.threaded = True
+        return live_run
 
     def _judge(self, type: str, suspect: Suspect | None, seconds: float, events: int) -> None:
         """The wall clock raises a suspicion, since it is cheap to read; the CPU clock must confirm it three times.
@@ -367,12 +369,12 @@ class EmbeddedExecutor:
         self._slow.add(type)
 
     def _run_on_thread(self, assignment: WorkflowAssignment) -> None:
-        fiber = self._fibers.get(assignment.run_key)
-        if fiber is not None and (not fiber.threaded or fiber.consumed != fiber.position):
+        live_run = self._live_runs.get(assignment.run_key)
+        if live_run is not None and (not live_run.threaded or live_run.consumed != live_run.position):
             self.forget(assignment.run_key)  # greenlets cannot change threads, and what was left out would be lost
-            fiber = None
+            live_run = None
 
-        def resume(live: Fiber, events: list[Recorded]) -> None:
+        def resume(live: LiveRun, events: list[Recorded]) -> None:
             try:
                 self.under_watch(live, lambda: live.resume(events, assignment.cursor))
             except BaseException as error:  # nothing on this thread is meant for the process
@@ -381,15 +383,15 @@ class EmbeddedExecutor:
         def go(events: list[Recorded] | Exception) -> None:
             if isinstance(events, Exception):
                 self._cannot_run(assignment, events)
-            elif self._fibers.get(assignment.run_key) is not fiber:
+            elif self._live_runs.get(assignment.run_key) is not live_run:
                 self._run_on_thread(assignment)  # it was given up while its history was fetched
             else:
-                live = fiber or self._new_fiber(assignment)
+                live = live_run or self._new_live_run(assignment)
                 live.assignment = assignment
                 self._threaded[assignment.run_id] = assignment.run_key
                 self.host.workflow_thread(lambda: resume(live, events), lambda _: self._ran_on_thread(live, assignment))
 
-        self.host.events(0 if fiber is None else fiber.position, assignment, go)
+        self.host.events(0 if live_run is None else live_run.position, assignment, go)
 
     def _cannot_run(self, assignment: WorkflowAssignment, error: Exception) -> None:
         """Its history cannot be read now. The lease is let go, and whoever looks after tasks offers it again."""
@@ -398,24 +400,24 @@ class EmbeddedExecutor:
         self.host.done_holding(assignment.task.workflow)
         self.host.given_up(assignment.task)
 
-    def _ran_on_thread(self, fiber: Fiber, assignment: WorkflowAssignment) -> None:
+    def _ran_on_thread(self, live_run: LiveRun, assignment: WorkflowAssignment) -> None:
         self._threaded.pop(assignment.run_id, None)
-        if _goes_on(fiber) and self._fibers.get(assignment.run_key) is fiber:
-            self._locals.start(fiber, assignment, None)
+        if _goes_on(live_run) and self._live_runs.get(assignment.run_key) is live_run:
+            self._locals.start(live_run, assignment, None)
             return
-        self.finish_held(fiber, assignment)
+        self.finish_held(live_run, assignment)
 
-    def finish_held(self, fiber: Fiber, assignment: WorkflowAssignment) -> None:
+    def finish_held(self, live_run: LiveRun, assignment: WorkflowAssignment) -> None:
         """Report a task that was held under a lease of its own."""
         key = assignment.task.workflow
         self.holding.discard(assignment.task.id)
         self.host.done_holding(key)
-        if self._fibers.get(assignment.run_key) is not fiber:
+        if self._live_runs.get(assignment.run_key) is not live_run:
             self.host.given_up(
                 assignment.task
             )  # it was given up half-way: nobody holds the task any more, and it is offered again
             return
-        message = self.report(fiber, assignment, None)
+        message = self.report(live_run, assignment, None)
 
         def reported(value: object, error: BaseException | None) -> None:
             if error is not None:
@@ -430,9 +432,9 @@ def _not_answered(hit: Hit) -> Refused:
     return Refused("query_rejected", f"the run did not answer: {hit.message}", query_blocked_reason=DEADLINE_EXCEEDED)
 
 
-def _goes_on(fiber: Fiber) -> bool:
+def _goes_on(live_run: LiveRun) -> bool:
     """Whether local activities belong to this task. Behind an update they wait for the ordinary task that records them."""
-    return bool(fiber.locals) and fiber.block is None and not fiber.answer
+    return bool(live_run.locals) and live_run.block is None and not live_run.answer
 
 
 def _explain(assignment: WorkflowAssignment, block: Block) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from backstay.kernel.failure import Failure
 from backstay.kernel.features.activity import ActivityAssignment
 from backstay.kernel.features.workflow_task import WorkflowAssignment
-from backstay.sdk.replay.live_run import Fiber
+from backstay.sdk.replay.live_run import LiveRun
 
 log = logging.getLogger("backstay.failures")
 
@@ -60,27 +60,27 @@ def attempt_failed(assignment: ActivityAssignment, error: BaseException, failure
     )
 
 
-def timed_out(fiber: Fiber, message: str) -> None:
+def timed_out(live_run: LiveRun, message: str) -> None:
     """An activity has run out of time for good. Nobody raised anything, so it is told where its workflow hears of it."""
-    if _happens(fiber):
-        task = fiber.assignment
+    if _happens(live_run):
+        task = live_run.assignment
         told = "%s (workflow %r, run %s)"
         log.error(told, message, task.workflow_id, task.run_id, extra=ids_of_run(task))
 
 
-def workflow_failed(fiber: Fiber, error: BaseException, message: str) -> None:
-    _of_run(logging.ERROR, "failed", fiber, error, message, {})
+def workflow_failed(live_run: LiveRun, error: BaseException, message: str) -> None:
+    _of_run(logging.ERROR, "failed", live_run, error, message, {})
 
 
-def update_failed(fiber: Fiber, name: str, error: BaseException, message: str) -> None:
+def update_failed(live_run: LiveRun, name: str, error: BaseException, message: str) -> None:
     what = f"goes on; its update {name!r} failed"
-    _of_run(logging.WARNING, what, fiber, error, message, {"update_name": name})
+    _of_run(logging.WARNING, what, live_run, error, message, {"update_name": name})
 
 
-def _of_run(level: int, what: str, fiber: Fiber, error: BaseException, message: str, more: dict[str, Any]) -> None:
-    if not _happens(fiber):
+def _of_run(level: int, what: str, live_run: LiveRun, error: BaseException, message: str, more: dict[str, Any]) -> None:
+    if not _happens(live_run):
         return
-    task = fiber.assignment
+    task = live_run.assignment
     log.log(
         level,
         "workflow %r %s: %s: %s (type %s, run %s)",
@@ -95,9 +95,9 @@ def _of_run(level: int, what: str, fiber: Fiber, error: BaseException, message: 
     )
 
 
-def _happens(fiber: Fiber) -> bool:
+def _happens(live_run: LiveRun) -> bool:
     """Not while a run is replayed, looked at or given up."""
-    return not (fiber.replaying or fiber.looking or fiber.abandoned)
+    return not (live_run.replaying or live_run.looking or live_run.abandoned)
 
 
 def _trimmed(error: BaseException) -> tuple[type[BaseException], BaseException, TracebackType | None]:

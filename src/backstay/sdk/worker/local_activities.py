@@ -16,26 +16,26 @@ from backstay.kernel.features.local_activity import LocalAttempt, RecordLocalAct
 from backstay.kernel.features.workflow_task import WorkflowAssignment
 from backstay.kernel.values import attempt_id, execution_id
 from backstay.sdk.author.attempt import Attempt
-from backstay.sdk.replay.live_run import Fiber
+from backstay.sdk.replay.live_run import LiveRun
 from backstay.sdk.worker.host import Alarm
 
 if TYPE_CHECKING:
     from backstay.sdk.author.activity import ActivityCall
-    from backstay.sdk.worker.executor import EmbeddedExecutor
+    from backstay.sdk.worker.executor import WorkerExecutor
 
 
 class LocalRunner:
-    def __init__(self, executor: EmbeddedExecutor) -> None:
+    def __init__(self, executor: WorkerExecutor) -> None:
         self._executor = executor
         self._rounds: dict[str, _Round] = {}  # by run: it has one task at a time
 
-    def start(self, fiber: Fiber, assignment: WorkflowAssignment, error: BaseException | None) -> None:
+    def start(self, live_run: LiveRun, assignment: WorkflowAssignment, error: BaseException | None) -> None:
         """The task's lease is on disk (or, with an error, is not): run what the code waits for."""
         if error is not None:
             self._executor.forget(assignment.run_key)
             self._executor.host.done_holding(assignment.task.workflow)
             return
-        self._rounds[assignment.run_id] = round = _Round(self._executor, fiber, assignment, self._over)
+        self._rounds[assignment.run_id] = round = _Round(self._executor, live_run, assignment, self._over)
         round.begin()
 
     def closed(self, run_id: str) -> None:
@@ -43,10 +43,10 @@ class LocalRunner:
         if run_id in self._rounds:
             self._rounds[run_id].stop()
 
-    def given_up(self, fiber: Fiber) -> None:
+    def given_up(self, live_run: LiveRun) -> None:
         """This code will not go on: what is being tried for it may end, but is not tried again."""
-        round = self._rounds.get(fiber.assignment.run_id)
-        if round is not None and round.fiber is fiber:
+        round = self._rounds.get(live_run.assignment.run_id)
+        if round is not None and round.live_run is live_run:
             self._executor.host.later(0, round.stop_if_idle)
 
     def _over(self, round: _Round) -> None:
@@ -59,15 +59,15 @@ class _Round:
 
     def __init__(
         self,
-        executor: EmbeddedExecutor,
-        fiber: Fiber,
+        executor: WorkerExecutor,
+        live_run: LiveRun,
         assignment: WorkflowAssignment,
         told: Callable[[_Round], None],
     ) -> None:
         self.executor = executor
         self.told = told  # that it is over
         self.over = False
-        self.fiber = fiber
+        self.live_run = live_run
         self.assignment = assignment
         self.running: set[int] = set()
         self.attempts: dict[int, list[LocalAttempt]] = {}
@@ -76,7 +76,7 @@ class _Round:
         self.alarms: dict[int, Alarm] = {}  # the end of an attempt's time, or of the pause behind it
 
     def begin(self) -> None:
-        for step, call in list(self.fiber.locals.items()):
+        for step, call in list(self.live_run.locals.items()):
             if step not in self.running:
                 self.running.add(step)
                 self.attempts[step] = []
@@ -90,7 +90,7 @@ class _Round:
             self._end()
 
     def _is_live(self) -> bool:
-        return self.executor.live(self.assignment.run_key) is self.fiber
+        return self.executor.live(self.assignment.run_key) is self.live_run
 
     def stop_if_idle(self) -> None:
         if not self.trying:
@@ -103,7 +103,7 @@ class _Round:
             alarm.cancel()
         for attempt in self.trying.values():
             self.executor.activities.abort(attempt)
-        self.executor.finish_held(self.fiber, self.assignment)
+        self.executor.finish_held(self.live_run, self.assignment)
 
     def _try(self, step: int, call: ActivityCall[Any]) -> None:
         executor = self.executor
@@ -179,31 +179,31 @@ class _Round:
 
     def _settle(self) -> None:
         """Give ended activities to the code, lowest step first; it may ask for more of them on the way."""
-        fiber = self.fiber
+        live_run = self.live_run
         if self.over:
             return  # the run was closed while its code was on another thread
-        while fiber.locals and fiber.block is None and self._is_live():
-            step = min(fiber.locals)
+        while live_run.locals and live_run.block is None and self._is_live():
+            step = min(live_run.locals)
             if step not in self.ended:
                 self.begin()
                 return
-            call = fiber.locals[step]
+            call = live_run.locals[step]
             record, outcome = self._record(step, call, self.ended.pop(step))
-            if fiber.threaded:
+            if live_run.threaded:
                 self._settle_on_thread(step, record, outcome)
                 return
             try:
-                self.executor.under_watch(fiber, partial(fiber.settle_local, step, record, outcome))
+                self.executor.under_watch(live_run, partial(live_run.settle_local, step, record, outcome))
             except Exception as error:
-                self.executor.broke(fiber, error)
+                self.executor.broke(live_run, error)
         self._end()
 
     def _settle_on_thread(self, step: int, record: RecordLocalActivity, outcome: Outcome) -> None:
         def settle() -> None:
             try:
-                self.executor.under_watch(self.fiber, partial(self.fiber.settle_local, step, record, outcome))
+                self.executor.under_watch(self.live_run, partial(self.live_run.settle_local, step, record, outcome))
             except BaseException as error:  # nothing on this thread is meant for the process
-                self.executor.broke(self.fiber, error)
+                self.executor.broke(self.live_run, error)
 
         self.executor.host.workflow_thread(settle, lambda _: self._settle())
 
@@ -225,6 +225,6 @@ class _Round:
         )
         if isinstance(result, Failure):
             return record, Thrown(
-                result, self.fiber.given.add_local(step), "timeout" if timeout_kind else "activity", timeout_kind
+                result, self.live_run.delivered.add_local(step), "timeout" if timeout_kind else "activity", timeout_kind
             )
         return record, Value(result)

@@ -8,8 +8,8 @@ it again and again, in bursts, so that one of them meets it outside of its `try`
 is logged as critical.
 
 The exception must never land outside workflow code. Both sides first write and then read, so that one of them sees the other: the
-runner takes its fiber off the watch and then looks whether it is being struck; the watchdog says that it strikes and then looks
-whether the fiber is still there. A runner that was struck waits until the strike is over and takes back what was not delivered.
+runner takes its live run off the watch and then looks whether it is being struck; the watchdog says that it strikes and then looks
+whether the live run is still there. A runner that was struck waits until the strike is over and takes back what was not delivered.
 No lock is held on the way, since the exception could arrive before it is released.
 """
 
@@ -68,7 +68,7 @@ class Watched(Protocol):
 
 
 class Question(NamedTuple):
-    """A replay for a query, which has no fiber before it begins."""
+    """A replay for a query, which has no live run before it begins."""
 
     assignment: Which
     length: int = 0

@@ -2,7 +2,7 @@
 
 Three chapters. `audit` hears of I/O from anywhere below workflow code. `monitor` (Python 3.12 and newer) looks at the calls
 that workflow code itself makes. `shims` answer clocks and randomness from the run; a worker process may opt in, because they
-tax the whole process. All three act only where code is replayed: on a strand, and not in a side effect or a query.
+tax the whole process. All three act only where code is replayed: on a greenlet, and not in a side effect or a query.
 
 What happens is the run's `guard`: "error" raises where the call is made, "warn" warns once per place, "off" looks away.
 """

@@ -1,6 +1,6 @@
 """The audit hook: Python tells it of every file, socket, process and thread, whatever code below opens one, C included.
 
-A hook cannot be removed, so it is installed once, with the first workflow that wants it. Everywhere but on a strand it costs
+A hook cannot be removed, so it is installed once, with the first workflow that wants it. Everywhere but on a greenlet it costs
 one look-up for an event that nobody watches, and two for one that is watched.
 """
 
@@ -13,7 +13,7 @@ from typing import Any
 from greenlet import getcurrent
 
 from backstay.sdk.replay.guard.verdict import accuse, culprit, guarded
-from backstay.sdk.replay.workflow_greenlet import Strand
+from backstay.sdk.replay.workflow_greenlet import WorkflowGreenlet
 
 _ACTIVITY = "use an activity"
 _SPAWN = "use backstay.spawn(), or an activity for blocking work"
@@ -55,14 +55,14 @@ def install() -> None:
 
 def _heard(event: str, args: tuple[Any, ...]) -> None:
     rule = _RULES.get(event)
-    if rule is None or type(getcurrent()) is not Strand:
+    if rule is None or type(getcurrent()) is not WorkflowGreenlet:
         return
-    fiber = guarded()
-    if fiber is None or (event == "open" and _time_zone(args[0])):
+    live_run = guarded()
+    if live_run is None or (event == "open" and _time_zone(args[0])):
         return
     frame = culprit(sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
     if frame is not None:
-        accuse(fiber, frame, _call(rule[0], args), rule[1])
+        accuse(live_run, frame, _call(rule[0], args), rule[1])
 
 
 def _time_zone(path: object) -> bool:

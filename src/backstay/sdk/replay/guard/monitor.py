@@ -52,16 +52,16 @@ def _claim() -> int | None:
 def _called(code: CodeType, offset: int, target: object, first: object) -> Any:
     if sys.version_info >= (3, 12):
         monitoring = sys.monitoring
-        fiber = guarded()
-        if fiber is None and (id(code), offset) in _dirty:
+        live_run = guarded()
+        if live_run is None and (id(code), offset) in _dirty:
             return None  # the same code may be called by a workflow later
         broken = _judge(target, first is monitoring.MISSING)
         if broken is None:
             return monitoring.DISABLE
         _dirty.add((id(code), offset))
-        if fiber is None:
+        if live_run is None:
             return None
-        accuse(fiber, sys._getframe(1), *broken)  # pyright: ignore[reportPrivateUsage]
+        accuse(live_run, sys._getframe(1), *broken)  # pyright: ignore[reportPrivateUsage]
         return monitoring.DISABLE
     return None
 

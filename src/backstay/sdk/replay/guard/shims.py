@@ -18,7 +18,7 @@ from typing import Any
 
 from backstay.kernel.values import SECOND
 from backstay.sdk.replay.guard.verdict import accuse, culprit, guarded, replayed
-from backstay.sdk.replay.live_run import Fiber
+from backstay.sdk.replay.live_run import LiveRun
 
 _real: list[tuple[Any, str, Any]] = []  # what was replaced, to be put back
 _answering: set[int] = set()
@@ -54,21 +54,21 @@ def answers(function: object) -> bool:
     return id(function) in _answering
 
 
-def _seconds(fiber: Fiber) -> float:
-    return fiber.now / SECOND
+def _seconds(live_run: LiveRun) -> float:
+    return live_run.now / SECOND
 
 
-def _nanoseconds(fiber: Fiber) -> int:
-    return fiber.now * 1000
+def _nanoseconds(live_run: LiveRun) -> int:
+    return live_run.now * 1000
 
 
-def _bytes(fiber: Fiber, size: int, /) -> bytes:
-    return fiber.rng().randbytes(size)
+def _bytes(live_run: LiveRun, size: int, /) -> bytes:
+    return live_run.rng().randbytes(size)
 
 
 def _draw(name: str) -> Callable[..., Any]:
-    def draw(fiber: Fiber, *args: Any, **kwargs: Any) -> Any:
-        return getattr(fiber.rng(), name)(*args, **kwargs)
+    def draw(live_run: LiveRun, *args: Any, **kwargs: Any) -> Any:
+        return getattr(live_run.rng(), name)(*args, **kwargs)
 
     return draw
 
@@ -77,8 +77,8 @@ def _answer(owner: Any, name: str, answer: Callable[..., Any]) -> None:
     real = getattr(owner, name)
 
     def shim(*args: Any, **kwargs: Any) -> Any:
-        fiber = replayed()
-        return real(*args, **kwargs) if fiber is None else answer(fiber, *args, **kwargs)
+        live_run = replayed()
+        return real(*args, **kwargs) if live_run is None else answer(live_run, *args, **kwargs)
 
     _answering.add(id(_replace(owner, name, real, shim)))
 
@@ -87,10 +87,10 @@ def _refuse(owner: Any, name: str, what: str, advice: str) -> None:
     real = getattr(owner, name)
 
     def shim(*args: Any, **kwargs: Any) -> Any:
-        fiber = guarded()
-        frame = None if fiber is None else culprit(sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
-        if fiber is not None and frame is not None:
-            accuse(fiber, frame, what, advice)
+        live_run = guarded()
+        frame = None if live_run is None else culprit(sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
+        if live_run is not None and frame is not None:
+            accuse(live_run, frame, what, advice)
         return real(*args, **kwargs)
 
     _replace(owner, name, real, shim)

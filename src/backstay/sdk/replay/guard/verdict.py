@@ -10,8 +10,8 @@ from typing import Literal
 from greenlet import getcurrent
 
 from backstay.sdk.errors import Evicted, NonDeterminismError, NonDeterminismWarning
-from backstay.sdk.replay.live_run import Fiber
-from backstay.sdk.replay.workflow_greenlet import UNREPLAYED, Strand
+from backstay.sdk.replay.live_run import LiveRun
+from backstay.sdk.replay.workflow_greenlet import UNREPLAYED, WorkflowGreenlet
 
 Guard = Literal["error", "warn", "off"]
 
@@ -37,18 +37,20 @@ _FINALIZER = "__del__"
 _warned: set[tuple[str, int, str]] = set()
 
 
-def replayed() -> Fiber | None:
+def replayed() -> LiveRun | None:
     """The run whose code is executing, if a replay will execute it again."""
-    strand = getcurrent()
-    if type(strand) is not Strand or (strand.readonly is not None and strand.readonly.startswith(UNREPLAYED)):
+    greenlet = getcurrent()
+    if type(greenlet) is not WorkflowGreenlet or (
+        greenlet.readonly is not None and greenlet.readonly.startswith(UNREPLAYED)
+    ):
         return None
-    return strand.fiber
+    return greenlet.live_run
 
 
-def guarded() -> Fiber | None:
+def guarded() -> LiveRun | None:
     """The same, if somebody wants to know what its code does."""
-    fiber = replayed()
-    return fiber if fiber is not None and fiber.guard != "off" else None
+    live_run = replayed()
+    return live_run if live_run is not None and live_run.guard != "off" else None
 
 
 def culprit(frame: FrameType | None) -> FrameType | None:
@@ -72,12 +74,12 @@ def culprit(frame: FrameType | None) -> FrameType | None:
     return outside or found
 
 
-def accuse(fiber: Fiber, frame: FrameType, what: str, advice: str) -> None:
+def accuse(live_run: LiveRun, frame: FrameType, what: str, advice: str) -> None:
     """Refuse the call that `frame` makes, or warn of it, as the run's guard says."""
-    if fiber.abandoned:
+    if live_run.abandoned:
         raise Evicted  # code that was given up is on its way out, and nothing it still does may have an effect
     place = f"{what} inside a workflow; {advice}"
-    if fiber.guard == "error":
+    if live_run.guard == "error":
         raise NonDeterminismError(f"{frame.f_code.co_filename}:{frame.f_lineno}: {place}")
     site = (frame.f_code.co_filename, frame.f_lineno, what.partition("(")[0])
     if site not in _warned:
