@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import inspect
 import re
-import sys
 
 import msgspec
 import pytest
+from tools import reference
 
 import backstay
 from backstay import BackstayError
@@ -15,11 +15,7 @@ from backstay.cli.server import command as server
 from backstay.kernel.machine import Machine
 from backstay.server.settings import Settings
 
-from .pages import DOCS, ROOT
-
-sys.path.insert(0, str(ROOT / "tools"))
-
-import reference
+from .pages import DOCS
 
 REFERENCE = DOCS / "reference"
 

@@ -1,0 +1,1 @@
+"""Programs for those who work on Backstay; nothing of it is installed."""
