@@ -1,7 +1,7 @@
 """The parts of the reference that are made from the code: a hook of MkDocs, and what the tests of the docs read.
 
-A page under docs/reference holds a line like `<!-- reference: errors -->`, which is replaced when the site is built. The
-tables of the server's settings are written by hand, one row a setting; here they get the variable and the default.
+A page under docs/reference holds a line like `<!-- reference: errors -->` and one that says what is missing; both are
+replaced when the site is built. The tables of the server's settings are written by hand, one row a setting; here they get the variable and the default.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from backstay.kernel.limits import Breach
 from backstay.kernel.machine import Machine
 from backstay.server.settings import PREFIX, Settings
 
-_MARK = re.compile(r"^<!-- reference: (\w+) -->$", re.MULTILINE)
+_MARK = re.compile(r"^<!-- reference: (\w+) -->\n\*.*\*$", re.MULTILINE)
 _SETTING = re.compile(r"^\| `(\w+)` \| (.*) \|$", re.MULTILINE)
 
 
@@ -31,6 +31,11 @@ def on_page_markdown(markdown: str, **page: Any) -> str:
     """What MkDocs calls for every page."""
     if page["page"].file.src_uri == "reference/settings.md":
         return settings(markdown)
+    return filled(markdown)
+
+
+def filled(markdown: str) -> str:
+    """A page with its marks replaced."""
     return _MARK.sub(lambda mark: PARTS[mark[1]](), markdown)
 
 
