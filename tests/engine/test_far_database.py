@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from backstay import AsyncBackstay, activity, wait, workflow
-from backstay.engine import recovery
+from backstay.engine import sweep
 from backstay.engine.timer_queue import HORIZON, TimerQueue
 from backstay.kernel.values import SECOND
 from backstay.protocol.requests import ClaimWorkflowTask, PollWorkflowTask
@@ -55,7 +55,7 @@ def test_a_request_that_comes_twice_at_once_is_done_once_and_both_are_answered()
 def test_what_another_process_has_changed_while_it_was_read_is_read_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recovery, "SWEEP", 3600 * SECOND)  # nothing but the notice tells of it
+    monkeypatch.setattr(sweep, "SWEEP", 3600 * SECOND)  # nothing but the notice tells of it
 
     async def story() -> None:
         path = tmp_path / "far.db"
@@ -65,11 +65,11 @@ def test_what_another_process_has_changed_while_it_was_read_is_read_again(
             (key,) = [entry.flow.key for entry in holder.engine.cache]
             await evict(holder)
             read = SlowRead(holder.engine.store, "load")
-            holder.recovery.look_at(key)
+            holder.engine.reconcile(key)
             await read.began.wait()
             await guest.handle(patient, "p").signal("go", "gone")
             noticed = asyncio.Event()
-            holder.recovery.on_foreign.append(noticed.set)
+            holder._node.lifecycle.on_foreign_commit.append(noticed.set)
             await asyncio.wait_for(noticed.wait(), 10)
             read.may_end.set()
             assert await holder.handle(patient, "p").result(timeout=10) == "gone"

@@ -13,7 +13,7 @@ import pytest
 from backstay import AsyncBackstay, child, gather, signal, sleep, wait, workflow
 from backstay.engine.engine import Engine
 from backstay.engine.outbox import Outbox
-from backstay.engine.recovery import ASK
+from backstay.engine.sweep import ASK
 from backstay.kernel.features.child.parcels import SignalFromParent
 from backstay.kernel.features.delivery import Deliver
 from backstay.kernel.send import Send
@@ -180,7 +180,7 @@ def test_a_send_that_is_lost_for_good_is_asked_for(tmp_path: Path, monkeypatch: 
                 handle = await app.start(fan, "fan", 3)
                 await eventually(lambda: rows(path) == 3, "three rows are left")
                 rows(path, "delete from send")
-            await app.recovery._ask()
+            await app._node.sweep.ask()
             assert await handle.result(timeout=10) == 3
 
     asyncio.run(story())
@@ -228,12 +228,12 @@ def test_a_signal_to_a_child_that_is_lost_for_good_is_sent_again(
                 await eventually(lambda: rows(path) == 3, "three signals are on their way")
                 rows(path, "delete from send where key = (select min(key) from send)")
             if not restarts:
-                await app.recovery._ask()
+                await app._node.sweep.ask()
                 assert await app.handle(speaker, "speaker").result(timeout=10) == [1, 2, 0]
 
     async def again() -> None:
         async with AsyncBackstay(path, ALL) as app:
-            await app.recovery._ask()
+            await app._node.sweep.ask()
             assert await app.handle(speaker, "speaker").result(timeout=10) == [1, 2, 0]
 
     asyncio.run(story())
@@ -254,7 +254,7 @@ def test_a_child_that_has_got_its_signals_is_asked_once_and_gets_none_of_them_tw
                 lambda: rows(path, "select count(*) from event where type = 'SignalReceived'") == 3, "they have come"
             )
             for _ in range(3):
-                await app.recovery._ask()
+                await app._node.sweep.ask()
                 await eventually(lambda: not app.engine.outbox._under_way and not rows(path), "all has been taken")
                 await eventually(lambda: rows(path, confirmed) == 1, "the parent knows")
             await handle.signal("enough")

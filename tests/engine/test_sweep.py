@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from backstay import AsyncBackstay, activity, spawn, wait, workflow
-from backstay.engine import recovery
+from backstay.engine import sweep
 from backstay.kernel.machine import Machine
 from backstay.kernel.values import SECOND
 from backstay.store import Loaded, Now, Store
@@ -98,7 +98,7 @@ def test_what_is_withheld_is_not_taken_for_stuck() -> None:
 
 
 def test_a_long_backlog_hides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recovery, "PAGE", 3)
+    monkeypatch.setattr(sweep, "PAGE", 3)
 
     async def story(world: Callable[[], VirtualWorld]) -> None:
         disk = Disk()
@@ -149,7 +149,7 @@ def test_after_long_idleness_a_row_that_is_lost_is_found_in_the_promised_time(ho
                 disk.version += 1
             else:
                 await app.start(patient, "another")
-            await asyncio.sleep(2 * recovery.SWEEP / SECOND)
+            await asyncio.sleep(2 * sweep.SWEEP / SECOND)
             assert lost in disk.tasks[key]
             await handle.terminate()
 
@@ -163,7 +163,7 @@ def test_an_idle_engine_rests() -> None:
             await app.start(patient, "waits")
             await asyncio.sleep(7200)
             swept: list[None] = []
-            app.recovery.on_sweep.append(lambda: swept.append(None))
+            app._node.lifecycle.on_sweep.append(lambda: swept.append(None))
             await asyncio.sleep(7200)
             assert 20 <= len(swept) <= 30
 

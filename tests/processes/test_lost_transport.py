@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from backstay import Backstay
-from backstay.engine import recovery
+from backstay.engine import sweep
 from backstay.kernel.values import SECOND
 
 from . import flows
@@ -20,8 +20,8 @@ from .program import eventually
 
 @pytest.fixture(autouse=True)
 def _keen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recovery, "SWEEP", SECOND // 10)
-    monkeypatch.setattr(recovery, "SWEEP_IDLE", SECOND // 10)
+    monkeypatch.setattr(sweep, "SWEEP", SECOND // 10)
+    monkeypatch.setattr(sweep, "SWEEP_IDLE", SECOND // 10)
 
 
 def opened(place: Place, *, run_tasks: bool = True) -> Backstay:
@@ -60,7 +60,7 @@ def test_a_lost_workflow_task_is_found_by_the_sweep(place: Place) -> None:
 
 @pytest.mark.contract("REPAIR-04", "REPAIR-15")
 def test_a_lost_workflow_task_is_restored_by_a_repair_as_it_was(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recovery, "SWEEP", 600 * SECOND)
+    monkeypatch.setattr(sweep, "SWEEP", 600 * SECOND)
     with opened(place, run_tasks=False) as app:
         app.start(flows.visit, "v", place.ledger, "tea")
     with opened(place, run_tasks=False) as app:

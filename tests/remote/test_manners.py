@@ -91,7 +91,7 @@ async def test_a_full_queue_is_no_idle_one_and_a_lost_database_no_end(monkeypatc
             assert [await handle.result() for handle in handles] == list(range(1, 13))
             assert worker.session.lost == 0, "backpressure is not taken for trouble"
             engine = house.server.engine
-            engine.lost(_away())
+            engine.on_unavailable(_away())
             waiting = asyncio.create_task(client.execute(polite, "after", 41))
             await eventually(lambda: engine.down is None, "the database is back")
             assert await waiting == 42

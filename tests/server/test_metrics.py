@@ -179,11 +179,11 @@ async def test_who_looks_at_the_counters_does_not_move_the_sweep() -> None:
     """It reads ready tasks a page at a time, and its place among them is its own."""
     async with serving() as api:
         await load(api)
-        place = api.server.recovery._ready_from = (1, 2, "a task of the last page")
+        place = api.server.sweep._ready_from = (1, 2, "a task of the last page")
         await metrics(api)
         await api.control("GET", "/system/health")
         await api.control("GET", "/system/repair")
-        assert api.server.recovery._ready_from == place
+        assert api.server.sweep._ready_from == place
 
 
 async def health(api: Api) -> dict[str, Any]:

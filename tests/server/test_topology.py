@@ -116,7 +116,7 @@ async def test_a_server_that_is_not_the_engine_asks_nobody() -> None:
         waiting = asyncio.create_task(api.worker("update-validation-tasks/poll", poll))
         await until(lambda: api.server.parked == 1)
         api.server.engine.holder = False
-        for lost in api.server.recovery.on_lost:
+        for lost in api.server.node.lifecycle.on_lost:
             lost()
         for refused in (await query, await api.control("POST", "/workflows/w/query/status", {})):
             assert (refused.status_code, refused.json()["reason"]) == (503, "engine_elsewhere")

@@ -80,7 +80,7 @@ MUTANTS = [
     Mutant(
         "coming up is not gone through again",
         "backstay.engine.recovery:Recovery._try_to_take_over",
-        "self._engine.holder and not self._up and self._engine.down is None",
+        "not self._up and self._engine.down is None",
         "False",
     ),
     Mutant("sends overtake each other", "backstay.engine.outbox:Outbox.dispatch", "len(queue) == 1", "True"),
@@ -171,15 +171,15 @@ MUTANTS = [
     Mutant("what is not expected stays", "backstay.kernel.features.reconcile:reconcile", "turn.drop(id)", ""),
     Mutant(
         "the sweep finds no suspects",
-        "backstay.engine.recovery:Recovery.sweep",
-        "suspects, after = await engine.store.suspects(self._sweep_from, PAGE)",
+        "backstay.engine.sweep:Sweep.sweep",
+        "suspects, after = await engine.store.suspects(self._suspects_from, PAGE)",
         "suspects, after = [], None",
     ),
     Mutant(
         "sends are not picked up after a crash",
         "backstay.engine.recovery:Recovery._come_up",
-        "(self._recover, self._engine.outbox.pick_up, self._engine.timers.start)",
-        "(self._recover, self._engine.timers.start)",
+        "(self._recover, engine.outbox.pick_up, engine.timers.start)",
+        "(self._recover, engine.timers.start)",
     ),
     Mutant(
         "signals to children are not asked after",
@@ -195,15 +195,15 @@ MUTANTS = [
     ),
     Mutant(
         "notices are not read",
-        "backstay.engine.recovery:Recovery._take_notices",
+        "backstay.engine.notices:Notices._take",
         "keys = await engine.store.notices()",
         "keys = []",
     ),
     Mutant(
         "waking does not start",
         "backstay.engine.recovery:Recovery._come_up",
-        "(self._recover, self._engine.outbox.pick_up, self._engine.timers.start)",
-        "(self._recover, self._engine.outbox.pick_up)",
+        "(self._recover, engine.outbox.pick_up, engine.timers.start)",
+        "(self._recover, engine.outbox.pick_up)",
     ),
     # a database that is far away: what was looked at is older than what is done about it
     Mutant(

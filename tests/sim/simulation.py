@@ -14,7 +14,7 @@ from hashlib import sha256
 from random import Random
 from typing import Any
 
-from backstay.engine import recovery
+from backstay.engine import notices, recovery
 from backstay.kernel.event import HistoryDamaged
 from backstay.kernel.features.schedule import firing
 from backstay.kernel.machine import Machine
@@ -531,8 +531,8 @@ def _world(sim: Simulation) -> Iterator[None]:
     level, propagate, handlers = logger.level, logger.propagate, logger.handlers
     logger.handlers, logger.propagate = [listener], False
     logger.setLevel(logging.WARNING)
-    kept = recovery.NOTICE, recovery.TAKE_OVER, executor.SLOW, firing.ROLL_OVER
-    recovery.NOTICE, recovery.TAKE_OVER = 5 * SECOND, 4 * SECOND  # type: ignore[misc]
+    kept = notices.NOTICE, recovery.TAKE_OVER, executor.SLOW, firing.ROLL_OVER
+    notices.NOTICE, recovery.TAKE_OVER = 5 * SECOND, 4 * SECOND  # type: ignore[misc]
     executor.SLOW = math.inf
     firing.ROLL_OVER = 30  # type: ignore[misc]
     programs.ledger.__init__()  # type: ignore[misc]
@@ -542,7 +542,7 @@ def _world(sim: Simulation) -> Iterator[None]:
     try:
         yield
     finally:
-        recovery.NOTICE, recovery.TAKE_OVER, executor.SLOW, firing.ROLL_OVER = kept  # type: ignore[misc]
+        notices.NOTICE, recovery.TAKE_OVER, executor.SLOW, firing.ROLL_OVER = kept  # type: ignore[misc]
         logger.handlers, logger.propagate = handlers, propagate
         logger.setLevel(level)
 

@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING, Self, TypeVar
 from backstay.cli.options import Place, ServerAt, existing
 from backstay.cli.problems import Problem, told, waiting_for
 from backstay.codec.payloads import AvroPayloads
-from backstay.engine.api import Api
-from backstay.engine.engine import Engine
-from backstay.engine.recovery import Recovery
+from backstay.engine.node import Node
 from backstay.engine.world import AsyncioWorld
 from backstay.kernel.decision import RunRow
 from backstay.kernel.machine import Machine
@@ -44,10 +42,9 @@ class Reader:
         except BaseException:
             self._loop.close()
             raise
-        # An engine that is never started: it answers the reading verbs from disk.
+        # A node that is never opened: it answers reads from disk.
         self.world = AsyncioWorld(self._loop)
-        engine = Engine(self.world, self.store, machine)
-        self._operations = Api(engine, Recovery(engine), AvroPayloads(), exporter())
+        self._api = Node(self.world, self.store, machine, AvroPayloads(), exporter()).api
         return self
 
     def __exit__(
@@ -58,7 +55,7 @@ class Reader:
 
     def ask(self, request: Request[R]) -> R:
         with told():
-            return self._loop.run_until_complete(self._operations.call(request))
+            return self._loop.run_until_complete(self._api.call(request))
 
     def get(self, answer: Awaitable[R]) -> R:
         """What a verb of the store answers."""

@@ -17,7 +17,6 @@ from backstay.engine.cache import Reply
 from backstay.engine.describe import beside, describe
 from backstay.engine.engine import Engine
 from backstay.engine.instances import Instances, resolver, start_message
-from backstay.engine.recovery import Recovery
 from backstay.engine.schedules import Schedules
 from backstay.engine.streams import Streams
 from backstay.engine.waiters import ENDED, Watcher
@@ -27,6 +26,7 @@ from backstay.kernel.decision import CommandRecord, Ended, RunRow
 from backstay.kernel.event import Recorded
 from backstay.kernel.features.start import CLOSED, Reserve, Reserved, Start, Started, check_id
 from backstay.kernel.message import Refused
+from backstay.kernel.task import Task
 from backstay.kernel.values import Micros
 from backstay.protocol import requests as ask
 from backstay.store import RunFilter
@@ -45,15 +45,22 @@ LONG = 1000  # events, from which on what is made of a history is made on a thre
 
 
 class Api:
-    """One method, `call`, for every request."""
+    """One method, `call`, for every request. `guest`: this process never becomes the engine; `unoffered`: see `Sweep`."""
 
-    def __init__(self, engine: Engine, recovery: Recovery, payloads: Payloads, written: Exporter) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        payloads: Payloads,
+        written: Exporter,
+        *,
+        guest: bool,
+        unoffered: Callable[[Task], bool],
+    ) -> None:
         self._engine = engine
         self._instances = Instances(engine)
         self.streams = Streams(engine, self._instances)
         self._written = written
         self._one_aside = asyncio.Lock()
-        recovery.on_foreign.append(engine.waiters.check_all)
         self._table: dict[type[ask.Request[Any]], Callable[[Any], Awaitable[Any]]] = {
             ask.StartWorkflow: self.start,
             ask.ReserveWorkflow: self.reserve,
@@ -63,7 +70,7 @@ class Api:
             ask.ListWorkflows: self.list,
             ask.GetHistory: self.history,
             ask.ExportHistory: self.export,
-            **WorkflowCommands(engine, recovery, self._instances, payloads).table,
+            **WorkflowCommands(engine, self._instances, payloads, guest=guest, unoffered=unoffered).table,
             **Schedules(engine, self._instances).table,
             **self.streams.table,
             **WorkerApi(engine, self._instances).table,

@@ -20,6 +20,7 @@ from backstay.engine.batch import Item
 from backstay.engine.cache import Cache, Entry, Reply
 from backstay.engine.inline import InlineCode
 from backstay.engine.leases import Leases, Queue
+from backstay.engine.lifecycle import Lifecycle, call_all
 from backstay.engine.loading import Loading
 from backstay.engine.lookup import InstanceLookup
 from backstay.engine.losses import Losses
@@ -33,13 +34,14 @@ from backstay.engine.world import World
 from backstay.kernel.decision import CommandRecord, Decision
 from backstay.kernel.event import Recorded
 from backstay.kernel.features.deadline import Due
+from backstay.kernel.features.reconcile import Reconcile
 from backstay.kernel.features.start import Definition
 from backstay.kernel.machine import Machine
 from backstay.kernel.message import Message, Refused
 from backstay.kernel.state import Workflow
 from backstay.kernel.task import Lease
 from backstay.kernel.turn import Turn
-from backstay.kernel.values import Micros, Routing
+from backstay.kernel.values import SECOND, Micros, Routing
 from backstay.store import Applied, ForkedEngine, Store, Unavailable
 
 log = logging.getLogger("backstay.engine")
@@ -56,14 +58,35 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 BATCH = 1024  # decisions in one commit
+PAUSE = SECOND  # before a message is submitted again
+
+Define = Callable[[Routing, str], tuple[Routing, Definition | None]]
+
+
+def _undefined(routing: Routing, workflow_type: str) -> tuple[Routing, Definition | None]:
+    return routing, None
 
 
 class Engine:
-    def __init__(self, world: World, store: Store, machine: Machine, *, cache_bytes: int = 48 << 20) -> None:
+    """`define`: what is known here of a workflow type that is started by a process which does not know its code."""
+
+    def __init__(
+        self,
+        world: World,
+        store: Store,
+        machine: Machine,
+        *,
+        cache_bytes: int = 48 << 20,
+        lifecycle: Lifecycle | None = None,
+        matching: Matching | None = None,
+        define: Define | None = None,
+    ) -> None:
         self.world = world
         self.store = store
         self.machine = machine
-        self.matching = Matching(world.now)
+        self.matching = matching or Matching(world.now)
+        self._lifecycle = lifecycle or Lifecycle()
+        self.define: Define = define or _undefined
         self.leases = Leases()
         self.cache = Cache(cache_bytes, self.forget_code)
         self.timers = TimerQueue(world, store, self._wake)
@@ -71,11 +94,7 @@ class Engine:
         self.holder = False
         self.down: Unavailable | None = None
         self._due = Due()
-        self.on_down: Callable[[], None] = lambda: None
-        self.idle = False  # nothing was found to do for a while; `on_busy` hears of the next commit
-        self.on_busy: Callable[[], None] = lambda: None
-        # What is known here of a workflow type that nobody who knows its code starts.
-        self.define: Callable[[Routing, str], tuple[Routing, Definition | None]] = lambda routing, _: (routing, None)
+        self.idle = False  # nothing was found to do for a while
         self.deployed: dict[str, str | None] = {}  # the fingerprint of each workflow type's definition, as of now
         self.waiters = Waiters(world)
         self.lookup = InstanceLookup(self)
@@ -87,6 +106,7 @@ class Engine:
         # Every turn takes these along, so they are bound once.
         self._turn: Callable[[Workflow], Turn] = partial(machine.open, ids=world.ids, deployed=self.deployed)
         self._forked = False
+        self._stopping = False
         _engines.add(self)
         self._writing = False
         self._flushing = False
@@ -318,7 +338,7 @@ class Engine:
                         return command
         return None
 
-    def coming(self, entry: Entry) -> list[Recorded]:
+    def in_flight_events(self, entry: Entry) -> list[Recorded]:
         """Events of this instance that are decided and not yet known to be on disk."""
         return [e for item in (*self.batch, *self.open) if item.entry is entry for e in item.turn.events]
 
@@ -343,7 +363,7 @@ class Engine:
     def _written(self, batch: list[Item], applied: Applied) -> None:
         self._writing = False
         if self.idle:
-            self.on_busy()
+            self.mark_busy()
         self.batch = []
         self.losses.restless.clear()
         self._batch_ended()
@@ -404,7 +424,7 @@ class Engine:
             if entry.answers:
                 self._answer_waiting(entry)
             else:
-                self.settle(entry)
+                self.keep_or_evict(entry)
 
     def _answer_waiting(self, entry: Entry) -> None:
         """The commits are on disk that these answers are based on."""
@@ -416,13 +436,13 @@ class Engine:
                         reply(value, error)
                 except Exception:
                     _say_unheard(entry)
-        self.settle(entry)
+        self.keep_or_evict(entry)
         if not self.holder:
             # The engine may have moved the instance on while the commit was on its way: what needs no write is asked anew.
             for message, reply, _, _ in answers:
                 self.submit(entry.flow.key, message, reply)
 
-    def settle(self, entry: Entry) -> None:
+    def keep_or_evict(self, entry: Entry) -> None:
         """Nothing of this entry is on its way: keep it while it is useful."""
         if entry.dead or entry.held:
             return
@@ -463,19 +483,69 @@ class Engine:
             self.discard_cached(entry)
         return True
 
-    def retry(self, key: int, message: Message) -> None:
-        """Submit a message again after a while. Hook of recovery."""
+    def submit_later(self, key: int, message: Message) -> None:
+        """Submit a message again after a pause: its instance could not be read."""
+        self.world.at(self.world.now() + PAUSE, lambda: None if self._stopping else self.submit(key, message))
 
-    def look_at(self, key: int) -> None:
-        """Load an instance and bring its tasks before the workers again. Hook of recovery; a no-op for guests."""
+    def reconcile(self, key: int) -> None:
+        """Bring the tasks of an instance back to what its history expects, and offer them to workers."""
+        if not self.holder:
+            return
+        # Work that is on its way to or from a worker is held by nobody for a moment: only what is at rest is judged.
+        entry = self.cache.get(key)
+        at_rest = key not in self.losses.restless and (entry is None or not (entry.inflight or entry.held))
+        message = Reconcile(
+            incarnation=self.incarnation,
+            holding=self.held_tasks() if at_rest else None,
+            asked_at=self.world.now(),
+        )
+        self.submit(key, message, again=False)
 
-    def lost(self, error: Unavailable) -> None:
-        """The database is out of reach, as somebody noticed who was not writing."""
+    def held_tasks(self) -> frozenset[str]:
+        """The tasks that workers in this process are working on."""
+        return frozenset[str]().union(*(executor.holding for executor in self.matching.executors))
+
+    # -- the life of the engine
+
+    def mark_idle(self) -> None:
+        """Nothing is to be done: the next commit calls `on_busy`."""
+        self.idle = True
+
+    def mark_busy(self) -> None:
+        """Something was committed, here or by another process."""
+        if self.idle:
+            self.idle = False
+            call_all(self._lifecycle.on_busy)
+
+    def on_unavailable(self, error: Unavailable) -> None:
+        """A read could not reach the database: without it this process decides nothing."""
         if self.down is None and not self._writing:
             self.losses.go_down([], error)
 
+    def went_down(self) -> None:
+        call_all(self._lifecycle.on_unavailable)
+
+    def still_unavailable(self, error: Unavailable) -> None:
+        self.down = error
+
+    def on_available(self) -> None:
+        """The database works again: decide the reports that waited for it."""
+        self.down = None
+        self.losses.decide_deferred()
+
+    def take_over(self) -> None:
+        """This process becomes the engine: what it knew as a guest may be outdated, and is read again."""
+        self.holder = True
+        for entry in self.cache:
+            if entry.inflight == 0:
+                self.cache.drop(entry)
+            else:
+                # Decided while another process had to run it, and not on disk yet, where recovery would find it.
+                self.reconcile(entry.flow.key)
+        self.loading.outdate()
+
     def step_down(self) -> None:
-        """Another process is the engine now: forget what is for the engine alone to know."""
+        """Another process is the engine now: forget what only the engine may rely on."""
         self.holder = False
         self.timers.forget()
         self.matching.forget_tasks()
@@ -483,17 +553,19 @@ class Engine:
         for entry in self.cache:
             self.discard_cached(entry)
 
-    def up(self) -> None:
-        """The database works again: reports that waited are decided now."""
-        self.down = None
-        self.losses.decide_deferred()
-
     async def drain(self) -> None:
         """Let every decision that was made reach the disk."""
         while (self.open or self._writing) and self.down is None:
             ended: asyncio.Future[None] = self.world.future()
             self._draining.append(ended)
             await ended
+
+    def close(self) -> None:
+        """Stop what goes on by itself: timers, deliveries between instances, checks for those who wait."""
+        self._stopping = True
+        self.outbox.stop()
+        self.waiters.close()
+        self.timers.stop()
 
     def _batch_ended(self) -> None:
         draining, self._draining = self._draining, []

@@ -71,7 +71,7 @@ class InlineCode:
         task = flow.tasks.get(task_id) if item is None else item.turn.task(task_id)
         if entry.dead:
             # Evicted or thrown away before its turn came: whatever is due there is found from its rows.
-            self._engine.look_at(flow.key)
+            self._engine.reconcile(flow.key)
             return
         if entry.held or task is None or task.state != "ready":
             return
@@ -104,7 +104,7 @@ class InlineCode:
             return
         self._fetching[entry] = {task_id: executor}
         # The answer is as old as the question. What is on its way by now, or decided until it is here, goes behind it.
-        entry.fresh = self._engine.coming(entry)
+        entry.fresh = self._engine.in_flight_events(entry)
         self._engine.world.spawn(self._fetched(entry, history), "backstay-history")
 
     async def _fetched(self, entry: Entry, history: Awaitable[list[Recorded]]) -> None:
@@ -136,7 +136,7 @@ class InlineCode:
 
     def _cannot_replay(self, entry: Entry, task_id: str, error: Unavailable) -> None:
         log.error("workflow %s cannot be replayed now: %s", entry.flow.workflow_id, error)
-        self._engine.retry(entry.flow.key, Offer(task_id=task_id))
+        self._engine.submit_later(entry.flow.key, Offer(task_id=task_id))
 
     def _replay(
         self,
@@ -172,7 +172,7 @@ class InlineCode:
 
     def _whole(self, entry: Entry, run: Run, committed: list[Recorded]) -> list[Recorded]:
         """A run's history as it is decided: what is on disk, then what is on its way there."""
-        return committed if entry.inflight == 0 else _joined(run, committed, self._engine.coming(entry))
+        return committed if entry.inflight == 0 else _joined(run, committed, self._engine.in_flight_events(entry))
 
     def _activated(self, entry: Entry, task_id: str, executor: Executor, result: Any) -> None:
         if result is COLD:
@@ -263,7 +263,7 @@ class InlineCode:
     def given_up(self, key: int) -> None:
         """The code of a held task will not report: the task is offered again."""
         _settle(self._held.pop(key, None), None, Refused("task_not_claimable", "the code was given up half-way"))
-        self._engine.look_at(key)
+        self._engine.reconcile(key)
 
     def release_hold(self, entry_key: int) -> None:
         """The code of this instance has ended its task and reported."""

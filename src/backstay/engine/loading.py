@@ -99,7 +99,7 @@ class Loading:
                 if reply is not None:
                     reply(None, error)
                 elif again and isinstance(error, Unavailable):
-                    self._engine.retry(key, message)  # a report of our own: nobody else would repeat it
+                    self._engine.submit_later(key, message)  # a report of our own: nobody else would repeat it
             return
         if self._engine.holder:
             # Another process may have moved it.
@@ -107,7 +107,7 @@ class Loading:
         for message, reply, again in waiting:
             self._engine.decide(entry, message, reply, again)
         if not entry.inflight:
-            self._engine.settle(entry)
+            self._engine.keep_or_evict(entry)
 
     def committed(self, loaded: Loaded) -> Workflow:
         """What these rows stand for, to look at: the state in memory if it is exactly that, otherwise folded from them."""

@@ -114,7 +114,7 @@ class Losses:
                 engine.world.spawn(self._address_again(flow, message, reply), "backstay-again")
             else:
                 submit_late(engine, flow.key, message, reply)
-        engine.world.soon(lambda: engine.look_at(flow.key))
+        engine.world.soon(lambda: engine.reconcile(flow.key))
 
     async def _address_again(self, flow: Workflow, message: Message, reply: Reply) -> None:
         try:
@@ -166,7 +166,7 @@ class Losses:
         for item in items:
             for message, reply, _, again in item.asked:
                 self.refuse_down(item.entry.flow.key, message, reply, again)
-        engine.on_down()
+        engine.went_down()
 
     def refuse_down(self, key: int, message: Message, reply: Reply | None, again: bool) -> None:
         if reply is not None:

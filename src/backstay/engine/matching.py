@@ -21,12 +21,22 @@ from backstay.kernel.values import Micros, Routing
 
 
 class Matching:
-    def __init__(self, now: Callable[[], Micros]) -> None:
+    """`admission` limits what queues hand out, `sessions` says who may run the activities of which session, and `remote` asks
+    workflow code that runs elsewhere: a server has them."""
+
+    def __init__(
+        self,
+        now: Callable[[], Micros],
+        *,
+        admission: Admission | None = None,
+        sessions: Sessions | None = None,
+        remote: Inquirer | None = None,
+    ) -> None:
         self.executors: list[Executor] = []
         self.stations = Stations(now)
-        self.admission: Admission | None = None
-        self.sessions: Sessions | None = None
-        self.remote: Inquirer | None = None
+        self.admission = admission
+        self.sessions = sessions
+        self.remote = remote
         self.manual: Executor | None = None  # runs tasks only when asked to by name
         self._waiters: dict[tuple[str, str, str], dict[Waiter, None]] = {}  # by kind, namespace, queue; oldest first
         self._lanes: dict[Lane, Backlog] = {}
@@ -34,6 +44,12 @@ class Matching:
         self.known: set[str] = set()  # waits in a lane
         self._gone = 0  # so many of them closed at most, and still take up room
         self._promised: dict[str, Waiter] = {}
+
+    def join(self, executor: Executor, *, takes_tasks: bool) -> None:
+        """A worker of this process joins. One that takes no tasks runs those that it is asked to run by name."""
+        self.manual = executor
+        if takes_tasks:
+            self.executors.append(executor)
 
     def inline_executor(self, run: Run) -> Executor | None:
         """The executor that runs the code of this run on the engine's own thread, before the next commit."""

@@ -202,7 +202,7 @@ class Serving:
 
         def answered(_: Any, error: BaseException | None) -> None:
             if isinstance(error, Unavailable):
-                self._engine.retry(key, offer)
+                self._engine.submit_later(key, offer)
             if later:
                 self._reading -= 1
                 # Whoever ends its work asks for one more; what nobody took leaves that place to another.
@@ -221,7 +221,7 @@ class Serving:
 
         def answered(_: Any, error: BaseException | None) -> None:
             if isinstance(error, Unavailable):
-                self._engine.retry(key, offer)
+                self._engine.submit_later(key, offer)
             if later:
                 then()
 

@@ -14,7 +14,6 @@ from msgspec.structs import replace
 from backstay.engine.engine import Engine
 from backstay.engine.instances import Instances, resolver, start_message
 from backstay.engine.queries import Queries
-from backstay.engine.recovery import Recovery
 from backstay.engine.signal_barrier import SignalBarrier
 from backstay.engine.update_lookup import find_update
 from backstay.engine.waiters import Watcher
@@ -31,6 +30,7 @@ from backstay.kernel.features.start import Identity, WorkflowStarted
 from backstay.kernel.features.update import PENDING, Update, topic
 from backstay.kernel.message import Message, Refused
 from backstay.kernel.state import Workflow
+from backstay.kernel.task import Task
 from backstay.kernel.values import SECOND, run_of
 from backstay.kernel.views.liveness import liveness, wait_of
 from backstay.protocol import commands as tell
@@ -56,12 +56,20 @@ class Arguments:
 
 
 class WorkflowCommands:
-    def __init__(self, engine: Engine, recovery: Recovery, instances: Instances, payloads: Payloads) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        instances: Instances,
+        payloads: Payloads,
+        *,
+        guest: bool,
+        unoffered: Callable[[Task], bool],
+    ) -> None:
         self._engine = engine
-        self._recovery = recovery
+        self._is_unoffered = unoffered
         self._instances = instances
         self._payloads = payloads
-        self._signals = SignalBarrier(engine, instances, guest=recovery.guest)
+        self._signals = SignalBarrier(engine, instances, guest=guest)
         self._queries = Queries(engine, instances, self._signals)
         self.table: dict[type[Request[Any]], Callable[[Any], Awaitable[Any]]] = {
             tell.SignalWorkflow: self.signal,
@@ -308,7 +316,7 @@ class WorkflowCommands:
     def _unoffered(self, flow: Workflow) -> frozenset[str]:
         if flow.run is None or not pause.allows(flow.run):
             return frozenset()  # what is paused is withheld, not lost
-        return frozenset(task.id for task in flow.tasks.values() if self._recovery.unoffered(task))
+        return frozenset(task.id for task in flow.tasks.values() if self._is_unoffered(task))
 
     async def _earlier(self, namespace: str, run_id: str) -> archive.Earlier:
         row = await self._engine.store.run(namespace, run_id)

@@ -6,7 +6,7 @@ A full queue throttles and loses nothing. What a queue is allowed is looked up i
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from msgspec import Struct
@@ -44,13 +44,19 @@ class Budget(Struct, frozen=True, kw_only=True):
 
 
 class Admission:
-    def __init__(self, engine: Engine, settings: Settings) -> None:
-        self._engine = engine
+    """`engine`: the engine whose queues this limits; it is built with this, so it is asked for when it is needed."""
+
+    def __init__(self, engine: Callable[[], Engine], settings: Settings) -> None:
+        self._engine_of = engine
         self._settings = settings
         self._dispatched: dict[Scope, tuple[int, int]] = {}  # (minute, how many)
         self._promised: dict[Queue, dict[str, None]] = {}  # tasks whose leases are on their way to disk
         self._held_back: set[Queue] = set()  # until the next minute
         self.limited = _limits_anything(settings)
+
+    @property
+    def _engine(self) -> Engine:
+        return self._engine_of()
 
     def admits(self, queue: Queue) -> bool:
         """Whether a task of this queue may be handed out. An engine that has not yet read what is leased cannot know."""

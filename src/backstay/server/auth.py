@@ -34,8 +34,10 @@ class Caller(NamedTuple):
 
 
 class Gate:
-    def __init__(self, settings: Settings) -> None:
-        self.tokens: Tokens | None = None  # those made at run time, once the store is open
+    """`tokens`: those made at run time, beside the ones of the settings."""
+
+    def __init__(self, settings: Settings, tokens: Tokens) -> None:
+        self._made = tokens
         self._open = settings.auth == "none"
         granted: list[tuple[str | None, frozenset[Role]]] = [
             (settings.token, EVERY),
@@ -58,7 +60,7 @@ class Gate:
             for known, roles in self._tokens:
                 if hmac.compare_digest(known, digest):
                     found = found | roles
-            made = None if self.tokens is None or found else self.tokens.find(token.strip())
+            made = None if found else self._made.find(token.strip())
             if made is not None:
                 found, bound = OF_ROLE[made.role], made.namespace
         if not found:

@@ -110,7 +110,7 @@ class Observer:
     def _tasks(self, ready: list[Task], leased: list[Task], failed: list[Task]) -> dict[str, Any]:
         now = self.server.now
         due = [task for task in ready if task.due(now)]
-        overdue = [task for task in due if self.server.recovery.unoffered(task)]
+        overdue = [task for task in due if self.server.sweep.unoffered(task)]
         expired = [task for task in leased if task.until is not None and task.until <= now]
         counts = {
             "claim_failed": len(failed),

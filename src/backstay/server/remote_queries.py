@@ -98,8 +98,10 @@ class Questions:
         timeout_seconds: float,
         max_pending: int,
         is_engine: Callable[[], bool],
+        desks: Callable[[], Iterable[Desk]],
     ) -> None:
-        """`is_engine`: whether workers come to this server. Where they do not, nobody can be asked."""
+        """`is_engine`: whether workers come to this server. Where they do not, nobody can be asked. `desks`: those of our own
+        workers that are connected."""
         self._world = world
         self._is_engine = is_engine
         self._workers = workers
@@ -109,7 +111,7 @@ class Questions:
         self._open: dict[tuple[str, str], Question] = {}
         self._closed: dict[tuple[str, str], Closed] = {}
         self._askers: list[Asker] = []
-        self.desks: Iterable[Desk] = ()
+        self._desks = desks
         self._stopped = False
 
     # -- for the engine
@@ -269,7 +271,7 @@ class Questions:
             self.refuse(question, why())
 
     def _offer(self, question: Question) -> None:
-        for desk in self.desks:
+        for desk in self._desks():
             if desk.listens and _fits(desk.worker, BOTH, question):
                 desk.ask(self._lease(desk.worker, question))
                 return

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from backstay.engine import recovery
+from backstay.engine import sweep
 from backstay.kernel.event import HistoryDamaged
 from backstay.kernel.values import SECOND, Micros
 from backstay.protocol.history import iso
@@ -57,7 +57,7 @@ async def candidates(server: Server, namespace: str) -> Candidates:
     missing: list[Candidate] = []
     after: int | None = 0
     while after is not None and len(missing) < MOST:
-        page, after = await store.suspects(after, recovery.PAGE)
+        page, after = await store.suspects(after, sweep.PAGE)
         for key in page:
             try:
                 loaded = await store.load(key)
@@ -67,7 +67,7 @@ async def candidates(server: Server, namespace: str) -> Candidates:
                 run = loaded.run
                 missing.append(Candidate(key, (run.connection, run.queue, run.compatibility), run.started_at))
         await asyncio.sleep(0)  # a file answers at once: between two pages the others get their turn
-    stuck, _ = await server.recovery.stuck()
+    stuck, _ = await server.sweep.stuck()
     existing = [
         Candidate(task.workflow, (routing.connection, routing.queue, routing.compatibility), task.available_at)
         for task in [*stuck, *await store.failed()]

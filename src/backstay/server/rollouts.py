@@ -25,13 +25,15 @@ class Rollout(Struct, frozen=True, kw_only=True):
 
 
 class Rollouts:
-    def __init__(self, store: Store) -> None:
+    """`on_change`: called when what workers may take has changed."""
+
+    def __init__(self, store: Store, on_change: Callable[[], None]) -> None:
         self._kept = StoredRegistry(store, "rollout", Rollout)
-        self.on_change: Callable[[], None] = lambda: None
+        self._on_change = on_change
 
     async def load(self) -> None:
         await self._kept.load()
-        self.on_change()
+        self._on_change()
 
     def get(self, namespace: str, queue: str, build_id: str | None) -> Rollout:
         found = self._kept.get(namespace, _name(queue, build_id))
@@ -68,7 +70,7 @@ class Rollouts:
 
     async def _put(self, namespace: str, rollout: Rollout) -> Rollout:
         await self._kept.put(namespace, _name(rollout.queue, rollout.build_id), rollout)
-        self.on_change()
+        self._on_change()
         return rollout
 
 

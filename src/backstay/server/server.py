@@ -9,12 +9,12 @@ from typing import Any, Self
 import msgspec
 from msgspec.structs import replace
 
-from backstay import collector
 from backstay.codec.payloads import AvroPayloads
-from backstay.engine.api import Api
 from backstay.engine.cache import Reply
-from backstay.engine.engine import Engine
-from backstay.engine.recovery import COME_BACK, Recovery
+from backstay.engine.lifecycle import Lifecycle
+from backstay.engine.matching import Matching
+from backstay.engine.node import Node
+from backstay.engine.recovery import COME_BACK
 from backstay.engine.world import Alarm, AsyncioWorld, World
 from backstay.kernel.features.lease import Release
 from backstay.kernel.features.start import Definition
@@ -51,7 +51,6 @@ FORGET = 60 * SECOND
 class Server:
     def __init__(self, settings: Settings, world: Callable[[], World] | None = None) -> None:
         self.settings = settings
-        self.gate = Gate(settings)
         signs = settings.auth == "signature"
         self.signatures = Signatures(settings.signature_key or "", lambda: self.now) if signs else None
         self._exporting = exporting(settings)
@@ -70,56 +69,68 @@ class Server:
         settings = self.settings
         machine = Machine(failure_backoff=settings.task_repair_failure_backoff_max_seconds * SECOND)
         path = self.settings.database
-        self._commits = world.pool(1, "backstay-commit")
-        offload = None if path == ":memory:" or self._world is not None else self._commits.submit
-        self.store = await open_store(path, machine.kinds, offload)
-        self.engine = Engine(world, self.store, machine)
-        self.admission = Admission(self.engine, self.settings)
-        if self.admission.limited:
-            self.engine.matching.admission = self.admission
-        self.recovery = Recovery(
-            self.engine,
-            overdue=settings.task_repair_redispatch_after_seconds * SECOND,
-            every=settings.task_repair_loop_throttle_seconds * SECOND,
-        )
-        self.sweep_policy = SweepPolicy(self.settings, world.now)
-        self.recovery.rests = self.sweep_policy.rests
-        self.recovery.on_sweep.append(self.sweep_policy.swept)
-        self.operations = Api(self.engine, self.recovery, AvroPayloads(), exporter(self._exporting))
-        self.namespaces = Namespaces(self.store, self.settings.default_namespace)
+        commits = world.pool(1, "backstay-commit")
+        offload = None if path == ":memory:" or self._world is not None else commits.submit
+        store = self.store = await open_store(path, machine.kinds, offload)
+        self.namespaces = Namespaces(store, settings.default_namespace)
         self.workers = Workers(
-            self.store, world.now, settings.worker_stale_after_seconds, settings.worker_forgotten_after_seconds
+            store, world.now, settings.worker_stale_after_seconds, settings.worker_forgotten_after_seconds
         )
-        self.rollouts = Rollouts(self.store)
-        self.tokens = self.gate.tokens = Tokens(self.store)
-        self.sessions = self.engine.matching.sessions = Sessions(self.store, self.engine, self.workers)
-        self.retention = Retention(self.engine, self.namespaces, self.settings)
-        self.attributes = StoredRegistry(self.store, "search_attribute", str)
-        self.saved_views = StoredRegistry(self.store, "saved_view", SavedView)
-        self.engine.define = self._define
-        self.questions = self.engine.matching.remote = Questions(
+        self.rollouts = Rollouts(store, lambda: self.stations.look_at_rollouts())
+        self.tokens = Tokens(store)
+        self.gate = Gate(settings, self.tokens)
+        self.attributes = StoredRegistry(store, "search_attribute", str)
+        self.saved_views = StoredRegistry(store, "saved_view", SavedView)
+        self.sweep_policy = SweepPolicy(settings, world.now)
+        self.admission = Admission(lambda: self.engine, settings)
+        self.sessions = Sessions(store, lambda: self.engine, self.workers)
+        self.questions = Questions(
             world,
             self.workers,
-            self.settings.query_timeout_seconds,
-            self.settings.query_task_max_pending_per_queue,
-            lambda: self.engine.holder,
+            settings.query_timeout_seconds,
+            settings.query_task_max_pending_per_queue,
+            is_engine=lambda: self.engine.holder,
+            desks=lambda: self.stations,
         )
+        self.node = Node(
+            world,
+            store,
+            machine,
+            AvroPayloads(),
+            exporter(self._exporting),
+            commits=commits,
+            lifecycle=Lifecycle(
+                before_take_over=[self._read_registries],
+                on_up=[lambda: self.stations.expect()],
+                on_lost=[self._send_away],
+                on_foreign_commit=[self._changed_elsewhere],
+                on_sweep=[self.sweep_policy.swept],
+            ),
+            matching=Matching(
+                world.now,
+                admission=self.admission if self.admission.limited else None,
+                sessions=self.sessions,
+                remote=self.questions,
+            ),
+            define=self._define,
+            overdue=settings.task_repair_redispatch_after_seconds * SECOND,
+            sweep_every=settings.task_repair_loop_throttle_seconds * SECOND,
+            sweep_rests=self.sweep_policy.rests,
+        )
+        self.engine = self.node.engine
+        self.recovery = self.node.recovery
+        self.sweep = self.node.sweep
+        self.operations = self.node.api
+        self.retention = Retention(self.engine, self.namespaces, settings)
         self.observer = Observer(self)
-        self.recovery.on_take_over.append(self._read_registries)
         self.stations = Desks(self)
-        self.questions.desks = self.stations
-        self.rollouts.on_change = self.stations.look_at_rollouts
-        self.recovery.on_lost.append(self._send_away)
-        self.recovery.on_up.append(self.stations.expect)
-        collector.relax()
         try:
             await self._read_registries()
-            self.recovery.on_foreign.append(self._changed_elsewhere)
             self.retention.start()
             self._forget_later()
-            await self.recovery.start()
+            await self.node.open()
             if self.engine.holder:
-                self.sweep_policy.swept()  # whoever becomes the engine has looked at everything
+                self.sweep_policy.swept()  # an engine that comes up has looked at everything
         except BaseException:
             await self._shut()
             raise
@@ -160,11 +171,7 @@ class Server:
         if self._loading is not None:
             self._loading.cancel()
         self.retention.stop()
-        self.recovery.stop()
-        self.engine.timers.stop()
-        self._commits.close()
-        collector.restore()
-        await self.store.close()
+        await self.node.close()
 
     async def _load(self) -> None:
         """What is kept beside workflows, as it is on disk now."""

@@ -46,12 +46,18 @@ class Session(Struct, frozen=True, kw_only=True):
 
 
 class Sessions:
-    def __init__(self, store: Store, engine: Engine, workers: Workers) -> None:
+    """`engine`: the engine whose activities these sessions place; it is built with this, so it is asked for when needed."""
+
+    def __init__(self, store: Store, engine: Callable[[], Engine], workers: Workers) -> None:
         self._kept = StoredRegistry(store, "worker_session", Session)
-        self._engine = engine
+        self._engine_of = engine
         self._workers = workers
         self._writing: set[asyncio.Task[Any]] = set()
         self._alarms: dict[tuple[str, str], Alarm] = {}
+
+    @property
+    def _engine(self) -> Engine:
+        return self._engine_of()
 
     async def load(self) -> None:
         await self._kept.load()

@@ -127,7 +127,7 @@ class ServerProcess:
         try:
             async with self.app as server:
                 serving = SimServing(config(App(server), self.settings), server, lambda url: None)
-                server.recovery.on_up.append(self._came_up)
+                server.node.lifecycle.on_up.append(self._came_up)
                 if server.recovery.up:
                     self._came_up()
                 await serving.startup()

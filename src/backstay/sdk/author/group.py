@@ -45,7 +45,7 @@ class Leaf:
         self.returned = returned
         self.step = 0
         self.outcome: Outcome | None = None
-        self.around: tuple[Node, ...] = ()  # the groups it stands in, outermost first
+        self.around: tuple[GroupNode, ...] = ()  # the groups it stands in, outermost first
 
     @property
     def kind(self) -> str:
@@ -67,30 +67,30 @@ class Leaf:
         return value
 
 
-class Node:
+class GroupNode:
     """A group: its members, and how their values are put together."""
 
     window: int | None = None
     base = 0  # the first step of its leaves
 
     def __init__(
-        self, members: Sequence[Leaf | Node], shape: Callable[[list[Any]], Any], limit: int | None, settles: bool
+        self, members: Sequence[Leaf | GroupNode], shape: Callable[[list[Any]], Any], limit: int | None, settles: bool
     ) -> None:
         self.members = members
         self.shape = shape
         self.limit = limit
         self.settles = settles
         self.failed: Leaf | None = None
-        self.size = sum(member.size if isinstance(member, Node) else 1 for member in members)
+        self.size = sum(member.size if isinstance(member, GroupNode) else 1 for member in members)
         kinds = {member.kind for member in members}
         self.kind = kinds.pop() if len(kinds) == 1 else "mixed"
         self.asked = 0
 
-    def leaves(self, around: tuple[Node, ...] = ()) -> Iterator[Leaf]:
+    def leaves(self, around: tuple[GroupNode, ...] = ()) -> Iterator[Leaf]:
         """All of them in order, told where they stand."""
         around = (*around, self)
         for member in self.members:
-            if isinstance(member, Node):
+            if isinstance(member, GroupNode):
                 yield from member.leaves(around)
             else:
                 member.around = around
@@ -122,14 +122,14 @@ class Node:
         return entry
 
 
-def _settled(member: Leaf | Node, live_run: LiveRun) -> Any:
+def _settled(member: Leaf | GroupNode, live_run: LiveRun) -> Any:
     try:
         return member.value(live_run)
     except Exception as error:
         return error
 
 
-def _window(root: Node, leaves: list[Leaf], limits: Limits) -> int | None:
+def _window(root: GroupNode, leaves: list[Leaf], limits: Limits) -> int | None:
     """How many leaves may be open at a time; None if all of them fit."""
     pending = {
         "activity": limits.pending_activity_count,
@@ -159,8 +159,8 @@ class Plan:
         self.limit = limit
         self.settles = settles
 
-    def node(self, live_run: LiveRun) -> Node:
-        return Node([_member(live_run, member) for member in self.members], self.shape, self.limit, self.settles)
+    def node(self, live_run: LiveRun) -> GroupNode:
+        return GroupNode([_member(live_run, member) for member in self.members], self.shape, self.limit, self.settles)
 
     def outside(self) -> Any:
         return self.shape([self._made(member) for member in self.members])
@@ -174,7 +174,7 @@ class Plan:
             raise
 
 
-def _member(live_run: LiveRun, member: Any) -> Leaf | Node:
+def _member(live_run: LiveRun, member: Any) -> Leaf | GroupNode:
     if isinstance(member, GroupStep):
         return member.plan.node(live_run)
     if isinstance(member, Step) and member.composite:

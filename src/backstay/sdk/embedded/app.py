@@ -8,11 +8,9 @@ from collections.abc import Awaitable, Callable, Iterable
 from types import TracebackType
 from typing import Any, Self, TypedDict, TypeVar, Unpack
 
-from backstay import collector
 from backstay.codec.payloads import AvroPayloads
 from backstay.engine.api import Api
-from backstay.engine.engine import Engine
-from backstay.engine.recovery import Recovery
+from backstay.engine.node import Node
 from backstay.engine.world import AsyncioWorld, World
 from backstay.kernel.features.start import Definition
 from backstay.kernel.limits import Limits
@@ -188,10 +186,20 @@ class AsyncBackstay(AsyncClient):
         commits = world.pool(1, "backstay-commit")
         # A database in memory has no slow disk to wait for.
         offload = None if self.path == ":memory:" or self._world is not None else commits.submit
-        self._commits = commits
         self.store = await self._open_store(machine, offload)
-        self.engine = Engine(world, self.store, machine, cache_bytes=self._cache_bytes)
-        self.recovery = Recovery(self.engine, guest=not self._run_tasks)
+        self._node = Node(
+            world,
+            self.store,
+            machine,
+            AvroPayloads(),
+            exporter(),
+            commits=commits,
+            define=self._define,
+            cache_bytes=self._cache_bytes,
+            guest=not self._run_tasks,
+        )
+        self.engine = self._node.engine
+        self.recovery = self._node.recovery
         self._host = EngineHost(self.engine, world, self._threads)
         self.executor = WorkerExecutor(
             self._host,
@@ -206,15 +214,11 @@ class AsyncBackstay(AsyncClient):
             workflow_deadline=self._workflow_deadline,
         )
         self._host.executor = self.executor
-        self.engine.matching.manual = self.executor
-        if self._run_tasks:
-            self.engine.matching.executors.append(self.executor)
+        self.engine.matching.join(self.executor, takes_tasks=self._run_tasks)
         self._deployed()
-        self.engine.define = self._define
-        self._engine_room.operations = Api(self.engine, self.recovery, AvroPayloads(), exporter())
-        collector.relax()
+        self._engine_room.operations = self._node.api
         try:
-            await self.recovery.start()
+            await self._node.open()
         except BaseException:
             await self._shut()
             raise
@@ -231,14 +235,11 @@ class AsyncBackstay(AsyncClient):
                 await self._shut()
 
     async def _shut(self) -> None:
-        self.recovery.stop()
-        self.engine.timers.stop()
+        self._node.stop()
         self.executor.stop()
         self._host.close()
-        self._commits.close()
         self._engine_room.operations = None
-        collector.restore()
-        await self.store.close()
+        await self._node.close()
 
     def _open_store(self, machine: Machine, offload: Offload | None) -> Awaitable[Store]:
         """Where a world of another kind brings its own."""

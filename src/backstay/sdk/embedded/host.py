@@ -36,6 +36,8 @@ class EngineHost:
         self.executor: WorkerExecutor | None = None
 
     def room(self) -> None:
+        if self._closed:
+            return
         assert self.executor is not None
         self._engine.serving.executor(self.executor)
 
@@ -47,7 +49,8 @@ class EngineHost:
         self.report(key, message, replied)
 
     def given_up(self, task: Task) -> None:
-        self._engine.inline.given_up(task.workflow)
+        if not self._closed:
+            self._engine.inline.given_up(task.workflow)
 
     def held(self, start: Callable[[BaseException | None], None]) -> object:
         return Held(start)
@@ -70,14 +73,14 @@ class EngineHost:
         return self._world.at(due, lambda: None if self._closed else call())
 
     def close(self) -> None:
-        """What ends from now on is not reported: its lease has ended with this engine, and it is delivered again."""
+        """Report nothing any more: the leases end with this engine, and the next one delivers their tasks again."""
         self._closed = True
-        self.report = self.given_up = self.room = _unheard
+        self.report = _ignored
         self._pool.close()
         self._workflows.close()
 
 
-def _unheard(*_: object, **__: object) -> None:
+def _ignored(*_: object, **__: object) -> None:
     pass
 
 

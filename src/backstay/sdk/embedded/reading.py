@@ -9,8 +9,7 @@ from pathlib import Path
 
 from backstay.codec.payloads import AvroPayloads
 from backstay.engine.api import Api
-from backstay.engine.engine import Engine
-from backstay.engine.recovery import Recovery
+from backstay.engine.node import Node
 from backstay.engine.world import AsyncioWorld
 from backstay.kernel.machine import Machine
 from backstay.protocol.export import exporter
@@ -20,13 +19,13 @@ from backstay.store.opening import open_store
 
 @asynccontextmanager
 async def reading(database: str) -> AsyncGenerator[tuple[Api, Machine]]:
-    """An engine that is never started: it answers the reading verbs from disk."""
+    """A node that is never opened: it answers reads from disk."""
     if not is_server(checked(database)) and not Path(database.removeprefix("sqlite:")).exists():
         raise FileNotFoundError(f"there is no database {database}")
     machine = Machine()
     store = await open_store(database, machine.kinds, create=False)
     try:
-        engine = Engine(AsyncioWorld(asyncio.get_running_loop()), store, machine)
-        yield Api(engine, Recovery(engine), AvroPayloads(), exporter()), machine
+        node = Node(AsyncioWorld(asyncio.get_running_loop()), store, machine, AvroPayloads(), exporter())
+        yield node.api, machine
     finally:
         await store.close()

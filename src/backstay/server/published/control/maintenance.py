@@ -75,10 +75,10 @@ async def repair_pass(server: Server, call: Call) -> Answer:
         limit = server.settings.task_repair_scan_limit
         missing = [candidate.workflow for candidate in repair.fair(found.missing, limit)]
         existing = [candidate.workflow for candidate in repair.fair(found.existing, limit)]
-    moved = {key: server.recovery.look_again(key) for key in dict.fromkeys([*missing, *existing])}
+    moved = {key: server.sweep.reload_and_reconcile(key) for key in dict.fromkeys([*missing, *existing])}
     repaired = sum(moved.values())
     if body.sweep_owner is not None:
-        await server.recovery.sweep()
+        await server.sweep.sweep()
         server.sweep_policy.swept(body.sweep_owner)
     return Answer(
         {

@@ -1,0 +1,81 @@
+"""A node: one process at one database, put together. The embedded app, the server and the command line use it.
+
+What a part needs is an argument of its constructor, and this is the only place where the parts meet. A node that is not
+opened answers reads from disk: it takes no lock, and decides nothing by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from backstay import collector
+from backstay.engine.api import Api, Exporter
+from backstay.engine.engine import Define, Engine
+from backstay.engine.lifecycle import Lifecycle
+from backstay.engine.lock import EngineLock
+from backstay.engine.matching import Matching
+from backstay.engine.notices import Notices
+from backstay.engine.recovery import Recovery
+from backstay.engine.sweep import Sweep
+from backstay.engine.workflow_commands import Payloads
+from backstay.engine.world import Pool, World
+from backstay.kernel.machine import Machine
+from backstay.kernel.values import Micros
+from backstay.store import Store
+
+
+class Node:
+    """`commits`: the thread on which the store commits, if it has one; it ends with the node. `guest`: this process runs no
+    tasks and leaves the engine of a shared database to others. `overdue`, `sweep_every`, `sweep_rests`: see `Sweep`."""
+
+    def __init__(
+        self,
+        world: World,
+        store: Store,
+        machine: Machine,
+        payloads: Payloads,
+        exporter: Exporter,
+        *,
+        commits: Pool | None = None,
+        lifecycle: Lifecycle | None = None,
+        matching: Matching | None = None,
+        define: Define | None = None,
+        cache_bytes: int = 48 << 20,
+        guest: bool = False,
+        overdue: Micros | None = None,
+        sweep_every: Micros | None = None,
+        sweep_rests: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self.store = store
+        self._commits = commits
+        self._relaxed = False
+        lifecycle = self.lifecycle = lifecycle or Lifecycle()
+        engine = self.engine = Engine(
+            world, store, machine, cache_bytes=cache_bytes, lifecycle=lifecycle, matching=matching, define=define
+        )
+        self.lock = EngineLock(engine, lifecycle, guest=guest)
+        self.sweep = Sweep(engine, lifecycle, overdue=overdue, every=sweep_every, rests=sweep_rests)
+        self.recovery = Recovery(engine, self.lock, Notices(engine, lifecycle), self.sweep, lifecycle)
+        self.api = Api(engine, payloads, exporter, guest=self.lock.guest, unoffered=self.sweep.unoffered)
+        lifecycle.on_foreign_commit.insert(0, engine.waiters.check_all)
+
+    async def open(self) -> None:
+        """Become the engine of the database, or a guest beside it. A node is closed, also if this fails."""
+        collector.relax()
+        self._relaxed = True
+        await self.recovery.start()
+
+    def stop(self) -> None:
+        """Stop everything that goes on by itself."""
+        self.recovery.stop()
+        self.engine.close()
+
+    async def close(self) -> None:
+        """Stop, and free the database. What was decided and did not reach the disk (`Engine.drain`) comes to nothing."""
+        self.stop()
+        if self._commits is not None:
+            self._commits.close()
+        if self._relaxed:
+            self._relaxed = False
+            collector.restore()
+        await self.store.close()

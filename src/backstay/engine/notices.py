@@ -1,0 +1,77 @@
+"""Notices: how this process learns what other processes commit to the same database.
+
+A process that changes an instance leaves a notice of it; the engine reads them a few times a second, if anything was
+committed. Notices save time and no more: every 15 seconds all is looked at anyway, and the sweep finds what got lost.
+"""
+
+from __future__ import annotations
+
+from backstay.engine.engine import Engine
+from backstay.engine.lifecycle import Lifecycle, call_all
+from backstay.engine.periodic import PeriodicJob
+from backstay.kernel.values import SECOND
+from backstay.store import Unavailable
+
+NOTICE = SECOND // 50  # how often to look for commits of other processes
+LOOK_ANYWAY = 15 * SECOND
+
+
+class Notices:
+    def __init__(self, engine: Engine, lifecycle: Lifecycle) -> None:
+        self._engine = engine
+        self._lifecycle = lifecycle
+        self._notice_job = PeriodicJob(engine.world, "notice", self._notice)
+        self._anyway_job = PeriodicJob(engine.world, "look anyway", self._look_anyway)
+
+    def start(self) -> None:
+        if self._engine.store.shared:
+            self._notice_job.start(NOTICE)
+            self._anyway_job.start(LOOK_ANYWAY)
+
+    def stop(self) -> None:
+        self._notice_job.stop()
+        self._anyway_job.stop()
+
+    async def _notice(self) -> None:
+        engine = self._engine
+        try:
+            await self._look()
+        except Unavailable as error:
+            # Nothing of ours is being written. Still, an engine without its database is none: another may take over, and this
+            # one finds out when the database is back.
+            if engine.holder:
+                engine.on_unavailable(error)
+            raise
+
+    async def _look(self) -> None:
+        engine = self._engine
+        if engine.down is not None or not await engine.store.changed():
+            return
+        engine.mark_busy()
+        try:
+            if engine.holder:
+                await engine.outbox.pick_up()
+                await self._take()
+        except Exception:
+            call_all(self._lifecycle.on_foreign_commit)  # the store says once that something was committed
+            raise
+        call_all(
+            self._lifecycle.on_foreign_commit
+        )  # last: a wait that begins meanwhile may rely on what is still in memory
+
+    async def _take(self) -> bool:
+        """Reconcile every instance that another process has changed; whether there were any."""
+        engine = self._engine
+        keys = await engine.store.notices()
+        for key in keys:
+            entry = engine.cache.get(key)
+            if entry is not None and entry.inflight == 0 and not entry.held:
+                engine.discard_cached(entry)
+            engine.loading.outdate(key)
+            engine.reconcile(key)
+        return bool(keys)
+
+    async def _look_anyway(self) -> None:
+        engine = self._engine
+        if engine.down is None and (not engine.holder or await self._take()):
+            call_all(self._lifecycle.on_foreign_commit)

@@ -1,0 +1,136 @@
+"""The sweep: looks through the database for work that should move and does not, and reconciles it.
+
+Everything here works by the same message, `Reconcile`: expected minus actual. The sweep runs every few seconds while things
+are committed, and more and more rarely while nothing is, since then nothing gets lost. A second, slower job asks again for
+answers that instances owe each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from backstay.engine.engine import Engine
+from backstay.engine.lifecycle import Lifecycle, call_all
+from backstay.engine.periodic import PeriodicJob
+from backstay.kernel.features import pause
+from backstay.kernel.features.reconcile import Reconcile
+from backstay.kernel.task import Task
+from backstay.kernel.values import SECOND, Micros
+
+SWEEP = 5 * SECOND
+SWEEP_IDLE = 300 * SECOND  # when nothing is committed, nothing gets lost
+ASK = 300 * SECOND
+OVERDUE = 3 * SECOND
+PAGE = 500
+
+ReadyPosition = tuple[Micros, int, str]
+"""The position of a ready task among the others: since when it is ready, its instance, its id."""
+
+
+class Sweep:
+    """`overdue`: how long a task may be ready in no lane; `every`: the pause between two sweeps; `rests`: whether the next
+    sweep is left to another process."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        lifecycle: Lifecycle,
+        *,
+        overdue: Micros | None = None,
+        every: Micros | None = None,
+        rests: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._engine = engine
+        self._lifecycle = lifecycle
+        self._overdue = overdue or OVERDUE
+        self._pause = every or SWEEP
+        self._rests = rests
+        self._suspects_from = 0
+        self._ready_from: ReadyPosition | None = None
+        self._ask_from = 0
+        self._sweep_job = PeriodicJob(engine.world, "sweep", self._sweep_in_turn, self._is_engine)
+        self._ask_job = PeriodicJob(engine.world, "ask", self.ask, self._is_engine)
+        lifecycle.on_busy.append(self._hurry)
+
+    def start(self) -> None:
+        """This process is the engine: sweep from now on, until it is not."""
+        self._sweep_job.start(self._pause)
+        self._ask_job.start(ASK)
+
+    def stop(self) -> None:
+        self._sweep_job.stop()
+        self._ask_job.stop()
+
+    def _is_engine(self) -> bool:
+        return self._engine.holder
+
+    async def _sweep_in_turn(self) -> None:
+        engine = self._engine
+        if self._rests():
+            self._sweep_job.interval = self._pause
+        elif engine.down is None:
+            engine.mark_idle()
+            quiet = await self.sweep()
+            if quiet and engine.idle:  # and nothing was committed meanwhile
+                self._sweep_job.interval = min(self._sweep_job.interval * 2, SWEEP_IDLE)
+            else:
+                engine.mark_busy()
+
+    def _hurry(self) -> None:
+        """Something was committed: what gets lost with it is found within the usual pause."""
+        self._sweep_job.hurry(self._pause)
+
+    async def sweep(self) -> bool:
+        """Reconcile what should move and does not, a page at a time; True if all was read and nothing found."""
+        engine = self._engine
+        await engine.timers.look_again()
+        suspects, after = await engine.store.suspects(self._suspects_from, PAGE)
+        self._suspects_from = after or 0
+        stuck, self._ready_from = await self.stuck(self._ready_from)
+        suspects += [task.workflow for task in stuck]
+        for key in suspects:
+            self.reload_and_reconcile(key)
+        call_all(self._lifecycle.on_sweep)
+        return not suspects and not after and self._ready_from is None
+
+    async def stuck(self, after: ReadyPosition | None = None) -> tuple[list[Task], ReadyPosition | None]:
+        """Tasks that should have gone on by now: leased to a worker that is gone, or ready and in no lane.
+
+        Ready tasks come a page at a time, with the position of the next page, if there is one.
+        """
+        engine = self._engine
+        held = engine.held_tasks()
+        found = [t for t in await engine.store.leased() if t.until is None and t.id not in held]
+        page = await engine.store.ready(PAGE, after)
+        more = len(page) == PAGE and page[-1].available_at <= engine.world.now() - self._overdue
+        found += [task for task in page if self.unoffered(task)]
+        return found, (page[-1].available_at, page[-1].workflow, page[-1].id) if more else None
+
+    def unoffered(self, task: Task) -> bool:
+        """Whether a task has been ready for a while and is in no lane: its wake-up was lost."""
+        engine = self._engine
+        overdue = task.state == "ready" and task.available_at <= engine.world.now() - self._overdue
+        return overdue and engine.holder and not engine.matching.knows(task.id) and not self._withheld(task)
+
+    def _withheld(self, task: Task) -> bool:
+        """Whether its run is known to be paused: then the task is where it should be."""
+        entry = self._engine.cache.get(task.workflow)
+        return entry is not None and entry.flow.run is not None and not pause.allows(entry.flow.run)
+
+    def reload_and_reconcile(self, key: int) -> bool:
+        """Fold an instance anew from disk and reconcile it; False if it is moving right now."""
+        if not self._engine.reload(key):
+            return False
+        self._engine.reconcile(key)
+        return True
+
+    async def ask(self) -> None:
+        """Ask again for answers that instances owe each other, a page at a time: the question or the answer may be lost."""
+        engine = self._engine
+        if engine.down is not None:
+            return
+        await engine.outbox.pick_up()
+        page = await engine.store.awaiting(self._ask_from, PAGE)
+        self._ask_from = page[-1] if len(page) == PAGE else 0
+        for key in page:
+            engine.submit(key, Reconcile(incarnation=engine.incarnation, ask=True), again=False)
