@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from backstay.store import Later
+from backstay.store import Deferred
 
 
 class SlowRead:
@@ -15,7 +15,7 @@ class SlowRead:
         self._store, self._verb, self._before = store, verb, before
         self.began = asyncio.Event()
         self.may_end = asyncio.Event()
-        setattr(store, verb, lambda *asked: Later(lambda: self._answer(*asked)))
+        setattr(store, verb, lambda *asked: Deferred(lambda: self._answer(*asked)))
 
     async def _answer(self, *asked: Any) -> Any:
         found = await getattr(type(self._store), self._verb)(self._store, *asked)
@@ -32,11 +32,11 @@ def far(store: Any, *verbs: str) -> None:
     """From now on these are never answered at once."""
     for verb in verbs:
 
-        def ask(*asked: Any, verb: str = verb) -> Later[Any]:
+        def ask(*asked: Any, verb: str = verb) -> Deferred[Any]:
             async def answer() -> Any:
                 await asyncio.sleep(0)
                 return await getattr(type(store), verb)(store, *asked)
 
-            return Later(answer)
+            return Deferred(answer)
 
         setattr(store, verb, ask)

@@ -13,7 +13,7 @@ from backstay import AsyncBackstay, activity, spawn, wait, workflow
 from backstay.engine import sweep
 from backstay.kernel.machine import Machine
 from backstay.kernel.values import SECOND
-from backstay.store import Loaded, Now, Store
+from backstay.store import Loaded, Ready, Store
 from tests.sim.disk import Disk, MemoryStore, Seam
 from tests.sim.virtual import VirtualWorld, run
 
@@ -44,7 +44,7 @@ class Counted(MemoryStore):
 
     loads = 0
 
-    def load(self, key: int) -> Now[Loaded | None]:
+    def load(self, key: int) -> Ready[Loaded | None]:
         self.loads += 1
         return super().load(key)
 
@@ -54,9 +54,9 @@ class OnDisk(AsyncBackstay):
         super().__init__("simulated", [greeting, patient, both, elsewhere], guard="off", world=world)
         self.disk = disk
 
-    def _open_store(self, machine: Machine, offload: Any) -> Now[Store]:
+    def _open_store(self, machine: Machine, offload: Any) -> Ready[Store]:
         self.counted = Counted(self.disk, machine.kinds, Seam())
-        return Now(self.counted)
+        return Ready(self.counted)
 
     async def loads_during(self, seconds: float) -> int:
         before = self.counted.loads

@@ -36,6 +36,7 @@ from backstay import (
 )
 from backstay.kernel.event import Recorded
 
+from ..store.seam import connection_of
 from .kit import events, eventually, evicting, memory, names
 
 
@@ -517,7 +518,7 @@ async def test_a_query_of_a_parent_waits_with_it_whatever_the_rows_of_the_child_
             handle = await app.start(Asked, "run")
             instance = await child_id(app, "run")
             assert await handle.query("where") == "calling"
-            connection = app.store._writer.connection  # type: ignore[attr-defined]
+            connection = connection_of(app.store)
             closing = "update run set status = 'completed', closed_reason = 'completed', closed_at = 1"
             assert connection.execute(f"{closing} where workflow_id = ?", (instance,)).rowcount == 1
             for entry in list(app.engine.cache):

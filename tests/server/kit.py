@@ -19,6 +19,7 @@ from backstay.server.server import Server
 from backstay.server.settings import Settings
 
 from ..sdk.kit import PATIENCE, StillWorld, settle
+from ..store.seam import connection_of
 
 TOKEN = "secret"
 ME = "worker-1"
@@ -164,7 +165,7 @@ async def tampered(api: Api, *words: str) -> None:
 
 def sql(api: Api, statement: str, *parameters: Any) -> int:
     """Change what is on disk while the server runs, which is told nothing of it. How many rows that touched."""
-    return api.server.engine.store._writer.connection.execute(statement, parameters).rowcount  # type: ignore[attr-defined]
+    return connection_of(api.server.engine.store).execute(statement, parameters).rowcount
 
 
 async def parked(api: Api, count: int = 1) -> None:

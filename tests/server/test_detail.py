@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from ..store.seam import connection_of
 from .kit import Api, blob, detail, serving, tampered, value
 
 RETRIED = {"max_attempts": 3, "backoff_seconds": [5]}
@@ -190,7 +191,7 @@ async def test_the_timeout_of_a_condition_is_known_from_history() -> None:
         assert (wait["resume_source_kind"], wait["resume_source_id"]) == ("timer", before["resume_source_id"])
         assert wait["deadline_at"] > wait["opened_at"]
         engine = api.server.engine
-        engine.store._writer.connection.execute("update workflow set next_wake = null")  # type: ignore[attr-defined]
+        connection_of(engine.store).execute("update workflow set next_wake = null")
         await tampered(api)
         after = await detail(api)
         for part in ("waits", "wait_kind", "open_wait_id", "resume_source_kind", "resume_source_id"):
@@ -209,7 +210,7 @@ async def test_what_a_run_waits_for_stays_while_a_signal_is_applied_and_the_sign
         assert [task["type"] for task in during["tasks"]] == ["workflow"]
         assert (during["wait_kind"], during["open_wait_id"]) == ("condition", waits)
         await api.complete(await api.poll(), {"type": "open_condition_wait", "condition_key": "paid"})
-        connection = api.server.engine.store._writer.connection  # type: ignore[attr-defined]
+        connection = connection_of(api.server.engine.store)
         connection.execute("update command set body = cast(replace(cast(body as text), 'note', 'oops') as blob)")
         await tampered(api)
         timeline = (await detail(api))["timeline"]

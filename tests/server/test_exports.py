@@ -19,7 +19,7 @@ from durable_workflow.history_bundle_verify import verify_bundle
 
 from backstay import AsyncClient
 from backstay.codec import avro
-from backstay.engine import operations
+from backstay.engine import api as engine_api
 from backstay.protocol import export as protocol_export
 from backstay.protocol import run_detail
 from backstay.server.published.control import detail as detail_route
@@ -313,7 +313,7 @@ def held(value: Any, context: dict[str, Any]) -> Any:
 async def long(api: Api, monkeypatch: pytest.MonkeyPatch) -> str:
     """The current run of `o-1`, which counts as a long one."""
     await busy(api)
-    monkeypatch.setattr(operations, "LONG", 1)
+    monkeypatch.setattr(engine_api, "LONG", 1)
     return (await api.describe())["run_id"]
 
 
@@ -360,8 +360,8 @@ async def test_an_export_is_the_same_whole_and_in_pieces(monkeypatch: pytest.Mon
     async with serving(export_signing_key="k3y") as api:
         await busy(api)
         whole = await export(api)
-        monkeypatch.setattr(operations, "LONG", 1)
-        monkeypatch.setattr(operations.ask, "PAGE_MAX", 2)
+        monkeypatch.setattr(engine_api, "LONG", 1)
+        monkeypatch.setattr(engine_api.ask, "PAGE_MAX", 2)
         monkeypatch.setattr(protocol_export, "_TOGETHER", 1)
         monkeypatch.setattr(history_route, "IN_MEMORY", 1000)
         monkeypatch.setattr(history_route, "PART", 777)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from durable_workflow.history_bundle_verify import verify_bundle
 
+from ..store.seam import connection_of
 from .kit import Api, detail, serving, sql
 
 DAY = 86_400
@@ -115,7 +116,7 @@ async def test_a_repair_pass_restores_what_history_expects() -> None:
         await api.start("kept")
         store = api.server.engine.store
         key = await store.find("default", "lost")
-        store._writer.connection.execute("delete from task where workflow = ?", (key,))  # type: ignore[attr-defined]
+        connection_of(store).execute("delete from task where workflow = ?", (key,))
         seen = (await api.control("GET", "/system/repair")).json()
         assert seen["candidates"]["missing_task_candidates"] == 1
         assert seen["policy"]["failure_backoff_max_seconds"] == 60

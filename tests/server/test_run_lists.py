@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from ..store.seam import connection_of
 from .kit import Api, detail, serving, sql
 
 CONTRACT: dict[str, Any] = {"queries": [], "query_contracts": [], "signals": [], "signal_contracts": []}
@@ -58,7 +59,7 @@ async def test_a_run_in_a_list_says_what_moves_it_next() -> None:
         assert (listed["closed"]["is_terminal"], listed["closed"]["liveness_state"]) == (True, "closed")
         assert {flow["continue_as_new_recommended"] for flow in listed.values()} == {True, False}
         size = "select sum(length(type) + length(body)) from event where run = (select key from run where run_id = ?)"
-        connection = api.server.engine.store._writer.connection  # type: ignore[attr-defined]
+        connection = connection_of(api.server.engine.store)
         stored = connection.execute(size, (listed["task"]["run_id"],)).fetchone()[0]
         assert listed["task"]["history_size_bytes"] == stored
 

@@ -18,6 +18,7 @@ import pytest
 
 from ..interop.conftest import TOKEN as PROCESS_TOKEN
 from ..interop.conftest import Running
+from ..store.seam import connection_of
 from .kit import Api, parked, serving, settle, until
 
 DW = (sys.executable, "-P", "-m", "backstay.cli.main")
@@ -33,7 +34,7 @@ async def lose_the_task(api: Api, workflow_id: str) -> None:
     engine = api.server.engine
     key = await engine.store.find("default", workflow_id)
     assert key is not None
-    engine.store._writer.connection.execute("delete from task where workflow = ?", (key,))  # type: ignore[attr-defined]
+    connection_of(engine.store).execute("delete from task where workflow = ?", (key,))
     engine.matching.forget_tasks()
     entry = engine.cache.get(key)
     if entry is not None:

@@ -23,6 +23,7 @@ from backstay.protocol.native import worker as wire
 from backstay.server.routes import ROUTES
 from backstay.server.routing import Route
 
+from ..store.seam import connection_of
 from .kit import Api, serving, until
 
 MARK = "bsecret"
@@ -253,7 +254,7 @@ class Tenants:
             "command": f"select * from command where workflow in ({mine})",
             "registry": f"select * from registry where namespace = '{B}' or name = '{B}' or kind = 'token'",
         }
-        reads = self.api.server.engine.store._writer.connection  # type: ignore[attr-defined]
+        reads = connection_of(self.api.server.engine.store)
         return {name: sorted(map(repr, reads.execute(query).fetchall())) for name, query in tables.items()}
 
     def waiting(self) -> list[Any]:

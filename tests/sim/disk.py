@@ -28,7 +28,7 @@ from backstay.store import (
     StoredSend,
     StoreError,
     Unavailable,
-    at_once,
+    as_ready,
 )
 
 EventRow = tuple[int, str, int, bytes, bytes, int]
@@ -46,11 +46,11 @@ READS = (
         "history",
         "last_event",
         "due",
-        "ahead",
+        "written_in_future",
         "ready",
         "leased",
         "failed",
-        "suspects",
+        "mismatched",
     ),
     *("runs", "run", "commands", "command", "sends", "awaiting"),
 )
@@ -231,7 +231,7 @@ class MemoryStore:
         """Whether a commit that nobody heard of may still be to come."""
         return False
 
-    @at_once
+    @as_ready
     def probe(self) -> Unavailable | None:
         error = self._seam.probe(self)
         if error is None:
@@ -247,36 +247,36 @@ class MemoryStore:
             self.disk.registry[place] = entry
         done(None)
 
-    @at_once
+    @as_ready
     def kept(self, kind: str) -> list[Entry]:
         self._seam.read(self)
         return [entry for place, entry in sorted(self.disk.registry.items()) if place[0] == kind]
 
     # -- one engine
 
-    @at_once
+    @as_ready
     def acquire(self) -> bool:
         if self.disk.holder is None:
             self.disk.holder = self
         return self.disk.holder is self
 
-    @at_once
+    @as_ready
     def has_engine(self) -> bool:
         return self.disk.holder is not None
 
-    @at_once
+    @as_ready
     def changed(self) -> bool:
         if self._down or self._version == self.disk.version or self._seam.misses():
             return False
         self._version = self.disk.version
         return True
 
-    @at_once
+    @as_ready
     def notices(self) -> list[int]:
         found, self.disk.notices = self.disk.notices, []
         return list(dict.fromkeys(found))
 
-    @at_once
+    @as_ready
     def close(self) -> None:
         self.cut()
 
@@ -287,47 +287,47 @@ class MemoryStore:
 
     # -- reading
 
-    @at_once
+    @as_ready
     def find(self, namespace: str, workflow_id: str) -> int | None:
         self._seam.read(self)
         return self.disk.names.get((namespace, workflow_id))
 
-    @at_once
+    @as_ready
     def find_all(self, namespace: str, workflow_ids: Sequence[str]) -> dict[str, int]:
         self._seam.read(self)
         names = self.disk.names
         return {id: names[namespace, id] for id in workflow_ids if (namespace, id) in names}
 
-    @at_once
+    @as_ready
     def locate(self, namespace: str, run_id: str) -> Located | None:
         run = self._run(namespace, run_id)
         return None if run is None else Located(run.workflow, run.key)
 
-    @at_once
+    @as_ready
     def load(self, key: int) -> Loaded | None:
         self._seam.read(self)
         return self.disk.load(self._kinds, key)
 
-    @at_once
+    @as_ready
     def history(self, run: int, after: int = 0, limit: int | None = None) -> list[Recorded]:
         self._seam.read(self)
         found = self.disk.history(self._kinds, run)[after:]
         return found if limit is None else found[:limit]
 
-    @at_once
+    @as_ready
     def last_event(self, run: int) -> Recorded | None:
         self._seam.read(self)
         found = self.disk.history(self._kinds, run)
         return found[-1] if found else None
 
-    @at_once
+    @as_ready
     def due(self, until: Micros, limit: int) -> list[tuple[Micros, int]]:
         self._seam.read(self)
         rows = self.disk.workflows.values()
         return sorted((w.next_wake, w.key) for w in rows if w.next_wake is not None and w.next_wake <= until)[:limit]
 
-    @at_once
-    def ahead(self, now: Micros, after: tuple[Micros, int], limit: int) -> list[tuple[Micros, int]]:
+    @as_ready
+    def written_in_future(self, now: Micros, after: tuple[Micros, int], limit: int) -> list[tuple[Micros, int]]:
         self._seam.read(self)
         found: list[tuple[Micros, int]] = []
         for w in self.disk.workflows.values():
@@ -337,25 +337,25 @@ class MemoryStore:
                 insort(found, (w.next_wake, w.key))
         return found[:limit]
 
-    @at_once
+    @as_ready
     def ready(self, limit: int, after: tuple[Micros, int, str] | None = None) -> list[Task]:
         self._seam.read(self)
         place = attrgetter("available_at", "workflow", "id")
         found = sorted((t for t in self.disk.all_tasks() if t.state == "ready"), key=place)
         return [task for task in found if after is None or place(task) > after][:limit]
 
-    @at_once
+    @as_ready
     def leased(self) -> list[Task]:
         self._seam.read(self)
         return [task for task in self.disk.all_tasks() if task.state == "leased"]
 
-    @at_once
+    @as_ready
     def failed(self) -> list[Task]:
         self._seam.read(self)
         return [task for task in self.disk.all_tasks() if task.state == "failed"]
 
-    @at_once
-    def suspects(self, after: int, limit: int) -> tuple[list[int], int | None]:
+    @as_ready
+    def mismatched(self, after: int, limit: int) -> tuple[list[int], int | None]:
         self._seam.read(self)
         page = [self.disk.workflows[key] for key in sorted(self.disk.workflows) if key > after][:limit]
         found = [
@@ -372,7 +372,7 @@ class MemoryStore:
         ]
         return found, (page[-1].key if len(page) == limit else None)
 
-    @at_once
+    @as_ready
     def runs(self, where: RunFilter) -> list[RunRow]:
         self._seam.read(self)
         found = [self.disk.run(r.key) for r in self.disk.runs.values() if r.namespace == where.namespace]
@@ -388,7 +388,7 @@ class MemoryStore:
             found = [r for r in found if r.key < where.before]
         return sorted(found, key=lambda r: -r.key)[: where.limit]
 
-    @at_once
+    @as_ready
     def run(self, namespace: str, run_id: str) -> RunRow | None:
         return self._run(namespace, run_id)
 
@@ -397,12 +397,12 @@ class MemoryStore:
         run = self.disk.runs.get(self.disk.run_ids.get(run_id, 0))
         return None if run is None or run.namespace != namespace else self.disk.run(run.key)
 
-    @at_once
+    @as_ready
     def commands(self, workflow: int) -> list[CommandRecord]:
         self._seam.read(self)
         return list(self.disk.commands.get(workflow, ()))
 
-    @at_once
+    @as_ready
     def command(self, workflow: int, command_type: str, request_id: str) -> CommandRecord | None:
         self._seam.read(self)
         for record in self.disk.commands.get(workflow, ()):
@@ -410,12 +410,12 @@ class MemoryStore:
                 return record
         return None
 
-    @at_once
+    @as_ready
     def sends(self, after: int, limit: int) -> list[StoredSend]:
         self._seam.read(self)
         return [self.disk.sends[key] for key in sorted(self.disk.sends) if key > after][:limit]
 
-    @at_once
+    @as_ready
     def awaiting(self, after: int, limit: int) -> list[int]:
         self._seam.read(self)
         return sorted(w.key for w in self.disk.workflows.values() if w.awaited > 0 and w.key > after)[:limit]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from backstay.kernel.decision import Decision
 from backstay.kernel.event import Event
-from backstay.store import Applied, Entry, Later, Unavailable
+from backstay.store import Applied, Deferred, Entry, Unavailable
 
 from .disk import READS, MemoryStore, Seam
 
@@ -203,8 +203,8 @@ def _arrive(there: asyncio.Future[None]) -> None:
 def _reading(name: str) -> Any:
     verb = getattr(MemoryStore, name)
 
-    def ask(self: DistantStore, *args: Any, **kwargs: Any) -> Later[Any]:
-        return Later(
+    def ask(self: DistantStore, *args: Any, **kwargs: Any) -> Deferred[Any]:
+        return Deferred(
             lambda: self._far(lambda: verb(self, *args, **kwargs), reading=True, about=_about(self, name, args))
         )
 
@@ -215,11 +215,11 @@ def _ordering(name: str) -> Any:
     verb = DistantStore._probe if name == "probe" else getattr(MemoryStore, name)
     connected = name in ("acquire", "notices")
 
-    def ask(self: DistantStore, *args: Any) -> Later[Any]:
+    def ask(self: DistantStore, *args: Any) -> Deferred[Any]:
         def do() -> Any:
             return self._connected(lambda: verb(self, *args)) if connected else verb(self, *args)
 
-        return Later(lambda: self._in_order(do))
+        return Deferred(lambda: self._in_order(do))
 
     return ask
 

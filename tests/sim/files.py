@@ -15,7 +15,7 @@ from msgspec.structs import astuple
 
 from backstay.kernel.decision import Decision, WorkflowRow
 from backstay.kernel.event import Event, pack_held
-from backstay.store import Applied, Now
+from backstay.store import Applied, Ready
 from backstay.store.sqlite import SqliteStore
 
 from .disk import READS, Seam
@@ -156,7 +156,7 @@ class FileStore(SqliteStore):
         return applied
 
     def lose_connection(self) -> None:
-        self._writer.close()
+        self.writer.close()
 
     def lose_answer(self, decisions: Sequence[Decision]) -> bool:
         return False
@@ -166,10 +166,10 @@ class FileStore(SqliteStore):
 
     def probe(self) -> Any:
         error = self._seam.probe(self)
-        return Now(error) if error is not None else super().probe()
+        return Ready(error) if error is not None else super().probe()
 
-    def changed(self) -> Now[bool]:
-        return Now(False) if self._seam.misses() else super().changed()
+    def changed(self) -> Ready[bool]:
+        return Ready(False) if self._seam.misses() else super().changed()
 
 
 def _asking(name: str) -> Any:

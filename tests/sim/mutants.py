@@ -172,7 +172,7 @@ MUTANTS = [
     Mutant(
         "the sweep finds no suspects",
         "backstay.engine.sweep:Sweep.sweep",
-        "suspects, after = await engine.store.suspects(self._suspects_from, PAGE)",
+        "suspects, after = await engine.store.mismatched(self._suspects_from, PAGE)",
         "suspects, after = [], None",
     ),
     Mutant(

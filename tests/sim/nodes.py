@@ -9,7 +9,7 @@ from backstay.kernel.decision import Decision
 from backstay.kernel.machine import Machine
 from backstay.kernel.values import SECOND
 from backstay.sdk.embedded.app import AsyncBackstay
-from backstay.store import Applied, Now, Store, Unavailable
+from backstay.store import Applied, Ready, Store, Unavailable
 
 from .disk import Seam
 from .programs import ACTIVITIES, BUILDS, HELPERS
@@ -116,8 +116,8 @@ class SimBackstay(AsyncBackstay):
         )
         self._store = store
 
-    def _open_store(self, machine: Machine, offload: Any) -> Now[Store]:
-        return Now(self._store(machine))
+    def _open_store(self, machine: Machine, offload: Any) -> Ready[Store]:
+        return Ready(self._store(machine))
 
 
 class Node:

@@ -9,7 +9,7 @@ from typing import Any
 
 from backstay import AsyncBackstay
 from backstay.kernel.machine import Machine
-from backstay.store import Now, Store
+from backstay.store import Ready, Store
 
 from .disk import Disk, MemoryStore, Seam
 from .programs import ACTIVITIES, HELPERS, Grammar, PlainA, Program, ledger
@@ -29,8 +29,8 @@ class OnDisk(AsyncBackstay):
         super().__init__("simulated", [PlainA, *ACTIVITIES, *HELPERS], guard="off", world=world)
         self._disk, self._seam = disk, seam
 
-    def _open_store(self, machine: Machine, offload: Any) -> Now[Store]:
-        return Now(MemoryStore(self._disk, machine.kinds, self._seam))
+    def _open_store(self, machine: Machine, offload: Any) -> Ready[Store]:
+        return Ready(MemoryStore(self._disk, machine.kinds, self._seam))
 
 
 def programs() -> list[Program]:

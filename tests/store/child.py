@@ -16,6 +16,7 @@ from backstay.store.sqlite import SqliteStore
 
 from ..kernel.given import MACHINE
 from .instances import Instance, apply
+from .seam import connection_of
 
 NOBODY = 65534
 
@@ -144,8 +145,7 @@ def fill_the_disk(path: str) -> None:
         kept, lost, later = Instance(), Instance(), Instance()
         assert (await apply(store, kept.start())).down is None
         statements: list[str] = []
-        connection = store._writer.connection
-        assert connection is not None
+        connection = connection_of(store)
         connection.set_trace_callback(statements.append)
         _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (os.path.getsize(path + "-wal"), hard))

@@ -220,7 +220,7 @@ class Alone:
         assert await store.ready(10) == []
         assert await store.leased() == []
         assert await store.failed() == []
-        assert await store.suspects(0, 10) == ([], None)
+        assert await store.mismatched(0, 10) == ([], None)
 
     async def test_an_instance_is_found_by_name_within_its_namespace(self, database: Database) -> None:
         store = await database.open()
@@ -467,7 +467,7 @@ class Alone:
                 assert await stored(store, instance) == expected(instance)
             # A story may leave a run open with neither task nor wake, because its code asked for nothing more.
             stuck = {i.key for i in crowd if i.run.open and not i.state.tasks and i.state.next_wake is None}
-            suspects, _ = await store.suspects(0, 10_000)
+            suspects, _ = await store.mismatched(0, 10_000)
             assert {i.key for i in crowd} & set(suspects) == stuck
             await store.close()
 
@@ -538,11 +538,11 @@ class Alone:
         resting.start(at=500)
         await applied(store, *sleepers, resting)
         found = [(instant(at + 50), sleeper.key) for sleeper, at in zip(sleepers[1:], [100, 200, 300], strict=True)]
-        assert await store.ahead(instant(99), (instant(99), 0), 10) == found
-        assert await store.ahead(instant(99), (instant(99), 0), 2) == found[:2]
-        assert await store.ahead(instant(99), found[0], 2) == found[1:]
-        assert await store.ahead(instant(100), (instant(100), 0), 10) == found[1:]
-        assert await store.ahead(instant(300), (instant(300), 0), 10) == []
+        assert await store.written_in_future(instant(99), (instant(99), 0), 10) == found
+        assert await store.written_in_future(instant(99), (instant(99), 0), 2) == found[:2]
+        assert await store.written_in_future(instant(99), found[0], 2) == found[1:]
+        assert await store.written_in_future(instant(100), (instant(100), 0), 10) == found[1:]
+        assert await store.written_in_future(instant(300), (instant(300), 0), 10) == []
 
     @pytest.mark.parametrize("size", [1, 2, 5, 100])
     async def test_ready_tasks_are_paged_oldest_first(self, database: Database, size: int) -> None:
@@ -803,7 +803,7 @@ class Shared:
             assert await stored(store, instance) == expected(instance)
         after = (await store.due(1 << 60, 10), await store.ready(10), await store.leased(), await store.failed())
         assert after == before
-        assert await store.suspects(0, 10) == ([], None)
+        assert await store.mismatched(0, 10) == ([], None)
 
     async def test_what_one_handle_commits_the_other_reads(self, database: Database) -> None:
         one, other = await database.open(), await database.open()
@@ -991,9 +991,9 @@ class Shared:
         for instance in (chain, other):
             await applied(store, instance)
         first, second = sorted(await store.runs(RunFilter(workflow_id=chain.workflow_id)), key=lambda row: row.number)
-        counted = {one.status: (one.archived, one.runs) for one in await store.census("default")}
+        counted = {one.status: (one.archived, one.runs) for one in await store.count_by_status("default")}
         assert counted == {first.status: (False, 1), second.status: (False, 2)}
-        assert await store.census("elsewhere") == []
+        assert await store.count_by_status("elsewhere") == []
         open_runs = [entry for run in (second.key, other.run.key) for entry in await store.history(run)]
         assert await store.event_types("default") == Counter(entry.type for entry in open_runs)
         histories = {run: await store.history(run) for run in (first.key, second.key, other.run.key)}
@@ -1003,18 +1003,18 @@ class Shared:
         }
         assert await store.sizes([*histories, 7]) == weights
         longest, largest = (max(weights[run][part] for run in (second.key, other.run.key)) for part in (0, 1))
-        assert await store.budget("default", 0, 0) == (0, longest, largest)
-        assert (await store.budget("default", longest, 0)).over >= 1
-        assert (await store.budget("default", longest + 1, largest + 1)).over == 0
-        assert (await store.budget("default", 0, 1)).over == 2
-        assert await store.budget("elsewhere", 1, 1) == (0, 0, 0)
+        assert await store.history_sizes("default", 0, 0) == (0, longest, largest)
+        assert (await store.history_sizes("default", longest, 0)).over >= 1
+        assert (await store.history_sizes("default", longest + 1, largest + 1)).over == 0
+        assert (await store.history_sizes("default", 0, 1)).over == 2
+        assert await store.history_sizes("elsewhere", 1, 1) == (0, 0, 0)
 
     async def test_suspects_are_the_instances_with_missing_or_surplus_task_rows(self, database: Database) -> None:
         store = await database.open()
         many = instances(5)
         many[4].complete(CompleteWorkflow())
         await applied(store, *many)
-        assert await store.suspects(0, 100) == ([], None)
+        assert await store.mismatched(0, 100) == ([], None)
         missing, surplus, closed = many[1], many[3], many[4]
         await database.sql(f"delete from task where workflow = {missing.key}")
         for instance in (surplus, closed):
@@ -1022,7 +1022,7 @@ class Shared:
                 "insert into task (workflow, id, state, available_at, body)"
                 f" select {instance.key}, 'surplus', state, available_at, body from task where workflow = {many[0].key}"
             )
-        assert await store.suspects(0, 100) == ([missing.key, surplus.key, closed.key], None)
+        assert await store.mismatched(0, 100) == ([missing.key, surplus.key, closed.key], None)
 
     async def test_a_sweep_in_pages_finds_what_a_sweep_in_one_go_finds(self, database: Database) -> None:
         store = await database.open()
@@ -1033,7 +1033,7 @@ class Shared:
         found: list[int] = []
         places = [0]
         while True:
-            page, after = await store.suspects(places[-1], 2)
+            page, after = await store.mismatched(places[-1], 2)
             found += page
             if after is None:
                 break
@@ -1048,7 +1048,7 @@ class Shared:
         await database.sql(f"delete from task where workflow = {instance.key}")
         instance.lose(*list(instance.rows))
         assert await apply(store, instance.when(Reconcile(incarnation="mine"))) == ALL
-        assert await store.suspects(0, 10) == ([], None)
+        assert await store.mismatched(0, 10) == ([], None)
         assert await stored(store, instance) == expected(instance)
 
     async def test_a_list_says_how_long_the_history_of_an_open_run_is_by_now(self, database: Database) -> None:
@@ -1211,7 +1211,7 @@ class Processes:
             assert [task.kind for task in loaded.tasks] == ["workflow"]
             assert [command.outcome for command in await store.commands(run.workflow)] == ["started_new"]
         assert len({run.run_id for run in runs}) == len(runs)
-        assert await store.suspects(0, 1_000_000) == ([], None)
+        assert await store.mismatched(0, 1_000_000) == ([], None)
 
 
 async def becomes_engine(store: Store) -> None:

@@ -66,7 +66,7 @@ class Handles:
 
     async def cut(self, store: PostgresqlStore) -> None:
         """End the session of a store that writes, as an administrator or a failing server does."""
-        connection: Any = store._writer._connection
+        connection: Any = store.writer.connection
         await self.ask("select pg_terminate_backend($1, 10000)", connection.get_server_pid())
         async with asyncio.timeout(10):
             while not connection.is_closed():
@@ -206,9 +206,9 @@ async def test_an_answer_that_is_lost_twice_is_looked_up_right(database: Handles
     """The fence itself may come through without an answer; that must not hide that the batch did."""
     async with through_a_wire(database, place) as (store, proxy):
         (instance,) = instances(1)
-        batch = store._writer._batch + 1
+        batch = store.writer.batch + 1
         proxy.fault = "lose the answer"
-        looked = store._writer._became
+        looked = store.writer.outcome_of
         calls = 0
 
         async def losing(*args: Any) -> Any:
@@ -216,11 +216,11 @@ async def test_an_answer_that_is_lost_twice_is_looked_up_right(database: Handles
             calls += 1
             if calls == 1:
                 async with database.session() as fence:  # as our own, whose answer nobody heard
-                    await fence.execute(store._sql["fence"], store._writer.id, batch + 1)
+                    await fence.execute(store._sql["fence"], store.writer.id, batch + 1)
                 raise Unavailable("the wire was cut again")
             return await looked(*args)
 
-        store._writer._became = losing
+        store.writer.outcome_of = losing
         assert await apply(store, *instance.written) == ALL
         assert calls == 2
         assert await stored(store, instance) == expected(instance)
@@ -335,7 +335,7 @@ async def test_a_table_that_somebody_keeps_locked_is_unavailable_and_says_so(dat
     store = await database.open()
     (instance,) = instances(1)
     await applied(store, *instances(1))
-    await store._writer._connection.execute("set lock_timeout = '50ms'")  # type: ignore[union-attr]
+    await store.writer.connection.execute("set lock_timeout = '50ms'")  # type: ignore[union-attr]
     async with database.session() as other, other.transaction():
         await other.execute("lock table workflow in exclusive mode")
         result = await apply(store, *instance.written)
@@ -350,7 +350,7 @@ async def test_a_handle_whose_row_was_tidied_away_enrols_again(database: Handles
     await applied(quiet, *instances(1))
     await database.sql("update writer set seen = now() - interval '2 days'")
     assert await engine.acquire()
-    assert await database.ask("select 1 from writer where id = $1", quiet._writer.id) == []
+    assert await database.ask("select 1 from writer where id = $1", quiet.writer.id) == []
     await applied(quiet, *(crowd := instances(2)))
     assert [await stored(quiet, instance) for instance in crowd] == [expected(instance) for instance in crowd]
     await quiet.close()
@@ -439,11 +439,11 @@ async def test_reading_makes_no_schema(fresh: Handles) -> None:
 async def test_commits_reach_the_disk_even_if_the_server_is_told_not_to_care(database: Handles) -> None:
     store = await database.open(database.where + "&synchronous_commit=off")
     await applied(store, *instances(1))
-    session: Any = store._writer._connection
+    session: Any = store.writer.connection
     assert (await session.fetch("show synchronous_commit"))[0][0] == "on"
     strict = await database.open(database.where + "&synchronous_commit=remote_apply")
     await applied(strict, *instances(1))
-    session = strict._writer._connection
+    session = strict.writer.connection
     assert (await session.fetch("show synchronous_commit"))[0][0] == "remote_apply"
 
 

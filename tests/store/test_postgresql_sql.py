@@ -18,7 +18,7 @@ from backstay.store.sql import queries
 
 from ..postgresql import with_schema
 
-QUERIES = queries("backstay.store.postgresql", "queries.sql")
+QUERIES = queries("backstay.store.postgresql", numbered=True)
 
 HOT = {
     "find": "workflow_id",
@@ -28,9 +28,9 @@ HOT = {
     "history": "event_run",
     "last_event": "event_run",
     "due": "workflow_wake",
-    "ahead": "workflow_wake",
+    "written_in_future": "workflow_wake",
     "ready": "task_ready",
-    "suspects": "workflow_pkey",
+    "mismatched": "workflow_pkey",
     "run_by_id": "run_id",
     "run_by_key": "run_pkey",
     "commands": "command_key",

@@ -16,7 +16,7 @@ from backstay.store.sql import migrations, queries
 from backstay.store.sqlite.connection import migrate
 from backstay.store.sqlite.listing import select_runs
 
-QUERIES = queries("backstay.store.sqlite", "queries.sql")
+QUERIES = queries("backstay.store.sqlite")
 TEMPLATES = {name for name, text in QUERIES.items() if text.endswith("values")}
 
 HOT = {
@@ -28,9 +28,9 @@ HOT = {
     "history": "event_run",
     "last_event": "event_run",
     "due": "workflow_wake",
-    "ahead": "workflow_wake",
+    "written_in_future": "workflow_wake",
     "ready": "task_ready",
-    "suspects": "INTEGER PRIMARY KEY",
+    "mismatched": "INTEGER PRIMARY KEY",
     "run_by_id": "run_id",
     "run_by_key": "INTEGER PRIMARY KEY",
     "commands": "command_workflow",
@@ -92,7 +92,7 @@ def test_a_hot_query_goes_through_its_index_and_sorts_nothing(connection: sqlite
 
 
 def test_the_sweep_counts_tasks_by_their_key(connection: sqlite3.Connection) -> None:
-    assert any(re.search(r"SEARCH task USING PRIMARY KEY", step) for step in plan(connection, QUERIES["suspects"]))
+    assert any(re.search(r"SEARCH task USING PRIMARY KEY", step) for step in plan(connection, QUERIES["mismatched"]))
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,7 @@ from ..kernel.given import MACHINE
 from .children import child, hear
 from .conformance import Alone, Processes, Shared, instances
 from .instances import Instance, applied, apply, expected, stored
+from .seam import connection_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -100,8 +101,7 @@ async def test_a_file_is_written_ahead_and_synced_at_every_commit(file: Handles)
 
 
 def _synchronous(store: SqliteStore) -> int:
-    connection = store._writer.connection
-    assert connection is not None
+    connection = connection_of(store)
     return connection.execute("pragma synchronous").fetchone()[0]
 
 
@@ -320,8 +320,7 @@ async def test_a_batch_that_waits_for_another_writer_does_not_hold_up_the_engine
     waiting = threading.Event()
 
     def offload(work: Callable[[], Applied], done: Callable[[Applied], None]) -> None:
-        connection = store._writer.connection
-        assert connection is not None
+        connection = connection_of(store)
         connection.set_trace_callback(lambda statement: waiting.set() if statement == "begin immediate" else None)
         threading.Thread(target=lambda: loop.call_soon_threadsafe(done, work())).start()
 
@@ -367,8 +366,7 @@ async def test_a_full_database_is_unavailable_keeps_nothing_of_the_batch_and_com
     store = file.opened()
     kept = _started()
     await applied(store, kept)
-    connection = store._writer.connection
-    assert connection is not None
+    connection = connection_of(store)
     (pages,) = connection.execute("pragma page_count").fetchone()
     connection.execute(f"pragma max_page_count = {pages}")
     lost = [_started(arguments=b"x" * 4000) for _ in range(50)]
@@ -404,8 +402,7 @@ async def test_a_database_in_memory_that_is_full_keeps_what_it_had() -> None:
     with closing(SqliteStore(":memory:", MACHINE.kinds)) as store:
         kept, lost = _started(), _started(arguments=b"x" * 400_000)
         await applied(store, kept)
-        connection = store._writer.connection
-        assert connection is not None
+        connection = connection_of(store)
         connection.execute("pragma max_page_count = 40")
         assert isinstance((await apply(store, *lost.written)).down, Unavailable)
         assert await store.load(lost.key) is None

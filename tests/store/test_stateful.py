@@ -131,11 +131,11 @@ class StoreMachine(RuleBasedStateMachine):
         now = instant(40)
         found: dict[str, Any] = {
             "due": await store.due(now, 3),
-            "ahead": await store.ahead(T0, (T0, 0), 3),
+            "written_in_future": await store.written_in_future(T0, (T0, 0), 3),
             "ready": await store.ready(3),
             "leased": sorted(task.id for task in await store.leased()),
             "failed": sorted(task.id for task in await store.failed()),
-            "suspects": await store.suspects(0, 4),
+            "mismatched": await store.mismatched(0, 4),
             "sends": await store.sends(0, 5),
             "awaiting": await store.awaiting(0, 5),
             "kept": await store.kept("worker"),

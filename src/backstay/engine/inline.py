@@ -27,7 +27,7 @@ from backstay.kernel.features.workflow_task import (
 from backstay.kernel.message import Message, Refused
 from backstay.kernel.state import Run
 from backstay.kernel.task import Lease
-from backstay.store import Now, Unavailable
+from backstay.store import Ready, Unavailable
 
 if TYPE_CHECKING:
     from backstay.engine.engine import Engine
@@ -88,7 +88,7 @@ class InlineCode:
             result = self._show(entry, entry.fresh, run, assignment, executor)
         if result is COLD:
             history = self._engine.store.history(run.key)
-            if not isinstance(history, Now):
+            if not isinstance(history, Ready):
                 if task_id not in flow.tasks:
                     return  # it gets its row with this commit, and comes again
                 self._fetch(entry, task_id, executor, history)

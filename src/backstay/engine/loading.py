@@ -12,7 +12,7 @@ from backstay.kernel.message import Message, Refused
 from backstay.kernel.state import Moment, Run, Workflow
 from backstay.kernel.turn import watch
 from backstay.kernel.values import Micros
-from backstay.store import Loaded, Now, Unavailable
+from backstay.store import Loaded, Ready, Unavailable
 
 if TYPE_CHECKING:
     from backstay.engine.engine import Engine
@@ -51,7 +51,7 @@ class Loading:
         except Exception as error:
             self._loaded(key, None, error)
             return
-        if isinstance(found, Now):
+        if isinstance(found, Ready):
             self._loaded(key, found.value, None)
         else:
             self._engine.world.spawn(self._load_later(key, found), "backstay-load")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from backstay.engine.cache import Reply
 from backstay.engine.idempotency import submit_late
 from backstay.kernel.message import Message
-from backstay.store import Now
+from backstay.store import Ready
 
 if TYPE_CHECKING:
     from backstay.engine.engine import Engine
@@ -42,7 +42,7 @@ class InstanceLookup:
             except Exception as error:
                 self._failed(asked, error)
                 continue
-            if isinstance(found, Now):
+            if isinstance(found, Ready):
                 self._found(namespace, asked, found.value)
             else:
                 self._engine.world.spawn(self._later(namespace, asked, found), "backstay-find")

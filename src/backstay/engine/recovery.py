@@ -150,7 +150,7 @@ class Recovery:
         now = engine.world.now()
         after: tuple[Micros, int] = (now, 0)
         while True:
-            page = await engine.store.ahead(now, after, PAGE)
+            page = await engine.store.written_in_future(now, after, PAGE)
             for _, key in page:
                 if key not in seen:
                     seen.add(key)

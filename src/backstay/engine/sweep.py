@@ -84,7 +84,7 @@ class Sweep:
         """Reconcile what should move and does not, a page at a time; True if all was read and nothing found."""
         engine = self._engine
         await engine.timers.look_again()
-        suspects, after = await engine.store.suspects(self._suspects_from, PAGE)
+        suspects, after = await engine.store.mismatched(self._suspects_from, PAGE)
         self._suspects_from = after or 0
         stuck, self._ready_from = await self.stuck(self._ready_from)
         suspects += [task.workflow for task in stuck]

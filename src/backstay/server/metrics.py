@@ -84,7 +84,7 @@ class Observer:
             await asyncio.sleep(0)  # a file answers at once: between two pages the others get their turn
 
     async def _runs(self, namespace: str) -> dict[str, Any]:
-        census = await self.server.store.census(namespace)
+        census = await self.server.store.count_by_status(namespace)
         by_status: dict[str, int] = dict.fromkeys((*OPEN, "completed", "failed", "cancelled", "terminated"), 0)
         for one in census:
             by_status[one.status] = by_status.get(one.status, 0) + one.runs
@@ -163,7 +163,7 @@ class Observer:
     async def _history(self, namespace: str) -> dict[str, Any]:
         settings = self.server.settings
         events, size = settings.continue_as_new_event_threshold, settings.continue_as_new_size_bytes_threshold
-        budget = await self.server.store.budget(namespace, events, size)
+        budget = await self.server.store.history_sizes(namespace, events, size)
         return {
             "continue_as_new_recommended_runs": budget.over,
             "max_event_count": budget.events,

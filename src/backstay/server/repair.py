@@ -57,7 +57,7 @@ async def candidates(server: Server, namespace: str) -> Candidates:
     missing: list[Candidate] = []
     after: int | None = 0
     while after is not None and len(missing) < MOST:
-        page, after = await store.suspects(after, sweep.PAGE)
+        page, after = await store.mismatched(after, sweep.PAGE)
         for key in page:
             try:
                 loaded = await store.load(key)

@@ -2,8 +2,16 @@
 
 Every change goes through `apply`: independent Decisions, each guarded by the instance row it was decided on. Nothing
 depends on a batch being atomic. A guard that does not match skips that Decision alone (`stale`), a Decision that cannot
-be written fails alone, and a database that cannot commit is `down`: nothing of the batch happened and nobody may say it
-did.
+be written fails alone, and if the database cannot commit (`down`), nothing of the batch was written, and no caller may be
+told that it was.
+
+A clock that was set back. Histories are stamped with the engine's clock, and deadlines count from those stamps. If the
+clock is set back by an hour, every wake that was written before lies an hour too far in the future, and its timer would
+fire an hour late. A store cannot tell: a wake in the future is its normal state. So an engine asks once, when it starts,
+for the instances whose last event lies in the future (`written_in_future`); the kernel then moves their deadlines by its
+own rules (`Machine.rearm`). Later events never go back: `Context.ahead` keeps the difference. Without this question a
+timer waits until the old clock's time. Shown by `tests/kernel/test_clock.py` and by the conformance test of
+`written_in_future` for every dialect.
 """
 
 from __future__ import annotations
@@ -66,7 +74,7 @@ class ForkedEngine(StoreError, RuntimeError):
 
 
 class Applied(NamedTuple):
-    """What became of a batch, by position. Positions in neither were committed."""
+    """The result of a batch, by position. Positions in neither `stale` nor `failed` were committed."""
 
     stale: frozenset[int] = frozenset()
     failed: dict[int, Exception] = {}
@@ -87,7 +95,7 @@ class Loaded(NamedTuple):
 
 
 class StoredSend(NamedTuple):
-    """A send that nobody has taken yet; its parcel as it was packed."""
+    """An outbox message that was not delivered yet; `body` is its encoded parcel."""
 
     key: int
     sender: int
@@ -98,7 +106,7 @@ class StoredSend(NamedTuple):
 
 
 class Located(NamedTuple):
-    """Where a run is."""
+    """The keys of a run and of its instance."""
 
     workflow: int
     run: int
@@ -113,16 +121,16 @@ class Entry(NamedTuple):
     body: bytes | None
 
 
-class Census(NamedTuple):
-    """How many runs there are of one kind."""
+class StatusCount(NamedTuple):
+    """How many runs have a status, archived or not."""
 
     status: str
     archived: bool
     runs: int
 
 
-class Budget(NamedTuple):
-    """The histories of open runs: how many are over a threshold, the longest and the largest."""
+class HistorySizes(NamedTuple):
+    """Sizes of the histories of open runs: how many are over a threshold, the most events, the most bytes."""
 
     over: int
     events: int
@@ -153,8 +161,8 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 
-class Now(Generic[T]):
-    """An awaitable whose value is already there. Who looks first saves a task switch; who awaits sees no difference."""
+class Ready(Generic[T]):
+    """An awaitable whose value is already there. A caller that checks for it saves a task switch; awaiting it works too."""
 
     __slots__ = ("value",)
 
@@ -166,8 +174,8 @@ class Now(Generic[T]):
         yield  # makes this a generator, as awaiting demands
 
 
-class Later(Generic[T]):
-    """An awaitable that begins when somebody awaits it; who finds that it is not `Now` may also let it be."""
+class Deferred(Generic[T]):
+    """A lazy awaitable: nothing starts until it is awaited. Callers may drop it."""
 
     __slots__ = ("_begin",)
 
@@ -178,18 +186,18 @@ class Later(Generic[T]):
         return self._begin().__await__()
 
 
-def at_once(verb: Callable[P, T]) -> Callable[P, Now[T]]:
-    """Offer a plain method as an awaitable verb of the protocol."""
+def as_ready(verb: Callable[P, T]) -> Callable[P, Ready[T]]:
+    """Decorator: a plain method as one that returns an awaitable, as the protocol asks."""
 
     @wraps(verb)
-    def answer(*args: P.args, **kwargs: P.kwargs) -> Now[T]:
-        return Now(verb(*args, **kwargs))
+    def answer(*args: P.args, **kwargs: P.kwargs) -> Ready[T]:
+        return Ready(verb(*args, **kwargs))
 
     return answer
 
 
 class Store(Protocol):
-    """About fifteen coarse verbs. Reads see committed state only."""
+    """What an engine asks of a database. Reads see committed state only."""
 
     shared: bool
     """Whether other processes can reach this database."""
@@ -207,17 +215,17 @@ class Store(Protocol):
         ...
 
     def find_all(self, namespace: str, workflow_ids: Sequence[str]) -> Awaitable[dict[str, int]]:
-        """The keys of those of these instances that exist, by their ids. Asked on every start, so it must be cheap."""
+        """The keys of these instances, by their ids; those that do not exist are left out. Called on every start."""
         ...
 
     def locate(self, namespace: str, run_id: str) -> Awaitable[Located | None]:
-        """Where a run is. Every look-up by an id says whose: a run of another namespace is not there."""
+        """The keys of a run, if it exists in this namespace."""
         ...
 
     def load(self, key: int) -> Awaitable[Loaded | None]: ...
 
     def history(self, run: int, after: int = 0, limit: int | None = None) -> Awaitable[list[Recorded]]:
-        """A run's events behind a sequence, verified. Damage raises `HistoryDamaged`."""
+        """A run's events after a sequence, verified. Damage raises `HistoryDamaged`."""
         ...
 
     def last_event(self, run: int) -> Awaitable[Recorded | None]: ...
@@ -226,42 +234,44 @@ class Store(Protocol):
         """(next wake, instance key), earliest first."""
         ...
 
-    def ahead(self, now: Micros, after: tuple[Micros, int], limit: int) -> Awaitable[list[tuple[Micros, int]]]:
-        """Of those behind (next wake, instance key): the ones last written at a time that is still to come."""
+    def written_in_future(
+        self, now: Micros, after: tuple[Micros, int], limit: int
+    ) -> Awaitable[list[tuple[Micros, int]]]:
+        """Instances whose last event lies in the future (the clock was set back), paged by (next wake, instance key)."""
         ...
 
     def ready(self, limit: int, after: tuple[Micros, int, str] | None = None) -> Awaitable[list[Task]]:
-        """Unleased ready tasks, oldest first, behind (available_at, instance key, task id)."""
+        """Unleased ready tasks, oldest first, paged by (available_at, instance key, task id)."""
         ...
 
     def leased(self) -> Awaitable[list[Task]]: ...
 
     def tasks(self, workflow: int) -> Awaitable[list[Task]]:
-        """The task rows of an instance, whatever its history says."""
+        """The task rows of an instance, without a look at its history."""
         ...
 
     def failed(self) -> Awaitable[list[Task]]: ...
 
-    def suspects(self, after: int, limit: int) -> Awaitable[tuple[list[int], int | None]]:
-        """Instances whose task rows are not as many as they expect, in one page of the sweep; then where to go on."""
+    def mismatched(self, after: int, limit: int) -> Awaitable[tuple[list[int], int | None]]:
+        """One page of the sweep: instances with another number of task rows than expected, and where the next page begins."""
         ...
 
     def runs(self, where: RunFilter) -> Awaitable[list[RunRow]]: ...
 
     def run(self, namespace: str, run_id: str) -> Awaitable[RunRow | None]: ...
 
-    def census(self, namespace: str) -> Awaitable[list[Census]]: ...
+    def count_by_status(self, namespace: str) -> Awaitable[list[StatusCount]]: ...
 
     def event_types(self, namespace: str) -> Awaitable[dict[str, int]]:
-        """How often which event stands in the histories of open runs."""
+        """How many events of each type the histories of open runs have."""
         ...
 
-    def budget(self, namespace: str, events: int, size: int) -> Awaitable[Budget]:
-        """Open runs with at least so many events or bytes; 0: whatever that is."""
+    def history_sizes(self, namespace: str, events: int, size: int) -> Awaitable[HistorySizes]:
+        """Sizes of the histories of open runs. Over: with at least so many events or bytes; 0 disables a threshold."""
         ...
 
     def sizes(self, runs: Sequence[int]) -> Awaitable[dict[int, tuple[int, int]]]:
-        """Of the histories of these runs: how many events, and how many bytes."""
+        """The number of events and of bytes in the history of each of these runs."""
         ...
 
     def commands(self, workflow: int) -> Awaitable[list[CommandRecord]]: ...
@@ -271,11 +281,11 @@ class Store(Protocol):
         ...
 
     def sends(self, after: int, limit: int) -> Awaitable[list[StoredSend]]:
-        """Sends that nobody has taken yet, in the order they were made."""
+        """Outbox messages that were not delivered yet, in the order they were made."""
         ...
 
     def awaiting(self, after: int, limit: int) -> Awaitable[list[int]]:
-        """Instances to which others owe an answer, behind a key."""
+        """Instances that wait for the answer of another one, paged by key."""
         ...
 
     def keep(self, entry: Entry, done: Callable[[Unavailable | None], None]) -> None:
@@ -283,31 +293,31 @@ class Store(Protocol):
         ...
 
     def expired(self, namespace: str, before: Micros, limit: int) -> Awaitable[list[RunRow]]:
-        """Runs that were closed before then, the longest closed first."""
+        """Runs that were closed before a time, oldest first."""
         ...
 
     def prune(self, workflow: int, run: int, done: Callable[[bool | Unavailable], None]) -> None:
-        """Remove a closed run; with the last one of an instance goes the instance. False: it still owes or is owed."""
+        """Remove a closed run, and with its last run the instance. False: another instance still waits for it, or it for another."""
         ...
 
     def kept(self, kind: str) -> Awaitable[list[Entry]]: ...
 
     def acquire(self) -> Awaitable[bool]:
-        """Become the one engine of this database, if there is none. Held until the process ends or closes the store."""
+        """Become the one engine of this database, if it has none. Lasts until the process ends or closes the store."""
         ...
 
     def has_engine(self) -> Awaitable[bool]:
-        """Whether some process, this one or another, is the engine of this database."""
+        """Whether any process, this one included, is the engine of this database."""
         ...
 
     def changed(self) -> Awaitable[bool]:
-        """Whether another process has committed since the last time this was asked."""
+        """Whether another process has committed since the last call."""
         ...
 
     def notices(self) -> Awaitable[list[int]]:
-        """Instances that other processes have changed; each is told once."""
+        """Instances that other processes have changed since the last call."""
         ...
 
     def close(self) -> Awaitable[None]:
-        """Let go of the database. Whoever is to be the engine next can be it as soon as this has ended."""
+        """Release the database. As soon as this has returned, another process can become its engine."""
         ...

@@ -1,4 +1,4 @@
-"""Reading, the same in every dialect: which named query answers a verb, and what its rows mean.
+"""Reading, the same in every dialect: which named query answers a method, and what its rows mean.
 
 History is verified wherever it is read: each event is chained to the one before it, and the instance row knows where the
 chain ends.
@@ -17,7 +17,7 @@ from backstay.kernel.decision import CommandRecord, RunRow, WorkflowRow
 from backstay.kernel.event import Event, HistoryDamaged, Recorded, restore, unpack_held
 from backstay.kernel.task import Task
 from backstay.kernel.values import Micros
-from backstay.store import Budget, Census, Entry, Loaded, Located, StoredSend, rows
+from backstay.store import Entry, HistorySizes, Loaded, Located, StatusCount, StoredSend, rows
 from backstay.store.rows import Row
 
 T = TypeVar("T")
@@ -28,19 +28,19 @@ _EVERYTHING = 1 << 62
 
 
 class Reading(ABC):
-    """The verbs of a store that are one query each. A dialect says how to ask."""
+    """The methods of a store that are one query each. A dialect implements `_ask`."""
 
     _kinds: Kinds
 
     @abstractmethod
     def _ask(self, query: str, parameters: Sequence[Any], shape: Callable[[Found], T]) -> Awaitable[T]:
-        """What `shape` makes of the rows of a named query. Damage that it finds gets the names of its run (`named`)."""
+        """Run a named query and return what `shape` makes of its rows. Damage it finds is reported with the run's ids (`named`)."""
 
     def find(self, namespace: str, workflow_id: str) -> Awaitable[int | None]:
         return self._ask("find", (namespace, workflow_id), lambda found: found[0][0] if found else None)
 
     def find_all(self, namespace: str, workflow_ids: Sequence[str]) -> Awaitable[dict[str, int]]:
-        # Whoever asks for something impossible must not spoil it for the others.
+        # One impossible id must not fail the query for the others.
         possible = [id for id in workflow_ids if _possible(id)]
         return self._ask("find_all", (self._listed(possible), namespace), _by_name)
 
@@ -52,7 +52,7 @@ class Reading(ABC):
         return self._ask("locate", (run_id, namespace), lambda found: Located(*found[0]) if found else None)
 
     def history(self, run: int, after: int = 0, limit: int | None = None) -> Awaitable[list[Recorded]]:
-        # Reading on from the middle takes one row more, whose checksum the next one is chained to.
+        # From the middle of a history one row more is read: the next event is chained to its checksum.
         start = max(after - 1, 0)
         count = _EVERYTHING if limit is None else limit + (after - start)
         return self._ask("history", (run, start, count), lambda found: verified(self._kinds, run, found, after))
@@ -69,8 +69,10 @@ class Reading(ABC):
     def due(self, until: Micros, limit: int) -> Awaitable[list[tuple[Micros, int]]]:
         return self._ask("due", (until, limit), _pairs)
 
-    def ahead(self, now: Micros, after: tuple[Micros, int], limit: int) -> Awaitable[list[tuple[Micros, int]]]:
-        return self._ask("ahead", (after[0], *after, now, limit), _pairs)
+    def written_in_future(
+        self, now: Micros, after: tuple[Micros, int], limit: int
+    ) -> Awaitable[list[tuple[Micros, int]]]:
+        return self._ask("written_in_future", (after[0], *after, now, limit), _pairs)
 
     def ready(self, limit: int, after: tuple[Micros, int, str] | None = None) -> Awaitable[list[Task]]:
         return self._ask("ready", (*(after or (-1, 0, "")), limit), _tasks)
@@ -84,26 +86,28 @@ class Reading(ABC):
     def failed(self) -> Awaitable[list[Task]]:
         return self._ask("by_state", ("failed",), _tasks)
 
-    def suspects(self, after: int, limit: int) -> Awaitable[tuple[list[int], int | None]]:
+    def mismatched(self, after: int, limit: int) -> Awaitable[tuple[list[int], int | None]]:
         def shape(page: Found) -> tuple[list[int], int | None]:
             return [key for key, wrong in page if wrong], (page[-1][0] if len(page) == limit else None)
 
-        return self._ask("suspects", (after, limit), shape)
+        return self._ask("mismatched", (after, limit), shape)
 
     def run(self, namespace: str, run_id: str) -> Awaitable[RunRow | None]:
         return self._ask("run_by_id", (run_id, namespace), lambda found: rows.run(found[0]) if found else None)
 
-    def census(self, namespace: str) -> Awaitable[list[Census]]:
+    def count_by_status(self, namespace: str) -> Awaitable[list[StatusCount]]:
         return self._ask(
-            "census", (namespace,), lambda found: [Census(status, bool(kept), runs) for status, kept, runs in found]
+            "count_by_status",
+            (namespace,),
+            lambda found: [StatusCount(status, bool(kept), runs) for status, kept, runs in found],
         )
 
     def event_types(self, namespace: str) -> Awaitable[dict[str, int]]:
         return self._ask("event_types", (namespace,), lambda found: {str(kind): int(count) for kind, count in found})
 
-    def budget(self, namespace: str, events: int, size: int) -> Awaitable[Budget]:
+    def history_sizes(self, namespace: str, events: int, size: int) -> Awaitable[HistorySizes]:
         asked = (events or _EVERYTHING, size or _EVERYTHING, namespace)
-        return self._ask("budget", asked, lambda found: Budget(*(int(number or 0) for number in found[0])))
+        return self._ask("history_sizes", asked, lambda found: HistorySizes(*(int(number or 0) for number in found[0])))
 
     def sizes(self, runs: Sequence[int]) -> Awaitable[dict[int, tuple[int, int]]]:
         named = ",".join(map(str, runs))
@@ -130,7 +134,7 @@ class Reading(ABC):
 
 
 def _possible(name: str) -> bool:
-    """Whether anything can have this name: not with a NUL in it, nor with half a character."""
+    """Whether an instance can have this id: no NUL in it, and no half of a surrogate pair."""
     try:
         return b"\0" not in name.encode()
     except UnicodeEncodeError:
@@ -173,7 +177,7 @@ def verified(kinds: Kinds, run: int, found: Found, after: int = 0) -> list[Recor
 
 
 def named(damage: HistoryDamaged, run: Found) -> HistoryDamaged:
-    """History rows know their run by its key; its own row knows what people call it."""
+    """The same error with the ids of the run, which only its own row has."""
     if not run:
         return damage
     row = rows.run(run[0])
@@ -184,7 +188,7 @@ POINTER = 5  # the column of an instance that names its current run
 
 
 def loaded(kinds: Kinds, instance: Row, tasks: Sequence[bytes], run: Row | None, events: Found) -> Loaded:
-    """An instance from its rows, which must be of one moment."""
+    """An instance from its rows, which must have been read at one moment."""
     *columns, held = instance
     workflow = WorkflowRow(*columns, held=() if held is None else unpack_held(kinds, held))
     if workflow.run is None:
@@ -198,7 +202,7 @@ def loaded(kinds: Kinds, instance: Row, tasks: Sequence[bytes], run: Row | None,
         history = verified(kinds, row.key, events)
         open_tasks = _read(row.key, tasks)
         if len(history) < workflow.length:
-            raise HistoryDamaged(row.key, len(history) + 1, "missing, and so is everything behind it")
+            raise HistoryDamaged(row.key, len(history) + 1, "missing, and so is everything after it")
         if history[workflow.length :] or (history and history[-1].checksum != workflow.checksum):
             raise HistoryDamaged(row.key, len(history), "it is not the event its workflow ended with")
     except HistoryDamaged as damage:
@@ -209,6 +213,6 @@ def loaded(kinds: Kinds, instance: Row, tasks: Sequence[bytes], run: Row | None,
 
 
 def found_by_order(kinds: Kinds, instance: Row, tasks: Sequence[bytes], newest: Row, events: Found) -> Loaded:
-    """The same for an instance whose row names another run: its newest one is the current one, whatever the row says."""
+    """The same for an instance whose row names a wrong run: its newest run is taken as the current one."""
     mended = [*instance[:POINTER], newest[0], *instance[POINTER + 1 :]]
     return loaded(kinds, mended, tasks, newest, events)._replace(drifted=True)

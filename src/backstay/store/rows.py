@@ -1,4 +1,4 @@
-"""What one batch amounts to, before any dialect writes it; and rows as values again.
+"""Rows of every dialect: a batch of decisions before it is written, and stored rows as values again.
 
 Several decisions of one instance become one guarded write (the first one's guard, the last one's values), and a task that
 was born and closed inside the batch never touches the disk.
@@ -29,7 +29,7 @@ Row = Sequence[Any]
 
 
 class _Place(msgspec.Struct):
-    """As much of a task as says whose it is and where it stands."""
+    """The part of a task that names it and says when it is due."""
 
     id: str
     workflow: int
@@ -45,7 +45,7 @@ _place = msgspec.json.Decoder(_Place).decode
 
 
 def tasks(bodies: Iterable[bytes]) -> Iterable[Task]:
-    """Tasks of many instances. One that cannot be read keeps its place: whoever loads its instance says what is wrong."""
+    """Tasks of many instances. One that cannot be read is returned with its key fields only; loading its instance fails with the reason."""
     for body in bodies:
         try:
             yield task(body)
@@ -53,13 +53,13 @@ def tasks(bodies: Iterable[bytes]) -> Iterable[Task]:
             try:
                 place = _place(body)
             except msgspec.DecodeError:
-                log.error("a task cannot be read, and is left out (%s): %.200r", error, body)
+                log.error("task row cannot be read and is skipped (%s): %.200r", error, body)
             else:
                 yield Task(**msgspec.structs.asdict(place), type="", routing=Routing())
 
 
 def command(row: Row) -> CommandRecord:
-    """The record of a command. A body that cannot be read, of an older release or damaged, costs nobody the others."""
+    """The record of a command. A body that cannot be read is marked as unreadable, so that the other commands can be shown."""
     sequence, request_id, command_type, body = row
     try:
         return _command(body)
@@ -81,7 +81,7 @@ def command(row: Row) -> CommandRecord:
 
 
 def _readable(body: bytes) -> dict[str, Any]:
-    """The fields of a command that are what they should be."""
+    """The fields of a command that can be read."""
     try:
         fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
     except ValueError:
@@ -95,7 +95,7 @@ def _readable(body: bytes) -> dict[str, Any]:
 
 
 class Unlinked(Exception):
-    """Two decisions of one instance that were not made one on top of the other: each needs its own guard."""
+    """Two decisions of one instance that do not follow each other: each needs its own guard."""
 
 
 def coalesced(decisions: Iterable[Decision]) -> Iterable[Decision]:
@@ -108,7 +108,7 @@ def coalesced(decisions: Iterable[Decision]) -> Iterable[Decision]:
 
 
 def _joined(first: Decision, then: Decision) -> Decision:
-    """Two decisions as the one that has the same effects."""
+    """Two decisions in a row as one with the same effects."""
     if then.after != first.workflow.last:
         raise Unlinked
     tasks = {change.task_id: change for change in first.tasks}

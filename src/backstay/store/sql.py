@@ -1,6 +1,8 @@
 """SQL in files: named queries, and numbered migrations that only go forward.
 
-`-- name: load_tasks` starts a query; the text up to the next name is its body.
+`-- name: load_tasks` starts a query; the text up to the next name is its body. Queries that every dialect understands are
+in `store/queries.sql`, with `?` for a parameter; each dialect has a `queries.sql` of its own for the rest, which is all
+that writes rows of instances.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ import re
 from collections.abc import Iterable
 from hashlib import sha256
 from importlib import resources
+from itertools import count
 from typing import NamedTuple
 
 from backstay.store import IncompatibleStore
@@ -26,8 +29,22 @@ class Migration(NamedTuple):
         return sha256(self.script.encode()).hexdigest()
 
 
-def queries(package: str, file: str) -> dict[str, str]:
-    text = resources.files(package).joinpath(file).read_text(encoding="utf-8")
+def queries(dialect: str, *, numbered: bool = False) -> dict[str, str]:
+    """The queries of a dialect's package, with the shared ones. `numbered`: it writes a parameter as `$1`."""
+    shared = _named("backstay.store")
+    if numbered:
+        shared = {name: number(query) for name, query in shared.items()}
+    return shared | _named(dialect)
+
+
+def number(statement: str) -> str:
+    """The statement with `$1`, `$2`, ... in the place of each `?`."""
+    numbers = count(1)
+    return re.sub(r"\?", lambda _: f"${next(numbers)}", statement)
+
+
+def _named(package: str) -> dict[str, str]:
+    text = resources.files(package).joinpath("queries.sql").read_text(encoding="utf-8")
     parts = _NAME.split(text)
     return {name: body.strip() for name, body in zip(parts[1::2], parts[2::2], strict=True)}
 

@@ -10,7 +10,7 @@ from backstay.server.app import App
 from backstay.server.hosting import Serving, config
 from backstay.server.server import Server
 from backstay.server.settings import Settings
-from backstay.store import Applied, Unavailable, at_once
+from backstay.store import Applied, Unavailable, as_ready
 
 from ..disk import MemoryStore
 from ..nodes import Troubled
@@ -60,13 +60,13 @@ class SessionStore(MemoryStore):
     def write(self, decisions: Any, broken: frozenset[int] = frozenset()) -> Applied:
         return Applied(down=Unavailable("the session is gone")) if self.lost else super().write(decisions, broken)
 
-    @at_once
+    @as_ready
     def changed(self) -> bool:
         if self.lost:
             raise Unavailable("the session is gone")
         return super().changed().value
 
-    @at_once
+    @as_ready
     def probe(self) -> Unavailable | None:
         error = super().probe().value
         if error is None:

@@ -20,7 +20,7 @@ from backstay.sdk.author import group
 from backstay.sdk.remote import host, http, outgoing, transport, worker_link
 from backstay.server import connections
 from backstay.server import server as serving
-from backstay.store import Now
+from backstay.store import Ready
 
 from .. import clients as people
 from ..simulation import Simulation
@@ -238,7 +238,7 @@ class LinkSimulation(Simulation):
 
         def opened(path: str, kinds: Any, offload: Any) -> Any:
             node: Any = next(n for n in self.nodes if n.loop is asyncio.get_running_loop())  # type: ignore[attr-defined]
-            return Now(node.connect(kinds))
+            return Ready(node.connect(kinds))
 
         patches: list[tuple[Any, str, Any]] = [
             (serving, "open_store", opened),

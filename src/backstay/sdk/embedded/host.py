@@ -14,7 +14,7 @@ from backstay.kernel.task import Task
 from backstay.kernel.values import SECOND
 from backstay.sdk.worker.executor import WorkerExecutor
 from backstay.sdk.worker.host import Heard
-from backstay.store import Now
+from backstay.store import Ready
 
 
 class EngineHost:
@@ -63,7 +63,7 @@ class EngineHost:
         except Exception as error:  # a database at hand says so at once
             then(error)
             return
-        if isinstance(found, Now):
+        if isinstance(found, Ready):
             then(shown_to(assignment, found.value))
         else:
             self._world.spawn(_fetched(found, assignment, then), "backstay-history")

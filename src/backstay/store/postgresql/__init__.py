@@ -11,7 +11,7 @@ from typing import Any, Self, TypeVar
 
 from backstay.kernel.decision import Decision, RunRow
 from backstay.kernel.event import Event, HistoryDamaged
-from backstay.store import Applied, Entry, Later, Loaded, RunFilter, Unavailable
+from backstay.store import Applied, Deferred, Entry, Loaded, RunFilter, Unavailable
 from backstay.store.postgresql.connection import LOCK, Address, address, connect, prepare
 from backstay.store.postgresql.listing import select_runs
 from backstay.store.postgresql.readers import Readers
@@ -35,9 +35,9 @@ class PostgresqlStore(Reading):
     def __init__(self, place: Address, kinds: dict[str, type[Event]], readers: Readers) -> None:
         self.path = place.shown
         self._kinds = kinds
-        self._sql = queries("backstay.store.postgresql", "queries.sql")
+        self._sql = queries("backstay.store.postgresql", numbered=True)
         self._readers = readers
-        self._writer = Writer(place, self._sql)
+        self.writer = Writer(place, self._sql)
         self._others: Found | None = None
         self._under_way: set[asyncio.Task[None]] = set()
 
@@ -62,14 +62,14 @@ class PostgresqlStore(Reading):
 
     def apply(self, decisions: Sequence[Decision], done: Callable[[Applied], None]) -> None:
         async def go() -> None:
-            done(await self._writer.apply(decisions))
+            done(await self.writer.apply(decisions))
 
         self._spawn(go())
 
     def keep(self, entry: Entry, done: Callable[[Unavailable | None], None]) -> None:
         async def go() -> None:
             try:
-                await self._writer.keep(entry)
+                await self.writer.keep(entry)
             except Unavailable as error:
                 done(error)
             else:
@@ -80,7 +80,7 @@ class PostgresqlStore(Reading):
     def prune(self, workflow: int, run: int, done: Callable[[bool | Unavailable], None]) -> None:
         async def go() -> None:
             try:
-                gone = await self._writer.prune(workflow, run)
+                gone = await self.writer.prune(workflow, run)
             except Unavailable as error:
                 done(error)
             else:
@@ -95,9 +95,9 @@ class PostgresqlStore(Reading):
 
     async def probe(self) -> Unavailable | None:
         self._readers.forget()
-        self._others = None  # whatever happened meanwhile, look at it
+        self._others = None  # `changed` is true at its next call
         try:
-            await self._writer.probe()
+            await self.writer.probe()
         except Unavailable as error:
             return error
         return None
@@ -105,27 +105,27 @@ class PostgresqlStore(Reading):
     # -- one engine per schema
 
     async def acquire(self) -> bool:
-        return await self._writer.acquire()
+        return await self.writer.acquire()
 
     async def has_engine(self) -> bool:
-        return self._writer.holder or (await self._fetch("locked", LOCK))[0][0]
+        return self.writer.holder or (await self._fetch("locked", LOCK))[0][0]
 
     async def changed(self) -> bool:
-        await self._writer.check()
-        before, self._others = self._others, await self._fetch("others", self._writer.id)
+        await self.writer.check()
+        before, self._others = self._others, await self._fetch("others", self.writer.id)
         return self._others != before
 
     async def notices(self) -> list[int]:
-        return await self._writer.notices()
+        return await self.writer.notices()
 
     async def close(self) -> None:
-        await self._writer.close(CLOSING)
+        await self.writer.close(CLOSING)
         await self._readers.close(CLOSING)
 
     # -- reading
 
-    def _ask(self, query: str, parameters: Sequence[Any], shape: Callable[[Found], T]) -> Later[T]:
-        return Later(lambda: self._answer(query, parameters, shape))
+    def _ask(self, query: str, parameters: Sequence[Any], shape: Callable[[Found], T]) -> Deferred[T]:
+        return Deferred(lambda: self._answer(query, parameters, shape))
 
     def _listed(self, names: list[str]) -> list[str]:
         return names
@@ -151,7 +151,7 @@ class PostgresqlStore(Reading):
             newest = await self._fetch("newest_run", key)
             if not newest or newest[0][0] == instance[POINTER]:
                 raise
-            # Read apart from its instance: what came in between is found by the guard of whoever decides on it.
+            # Read in another statement than its instance: if it changed in between, the guard of the next decision fails.
             events = await self._fetch("history", newest[0][0], 0, 1 << 62)
             return found_by_order(self._kinds, instance, tasks, newest[0], events)
 

@@ -81,7 +81,7 @@ async def connect(place: Address) -> Connection:
 
 
 async def writing(place: Address) -> Connection:
-    """A session that commits for good: nobody is answered before the server has it on disk."""
+    """A session whose commits are on disk when they are answered."""
     connection = await connect(place)
     try:
         # Stricter settings (a synchronous standby) stay as they are.

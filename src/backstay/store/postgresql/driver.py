@@ -55,19 +55,19 @@ _ADVICE = {
 
 
 def state(error: BaseException) -> str:
-    """The SQLSTATE behind an exception ('' if it has none)."""
+    """The SQLSTATE of an exception ('' if it has none)."""
     return getattr(error, "sqlstate", None) or ""
 
 
 def is_lost(error: BaseException) -> bool:
-    """Whether the connection is gone: nobody told us whether the last statement was committed."""
+    """Whether the connection was lost, so that the last statement may or may not be committed."""
     if isinstance(error, asyncpg.PostgresError):
         return state(error) in _LOST or state(error).startswith("08")
     return isinstance(error, _BROKEN) and not _is_ours(error)
 
 
 def _is_ours(error: BaseException) -> bool:
-    """A value that cannot be sent: asyncpg notices before anything goes to the server."""
+    """Whether asyncpg refused a value before it sent anything to the server."""
     return isinstance(error, asyncpg.DataError)
 
 
@@ -79,7 +79,7 @@ def is_culprit(error: BaseException) -> bool:
 
 
 def is_conflict(error: BaseException) -> bool:
-    """Whether two transactions got into each other's way (deadlock, serialization): tried again, it goes through."""
+    """Whether two transactions conflict (deadlock, serialization), so that a retry succeeds."""
     return state(error)[:2] == "40"
 
 

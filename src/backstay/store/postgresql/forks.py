@@ -1,6 +1,6 @@
-"""What a fork does to open connections: a child that outlives its parent would keep its session, and the engine's lock.
+"""Forks: a child that outlives its parent would keep the parent's database session open, and with it the engine's lock.
 
-The child's copies of the sockets are pointed to nowhere, without a word to the server. The parent's are untouched.
+So the child's copies of the sockets are replaced by /dev/null, and nothing is sent to the server. The parent's are untouched.
 """
 
 from __future__ import annotations

@@ -6,18 +6,15 @@ single run with one would spoil the list: for comparing, its escape stands for a
 
 from __future__ import annotations
 
-from itertools import count
-
 from backstay.store import RunFilter, listing
 from backstay.store.listing import Clause
 from backstay.store.rows import encode
+from backstay.store.sql import number
 
 
 def select_runs(select: str, where: RunFilter) -> Clause:
     statement, parameters = listing.select_runs(select, where, _label, _search)
-    numbers = count(1)
-    parts = statement.split("?")
-    return "".join(part + f"${next(numbers)}" for part in parts[:-1]) + parts[-1], parameters
+    return number(statement), parameters
 
 
 def _label(key: str, value: str) -> Clause:

@@ -1,9 +1,3 @@
--- name: find
-select key
-from workflow
-where namespace = $1
-  and workflow_id = $2
-
 -- name: find_all
 select workflow_id, key
 from workflow
@@ -28,134 +22,11 @@ from workflow w
 left join run r on r.key = w.run
 where w.key = $1
 
--- name: load_tasks
-select body
-from task
-where workflow = $1
-
--- name: locate
-select workflow, key
-from run
-where run_id = $1
-  and namespace = $2
-
--- name: history
-select sequence, type, at, body, context, checksum
-from event
-where run = $1
-  and sequence > $2
-order by sequence
-limit $3
-
--- name: last_event
-select sequence, type, at, body, context, checksum
-from event
-where run = $1
-order by sequence desc
-limit 2
-
--- name: due
-select next_wake, key
-from workflow
-where next_wake <= $1
-order by next_wake, key
-limit $2
-
--- name: ahead
--- Asked once, when an engine comes up. The first condition only tells the planner which index to take.
-select next_wake, key
-from workflow
-where next_wake >= $1
-  and (next_wake, key) > ($2, $3)
-  and (select at from event where event.run = workflow.run and event.sequence = workflow.length) > $4
-order by next_wake, key
-limit $5
-
--- name: ready
-select body
-from task
-where state = 'ready'
-  and (available_at, workflow, id) > ($1, $2, $3)
-order by available_at, workflow, id
-limit $4
-
 -- name: by_state
 select body
 from task
 where state = $1
   and state <> 'ready'
-
--- name: suspects
--- One page of the sweep: `expects` is how many task rows the last decision left. A run that is open needs something to
--- move it: a task, a wake, or somebody outside.
-select key,
-  expects <> (
-    select count(*)
-    from task
-    where task.workflow = workflow.key
-      and state in ('ready', 'leased', 'failed')
-  )
-  or (
-    expects = 0
-    and next_wake is null
-    and outside = 0
-    and (select closed_at is null from run where run.key = workflow.run)
-  )
-from workflow
-where key > $1
-order by key
-limit $2
-
--- name: run_by_id
-select key, workflow, run_id, number, namespace, workflow_id, workflow_type, status, closed_reason, queue, connection,
-  compatibility, business_key, labels, search_attributes, started_at, closed_at,
-  coalesce((select length from workflow where workflow.key = run.workflow and workflow.run = run.key), length), archived_at
-from run
-where run_id = $1
-  and namespace = $2
-
--- name: run_by_key
-select key, workflow, run_id, number, namespace, workflow_id, workflow_type, status, closed_reason, queue, connection,
-  compatibility, business_key, labels, search_attributes, started_at, closed_at, length, archived_at
-from run
-where key = $1
-
--- name: newest_run
--- Asked only for an instance whose row does not name it.
-select key, workflow, run_id, number, namespace, workflow_id, workflow_type, status, closed_reason, queue, connection,
-  compatibility, business_key, labels, search_attributes, started_at, closed_at, length, archived_at
-from run
-where workflow = $1
-order by number desc
-limit 1
-
--- name: runs
--- A run's own row is not written with every step; how long the history of a current run is, its instance knows.
-select key, workflow, run_id, number, namespace, workflow_id, workflow_type, status, closed_reason, queue, connection,
-  compatibility, business_key, labels, search_attributes, started_at, closed_at,
-  coalesce((select length from workflow where workflow.key = run.workflow and workflow.run = run.key), length), archived_at
-from run
-
--- name: census
-select status, archived_at is not null, count(*)
-from run
-where namespace = $1
-group by 1, 2
-
--- name: event_types
-select type, count(*)
-from event
-where run in (select key from run where namespace = $1 and closed_at is null)
-group by type
-
--- name: budget
-select count(*) filter (where events >= $1 or size >= $2), max(events), max(size)
-from (
-  select count(*) as events, sum(length(type) + length(body)) as size
-  from event
-  where run in (select key from run where namespace = $3 and closed_at is null)
-  group by run
-) as history
 
 -- name: sizes
 select run, count(*), sum(length(type) + length(body))
@@ -169,45 +40,11 @@ from command
 where workflow = $1
 order by position
 
--- name: command_by_request
-select sequence, request_id, command_type, body
-from command
-where workflow = $1
-  and command_type = $2
-  and request_id = $3
-
--- name: sends
-select key, sender, namespace, workflow_id, kind, body
-from send
-where key > $1
-order by key
-limit $2
-
--- name: awaiting
-select key
-from workflow
-where awaited > 0
-  and key > $1
-order by key
-limit $2
-
--- name: kept
-select namespace, name, body
-from registry
-where kind = $1
-order by namespace, name
-
 -- name: keep
 insert into registry (kind, namespace, name, body)
 values ($1, $2, $3, $4)
 on conflict (kind, namespace, name) do update
 set body = excluded.body
-
--- name: forget
-delete from registry
-where kind = $1
-  and namespace = $2
-  and name = $3
 
 -- name: others
 -- What the other handles have committed so far.
@@ -422,19 +259,8 @@ with mark as (
 )
 select (select count(*) from mark), (select array_agg(key) from passed)
 
--- name: expired
--- Closed runs, the oldest first, by the index on status.
-select key, workflow, run_id, number, namespace, workflow_id, workflow_type, status, closed_reason, queue, connection,
-  compatibility, business_key, labels, search_attributes, started_at, closed_at, length, archived_at
-from run
-where status in ('completed', 'failed', 'cancelled', 'terminated')
-  and closed_at < $1
-  and namespace = $2
-order by closed_at
-limit $3
-
 -- name: current
--- The instance of an expired run while that is its last one; nobody may decide on it until this transaction ends.
+-- The instance of an expired run, if that is its last run. Locked: no decision on it commits before this transaction ends.
 select awaited > 0
   or exists (select 1 from send where sender = workflow.key)
   or exists (
@@ -450,20 +276,4 @@ for update
 
 -- name: forget_instance
 delete from workflow
-where key = $1
-
--- name: forget_commands
-delete from command
-where workflow = $1
-
--- name: forget_tasks
-delete from task
-where workflow = $1
-
--- name: forget_events
-delete from event
-where run = $1
-
--- name: forget_run
-delete from run
 where key = $1

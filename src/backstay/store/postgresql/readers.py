@@ -1,4 +1,4 @@
-"""Sessions that only read: a few, opened when they are needed, so that a long list never keeps a load waiting."""
+"""Sessions that only read: a few, opened when they are needed, so that a long list never blocks a load."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Readers:
                 except Exception as error:
                     if not is_lost(error):
                         raise unavailable(self._place.shown, error) from error
-                    self.forget()  # cut while nobody used them: the others, too, most likely
+                    self.forget()  # idle sessions were cut, most likely all of them
             connection = await connect(self._place)
             try:
                 return await self._fetch(connection, statement, parameters)
@@ -49,7 +49,7 @@ class Readers:
         return found
 
     def forget(self) -> None:
-        """Use none of the sessions of before: the server may be another one now."""
+        """Close all idle sessions: the server may have been replaced."""
         while self._idle:
             self._idle.pop().terminate()
 

@@ -1,11 +1,21 @@
 """The one write path: a batch of decisions, one statement, which is its own transaction. One round trip, one commit.
 
-Guards that do not match leave out their instance alone. A batch with a decision that cannot be written is written again one
-by one, so that only the culprit suffers. If the connection is lost before the answer is here, the batch is committed or
-not, and nobody guesses: a fresh session fences the old one off (a later arrival finds another number than it expects, and
-writes nothing) and reads which it was. Only what is known not to be there is written again.
+A guard that does not match leaves out its instance alone. A batch with a decision that cannot be written is written again
+one by one, so that only the one at fault fails.
 
-The session that writes also holds the engine's lock. When it is gone, so is the lock, and so is every way to commit with it.
+Fencing. If the connection is lost before the answer arrives, the batch may be committed, may not be, or may still be on its
+way to the server. Writing it again could write it twice; reporting an error for a batch that was committed would make the
+engine decide again on rows that are already there. So every handle has a row in the table `writer` with the number of its
+last batch, and `write` commits only if that number is the one it expects. After a lost connection a fresh session first
+raises the number (`fence`). That waits for the row's lock, so a commit that is under way ends first; and a batch that
+arrives later finds another number and writes nothing. Then the old number says whether the batch was committed, and
+`left_out` says which of its guards failed. Only a batch that is known not to be there is written again. If the answer of
+the fence is lost as well, it is asked again with the next number (`batch += 2`), which keeps the answer right. Shown by
+`test_an_answer_that_is_lost_twice_is_looked_up_right` and its neighbours in `tests/store/test_postgresql.py`.
+
+The session that writes also holds the engine's lock. When the session ends, the lock is free and nothing can be committed
+through it any more, so two engines never write at the same time. A session that gets the lock again after a reconnect goes
+on only if the `term` in the table `engine` shows that no other engine has held it in between.
 """
 
 from __future__ import annotations
@@ -27,9 +37,9 @@ log = logging.getLogger("backstay.store")
 
 T = TypeVar("T")
 
-LOOKING = 3.0  # seconds to find out what became of a batch before callers are told that we do not know
+LOOKING = 3.0  # seconds to find out whether a batch was committed before callers get an error
 PAUSE = 0.1
-CONFLICTS = 5  # how often two writers may get into each other's way before that counts as trouble
+CONFLICTS = 5  # deadlocks and serialization failures of one batch before it fails
 
 
 class Fenced(Exception):
@@ -40,12 +50,12 @@ class Writer:
     def __init__(self, place: Address, sql: dict[str, str]) -> None:
         self._place = place
         self._sql = sql
-        self._connection: Connection | None = None
+        self.connection: Connection | None = None
         self._lock = asyncio.Lock()  # a session does one thing at a time
         self._enrolled = False
         self._closed = False
         self._down: Unavailable | None = None
-        self._batch = 0
+        self.batch = 0
         self._term = 0
         self.id = randbits(62)
         self.holder = False
@@ -76,7 +86,7 @@ class Writer:
             return await self._one_by_one(decisions, range(len(decisions)))
         if len(passed) == len(columns.asked):
             return ALL
-        # Of a chain that failed its guard, an end may still fit: that shows one by one.
+        # Of several decisions of one instance a later one may still match its guard: write them one by one.
         return await self._one_by_one(
             decisions, [at for at, decision in enumerate(decisions) if decision.workflow.key not in passed]
         )
@@ -95,17 +105,17 @@ class Writer:
         return Applied(frozenset(stale), failed)
 
     async def _write(self, columns: Columns) -> set[int]:
-        """Write and commit; the instances that passed their guard. Raises `Unavailable`, or what is wrong with the rows."""
+        """Write and commit. Returns the instances whose guard matched; raises `Unavailable`, or the error of a row."""
         conflicts = 0
         while True:
             connection = await self._session()
-            batch = self._batch + 1
+            batch = self.batch + 1
             try:
                 passed = await self._send(connection, batch, columns)
-                self._batch = batch
+                self.batch = batch
                 return passed
             except Fenced:
-                self._enrolled = False  # our row was tidied away; with a new one it goes through
+                self._enrolled = False  # our row in `writer` was deleted as unused; enrol again and retry
             except Exception as error:
                 if is_lost(error):
                     found = await self._look(batch, columns, error)
@@ -120,22 +130,24 @@ class Writer:
 
     async def _send(self, connection: Connection, batch: int, columns: Columns) -> set[int]:
         ((marked, passed),) = await connection.fetch(
-            self._sql["write"], self.id, batch, self._batch, not self.holder, len(columns.asked), *columns.arrays
+            self._sql["write"], self.id, batch, self.batch, not self.holder, len(columns.asked), *columns.arrays
         )
         if not marked:
             raise Fenced
         return set(passed or ())
 
-    # -- what became of it
+    # -- after a lost connection
 
     async def _look(self, batch: int, columns: Columns, lost: Exception) -> set[int] | None:
-        """Who passed in a batch whose answer was lost; None if it was not committed, and never will be."""
-        log.warning("%s: the connection was lost in the middle of a commit (%s)", self._place.shown, lost)
+        """The instances whose guard matched in a batch whose answer was lost; None: it was not and will not be committed."""
+        log.warning(
+            "%s: connection lost during a commit (%s); looking up whether it was committed", self._place.shown, lost
+        )
         self._drop()
         deadline = asyncio.get_running_loop().time() + LOOKING
         while True:
             try:
-                return await self._became(batch, columns)
+                return await self.outcome_of(batch, columns)
             except Unavailable:
                 if asyncio.get_running_loop().time() > deadline:
                     raise unavailable(
@@ -147,17 +159,17 @@ class Writer:
                     ) from lost
             await asyncio.sleep(PAUSE)
 
-    async def _became(self, batch: int, columns: Columns) -> set[int] | None:
+    async def outcome_of(self, batch: int, columns: Columns) -> set[int] | None:
         connection = await writing(self._place)
         try:
             before = await self._fence(connection)
             left_out = await connection.fetch(self._sql["left_out"], self.id, batch)
-            self._connection = connection
+            self.connection = connection
             if self.holder:
                 await self._lock_again(connection)
         except BaseException as error:
             connection.terminate()
-            self._connection = None
+            self.connection = None
             if isinstance(error, Exception) and not isinstance(error, StoreError):
                 raise unavailable(self._place.shown, error) from error
             raise
@@ -166,19 +178,19 @@ class Writer:
         return set(columns.asked).difference(left_out[0][0] if left_out else ())
 
     async def _fence(self, connection: Connection) -> int | None:
-        """Shut out whatever an earlier session of ours may still be doing; the last batch that was committed.
+        """Keep an earlier session of this handle from committing. Returns the number of the last batch that was committed.
 
-        If one is being committed right now, this waits for it.
+        Waits for a commit that is under way.
         """
-        self._batch += 2
-        found = await connection.fetch(self._sql["fence"], self.id, self._batch)
+        self.batch += 2
+        found = await connection.fetch(self._sql["fence"], self.id, self.batch)
         if found:
             return found[0][0]
-        self._enrolled = False  # it has never been there, or was tidied away: enrolling begins again from here
+        self._enrolled = False  # no row in `writer`: never enrolled, or deleted as unused
         return None
 
     async def _lock_again(self, connection: Connection) -> None:
-        """The lock went with the session before. Going on is right only if nobody has been the engine since."""
+        """Take the engine's lock again after a reconnect. Fails if another process has been the engine in between."""
         locked = (await connection.fetch(self._sql["lock"], LOCK))[0][0]
         if not locked or (await connection.fetch(self._sql["term"]))[0][0] != self._term:
             self.holder = False
@@ -193,10 +205,10 @@ class Writer:
             raise closed(self._place)
         if self._down is not None:
             raise self._down
-        connection = self._connection
+        connection = self.connection
         try:
             if connection is None or connection.is_closed():
-                connection = self._connection = await writing(self._place)
+                connection = self.connection = await writing(self._place)
                 self._enrolled = False
                 if self.holder:
                     await self._lock_again(connection)
@@ -213,7 +225,7 @@ class Writer:
         return connection
 
     async def probe(self) -> None:
-        """One real commit in a fresh session: the only proof that the database works again."""
+        """Make one real commit in a fresh session: the only proof that the database works again."""
         async with self._lock:
             if self._closed:
                 raise closed(self._place)
@@ -224,7 +236,7 @@ class Writer:
             await self._session()
 
     async def do(self, work: Callable[[Connection], Awaitable[T]]) -> T:
-        """Something small beside the batches, in the session that writes."""
+        """Run a small statement in the session that writes, between two batches."""
         async with self._lock:
             try:
                 return await work(await self._session())
@@ -241,7 +253,7 @@ class Writer:
             await self.do(lambda session: session.execute(self._sql["keep"], kind, namespace, name, body))
 
     async def prune(self, workflow: int, run: int) -> bool:
-        """One run in one transaction; with the last run of an instance goes the instance."""
+        """Remove a run in one transaction, and with its last run the instance."""
 
         async def remove(session: Connection) -> bool:
             async with session.transaction():
@@ -272,12 +284,12 @@ class Writer:
         return await self.do(lock)
 
     async def check(self) -> None:
-        """An engine whose session is gone has to know: it has the lock again when this returns, or this raises."""
-        if self.holder and not self._lock.locked() and (self._connection is None or self._connection.is_closed()):
+        """Check that the engine still has its session. Reconnects and takes the lock again, or raises."""
+        if self.holder and not self._lock.locked() and (self.connection is None or self.connection.is_closed()):
             await self.do(_nothing)
 
     async def notices(self) -> list[int]:
-        """Told once; a second time if we do not learn that they are gone."""
+        """Read and delete the notices. They are returned again if the answer of the delete is lost."""
 
         async def take(session: Connection) -> list[int]:
             found = await session.fetch(self._sql["notices"])
@@ -289,27 +301,27 @@ class Writer:
 
     async def close(self, seconds: float) -> None:
         self._closed = True
-        with suppress(Exception):  # in good order if the server answers, and in any case
+        with suppress(Exception):  # resign if the server answers; drop the connection in any case
             async with asyncio.timeout(seconds), self._lock:
-                if self._connection is not None:
+                if self.connection is not None:
                     if self.holder:
-                        await self._connection.execute(self._sql["unlock"], LOCK)
-                    await self._connection.execute(self._sql["resign"], self.id)
-                    await self._connection.close(timeout=seconds)
+                        await self.connection.execute(self._sql["unlock"], LOCK)
+                    await self.connection.execute(self._sql["resign"], self.id)
+                    await self.connection.close(timeout=seconds)
         self._drop()
         self.holder = False
 
     def _give_up(self, error: Unavailable) -> None:
-        """Until a probe succeeds, nothing is written: the engine has dropped what it was about to build on."""
+        """Refuse all writes until a probe succeeds: the engine has dropped the state that later batches were decided on."""
         if not self._closed:
             self._down = error
         self._drop()
 
     def _drop(self) -> None:
-        if self._connection is not None:
-            self._connection.terminate()
-            self._connection = None
+        if self.connection is not None:
+            self.connection.terminate()
+            self.connection = None
 
 
 async def _nothing(_: Connection) -> None:
-    """What has to be done is done by asking for a session."""
+    """Do nothing; asking for a session has reconnected it."""

@@ -16,7 +16,7 @@ from typing import IO, Any, TypeVar
 
 from backstay.kernel.decision import Decision, RunRow
 from backstay.kernel.event import Event, HistoryDamaged
-from backstay.store import Applied, Entry, Later, Loaded, Now, RunFilter, StoreError, Unavailable, at_once
+from backstay.store import Applied, Deferred, Entry, Loaded, Ready, RunFilter, StoreError, Unavailable, as_ready
 from backstay.store.reading import POINTER, Found, Reading, found_by_order, loaded, named
 from backstay.store.rows import encode
 from backstay.store.rows import run as run_row
@@ -28,7 +28,9 @@ from backstay.store.sqlite.writer import Offload, Writer
 
 T = TypeVar("T")
 
-COUNTS = frozenset(("census", "event_types", "budget", "sizes"))  # read as much as there is; nobody but operators asks
+COUNTS = frozenset(
+    ("count_by_status", "event_types", "history_sizes", "sizes")
+)  # these read whole tables; only operators ask for them
 
 
 class SqliteStore(Reading):
@@ -37,14 +39,16 @@ class SqliteStore(Reading):
     def __init__(self, path: str, kinds: dict[str, type[Event]], offload: Offload | None = None) -> None:
         forks.refuse_inherited(path)
         connection = open_database(path)
-        # From here on the file is meant, not whatever its name means after a change of directory.
+        # The absolute path: the name would mean another file after a change of directory.
         self.path = path = path if path == ":memory:" else os.path.realpath(path)
         self.shared = path != ":memory:"
         self._kinds = kinds
-        self._sql = queries("backstay.store.sqlite", "queries.sql")
-        self._writer = Writer(path, self._sql, connection, None if path == ":memory:" else offload)
-        self._writer.tell = path != ":memory:"
-        self._patient = offload is not None and path != ":memory:"  # whoever has threads may use one more
+        self._sql = queries("backstay.store.sqlite")
+        self.writer = Writer(path, self._sql, connection, None if path == ":memory:" else offload)
+        self.writer.tell = path != ":memory:"
+        self._patient = (
+            offload is not None and path != ":memory:"
+        )  # an engine that commits on a thread may count on one
         self._lock: IO[str] | None = None
         self._noticed = 0  # the last notice that was told and could not be deleted yet
         try:
@@ -68,21 +72,21 @@ class SqliteStore(Reading):
     # -- writing
 
     def apply(self, decisions: Sequence[Decision], done: Callable[[Applied], None]) -> None:
-        self._writer.apply(decisions, done)
+        self.writer.apply(decisions, done)
 
-    @at_once
+    @as_ready
     def probe(self) -> Unavailable | None:
-        error = self._writer.probe()
+        error = self.writer.probe()
         if error is None:
             error = self._reopen_readers()
         if error is None:
-            self._version = None  # whatever happened meanwhile, look at it
+            self._version = None  # `changed` is true at its next call
             return None
         return error if isinstance(error, Unavailable) else Unavailable(f"{self.path}: {error}")
 
     def _reopen_readers(self) -> StoreError | None:
         """The file may be another one than before, restored from a backup."""
-        writing = self._writer.connection
+        writing = self.writer.connection
         assert writing is not None, "a probe that succeeds leaves a connection"
         if self.path == ":memory:":
             return None
@@ -95,14 +99,14 @@ class SqliteStore(Reading):
         return None
 
     def keep(self, entry: Entry, done: Callable[[Unavailable | None], None]) -> None:
-        self._writer.keep(entry, done)
+        self.writer.keep(entry, done)
 
     def prune(self, workflow: int, run: int, done: Callable[[bool | Unavailable], None]) -> None:
-        self._writer.prune(workflow, run, done)
+        self.writer.prune(workflow, run, done)
 
     # -- one engine per file
 
-    @at_once
+    @as_ready
     def acquire(self) -> bool:
         """An OS lock, so that the kernel frees it when its process dies."""
         if self.path == ":memory:" or self._lock is not None:
@@ -116,20 +120,22 @@ class SqliteStore(Reading):
         except OSError:
             lock.close()
             return False
-        with suppress(OSError):  # who holds it, for people; a full disk must not keep the engine from its work
+        with suppress(
+            OSError
+        ):  # the process id is for people to read; a full disk must not keep the engine from starting
             lock.truncate(0)
             os.write(lock.fileno(), f"{os.getpid()}\n".encode())
         self._lock = lock
         forks.locks.add(lock)
-        self._writer.tell = False
+        self.writer.tell = False
         return True
 
-    @at_once
+    @as_ready
     def has_engine(self) -> bool:
         if self.path == ":memory:" or self._lock is not None:
             return True
         try:
-            # Shared and only for a moment: whoever wants to be the engine just then tries again soon.
+            # Shared and only for a moment: a process that wants to become the engine meanwhile tries again soon.
             with open(f"{self.path}-engine", encoding="utf-8") as lock:
                 fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except FileNotFoundError:
@@ -140,12 +146,12 @@ class SqliteStore(Reading):
             raise StoreError(f"cannot read the engine lock {self.path}-engine: {error}") from error
         return False
 
-    @at_once
+    @as_ready
     def changed(self) -> bool:
-        if self._writer.away or self._writer.connection is None:
+        if self.writer.away or self.writer.connection is None:
             return False  # asked again soon
         try:
-            self._writer.check_file()
+            self.writer.check_file()
         except sqlite3.Error as error:
             raise unavailable(self.path, error) from error
         version = self._data_version()
@@ -154,19 +160,19 @@ class SqliteStore(Reading):
         self._version = version
         return True
 
-    @at_once
+    @as_ready
     def notices(self) -> list[int]:
         found = self._all("notices", (self._noticed,))
         if not found:
             return []
-        # Keys are given anew when the table is empty, so the mark goes with the rows.
+        # An empty table starts its keys again at 1, so the mark is reset when the rows are deleted.
         last: int = found[-1][0]
-        self._noticed = 0 if self._writer.forget_notices(last) else last
+        self._noticed = 0 if self.writer.forget_notices(last) else last
         return list(dict.fromkeys(workflow for _, workflow in found))
 
-    @at_once
+    @as_ready
     def close(self) -> None:
-        self._writer.close()
+        self.writer.close()
         self._reader.close()
         self._lister.close()
         if self._lock is not None:
@@ -177,12 +183,12 @@ class SqliteStore(Reading):
 
     # -- reading
 
-    def _ask(self, query: str, parameters: Sequence[Any], shape: Callable[[Found], T]) -> Now[T] | Later[T]:
+    def _ask(self, query: str, parameters: Sequence[Any], shape: Callable[[Found], T]) -> Ready[T] | Deferred[T]:
         if self._patient and query in COUNTS:
-            return Later(lambda: self._count(query, parameters, shape))
+            return Deferred(lambda: self._count(query, parameters, shape))
         found = self._all(query, parameters)
         try:
-            return Now(shape(found))
+            return Ready(shape(found))
         except HistoryDamaged as damage:
             raise named(damage, self._all("run_by_key", (damage.run,))) from damage.__cause__
 
@@ -190,7 +196,7 @@ class SqliteStore(Reading):
         return encode(names).decode()
 
     async def _count(self, query: str, parameters: Sequence[Any], shape: Callable[[Found], T]) -> T:
-        """On a thread and a connection of its own: the engine goes on meanwhile."""
+        """Run a slow query on a thread and a connection of its own, so that the engine is not blocked."""
 
         def count() -> Found:
             with closing(connect(self.path, readers=True)) as connection:
@@ -201,7 +207,7 @@ class SqliteStore(Reading):
         except sqlite3.Error as error:
             raise unavailable(self.path, error) from error
 
-    @at_once
+    @as_ready
     def load(self, key: int) -> Loaded | None:
         # One read transaction: the row, its history and its tasks belong to the same moment.
         reader = self._reader
@@ -232,7 +238,7 @@ class SqliteStore(Reading):
     def _events(self, run: int | None) -> Found:
         return () if run is None else self._all("history", (run, 0, 1 << 62))
 
-    @at_once
+    @as_ready
     def runs(self, where: RunFilter) -> list[RunRow]:
         statement, parameters = select_runs(self._sql["runs"], where)
         try:
@@ -248,8 +254,8 @@ class SqliteStore(Reading):
             raise unavailable(self.path, error) from error
 
     def _data_version(self) -> int:
-        # Asked on the writing connection: its own commits do not move the number, everybody else's do.
-        connection = self._writer.connection
+        # On the writing connection: its own commits do not change the number, those of other connections do.
+        connection = self.writer.connection
         assert connection is not None, "asked only while there is a connection"
         try:
             return connection.execute("pragma data_version").fetchone()[0]

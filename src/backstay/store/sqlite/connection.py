@@ -18,7 +18,7 @@ APPLICATION_ID = 0x486F6C64  # "Hold"
 OLDEST_SQLITE = (3, 38, 0)  # strict tables and the ->> operator
 
 BUSY = 50  # milliseconds to wait for another writer on the engine's thread
-PATIENT = 5000  # the same where nobody else is kept waiting: on opening, and off the engine's thread
+PATIENT = 5000  # the same where the engine is not blocked: on opening, and on the commit thread
 
 _DOWN = {
     sqlite3.SQLITE_IOERR,
@@ -60,7 +60,7 @@ def file_of(path: str) -> tuple[int, int] | None:
 
 
 def primary(error: sqlite3.Error) -> int:
-    """The primary SQLite result code behind a Python exception (0 if it has none)."""
+    """The primary SQLite result code of a Python exception (0 if it has none)."""
     return (getattr(error, "sqlite_errorcode", 0) or 0) & 0xFF
 
 

@@ -1,4 +1,4 @@
-"""What a fork does to open files. A child inherits them, and may use none of them.
+"""Forks: a child inherits the open files of its parent and must not use them.
 
 An OS lock is shared with the child: one that outlives its parent would keep the next engine out, so the child lets go.
 SQLite keeps its own locks once per process; the child inherits that record but not the locks, so a new connection there
@@ -36,7 +36,7 @@ def refuse_inherited(path: str) -> None:
     try:
         file = _identity(path)
     except OSError:
-        return  # not there yet, or not to be had: opening it will tell
+        return  # it does not exist or cannot be read; opening it reports that
     if file in _inherited:
         raise ForkedEngine(path)
 
@@ -47,7 +47,7 @@ def opened(path: str) -> None:
 
 
 def closed(path: str) -> None:
-    with suppress(OSError, ValueError):  # moved or replaced meanwhile; remembering it only makes us more careful
+    with suppress(OSError, ValueError):  # moved or replaced meanwhile; keeping it in the list does no harm
         _open.remove(_identity(path))
 
 

@@ -1,8 +1,8 @@
 """The one write path: a batch of decisions, one transaction, one fsync.
 
 Fast way: all rows of the batch in multi-row statements, with the guards counted. If a count is short, or a statement
-fails, the batch is rolled back and each decision is written under a savepoint of its own, so that only the culprit
-suffers. A failed commit is never tried again on the same connection: after an I/O error SQLite may report success for
+fails, the batch is rolled back and each decision is written under a savepoint of its own, so that only the one at fault
+fails. A failed commit is never tried again on the same connection: after an I/O error SQLite may report success for
 pages it lost.
 """
 
@@ -49,7 +49,7 @@ class Writer:
             name: _of_rows(sql[name])
             for name in ("guard_new", "insert_run", "insert_event", "put_task", "insert_command", "insert_send")
         }
-        self._later: list[Callable[[], None]] = []  # waiting for the connection
+        self._later: list[Callable[[], None]] = []  # runs when the commit thread returns the connection
         self._file = file_of(path)
         self.tell = False  # leave a notice for the engine, because we are not it
         self.away = False  # the connection is with the commit thread; touching it would wait for the disk
@@ -63,7 +63,7 @@ class Writer:
             result = self._write(connection, decisions)
         except sqlite3.Error as error:
             if primary(error) == sqlite3.SQLITE_BUSY and self._offload is not None:
-                # Somebody else is writing: wait for them, but not on the engine's thread.
+                # Another process is writing. Wait for it, but not on the engine's thread.
                 self._elsewhere(self._offload, lambda: self._whole(connection, decisions), done)
                 return
             done(self._give_up(error))
@@ -97,7 +97,7 @@ class Writer:
             work()
 
     def _prune(self, workflow: int, run: int) -> bool | Unavailable:
-        """One run in one transaction; with the last run of an instance goes the instance."""
+        """Remove a run in one transaction, and with its last run the instance."""
         connection = self.connection
         if connection is None:
             return unavailable(self.path, sqlite3.OperationalError("the database is closed"))
@@ -134,7 +134,7 @@ class Writer:
         return None
 
     def probe(self) -> Exception | None:
-        """One real commit on a fresh connection: the only proof that the database works again."""
+        """Make one real commit on a fresh connection: the only proof that the database works again."""
         if self.path != ":memory:":
             self.close()
         try:
@@ -154,7 +154,7 @@ class Writer:
         return None
 
     def forget_notices(self, until: int) -> bool:
-        """Whether notices up to this key are gone. If somebody else is writing they stay for the next time."""
+        """Delete the notices up to this key. False: another process is writing, and they stay until the next call."""
         connection = self.connection
         if connection is None or self.away:
             return False
@@ -266,7 +266,7 @@ class Writer:
         return result
 
     def check_file(self) -> None:
-        """A file that was removed or replaced takes commits for as long as it is open, and nobody ever reads them."""
+        """Raise if the file was removed or replaced: its commits succeed for as long as it is open, and are lost."""
         if self._file is not None and file_of(self.path) != self._file:
             raise FileGone("the file was removed or replaced while it was open")
 
@@ -276,7 +276,7 @@ class Writer:
         return Applied(down=unavailable(self.path, error))
 
     def _drop(self, connection: sqlite3.Connection) -> None:
-        """Undo what is open and never use this connection again. A database in memory has no other."""
+        """Roll back and never use this connection again. A database in memory keeps it, because it has no other."""
         with suppress(sqlite3.Error):
             connection.execute("rollback")
         if self.path != ":memory:":
