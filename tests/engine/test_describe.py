@@ -8,8 +8,13 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from backstay import AsyncBackstay, Signal, activity, wait, workflow
+from backstay.kernel.event import Recorded
 from backstay.kernel.features import signal
+from backstay.kernel.machine import Machine
+from backstay.kernel.state import Run, Workflow
 
 go = Signal[int]("go")
 
@@ -24,14 +29,15 @@ def story(path: Path | str, tell: Callable[[AsyncBackstay, list[int]], Coroutine
         async with AsyncBackstay(path, [patient, stuck, nobodys]) as app:
             await app.start(patient, "p")
             folds: list[int] = []
-            fold = app.engine.machine.fold
+            fold = Machine.fold
 
-            def counting(flow: Any, run: Any, history: Any) -> None:
+            def counting(self: Machine, flow: Workflow, run: Run, history: list[Recorded]) -> None:
                 folds.append(len(history))
-                fold(flow, run, history)
+                fold(self, flow, run, history)
 
-            app.engine.machine.fold = counting
-            await tell(app, folds)
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(Machine, "fold", counting)
+                await tell(app, folds)
 
     asyncio.run(asyncio.wait_for(told(), 30))
 

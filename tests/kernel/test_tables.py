@@ -12,7 +12,7 @@ import pytest
 
 from backstay.kernel.command import Command, StepCommand, TerminalCommand
 from backstay.kernel.event import Event, StepEvent
-from backstay.kernel.feature import Feature
+from backstay.kernel.feature import Compatibility, Deciding, Feature, History, Lifecycle, Sends
 from backstay.kernel.machine import FEATURES, Machine
 from backstay.kernel.message import Message
 
@@ -209,19 +209,20 @@ COMMAND_KINDS = sorted(set(every(Command)), key=lambda kind: kind.__name__)
 
 @pytest.mark.parametrize("kind", EVENTS, ids=lambda kind: kind.__name__)
 def test_an_event_has_exactly_one_fold(kind: type[Event]) -> None:
-    assert len([feature.name for feature in FEATURES if kind in feature.evolve]) == 1
+    assert len([feature.name for feature in FEATURES if kind in feature.history.evolve]) == 1
     assert MACHINE.kinds[kind.__name__] is kind
 
 
 @pytest.mark.parametrize("kind", COMMAND_KINDS, ids=lambda kind: kind.__name__)
 def test_a_command_has_exactly_one_rule_and_it_checks_before_it_applies(kind: type[Command]) -> None:
-    (rule,) = [feature.commands[kind] for feature in FEATURES if kind in feature.commands]
+    tables = [feature.deciding.commands for feature in FEATURES]
+    (rule,) = [commands[kind] for commands in tables if kind in commands]
     assert callable(rule.check)
     assert callable(rule.apply)
 
 
 def test_a_message_is_decided_by_exactly_one_feature() -> None:
-    deciders = Counter(kind for feature in FEATURES for kind in feature.decide)
+    deciders = Counter(kind for feature in FEATURES for kind in feature.deciding.messages)
     assert {kind: deciders[kind] for kind in set(every(Message))} == dict.fromkeys(set(every(Message)), 1)
 
 
@@ -255,12 +256,12 @@ def test_a_payload_key_is_written_under_its_own_name(name: str) -> None:
     "kind", [kind for kind in EVENTS if issubclass(kind, StepEvent)], ids=lambda kind: kind.__name__
 )
 def test_a_step_event_has_a_shape(kind: type[Event]) -> None:
-    assert len([feature.name for feature in FEATURES if kind in feature.shapes]) == 1
+    assert len([feature.name for feature in FEATURES if kind in feature.history.shapes]) == 1
 
 
 @pytest.mark.parametrize("kind", EVENTS, ids=lambda kind: kind.__name__)
 def test_only_a_step_event_has_a_shape_or_an_outcome(kind: type[Event]) -> None:
-    claims = [feature.name for feature in FEATURES if kind in feature.shapes or kind in feature.outcomes]
+    claims = [f.name for f in FEATURES if kind in f.history.shapes or kind in f.history.outcomes]
     assert issubclass(kind, StepEvent) or claims == []
 
 
@@ -269,18 +270,32 @@ def test_a_command_cannot_both_take_a_step_and_close_the_run(kind: type[Command]
     assert not (issubclass(kind, StepCommand) and issubclass(kind, TerminalCommand))
 
 
-TABLES = [
-    name
-    for name, annotation in Feature.__annotations__.items()
-    if "Mapping" in annotation and name != "words" and any(getattr(f, name) for f in FEATURES)  # see test_words
-]
+SECTIONS: dict[str, type[msgspec.Struct]] = {
+    "deciding": Deciding,
+    "history": History,
+    "lifecycle": Lifecycle,
+    "sends": Sends,
+    "compatibility": Compatibility,
+}
+HOOKS = [(section, hook) for section, kind in SECTIONS.items() for hook in kind.__struct_fields__]
+TABLES = [(section, hook) for section, hook in HOOKS if "Mapping" in SECTIONS[section].__annotations__[hook]]
 
 
-@pytest.mark.parametrize("table", TABLES)
-def test_two_features_cannot_claim_the_same_key(table: str) -> None:
-    owner = next(feature for feature in FEATURES if getattr(feature, table))
-    key, entry = next(iter(getattr(owner, table).items()))
-    rival = Feature(name="rival", **{table: {key: entry}})
+def test_a_feature_is_made_of_sections() -> None:
+    assert Feature.__struct_fields__ == ("name", *SECTIONS, "words")  # for the words see test_words
+
+
+@pytest.mark.parametrize(("section", "hook"), HOOKS)
+def test_some_feature_uses_each_hook(section: str, hook: str) -> None:
+    unused = getattr(SECTIONS[section](), hook)
+    assert any(getattr(getattr(feature, section), hook) != unused for feature in FEATURES)
+
+
+@pytest.mark.parametrize(("section", "table"), TABLES)
+def test_two_features_cannot_claim_the_same_key(section: str, table: str) -> None:
+    owner = next(entries for feature in FEATURES if (entries := getattr(getattr(feature, section), table)))
+    key, entry = next(iter(owner.items()))
+    rival = Feature(name="rival", **{section: SECTIONS[section](**{table: {key: entry}})})
     with pytest.raises(TypeError, match="rival"):
         Machine([*FEATURES, rival])
 

@@ -38,7 +38,7 @@ def test_every_event_has_words(kind: type[Event]) -> None:
 
 def test_a_feature_has_words_for_its_own_events_and_no_others() -> None:
     for feature in FEATURES:
-        assert set(feature.words) == set(feature.evolve), feature.name
+        assert set(feature.words) == set(feature.history.evolve), feature.name
 
 
 def test_what_names_the_subject_is_a_field_of_an_event_with_these_words() -> None:

@@ -321,7 +321,7 @@ MUTANTS = [
     Mutant("updates are not carried on", "backstay.kernel.features.update:FEATURE", "carry=_carry", ""),
     Mutant(
         "facts held in a task are dropped",
-        "backstay.kernel.machine:Machine._let_in",
+        "backstay.kernel.machine:Machine._record_buffered",
         "turn.record_as(event, context)",
         "",
     ),
@@ -346,7 +346,10 @@ MUTANTS = [
         "turn.flow.cursor = turn.run.length",
     ),
     Mutant(
-        "a paused run gets tasks", "backstay.kernel.machine:Machine._find_ready", "not pause.allows(turn.run)", "False"
+        "a paused run gets tasks",
+        "backstay.kernel.machine:Machine._find_ready",
+        "not allows(turn.run)",
+        "False",
     ),
     Mutant("the index lags behind", "backstay.kernel.machine:Machine.seal", "turn.index_now()", ""),
     Mutant(

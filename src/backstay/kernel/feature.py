@@ -1,6 +1,7 @@
 """What a feature is: one module that holds its commands, events, decisions, folds, expectations and replay rule.
 
-A feature hands the machine its tables. Adding one is adding a file and its name in `machine.FEATURES`.
+A feature hands the machine its tables and hooks, in sections. Adding a feature is adding a file and its name in
+`machine.FEATURES`: the machine merges the tables once, and calls no feature by name.
 """
 
 from __future__ import annotations
@@ -95,52 +96,89 @@ Decide = Callable[[Turn, Any], None]
 Fold = Callable[[Run, Any, Recorded], None]
 
 
-class Feature(Struct, frozen=True, kw_only=True, eq=False):
-    name: str
-    kind: Kind = "workflow"
-    """Of which kind of instance the parcels below are taken."""
-    decide: Mapping[type[Message], Decide] = {}
+class Deciding(Struct, frozen=True, kw_only=True, eq=False):
+    """What a feature does while a message is decided."""
+
+    messages: Mapping[type[Message], Decide] = {}
     commands: Mapping[type[Command], CommandRule] = {}
-    evolve: Mapping[type[Event], Fold] = {}
-    resume: Mapping[type[Event], Callable[[Run, Any, Recorded], Resume | None]] = {}
-    """Events that make a workflow task due, and what it is told about them."""
-    apart: Mapping[type[Event], Callable[[Run, Any, Recorded], Resume]] = {}
-    """Events that get a workflow task of their own. The feature takes them off `run.apart` once they are dealt with."""
-    carry: Callable[[Run], Iterable[tuple[int, Event, Context]]] | None = None
-    """What the next run of a chain is told again, by its place in the history of this one."""
+    limits: Callable[[Turn, list[Command]], Breach | None] | None = None
+    """Whether these commands would pass a limit; the run then fails instead. It is asked if one of them is this feature's;
+    a feature without commands is asked about all, after the others."""
     deadlines: Mapping[str, Deadline] = {}
     tasks: Mapping[str, TaskRule] = {}
     expect: Callable[[Workflow], Iterable[Task]] | None = None
     """The tasks that must exist for what is open."""
-    cancel: Callable[[Turn], None] | None = None
-    """Supersede what is open because the run is being stopped."""
-    parcels: Mapping[type[Parcel], Callable[[Turn, Any], None]] = {}
-    """What the delivery of each kind of send means."""
-    awaited: Callable[[Run], int] | None = None
-    """How many other instances owe this run an answer."""
-    ask: Callable[[Turn], None] | None = None
-    """Ask after them: what was sent to them is sent once more."""
+    ensure_task: Callable[[Turn], None] | None = None
+    """See that there is a task for events that wake the code of the run."""
     dispatch: Callable[[Turn, int], bool] | None = None
-    """Hand out the leaf of this step, which a bounded group had held back; False: it is another feature's."""
-    closed: Callable[[Turn], None] | None = None
-    """What follows right behind a terminal event."""
-    over: Callable[[Turn], None] | None = None
-    """What a closed run leads to, once it is settled: its next one may open."""
-    before: Callable[[Turn, Task], None] | None = None
-    """What the end of a workflow task says about what it had seen, ahead of its commands."""
-    infer: Callable[[Turn, Task, list[Command]], list[Command]] | None = None
-    """What a completion means that comes from a worker which does not number its steps."""
-    acknowledged: Callable[[Turn, Task], None] | None = None
-    """What it means that such a worker was shown all news and goes on waiting."""
-    timed_out: Callable[[Turn, int], None] | None = None
-    """What follows at once when the timer behind the wait of this step fires."""
-    outside: Callable[[Run], bool] | None = None
-    """Whether the run waits for something that only comes from outside."""
-    limits: Callable[[Turn, list[Command]], Breach | None] | None = None
-    """Whether these commands, some of them this feature's, would pass a limit; the run then fails instead."""
+    """Dispatch the leaf of this step, which a bounded group had held back; False if the step is another feature's."""
+    on_group_won: Callable[[Turn, Recorded], None] | None = None
+    """What follows at once when an event ends the first member of a group that has a winner."""
+    on_wait_timeout: Callable[[Turn, int], None] | None = None
+    """What follows at once when the timer of the wait at this step fires."""
+    on_task_closing: Callable[[Turn, Task], None] | None = None
+    """What the end of a workflow task says about the events it had seen. It is recorded before the task's commands."""
+
+
+class History(Struct, frozen=True, kw_only=True, eq=False):
+    """What the events of a feature mean: for the state, for the code they wake, and for replay."""
+
+    evolve: Mapping[type[Event], Fold] = {}
+    resume: Mapping[type[Event], Callable[[Run, Any, Recorded], Resume | None]] = {}
+    """Events that make a workflow task due, and what it is told about them."""
+    own_task: Mapping[type[Event], Callable[[Run, Any, Recorded], Resume]] = {}
+    """Events that get a workflow task of their own. The feature takes them off `run.apart` once they are dealt with."""
     shapes: Mapping[type[Event], Callable[[Any], Shape]] = {}
     outcomes: Mapping[type[Event], Callable[[Any], Outcome | None]] = {}
-    """How replay answers the awaiting author code."""
+    """How replay answers the author's code that awaits the step."""
+
+
+class Lifecycle(Struct, frozen=True, kw_only=True, eq=False):
+    """What a feature does when a run is stopped, ends or is continued, and whether it holds the run up."""
+
+    cancel: Callable[[Turn], None] | None = None
+    """Supersede what is open because the run is being stopped."""
+    on_close: Callable[[Turn], None] | None = None
+    """What follows right after a terminal event."""
+    after_close: Callable[[Turn], None] | None = None
+    """What a closed run leads to, once every `on_close` was called: its next run may open."""
+    carry: Callable[[Run], Iterable[tuple[int, Event, Context]]] | None = None
+    """What the next run of a chain is told again, by its place in the history of this one."""
+    allows_tasks: Callable[[Run], bool] | None = None
+    """Whether tasks of the run may be given to workers now."""
+    waits_externally: Callable[[Run], bool] | None = None
+    """Whether the run waits for something that only comes from outside."""
+
+
+class Sends(Struct, frozen=True, kw_only=True, eq=False):
+    """What a feature tells other instances, and is told by them."""
+
+    kind: Kind = "workflow"
+    """Which kind of instance receives the sends below."""
+    receive: Mapping[type[Parcel], Callable[[Turn, Any], None]] = {}
+    """What the delivery of each kind of send means."""
+    unanswered: Callable[[Run], int] | None = None
+    """How many other instances owe this run an answer."""
+    resend: Callable[[Turn], None] | None = None
+    """Send them once more what they have not answered."""
+
+
+class Compatibility(Struct, frozen=True, kw_only=True, eq=False):
+    """What the reports of workers mean that do not number their steps, as the published protocol allows."""
+
+    infer: Callable[[Turn, Task, list[Command]], list[Command]] | None = None
+    """The commands of a completion, in full."""
+    acknowledged: Callable[[Turn, Task], None] | None = None
+    """What it means that the worker was shown all news and goes on waiting."""
+
+
+class Feature(Struct, frozen=True, kw_only=True, eq=False):
+    name: str
+    deciding: Deciding = Deciding()
+    history: History = History()
+    lifecycle: Lifecycle = Lifecycle()
+    sends: Sends = Sends()
+    compatibility: Compatibility = Compatibility()
     words: Mapping[type[Event], Words] = {}
     """What each event is about, and how it is said in a line."""
 

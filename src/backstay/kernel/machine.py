@@ -98,6 +98,41 @@ NOTHING_DEPLOYED: Mapping[str, str | None] = {}
 
 
 class Machine:
+    # Slots: most of them are read many times a step, and only slots does Python find at a fixed place, however many.
+    __slots__ = (
+        "_acknowledged",
+        "_allows_tasks",
+        "_cancel",
+        "_carry",
+        "_close",
+        "_decide",
+        "_dispatch",
+        "_ensure_task",
+        "_expect",
+        "_infer",
+        "_limits",
+        "_limits_of_all",
+        "_on_group_won",
+        "_on_task_closing",
+        "_on_wait_timeout",
+        "_plans",
+        "_receive",
+        "_resend",
+        "_shapes",
+        "_unanswered",
+        "_waits_externally",
+        "agenda",
+        "commands",
+        "failure_backoff",
+        "grouped_kinds",
+        "kinds",
+        "limits",
+        "outcomes",
+        "parcel_kinds",
+        "step_kinds",
+        "tasks",
+    )
+
     def __init__(
         self,
         features: Iterable[Feature] = FEATURES,
@@ -105,42 +140,56 @@ class Machine:
         failure_backoff: Micros = 60 * SECOND,
     ) -> None:
         """`failure_backoff`: the longest pause before a failed workflow task is tried again."""
-        # At most thirty attributes: only those does Python find at a fixed place, and they are read many times a step.
         features = tuple(features)
+        deciding = [feature.deciding for feature in features]
+        lifecycle = [feature.lifecycle for feature in features]
+        sends = [feature.sends for feature in features]
+        compatibility = [feature.compatibility for feature in features]
         self.limits = limits or Limits()
         self.failure_backoff = failure_backoff
-        self._decide = _merge(features, lambda f: f.decide)
-        self.commands: dict[type[Any], CommandRule] = _merge(features, lambda f: f.commands)
-        evolve = _merge(features, lambda f: f.evolve)
-        resume = _merge(features, lambda f: f.resume)
-        self.agenda = Agenda(_merge(features, lambda f: f.deadlines))
-        self.tasks: dict[str, TaskRule] = _merge(features, lambda f: f.tasks)
-        self._shapes = _merge(features, lambda f: f.shapes)
-        self.outcomes = _merge(features, lambda f: f.outcomes)
-        self._expect = [f.expect for f in features if f.expect is not None]
-        self._cancel = [f.cancel for f in features if f.cancel is not None]
-        self._limits = {kind: f.limits for f in features if f.limits is not None for kind in f.commands}
-        self._closed = [f.closed for f in features if f.closed is not None]
-        self._over = [f.over for f in features if f.over is not None]
-        self._before = [f.before for f in features if f.before is not None]
-        self._infer = [f.infer for f in features if f.infer is not None]
-        self._outside = [f.outside for f in features if f.outside is not None]
-        self._dispatch = [f.dispatch for f in features if f.dispatch is not None]
-        self._timed_out = [f.timed_out for f in features if f.timed_out is not None]
-        self._acknowledged = [f.acknowledged for f in features if f.acknowledged is not None]
-        self._awaited = [f.awaited for f in features if f.awaited is not None]
-        self._ask = [f.ask for f in features if f.ask is not None]
-        self._parcels = _merge(features, lambda f: {(f.kind, kind): take for kind, take in f.parcels.items()})
-        self._carry = [f.carry for f in features if f.carry is not None]
+        # deciding
+        self._decide = _merge(features, lambda f: f.deciding.messages)
+        self.commands: dict[type[Any], CommandRule] = _merge(features, lambda f: f.deciding.commands)
+        self._limits = {kind: d.limits for d in deciding if d.limits is not None for kind in d.commands}
+        self._limits_of_all = [d.limits for d in deciding if d.limits is not None and not d.commands]
+        self.agenda = Agenda(_merge(features, lambda f: f.deciding.deadlines))
+        self.tasks: dict[str, TaskRule] = _merge(features, lambda f: f.deciding.tasks)
+        self._expect = [d.expect for d in deciding if d.expect is not None]
+        self._ensure_task = [d.ensure_task for d in deciding if d.ensure_task is not None]
+        self._dispatch = [d.dispatch for d in deciding if d.dispatch is not None]
+        self._on_group_won = [d.on_group_won for d in deciding if d.on_group_won is not None]
+        self._on_wait_timeout = [d.on_wait_timeout for d in deciding if d.on_wait_timeout is not None]
+        self._on_task_closing = [d.on_task_closing for d in deciding if d.on_task_closing is not None]
+        # history
+        evolve = _merge(features, lambda f: f.history.evolve)
+        resume = _merge(features, lambda f: f.history.resume)
+        own_task = _merge(features, lambda f: f.history.own_task)
         self.step_kinds = {kind for kind in evolve if issubclass(kind, StepEvent)}
         # One look-up per event instead of four: its fold, whether it is a step, whom it wakes, its own task.
-        apart = _merge(features, lambda f: f.apart)
         self._plans = {
-            kind: (fold, kind in self.step_kinds, resume.get(kind), apart.get(kind)) for kind, fold in evolve.items()
+            kind: (fold, kind in self.step_kinds, resume.get(kind), own_task.get(kind)) for kind, fold in evolve.items()
         }
         self.kinds: dict[str, type[Event]] = {kind.__name__: kind for kind in evolve}
         self.grouped_kinds = {kind for kind in evolve if "parallel_group_path" in kind.__struct_fields__}
-        self.parcel_kinds: dict[str, type[Parcel]] = {kind.__name__: kind for _, kind in self._parcels}
+        self._shapes = _merge(features, lambda f: f.history.shapes)
+        self.outcomes = _merge(features, lambda f: f.history.outcomes)
+        # lifecycle
+        self._cancel = [one.cancel for one in lifecycle if one.cancel is not None]
+        self._close = [one.on_close for one in lifecycle if one.on_close is not None]
+        self._close += [one.after_close for one in lifecycle if one.after_close is not None]
+        self._carry = [one.carry for one in lifecycle if one.carry is not None]
+        self._allows_tasks = [one.allows_tasks for one in lifecycle if one.allows_tasks is not None]
+        self._waits_externally = [one.waits_externally for one in lifecycle if one.waits_externally is not None]
+        # sends
+        self._receive = _merge(
+            features, lambda f: {(f.sends.kind, kind): take for kind, take in f.sends.receive.items()}
+        )
+        self.parcel_kinds: dict[str, type[Parcel]] = {kind.__name__: kind for _, kind in self._receive}
+        self._unanswered = [s.unanswered for s in sends if s.unanswered is not None]
+        self._resend = [s.resend for s in sends if s.resend is not None]
+        # compatibility
+        self._infer = [c.infer for c in compatibility if c.infer is not None]
+        self._acknowledged = [c.acknowledged for c in compatibility if c.acknowledged is not None]
 
     def open(self, flow: Workflow, ids: Ids, deployed: Mapping[str, str | None] = NOTHING_DEPLOYED) -> Turn:
         return Turn(self, flow, ids, deployed)
@@ -207,7 +256,7 @@ class Machine:
     def evolve(self, flow: Workflow, run: Run, entry: Recorded) -> None:
         """Fold one recorded event into the run."""
         event = entry.event
-        fold, is_step, resume, apart = self._plans[type(event)]
+        fold, is_step, resume, own_task = self._plans[type(event)]
         run.length = sequence = entry.sequence
         run.bytes += len(entry.body)
         run.checksum = entry.checksum
@@ -217,8 +266,8 @@ class Machine:
             if run.status == "pending":
                 run.status = "waiting"
         fold(run, event, entry)
-        if apart is not None:
-            run.apart.append((sequence, apart(run, event, entry)))
+        if own_task is not None:
+            run.apart.append((sequence, own_task(run, event, entry)))
         if resume is not None and sequence > flow.cursor and run.closed_reason is None:
             told = resume(run, event, entry)
             if told is not None:
@@ -258,15 +307,15 @@ class Machine:
 
     def receiver(self, flow: Workflow, parcel: Parcel) -> Callable[[Turn, Any], None]:
         """What a send means to the instance it has reached."""
-        rule = self._parcels.get((flow.kind, type(parcel)))
+        rule = self._receive.get((flow.kind, type(parcel)))
         if rule is None:
             raise Refused("not_for_this_kind", f"{flow.workflow_id!r} is a {flow.kind} and cannot take this send")
         return rule
 
-    def ask(self, turn: Turn) -> None:
-        """Ask after every instance that owes this one an answer."""
-        for ask in self._ask:
-            ask(turn)
+    def resend_unanswered(self, turn: Turn) -> None:
+        """Send once more what other instances have not answered."""
+        for resend in self._resend:
+            resend(turn)
 
     def cancel_open(self, turn: Turn) -> None:
         """Close everything the run still waits for, with typed history, because the run is being stopped."""
@@ -274,16 +323,14 @@ class Machine:
             supersede(turn)
 
     def run_closed(self, turn: Turn) -> None:
-        """Right behind a terminal event: what it means for what was still open."""
-        for closed in self._closed:
+        """Right after a terminal event: what it means for what was still open, and then what the closed run leads to."""
+        for closed in self._close:
             closed(turn)
-        for over in self._over:
-            over(turn)
 
     def before_commands(self, turn: Turn, task: Task) -> None:
-        """A workflow task ends: what it had seen counts as seen, ahead of what it decided."""
-        for before in self._before:
-            before(turn, task)
+        """A workflow task ends: what it had seen counts as seen, before what it decided."""
+        for closing in self._on_task_closing:
+            closing(turn, task)
 
     def infer(self, turn: Turn, task: Task, commands: list[Command]) -> list[Command]:
         """Say in full what a worker means that does not number its steps."""
@@ -303,7 +350,11 @@ class Machine:
             found = None if limit is None else limit(turn, commands)
             if found is not None:
                 return found
-        return workflow_task.limits(turn, commands)
+        for limit in self._limits_of_all:
+            found = limit(turn, commands)
+            if found is not None:
+                return found
+        return None
 
     def shape(self, event: Event) -> Shape | None:
         """The step shape an event belongs to, or None if it is not a step event."""
@@ -347,9 +398,10 @@ class Machine:
                 for task_id in list(flow.tasks):
                     turn.drop(task_id)
             if flow.held and flow.busy is None:
-                self._let_in(turn)
+                self._record_buffered(turn)
             if run.waking or run.apart:
-                workflow_task.ensure(turn)
+                for ensure in self._ensure_task:
+                    ensure(turn)
         if turn.stirred:
             self._find_ready(turn)
 
@@ -358,22 +410,23 @@ class Machine:
         if run is None:
             return instance_row(flow, 0, False)
         awaited = 0
-        for count in self._awaited:
+        for count in self._unanswered:
             awaited += count(run)
         idle = not flow.tasks and flow.next_wake is None
         return instance_row(flow, awaited, idle and self.waits_outside(run))
 
     def waits_outside(self, run: Run) -> bool:
         """Whether nothing has to move this run until somebody else does."""
-        return run.open and any(rule(run) for rule in self._outside)
+        return run.open and any(rule(run) for rule in self._waits_externally)
 
     def resolve(self, turn: Turn, entry: Recorded) -> None:
-        """The event just recorded has decided a selection."""
-        select.resolve(turn, entry)
+        """The event just recorded has ended the first member of a group that has a winner."""
+        for resolve in self._on_group_won:
+            resolve(turn, entry)
 
     def timed_out(self, turn: Turn, step: int) -> None:
-        """The timer behind a wait has fired."""
-        for timed_out in self._timed_out:
+        """The timer of a wait has fired."""
+        for timed_out in self._on_wait_timeout:
             timed_out(turn, step)
 
     def acknowledged(self, turn: Turn, task: Task) -> None:
@@ -381,14 +434,14 @@ class Machine:
         for acknowledged in self._acknowledged:
             acknowledged(turn, task)
 
-    def hand_out(self, turn: Turn, groups: Groups) -> None:
-        """Leaves of bounded groups that the event just folded has let go."""
+    def dispatch_freed(self, turn: Turn, groups: Groups) -> None:
+        """Dispatch the leaves of bounded groups that the event just folded has made room for."""
         freed, groups.freed = groups.freed, []
         for step in freed:
             any(dispatch(turn, step) for dispatch in self._dispatch)
 
-    def _let_in(self, turn: Turn) -> None:
-        """The task is over in whose middle these were accepted."""
+    def _record_buffered(self, turn: Turn) -> None:
+        """Record the events that were accepted in the middle of a workflow task, now that it is over."""
         held, turn.flow.held = turn.flow.held, []
         if turn.run.open:  # otherwise nobody is left to be told; what was accepted is in the audit trail
             for event, context in held:
@@ -404,8 +457,9 @@ class Machine:
         tasks = flow.tasks
         while turn.stirred:
             stirred, turn.stirred = turn.stirred, []
-            if not pause.allows(turn.run):
-                return
+            for allows in self._allows_tasks:
+                if not allows(turn.run):
+                    return
             for id in stirred:
                 task = tasks.get(id)
                 if task is None or task.state != "ready" or not task.due(turn.now):

@@ -157,7 +157,7 @@ class Turn:
             if groups.won is not None:
                 self.machine.resolve(self, entry)
             if groups.freed:
-                self.machine.hand_out(self, groups)
+                self.machine.dispatch_freed(self, groups)
         return entry
 
     def asks(self, step: int) -> Command | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from backstay.kernel.event import Event, Recorded
-from backstay.kernel.feature import Feature
+from backstay.kernel.feature import Deciding, Feature, History
 from backstay.kernel.features.intake import (
     NOT_CURRENT,
     NOT_STARTED,
@@ -122,7 +122,7 @@ def _say_archived(story: Story, event: WorkflowArchived) -> Phrase:
 
 FEATURE = Feature(
     name="archive",
-    decide={Archive: archive},
-    evolve={ArchiveRequested: _requested, WorkflowArchived: _archived},
+    deciding=Deciding(messages={Archive: archive}),
+    history=History(evolve={ArchiveRequested: _requested, WorkflowArchived: _archived}),
     words={ArchiveRequested: Words(COMMAND, _say_requested), WorkflowArchived: Words(RUN, _say_archived)},
 )

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from backstay.kernel.command import TerminalCommand
 from backstay.kernel.decision import CommandRecord
 from backstay.kernel.event import Context, Event, Recorded
-from backstay.kernel.feature import CommandRule, Deadline, Feature, nothing_to_check
+from backstay.kernel.feature import CommandRule, Deadline, Deciding, Feature, History, Lifecycle, nothing_to_check
 from backstay.kernel.features import close
 from backstay.kernel.features.intake import Commanding, accept, admitted, cause
 from backstay.kernel.features.start import Identity
@@ -217,17 +217,21 @@ def _say_stopped(story: Story, event: Stopped) -> Phrase:
 
 FEATURE = Feature(
     name="cancel",
-    decide={Cancel: cancel, Terminate: terminate},
-    commands={CancelWorkflow: CommandRule(nothing_to_check, ended)},
-    evolve={
-        CancelRequested: _cancel_requested,
-        TerminateRequested: _terminate_requested,
-        WorkflowCancelled: _cancelled,
-        WorkflowTerminated: _terminated,
-    },
-    resume={CancelRequested: _wake},
-    carry=_carry,
-    deadlines={"cleanup": Deadline(_deadline, overdue, _length)},
+    deciding=Deciding(
+        messages={Cancel: cancel, Terminate: terminate},
+        commands={CancelWorkflow: CommandRule(nothing_to_check, ended)},
+        deadlines={"cleanup": Deadline(_deadline, overdue, _length)},
+    ),
+    history=History(
+        evolve={
+            CancelRequested: _cancel_requested,
+            TerminateRequested: _terminate_requested,
+            WorkflowCancelled: _cancelled,
+            WorkflowTerminated: _terminated,
+        },
+        resume={CancelRequested: _wake},
+    ),
+    lifecycle=Lifecycle(carry=_carry),
     words={
         CancelRequested: Words(COMMAND, _say_cancel_requested),
         TerminateRequested: Words(COMMAND, _say_terminate_requested),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from backstay.kernel.command import Command, TerminalCommand
 from backstay.kernel.event import Event, Recorded
 from backstay.kernel.failure import Failure
-from backstay.kernel.feature import CommandRule, Feature, nothing_to_check
+from backstay.kernel.feature import CommandRule, Deciding, Feature, History, nothing_to_check
 from backstay.kernel.limits import Breach, over_count
 from backstay.kernel.state import Run
 from backstay.kernel.turn import Turn
@@ -138,11 +138,13 @@ def _say_failed(story: Story, event: WorkflowFailed) -> Phrase:
 
 FEATURE = Feature(
     name="close",
-    commands={
-        CompleteWorkflow: CommandRule(nothing_to_check, complete),
-        FailWorkflow: CommandRule(nothing_to_check, fail),
-    },
-    evolve={WorkflowCompleted: _completed, WorkflowFailed: _failed},
-    limits=_limits,
+    deciding=Deciding(
+        commands={
+            CompleteWorkflow: CommandRule(nothing_to_check, complete),
+            FailWorkflow: CommandRule(nothing_to_check, fail),
+        },
+        limits=_limits,
+    ),
+    history=History(evolve={WorkflowCompleted: _completed, WorkflowFailed: _failed}),
     words={WorkflowCompleted: Words(RUN, _say_completed), WorkflowFailed: Words(RUN, _say_failed)},
 )

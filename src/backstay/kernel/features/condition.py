@@ -13,7 +13,18 @@ from typing import Any
 from backstay.kernel import groups
 from backstay.kernel.command import Command, StepCommand
 from backstay.kernel.event import Recorded, StepEvent, clock
-from backstay.kernel.feature import CommandRule, Feature, Outcome, Plain, Shape, nothing_to_check
+from backstay.kernel.feature import (
+    CommandRule,
+    Compatibility,
+    Deciding,
+    Feature,
+    History,
+    Lifecycle,
+    Outcome,
+    Plain,
+    Shape,
+    nothing_to_check,
+)
 from backstay.kernel.features import timer
 from backstay.kernel.groups import GroupEntry
 from backstay.kernel.message import Refused
@@ -309,30 +320,36 @@ _ABOUT = About("condition", "condition_wait", "condition_wait_id", ("condition_k
 
 FEATURE = Feature(
     name="condition",
-    commands={
-        OpenConditionWait: CommandRule(check, open_wait),
-        SatisfyConditionWait: CommandRule(check_open, satisfy),
-        CancelConditionWait: CommandRule(nothing_to_check, give_up),
-        TimeOutConditionWait: CommandRule(check_open, time_out),
-    },
-    evolve={
-        ConditionWaitOpened: _opened,
-        ConditionWaitSatisfied: _resolved,
-        ConditionWaitTimedOut: _resolved,
-        ConditionWaitCancelled: _resolved,
-    },
-    resume={ConditionWaitSatisfied: _wake},
-    infer=infer,
-    acknowledged=_news,
-    timed_out=_timed_out_in_selection,
-    outside=_outside,
-    shapes={
-        ConditionWaitOpened: _shape,
-        ConditionWaitSatisfied: _shape,
-        ConditionWaitTimedOut: _shape,
-        ConditionWaitCancelled: _shape,
-    },
-    outcomes={ConditionWaitSatisfied: _satisfied, ConditionWaitTimedOut: _timed_out},
+    deciding=Deciding(
+        commands={
+            OpenConditionWait: CommandRule(check, open_wait),
+            SatisfyConditionWait: CommandRule(check_open, satisfy),
+            CancelConditionWait: CommandRule(nothing_to_check, give_up),
+            TimeOutConditionWait: CommandRule(check_open, time_out),
+        },
+        on_wait_timeout=_timed_out_in_selection,
+    ),
+    history=History(
+        evolve={
+            ConditionWaitOpened: _opened,
+            ConditionWaitSatisfied: _resolved,
+            ConditionWaitTimedOut: _resolved,
+            ConditionWaitCancelled: _resolved,
+        },
+        resume={ConditionWaitSatisfied: _wake},
+        shapes={
+            ConditionWaitOpened: _shape,
+            ConditionWaitSatisfied: _shape,
+            ConditionWaitTimedOut: _shape,
+            ConditionWaitCancelled: _shape,
+        },
+        outcomes={ConditionWaitSatisfied: _satisfied, ConditionWaitTimedOut: _timed_out},
+    ),
+    lifecycle=Lifecycle(waits_externally=_outside),
+    compatibility=Compatibility(
+        infer=infer,
+        acknowledged=_news,
+    ),
     words={
         ConditionWaitOpened: Words(_ABOUT, _say_opened),
         ConditionWaitSatisfied: Words(_ABOUT, _say_satisfied),

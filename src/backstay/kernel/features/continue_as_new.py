@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from backstay.kernel.command import Command, TerminalCommand
 from backstay.kernel.event import NO_CONTEXT, Recorded, StepEvent
-from backstay.kernel.feature import CommandRule, Feature, Shape, nothing_to_check
+from backstay.kernel.feature import CommandRule, Deciding, Feature, History, Shape, nothing_to_check
 from backstay.kernel.features import close, memo, search
 from backstay.kernel.features.child.offspring import run_continued
 from backstay.kernel.features.child.parent import still_open
@@ -106,9 +106,13 @@ def _say_continued(story: Story, event: WorkflowContinuedAsNew) -> Phrase:
 
 FEATURE = Feature(
     name="continue_as_new",
-    commands={ContinueAsNew: CommandRule(nothing_to_check, apply)},
-    evolve={WorkflowContinuedAsNew: _continued},
-    limits=_limits,
-    shapes={WorkflowContinuedAsNew: _shape},
+    deciding=Deciding(
+        commands={ContinueAsNew: CommandRule(nothing_to_check, apply)},
+        limits=_limits,
+    ),
+    history=History(
+        evolve={WorkflowContinuedAsNew: _continued},
+        shapes={WorkflowContinuedAsNew: _shape},
+    ),
     words={WorkflowContinuedAsNew: Words(RUN, _say_continued)},
 )

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from heapq import heappop
 
 from backstay.kernel.event import Event, Recorded
-from backstay.kernel.feature import Deadline, Feature
+from backstay.kernel.feature import Deadline, Deciding, Feature, History
 from backstay.kernel.features import close
 from backstay.kernel.features.start import Identity, WorkflowStarted
 from backstay.kernel.message import Message
@@ -126,13 +126,15 @@ def _say_timed_out(story: Story, event: WorkflowTimedOut) -> Phrase:
 
 FEATURE = Feature(
     name="deadline",
-    decide={Due: due},
-    evolve={WorkflowTimedOut: _timed_out},
-    deadlines={
-        "execution_timeout": Deadline(
-            _execution_deadline, _execution_due, _length(lambda started: started.execution_timeout_seconds)
-        ),
-        "run_timeout": Deadline(_run_deadline, _run_due, _length(lambda started: started.run_timeout_seconds)),
-    },
+    deciding=Deciding(
+        messages={Due: due},
+        deadlines={
+            "execution_timeout": Deadline(
+                _execution_deadline, _execution_due, _length(lambda started: started.execution_timeout_seconds)
+            ),
+            "run_timeout": Deadline(_run_deadline, _run_due, _length(lambda started: started.run_timeout_seconds)),
+        },
+    ),
+    history=History(evolve={WorkflowTimedOut: _timed_out}),
     words={WorkflowTimedOut: Words(RUN, _say_timed_out)},
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from backstay.kernel.decision import CommandRecord
-from backstay.kernel.feature import Feature
+from backstay.kernel.feature import Deciding, Feature
 from backstay.kernel.message import Message, Refused
 from backstay.kernel.send import Send
 from backstay.kernel.turn import Turn, grown
@@ -46,9 +46,12 @@ def returned(turn: Turn, message: Returned) -> None:
     """Who still waits for the receiver makes it once more; of a run that is over nothing will, so its send ends here."""
     run = turn.flow.run
     if run is not None and run.open:
-        turn.machine.ask(turn)
+        turn.machine.resend_unanswered(turn)
     else:
         turn.took = grown(turn.took, message.send.key)
 
 
-FEATURE = Feature(name="delivery", decide={Deliver: deliver, Returned: returned})
+FEATURE = Feature(
+    name="delivery",
+    deciding=Deciding(messages={Deliver: deliver, Returned: returned}),
+)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from backstay.kernel.event import Event, Recorded
-from backstay.kernel.feature import Feature
+from backstay.kernel.feature import Feature, History
 from backstay.kernel.state import Run
 from backstay.kernel.turn import Turn
 from backstay.kernel.words import About, Phrase, Story, Words
@@ -88,5 +88,7 @@ _ABOUT = About("failure", "workflow_failure", "failure_id")
 
 
 FEATURE = Feature(
-    name="failures", evolve={FailureHandled: _handled}, words={FailureHandled: Words(_ABOUT, _say_handled)}
+    name="failures",
+    history=History(evolve={FailureHandled: _handled}),
+    words={FailureHandled: Words(_ABOUT, _say_handled)},
 )

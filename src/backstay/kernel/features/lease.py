@@ -12,7 +12,7 @@ from typing import Protocol
 from msgspec import Struct
 from msgspec.structs import replace
 
-from backstay.kernel.feature import Deadline, Feature
+from backstay.kernel.feature import Deadline, Deciding, Feature
 from backstay.kernel.features import pause
 from backstay.kernel.message import Message, Refused
 from backstay.kernel.state import Workflow
@@ -148,6 +148,8 @@ def _expire(turn: Turn, task_id: str) -> None:
 
 FEATURE = Feature(
     name="lease",
-    decide={Claim: claim, Offer: offer, Release: release, Renew: renew},
-    deadlines={"lease": Deadline(_armed, _expire, _length)},
+    deciding=Deciding(
+        messages={Claim: claim, Offer: offer, Release: release, Renew: renew},
+        deadlines={"lease": Deadline(_armed, _expire, _length)},
+    ),
 )

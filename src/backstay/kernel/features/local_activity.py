@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from backstay.kernel.command import Command, StepCommand
 from backstay.kernel.failure import Failure
-from backstay.kernel.feature import CommandRule, Feature
+from backstay.kernel.feature import CommandRule, Deciding, Feature
 from backstay.kernel.features import failures
 from backstay.kernel.features.activity.records import (
     ActivityCancelled,
@@ -155,4 +155,10 @@ def _limits(turn: Turn, commands: list[Command]) -> Breach | None:
     return over_count("payload_size", largest, turn.machine.limits.payload_size)
 
 
-FEATURE = Feature(name="local_activity", commands={RecordLocalActivity: CommandRule(check, apply)}, limits=_limits)
+FEATURE = Feature(
+    name="local_activity",
+    deciding=Deciding(
+        commands={RecordLocalActivity: CommandRule(check, apply)},
+        limits=_limits,
+    ),
+)

@@ -6,7 +6,7 @@ import re
 
 from backstay.kernel.command import Command, StepCommand
 from backstay.kernel.event import Recorded, StepEvent
-from backstay.kernel.feature import CommandRule, Feature, Outcome, Plain, Shape
+from backstay.kernel.feature import CommandRule, Deciding, Feature, History, Outcome, Plain, Shape
 from backstay.kernel.limits import Breach, over_count
 from backstay.kernel.message import Refused
 from backstay.kernel.state import Run
@@ -91,10 +91,14 @@ def _say_upserted(story: Story, event: MemoUpserted) -> Phrase:
 
 FEATURE = Feature(
     name="memo",
-    commands={UpsertMemo: CommandRule(_check, apply)},
-    evolve={MemoUpserted: _upserted},
-    limits=_limits,
-    shapes={MemoUpserted: _shape},
-    outcomes={MemoUpserted: _outcome},
+    deciding=Deciding(
+        commands={UpsertMemo: CommandRule(_check, apply)},
+        limits=_limits,
+    ),
+    history=History(
+        evolve={MemoUpserted: _upserted},
+        shapes={MemoUpserted: _shape},
+        outcomes={MemoUpserted: _outcome},
+    ),
     words={MemoUpserted: Words(RUN, _say_upserted)},
 )

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from backstay.kernel.command import Command
 from backstay.kernel.event import NO_CONTEXT, Context, Event, Recorded
-from backstay.kernel.feature import CommandRule, Feature
+from backstay.kernel.feature import CommandRule, Deciding, Feature, History, Lifecycle
 from backstay.kernel.features import standalone
 from backstay.kernel.features.condition import Conditions
 from backstay.kernel.features.intake import Commanded, Telling, accept, cause, misdirected, repeated
@@ -291,15 +291,19 @@ _ABOUT = About("workflow", "workflow_run", None, ("stream_name", "stream_key"))
 
 FEATURE = Feature(
     name="message_stream",
-    decide={AppendMessage: append},
-    commands={AdvanceMessageCursor: CommandRule(check, advance)},
-    evolve={
-        MessageReceived: _received,
-        MessageCursorAdvanced: _advanced,
-        MessageCursorCarried: _carried,
-    },
-    resume={MessageReceived: _wake},
-    carry=_carry,
+    deciding=Deciding(
+        messages={AppendMessage: append},
+        commands={AdvanceMessageCursor: CommandRule(check, advance)},
+    ),
+    history=History(
+        evolve={
+            MessageReceived: _received,
+            MessageCursorAdvanced: _advanced,
+            MessageCursorCarried: _carried,
+        },
+        resume={MessageReceived: _wake},
+    ),
+    lifecycle=Lifecycle(carry=_carry),
     words={
         MessageReceived: Words(_ABOUT, _say_received),
         MessageCursorAdvanced: Words(_ABOUT, _say_advanced),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from backstay.kernel.event import Context, Event, Recorded
-from backstay.kernel.feature import Feature
+from backstay.kernel.feature import Deciding, Feature, History, Lifecycle
 from backstay.kernel.features.intake import Reasoned, accept, admitted, cause
 from backstay.kernel.state import Run
 from backstay.kernel.turn import Turn
@@ -87,8 +87,8 @@ def _say_unpaused(story: Story, event: WorkflowUnpaused) -> Phrase:
 
 FEATURE = Feature(
     name="pause",
-    decide={Pause: pause, Unpause: unpause},
-    evolve={WorkflowPaused: _paused, WorkflowUnpaused: _unpaused},
-    carry=_carry,
+    deciding=Deciding(messages={Pause: pause, Unpause: unpause}),
+    history=History(evolve={WorkflowPaused: _paused, WorkflowUnpaused: _unpaused}),
+    lifecycle=Lifecycle(carry=_carry, allows_tasks=allows),
     words={WorkflowPaused: Words(RUN, _say_paused), WorkflowUnpaused: Words(RUN, _say_unpaused)},
 )

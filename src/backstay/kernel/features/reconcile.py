@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from backstay.kernel.agenda import late
-from backstay.kernel.feature import Feature
+from backstay.kernel.feature import Deciding, Feature
 from backstay.kernel.features import workflow_task
 from backstay.kernel.message import Message
 from backstay.kernel.task import Task
@@ -97,7 +97,7 @@ def reconcile(turn: Turn, message: Reconcile) -> None:
         flow.amiss, flow.missing = left > 0, left
         turn.index()
     if (message.ask or message.force) and flow.run is not None:
-        turn.machine.ask(turn)
+        turn.machine.resend_unanswered(turn)
     turn.reply = result
 
 
@@ -123,4 +123,7 @@ def _fit_again(turn: Turn, task: Task, message: Reconcile) -> bool:
     return current is not None and current != task.block.fingerprint
 
 
-FEATURE = Feature(name="reconcile", decide={Reconcile: reconcile})
+FEATURE = Feature(
+    name="reconcile",
+    deciding=Deciding(messages={Reconcile: reconcile}),
+)

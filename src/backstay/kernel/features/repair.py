@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from backstay.kernel.event import Event, Recorded
-from backstay.kernel.feature import Feature
+from backstay.kernel.feature import Deciding, Feature, History
 from backstay.kernel.features.intake import Commanded, Commanding, accept, admitted, cause
 from backstay.kernel.features.reconcile import Reconcile, Reconciled, reconcile
 from backstay.kernel.features.timer import Timers
@@ -84,7 +84,7 @@ def _say_requested(story: Story, event: RepairRequested) -> Phrase:
 
 FEATURE = Feature(
     name="repair",
-    decide={Repair: repair},
-    evolve={RepairRequested: _requested},
+    deciding=Deciding(messages={Repair: repair}),
+    history=History(evolve={RepairRequested: _requested}),
     words={RepairRequested: Words(COMMAND, _say_requested)},
 )

@@ -10,7 +10,7 @@ import msgspec
 
 from backstay.kernel.command import Command, StepCommand
 from backstay.kernel.event import Recorded, StepEvent
-from backstay.kernel.feature import CommandRule, Feature, Outcome, Plain, Shape
+from backstay.kernel.feature import CommandRule, Deciding, Feature, History, Outcome, Plain, Shape
 from backstay.kernel.limits import Breach, over_count
 from backstay.kernel.message import Refused
 from backstay.kernel.state import Run
@@ -128,10 +128,14 @@ def _say_upserted(story: Story, event: SearchAttributesUpserted) -> Phrase:
 
 FEATURE = Feature(
     name="search",
-    commands={UpsertSearchAttributes: CommandRule(_check, apply)},
-    evolve={SearchAttributesUpserted: _upserted},
-    limits=_limits,
-    shapes={SearchAttributesUpserted: _shape},
-    outcomes={SearchAttributesUpserted: _outcome},
+    deciding=Deciding(
+        commands={UpsertSearchAttributes: CommandRule(_check, apply)},
+        limits=_limits,
+    ),
+    history=History(
+        evolve={SearchAttributesUpserted: _upserted},
+        shapes={SearchAttributesUpserted: _shape},
+        outcomes={SearchAttributesUpserted: _outcome},
+    ),
     words={SearchAttributesUpserted: Words(RUN, _say_upserted)},
 )

@@ -11,7 +11,7 @@ from typing import Any
 
 from backstay.kernel.command import Command
 from backstay.kernel.event import Event, Recorded
-from backstay.kernel.feature import CommandRule, Feature
+from backstay.kernel.feature import CommandRule, Deciding, Feature, History
 from backstay.kernel.features.activity import CancelActivity
 from backstay.kernel.features.child import CancelChild
 from backstay.kernel.features.condition import CancelConditionWait
@@ -179,8 +179,10 @@ def _member(event: _Member) -> str:
 
 FEATURE = Feature(
     name="select",
-    commands={CancelSelectionOperation: CommandRule(check_cancel, cancel)},
-    resume={SelectionOperationCancelled: _wake},
-    evolve={SelectionResolved: _resolved, SelectionOperationCancelled: _cancelled},
+    deciding=Deciding(commands={CancelSelectionOperation: CommandRule(check_cancel, cancel)}, on_group_won=resolve),
+    history=History(
+        evolve={SelectionResolved: _resolved, SelectionOperationCancelled: _cancelled},
+        resume={SelectionOperationCancelled: _wake},
+    ),
     words={SelectionResolved: Words(RUN, _say_resolved), SelectionOperationCancelled: Words(RUN, _say_cancelled)},
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from backstay.kernel.command import Command, StepCommand
 from backstay.kernel.event import Recorded, StepEvent
-from backstay.kernel.feature import CommandRule, Feature, Outcome, Shape, Value, nothing_to_check
+from backstay.kernel.feature import CommandRule, Deciding, Feature, History, Outcome, Shape, Value, nothing_to_check
 from backstay.kernel.limits import Breach, over_count
 from backstay.kernel.state import Run
 from backstay.kernel.turn import Turn
@@ -55,10 +55,14 @@ def _say_recorded(story: Story, event: SideEffectRecorded) -> Phrase:
 
 FEATURE = Feature(
     name="side_effect",
-    commands={RecordSideEffect: CommandRule(nothing_to_check, apply)},
-    evolve={SideEffectRecorded: _recorded},
-    limits=_limits,
-    shapes={SideEffectRecorded: _shape},
-    outcomes={SideEffectRecorded: _outcome},
+    deciding=Deciding(
+        commands={RecordSideEffect: CommandRule(nothing_to_check, apply)},
+        limits=_limits,
+    ),
+    history=History(
+        evolve={SideEffectRecorded: _recorded},
+        shapes={SideEffectRecorded: _shape},
+        outcomes={SideEffectRecorded: _outcome},
+    ),
     words={SideEffectRecorded: Words(About("side_effect", "workflow_step", "sequence"), _say_recorded)},
 )

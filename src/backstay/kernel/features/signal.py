@@ -13,7 +13,7 @@ from msgspec import Struct
 from backstay.kernel import contract
 from backstay.kernel.command import Command, StepCommand
 from backstay.kernel.event import Context, Event, Recorded, StepEvent
-from backstay.kernel.feature import CommandRule, Feature, Shape, nothing_to_check
+from backstay.kernel.feature import CommandRule, Deciding, Feature, History, Lifecycle, Shape, nothing_to_check
 from backstay.kernel.features import timer
 from backstay.kernel.features.condition import check_timeout
 from backstay.kernel.features.intake import (
@@ -384,24 +384,30 @@ _ABOUT_WAIT = About("signal", "signal_wait", "signal_wait_id", ("signal_name",))
 
 FEATURE = Feature(
     name="signal",
-    decide={Signal: signal},
-    commands={
-        OpenSignalWait: CommandRule(check, open_wait),
-        ApplySignal: CommandRule(check_apply, apply),
-        CancelSignalWait: CommandRule(nothing_to_check, give_up),
-    },
-    evolve={
-        SignalReceived: _received,
-        SignalWaitOpened: _opened,
-        SignalApplied: _applied,
-        SignalWaitCancelled: _cancelled,
-    },
-    resume={SignalReceived: _wake},
-    before=seen,
-    carry=_carry,
-    outside=_outside,
-    limits=_limits,
-    shapes={SignalWaitOpened: _shape, SignalWaitCancelled: _shape},
+    deciding=Deciding(
+        messages={Signal: signal},
+        commands={
+            OpenSignalWait: CommandRule(check, open_wait),
+            ApplySignal: CommandRule(check_apply, apply),
+            CancelSignalWait: CommandRule(nothing_to_check, give_up),
+        },
+        limits=_limits,
+        on_task_closing=seen,
+    ),
+    history=History(
+        evolve={
+            SignalReceived: _received,
+            SignalWaitOpened: _opened,
+            SignalApplied: _applied,
+            SignalWaitCancelled: _cancelled,
+        },
+        resume={SignalReceived: _wake},
+        shapes={SignalWaitOpened: _shape, SignalWaitCancelled: _shape},
+    ),
+    lifecycle=Lifecycle(
+        carry=_carry,
+        waits_externally=_outside,
+    ),
     words={
         SignalReceived: Words(_ABOUT, _say_received),
         SignalWaitOpened: Words(_ABOUT_WAIT, _say_waiting),

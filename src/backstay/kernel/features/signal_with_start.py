@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from backstay.kernel.decision import CommandRecord
-from backstay.kernel.feature import Feature
+from backstay.kernel.feature import Deciding, Feature
 from backstay.kernel.features import signal as signals
 from backstay.kernel.features.intake import Commanded, Rejection, judge, reject, repeated
 from backstay.kernel.features.signal import Signal
@@ -78,4 +78,7 @@ def _said(why: Rejection) -> dict[str, object]:
     return {"validation_errors": why.errors, "outcome": why.outcome}
 
 
-FEATURE = Feature(name="signal_with_start", decide={SignalWithStart: signal_with_start})
+FEATURE = Feature(
+    name="signal_with_start",
+    deciding=Deciding(messages={SignalWithStart: signal_with_start}),
+)

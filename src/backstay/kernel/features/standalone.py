@@ -7,7 +7,7 @@ timeouts, cancellation, lists and waits are those of every activity and every ru
 
 from __future__ import annotations
 
-from backstay.kernel.feature import Feature
+from backstay.kernel.feature import Deciding, Feature
 from backstay.kernel.features import close
 from backstay.kernel.features.activity import (
     ActivityCompleted,
@@ -99,4 +99,7 @@ def _fail(turn: Turn, event: ActivityFailed | ActivityTimedOut) -> None:
     close.closed(turn)
 
 
-FEATURE = Feature(name="standalone", decide={StartActivity: start_activity})
+FEATURE = Feature(
+    name="standalone",
+    deciding=Deciding(messages={StartActivity: start_activity}),
+)

@@ -11,7 +11,18 @@ from typing import Any
 from backstay.kernel import groups
 from backstay.kernel.command import Command, StepCommand
 from backstay.kernel.event import Recorded, StepEvent, clock
-from backstay.kernel.feature import CommandRule, Deadline, Feature, Outcome, Plain, Shape, nothing_to_check
+from backstay.kernel.feature import (
+    CommandRule,
+    Deadline,
+    Deciding,
+    Feature,
+    History,
+    Lifecycle,
+    Outcome,
+    Plain,
+    Shape,
+    nothing_to_check,
+)
 from backstay.kernel.groups import GroupEntry
 from backstay.kernel.limits import Breach, over_count
 from backstay.kernel.message import Refused
@@ -277,14 +288,18 @@ _ABOUT = About("timer", "timer", "timer_id", ("signal_name", "condition_key"))
 
 FEATURE = Feature(
     name="timer",
-    commands={StartTimer: CommandRule(check, start), CancelTimer: CommandRule(nothing_to_check, cancel)},
-    evolve={TimerScheduled: _scheduled, TimerFired: _fired, TimerCancelled: _cancelled},
-    resume={TimerFired: _wake},
-    deadlines={"timer": Deadline(_armed, _fire, _length)},
-    cancel=cancel_all,
-    limits=_limits,
-    shapes={TimerScheduled: _shape, TimerFired: _shape, TimerCancelled: _shape},
-    outcomes={TimerFired: _outcome},
+    deciding=Deciding(
+        commands={StartTimer: CommandRule(check, start), CancelTimer: CommandRule(nothing_to_check, cancel)},
+        limits=_limits,
+        deadlines={"timer": Deadline(_armed, _fire, _length)},
+    ),
+    history=History(
+        evolve={TimerScheduled: _scheduled, TimerFired: _fired, TimerCancelled: _cancelled},
+        resume={TimerFired: _wake},
+        shapes={TimerScheduled: _shape, TimerFired: _shape, TimerCancelled: _shape},
+        outcomes={TimerFired: _outcome},
+    ),
+    lifecycle=Lifecycle(cancel=cancel_all),
     words={
         TimerScheduled: Words(_ABOUT, _say_scheduled),
         TimerFired: Words(_ABOUT, _say_fired),

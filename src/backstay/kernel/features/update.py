@@ -14,7 +14,7 @@ from msgspec import Struct
 from backstay.kernel.command import Command
 from backstay.kernel.event import Context, Event, Recorded
 from backstay.kernel.failure import Failure
-from backstay.kernel.feature import CommandRule, Feature
+from backstay.kernel.feature import CommandRule, Deciding, Feature, History, Lifecycle
 from backstay.kernel.features import signal
 from backstay.kernel.features.intake import (
     Rejection,
@@ -345,19 +345,25 @@ _ABOUT = About("update", "workflow_update", "update_id", ("update_name",))
 
 FEATURE = Feature(
     name="update",
-    decide={Update: update},
-    commands={CompleteUpdate: CommandRule(check, complete), FailUpdate: CommandRule(check, fail)},
-    evolve={
-        UpdateAccepted: _accepted,
-        UpdateRejected: _unchanged,
-        UpdateApplied: _unchanged,
-        UpdateCompleted: _completed,
-    },
-    resume={UpdateApplied: _wake},
-    apart={UpdateAccepted: _own_task},
-    closed=run_closed,
-    carry=_carry,
-    limits=_limits,
+    deciding=Deciding(
+        messages={Update: update},
+        commands={CompleteUpdate: CommandRule(check, complete), FailUpdate: CommandRule(check, fail)},
+        limits=_limits,
+    ),
+    history=History(
+        evolve={
+            UpdateAccepted: _accepted,
+            UpdateRejected: _unchanged,
+            UpdateApplied: _unchanged,
+            UpdateCompleted: _completed,
+        },
+        resume={UpdateApplied: _wake},
+        own_task={UpdateAccepted: _own_task},
+    ),
+    lifecycle=Lifecycle(
+        on_close=run_closed,
+        carry=_carry,
+    ),
     words={
         UpdateAccepted: Words(_ABOUT, _say_accepted),
         UpdateRejected: Words(_ABOUT, _say_rejected),

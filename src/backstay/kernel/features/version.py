@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from backstay.kernel.command import StepCommand
 from backstay.kernel.event import Recorded, StepEvent
-from backstay.kernel.feature import CommandRule, Feature, Outcome, Plain, Shape
+from backstay.kernel.feature import CommandRule, Deciding, Feature, History, Outcome, Plain, Shape
 from backstay.kernel.message import Refused
 from backstay.kernel.state import Run
 from backstay.kernel.turn import Turn
@@ -107,9 +107,11 @@ _ABOUT = About("version", "version_marker", "change_id", ("change_id",))
 
 FEATURE = Feature(
     name="version",
-    commands={RecordVersionMarker: CommandRule(check, apply)},
-    evolve={VersionMarkerRecorded: _recorded},
-    shapes={VersionMarkerRecorded: _shape},
-    outcomes={VersionMarkerRecorded: _outcome},
+    deciding=Deciding(commands={RecordVersionMarker: CommandRule(check, apply)}),
+    history=History(
+        evolve={VersionMarkerRecorded: _recorded},
+        shapes={VersionMarkerRecorded: _shape},
+        outcomes={VersionMarkerRecorded: _outcome},
+    ),
     words={VersionMarkerRecorded: Words(_ABOUT, _say_recorded)},
 )

@@ -8,7 +8,19 @@ from __future__ import annotations
 
 from backstay.kernel.event import Recorded, StepEvent
 from backstay.kernel.failure import Failure
-from backstay.kernel.feature import CommandRule, Feature, Outcome, Shape, TaskRule, Thrown, Value, nothing_to_check
+from backstay.kernel.feature import (
+    CommandRule,
+    Deciding,
+    Feature,
+    History,
+    Lifecycle,
+    Outcome,
+    Shape,
+    TaskRule,
+    Thrown,
+    Value,
+    nothing_to_check,
+)
 from backstay.kernel.features.activity import attempts, crashes, records, schedule, timeouts, words
 from backstay.kernel.features.activity.attempts import (
     AttemptOutcome,
@@ -117,55 +129,59 @@ def _cancelled(event: ActivityCancelled) -> Outcome:
 
 FEATURE = Feature(
     name="activity",
-    decide={
-        CompleteActivity: attempts.complete,
-        FailActivity: attempts.fail,
-        HeartbeatActivity: attempts.heartbeat,
-    },
-    commands={
-        ScheduleActivity: CommandRule(schedule.check, schedule.apply),
-        CancelActivity: CommandRule(nothing_to_check, attempts.cancel),
-    },
-    evolve={
-        ActivityScheduled: records.scheduled,
-        ActivityStarted: records.started,
-        ActivityHeartbeatRecorded: records.heartbeat_recorded,
-        ActivityRetryScheduled: records.retry_scheduled,
-        ActivityCompleted: records.closed,
-        ActivityFailed: records.closed,
-        ActivityTimedOut: records.closed,
-        ActivityCancelled: records.closed,
-    },
-    resume={
-        ActivityCompleted: _wake_unless_local,
-        ActivityFailed: _wake_unless_local,
-        ActivityTimedOut: _wake_unless_local,
-        ActivityCancelled: _wake_if_awaited,
-    },
-    deadlines=timeouts.DEADLINES,
-    tasks={"activity": TaskRule(schedule.serves, schedule.assign, crashes.lost, attempts.claimed, crashes.stray)},
-    expect=schedule.expect,
-    dispatch=schedule.dispatch,
-    cancel=attempts.cancel_all,
-    limits=schedule.limits,
-    shapes=dict.fromkeys(
-        (
-            ActivityScheduled,
-            ActivityStarted,
-            ActivityHeartbeatRecorded,
-            ActivityRetryScheduled,
-            ActivityCompleted,
-            ActivityFailed,
-            ActivityTimedOut,
-            ActivityCancelled,
-        ),
-        _shape,
+    deciding=Deciding(
+        messages={
+            CompleteActivity: attempts.complete,
+            FailActivity: attempts.fail,
+            HeartbeatActivity: attempts.heartbeat,
+        },
+        commands={
+            ScheduleActivity: CommandRule(schedule.check, schedule.apply),
+            CancelActivity: CommandRule(nothing_to_check, attempts.cancel),
+        },
+        limits=schedule.limits,
+        deadlines=timeouts.DEADLINES,
+        tasks={"activity": TaskRule(schedule.serves, schedule.assign, crashes.lost, attempts.claimed, crashes.stray)},
+        expect=schedule.expect,
+        dispatch=schedule.dispatch,
     ),
-    outcomes={
-        ActivityCompleted: _value,
-        ActivityFailed: _failed,
-        ActivityTimedOut: _timed_out,
-        ActivityCancelled: _cancelled,
-    },
+    history=History(
+        evolve={
+            ActivityScheduled: records.scheduled,
+            ActivityStarted: records.started,
+            ActivityHeartbeatRecorded: records.heartbeat_recorded,
+            ActivityRetryScheduled: records.retry_scheduled,
+            ActivityCompleted: records.closed,
+            ActivityFailed: records.closed,
+            ActivityTimedOut: records.closed,
+            ActivityCancelled: records.closed,
+        },
+        resume={
+            ActivityCompleted: _wake_unless_local,
+            ActivityFailed: _wake_unless_local,
+            ActivityTimedOut: _wake_unless_local,
+            ActivityCancelled: _wake_if_awaited,
+        },
+        shapes=dict.fromkeys(
+            (
+                ActivityScheduled,
+                ActivityStarted,
+                ActivityHeartbeatRecorded,
+                ActivityRetryScheduled,
+                ActivityCompleted,
+                ActivityFailed,
+                ActivityTimedOut,
+                ActivityCancelled,
+            ),
+            _shape,
+        ),
+        outcomes={
+            ActivityCompleted: _value,
+            ActivityFailed: _failed,
+            ActivityTimedOut: _timed_out,
+            ActivityCancelled: _cancelled,
+        },
+    ),
+    lifecycle=Lifecycle(cancel=attempts.cancel_all),
     words=words.WORDS,
 )

@@ -9,7 +9,20 @@ from __future__ import annotations
 
 from backstay.kernel.event import Recorded
 from backstay.kernel.failure import Failure
-from backstay.kernel.feature import CommandRule, Feature, Outcome, Plain, Shape, Thrown, Value, nothing_to_check
+from backstay.kernel.feature import (
+    CommandRule,
+    Deciding,
+    Feature,
+    History,
+    Lifecycle,
+    Outcome,
+    Plain,
+    Sends,
+    Shape,
+    Thrown,
+    Value,
+    nothing_to_check,
+)
 from backstay.kernel.features.child import offspring, parcels, parent, records, signalling, words
 from backstay.kernel.features.child.records import (
     CancelChild,
@@ -110,46 +123,54 @@ _UNSUCCESSFUL = (ChildRunFailed, ChildRunCancelled, ChildRunTerminated)
 
 FEATURE = Feature(
     name="child",
-    commands={
-        StartChildWorkflow: CommandRule(parent.check, parent.start),
-        CancelChild: CommandRule(nothing_to_check, parent.cancel),
-        SignalChild: CommandRule(signalling.check, signalling.signal),
-        SignalChildFromUpdate: CommandRule(signalling.check, signalling.signal_from_update),
-    },
-    evolve={
-        ChildWorkflowScheduled: records.scheduled,
-        ChildRunStarted: records.run_started,
-        ChildRunCompleted: records.closed,
-        **dict.fromkeys(_UNSUCCESSFUL, records.closed),
-        ChildSignalSent: records.signal_sent,
-        ChildSignalSentByUpdate: records.signal_sent,
-        ChildSignalsConfirmed: records.signals_confirmed,
-        CarriedChildClosed: records.carried_closed,
-        ParentClosePolicyApplied: records.answered,
-        ParentClosePolicyFailed: records.answered,
-    },
-    resume=dict.fromkeys((ChildRunCompleted, *_UNSUCCESSFUL), _wake),
-    parcels={
-        parcels.StartFromParent: offspring.started,
-        parcels.SignalFromParent: offspring.signalled,
-        parcels.StopFromParent: offspring.stopped,
-        parcels.AskAfterSignals: offspring.asked_after_signals,
-        parcels.ChildReport: parent.reported,
-        parcels.SignalsArrived: signalling.answered,
-        parcels.PolicyAnswer: parent.policy_answered,
-    },
-    awaited=parent.awaited,
-    ask=parent.ask_after,
-    cancel=parent.cancel_open,
-    closed=parent.run_closed,
-    over=offspring.run_closed,
-    dispatch=parent.dispatch,
-    outside=parent.outside,
-    limits=parent.limits,
-    shapes={
-        **dict.fromkeys((ChildWorkflowScheduled, ChildRunStarted, ChildRunCompleted, *_UNSUCCESSFUL), _shape),
-        ChildSignalSent: _signal_shape,
-    },
-    outcomes={ChildRunCompleted: _value, **dict.fromkeys(_UNSUCCESSFUL, _thrown), ChildSignalSent: _sent},
+    deciding=Deciding(
+        commands={
+            StartChildWorkflow: CommandRule(parent.check, parent.start),
+            CancelChild: CommandRule(nothing_to_check, parent.cancel),
+            SignalChild: CommandRule(signalling.check, signalling.signal),
+            SignalChildFromUpdate: CommandRule(signalling.check, signalling.signal_from_update),
+        },
+        limits=parent.limits,
+        dispatch=parent.dispatch,
+    ),
+    history=History(
+        evolve={
+            ChildWorkflowScheduled: records.scheduled,
+            ChildRunStarted: records.run_started,
+            ChildRunCompleted: records.closed,
+            **dict.fromkeys(_UNSUCCESSFUL, records.closed),
+            ChildSignalSent: records.signal_sent,
+            ChildSignalSentByUpdate: records.signal_sent,
+            ChildSignalsConfirmed: records.signals_confirmed,
+            CarriedChildClosed: records.carried_closed,
+            ParentClosePolicyApplied: records.answered,
+            ParentClosePolicyFailed: records.answered,
+        },
+        resume=dict.fromkeys((ChildRunCompleted, *_UNSUCCESSFUL), _wake),
+        shapes={
+            **dict.fromkeys((ChildWorkflowScheduled, ChildRunStarted, ChildRunCompleted, *_UNSUCCESSFUL), _shape),
+            ChildSignalSent: _signal_shape,
+        },
+        outcomes={ChildRunCompleted: _value, **dict.fromkeys(_UNSUCCESSFUL, _thrown), ChildSignalSent: _sent},
+    ),
+    lifecycle=Lifecycle(
+        cancel=parent.cancel_open,
+        on_close=parent.run_closed,
+        after_close=offspring.run_closed,
+        waits_externally=parent.outside,
+    ),
+    sends=Sends(
+        receive={
+            parcels.StartFromParent: offspring.started,
+            parcels.SignalFromParent: offspring.signalled,
+            parcels.StopFromParent: offspring.stopped,
+            parcels.AskAfterSignals: offspring.asked_after_signals,
+            parcels.ChildReport: parent.reported,
+            parcels.SignalsArrived: signalling.answered,
+            parcels.PolicyAnswer: parent.policy_answered,
+        },
+        unanswered=parent.awaited,
+        resend=parent.ask_after,
+    ),
     words=words.WORDS,
 )

@@ -6,7 +6,7 @@ Chapters: `cron` and `spec` (when), `records` (facts and state), `messages` (wha
 
 from __future__ import annotations
 
-from backstay.kernel.feature import Deadline, Feature
+from backstay.kernel.feature import Deadline, Deciding, Feature, History, Lifecycle, Sends
 from backstay.kernel.features.child.parcels import ChildReport
 from backstay.kernel.features.schedule import action, firing, lifecycle, records, words
 from backstay.kernel.features.schedule.messages import (
@@ -57,37 +57,46 @@ __all__ = [
 
 FEATURE = Feature(
     name="schedule",
-    kind="schedule",
-    decide={
-        CreateSchedule: lifecycle.create,
-        UpdateSchedule: lifecycle.update,
-        PauseSchedule: lifecycle.pause,
-        ResumeSchedule: lifecycle.resume,
-        DeleteSchedule: lifecycle.delete,
-        TriggerSchedule: firing.trigger,
-        BackfillSchedule: firing.backfill,
-    },
-    evolve={
-        records.ScheduleCreated: records.created,
-        records.ScheduleUpdated: records.updated,
-        records.SchedulePaused: records.paused,
-        records.ScheduleResumed: records.resumed,
-        records.ScheduleTriggered: records.triggered,
-        records.ScheduleTriggerSkipped: records.skipped,
-        records.ScheduleActionBuffered: records.buffered,
-        records.ScheduleActionClosed: records.action_closed,
-        records.ScheduleActionContinued: records.action_continued,
-        records.ScheduleDeleted: records.deleted,
-        records.ScheduleStartConfirmed: records.start_confirmed,
-        records.ScheduleRolledOver: records.rolled_over,
-        records.ScheduleCarriedOn: records.carried_on,
-    },
-    deadlines={"schedule": Deadline(firing.armed, firing.due, firing.length, firing.again)},
-    parcels={ChildReport: firing.reported},
-    awaited=firing.awaited,
-    ask=firing.ask,
-    outside=firing.outside,
+    deciding=Deciding(
+        messages={
+            CreateSchedule: lifecycle.create,
+            UpdateSchedule: lifecycle.update,
+            PauseSchedule: lifecycle.pause,
+            ResumeSchedule: lifecycle.resume,
+            DeleteSchedule: lifecycle.delete,
+            TriggerSchedule: firing.trigger,
+            BackfillSchedule: firing.backfill,
+        },
+        deadlines={"schedule": Deadline(firing.armed, firing.due, firing.length, firing.again)},
+    ),
+    history=History(
+        evolve={
+            records.ScheduleCreated: records.created,
+            records.ScheduleUpdated: records.updated,
+            records.SchedulePaused: records.paused,
+            records.ScheduleResumed: records.resumed,
+            records.ScheduleTriggered: records.triggered,
+            records.ScheduleTriggerSkipped: records.skipped,
+            records.ScheduleActionBuffered: records.buffered,
+            records.ScheduleActionClosed: records.action_closed,
+            records.ScheduleActionContinued: records.action_continued,
+            records.ScheduleDeleted: records.deleted,
+            records.ScheduleStartConfirmed: records.start_confirmed,
+            records.ScheduleRolledOver: records.rolled_over,
+            records.ScheduleCarriedOn: records.carried_on,
+        }
+    ),
+    lifecycle=Lifecycle(waits_externally=firing.outside),
+    sends=Sends(
+        kind="schedule",
+        receive={ChildReport: firing.reported},
+        unanswered=firing.awaited,
+        resend=firing.ask,
+    ),
     words=words.WORDS,
 )
 
-ACTION = Feature(name="scheduled workflow", parcels={action.StartFromSchedule: action.started})
+ACTION = Feature(
+    name="scheduled workflow",
+    sends=Sends(receive={action.StartFromSchedule: action.started}),
+)

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from backstay.kernel.decision import CommandRecord
 from backstay.kernel.event import Recorded
-from backstay.kernel.feature import Deadline, Feature
+from backstay.kernel.feature import Deadline, Deciding, Feature, History
 from backstay.kernel.features import memo, search
 from backstay.kernel.features.intake import fingerprint, refuse_another
 from backstay.kernel.features.start import words
@@ -457,9 +457,13 @@ def _pause(flow: Workflow, _: object) -> Micros:
 
 FEATURE = Feature(
     name="start",
-    decide={Reserve: reserve, Start: start},
-    evolve={StartAccepted: _accepted, StartRejected: _rejected, WorkflowStarted: _started},
-    resume={WorkflowStarted: _wake},
-    deadlines={"first_task": Deadline(_first_task_at, _offer_first_task, _pause)},
+    deciding=Deciding(
+        messages={Reserve: reserve, Start: start},
+        deadlines={"first_task": Deadline(_first_task_at, _offer_first_task, _pause)},
+    ),
+    history=History(
+        evolve={StartAccepted: _accepted, StartRejected: _rejected, WorkflowStarted: _started},
+        resume={WorkflowStarted: _wake},
+    ),
     words=words.WORDS,
 )

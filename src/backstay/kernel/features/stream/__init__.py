@@ -7,7 +7,7 @@ belongs to grows with them. Chapters: `records` (facts and state), `intake` (wha
 
 from __future__ import annotations
 
-from backstay.kernel.feature import CommandRule, Feature
+from backstay.kernel.feature import CommandRule, Deciding, Feature, History, Lifecycle, Sends
 from backstay.kernel.features.stream import intake, output, records, words
 from backstay.kernel.features.stream.intake import Appended, AppendItems, FinishStream, Items, check_name
 from backstay.kernel.features.stream.output import WriteStream, WriteToStream
@@ -46,19 +46,27 @@ __all__ = [
 
 FEATURE = Feature(
     name="stream",
-    kind="stream",
-    decide={AppendItems: intake.append, FinishStream: intake.finish},
-    evolve={
-        StreamOpened: records.opened,
-        StreamItemAppended: records.appended,
-        StreamRolledOver: records.rolled_over,
-        StreamClosed: records.closed,
-    },
-    parcels={WriteToStream: intake.written},
-    outside=records.outside,
+    deciding=Deciding(messages={AppendItems: intake.append, FinishStream: intake.finish}),
+    history=History(
+        evolve={
+            StreamOpened: records.opened,
+            StreamItemAppended: records.appended,
+            StreamRolledOver: records.rolled_over,
+            StreamClosed: records.closed,
+        }
+    ),
+    lifecycle=Lifecycle(waits_externally=records.outside),
+    sends=Sends(
+        kind="stream",
+        receive={WriteToStream: intake.written},
+    ),
     words=words.WORDS,
 )
 
 OUTPUT = Feature(
-    name="stream output", commands={WriteStream: CommandRule(output.check, output.apply)}, limits=output.limits
+    name="stream output",
+    deciding=Deciding(
+        commands={WriteStream: CommandRule(output.check, output.apply)},
+        limits=output.limits,
+    ),
 )

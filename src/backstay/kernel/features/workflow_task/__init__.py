@@ -10,7 +10,7 @@ Five chapters: `messages`, `due` (which task must exist, and what it may see), `
 
 from __future__ import annotations
 
-from backstay.kernel.feature import Feature, TaskRule
+from backstay.kernel.feature import Deciding, Feature, TaskRule
 from backstay.kernel.features.workflow_task.crashed import lost
 from backstay.kernel.features.workflow_task.due import (
     MET_LATER,
@@ -49,8 +49,6 @@ __all__ = [
     "HeartbeatWorkflowTask",
     "TaskOutcome",
     "WorkflowAssignment",
-    "ensure",
-    "limits",
     "met_later",
     "place_of",
     "revive",
@@ -60,8 +58,12 @@ __all__ = [
 
 FEATURE = Feature(
     name="workflow_task",
-    decide={CompleteWorkflowTask: complete, FailWorkflowTask: fail, HeartbeatWorkflowTask: heartbeat},
-    deadlines={"repair": REPAIR},
-    tasks={"workflow": TaskRule(serves, assign, lost)},
-    expect=expect,
+    deciding=Deciding(
+        messages={CompleteWorkflowTask: complete, FailWorkflowTask: fail, HeartbeatWorkflowTask: heartbeat},
+        deadlines={"repair": REPAIR},
+        tasks={"workflow": TaskRule(serves, assign, lost)},
+        expect=expect,
+        ensure_task=ensure,
+        limits=limits,
+    ),
 )
