@@ -38,8 +38,8 @@ from backstay.kernel.features.reconcile import Reconcile
 from backstay.kernel.features.start import Definition
 from backstay.kernel.machine import Machine
 from backstay.kernel.message import Message, Refused
-from backstay.kernel.state import Workflow
-from backstay.kernel.task import Lease
+from backstay.kernel.state import Run, Workflow
+from backstay.kernel.task import Lease, Task
 from backstay.kernel.turn import Turn
 from backstay.kernel.values import SECOND, Micros, Routing
 from backstay.store import Applied, ForkedEngine, Store, Unavailable
@@ -178,7 +178,8 @@ class Engine:
         due = turn.due
         try:
             value = self.machine.decide(turn, message, self.world.now())
-            if turn.due is not due and turn.due is not None and not self._runs_inline(entry, turn):
+            new = turn.due
+            if new is not None and new is not due and not self._runs_inline(entry, turn.run, new):
                 self.machine.create_task(turn)
             if turn.ready:
                 self._match(entry, turn)
@@ -206,12 +207,10 @@ class Engine:
 
     # A process may become the engine, or stop being it, in the middle of a turn.
 
-    def _runs_inline(self, entry: Entry, turn: Turn) -> bool:
-        """Whether the code of the due task runs before the turn is sealed; then it is in line for that."""
-        due = turn.due
-        if due is None or not self.holder:
+    def _runs_inline(self, entry: Entry, run: Run, due: Task) -> bool:
+        """Whether the code of a due task runs before the turn is sealed; then it is in line for that."""
+        if not self.holder:
             return False
-        run = turn.run
         if self.matching.stations.ahead == run.key:
             return True  # it has run on its worker already: its commands follow in the same request
         executor = self.matching.inline_executor(run)
