@@ -79,6 +79,7 @@ class BackstayHttp(driver.Peer):
 
 def serve(directory: str) -> None:
     from backstay.server.hosting import run
+
     from backstay.server.settings import Settings
 
     run(

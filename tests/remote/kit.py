@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 from types import ModuleType
 from typing import Any, Self
 
 from backstay import AsyncClient, AsyncWorker
 from backstay.server.app import App
-from backstay.server.hosting import Serving, config
+from backstay.server.serve import HttpServer, listen
 from backstay.server.server import Server
 from backstay.server.settings import Settings
 
@@ -25,15 +24,13 @@ class House:
     async def __aenter__(self) -> Self:
         self.server = Server(self.settings)
         await self.server.__aenter__()
-        address: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self.serving = Serving(config(App(self.server), self.settings), self.server, address.set_result)
-        self._life = asyncio.ensure_future(self.serving.serve())
-        self.url = await address
+        self._http = HttpServer(App(self.server))
+        (self.url,) = await self._http.listen(listen(self.settings))
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self.serving.drain()
-        await self._life
+        self._http.drain()
+        await self._http.close()
         await self.server.__aexit__()
 
 

@@ -13,7 +13,7 @@ import backstay
 HEAVY = (
     "asyncpg",
     "starlette",
-    "uvicorn",
+    "httptools",
     "rich",
     "click",
     "fastavro",

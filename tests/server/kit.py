@@ -14,7 +14,7 @@ import httpx
 from backstay.codec import avro
 from backstay.codec.values import dumps, loads
 from backstay.server.app import App
-from backstay.server.hosting import Serving, config
+from backstay.server.serve import HttpServer
 from backstay.server.server import Server
 from backstay.server.settings import Settings
 
@@ -36,8 +36,9 @@ def value(envelope: dict[str, str]) -> Any:
 class Api:
     """A caller. Every method gives the response as it came."""
 
-    def __init__(self, server: Server, http: httpx.AsyncClient, world: StillWorld | None) -> None:
-        self.server = server
+    def __init__(self, app: App, http: httpx.AsyncClient, world: StillWorld | None) -> None:
+        self.app = app
+        self.server = app.server
         self.http = http
         self.moved = world
 
@@ -139,16 +140,15 @@ async def serving(*, still: bool = True, **settings: Any) -> AsyncIterator[Api]:
         listening.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{listening.getsockname()[1]}"
         async with Server(chosen, world if still else None) as server:
-            started = asyncio.get_running_loop().create_future()
-            uvicorn = Serving(config(App(server), chosen), server, started.set_result)
-            running = asyncio.create_task(uvicorn.serve([listening]))
-            await started
+            app = App(server)
+            http_server = HttpServer(app)
+            await http_server.listen([listening])
             try:
                 async with httpx.AsyncClient(base_url=url, timeout=10) as http:
-                    yield Api(server, http, worlds[0] if still else None)
+                    yield Api(app, http, worlds[0] if still else None)
             finally:
-                uvicorn.drain()
-                await running
+                http_server.drain()
+                await http_server.close()
 
 
 async def detail(api: Api, workflow_id: str = "o-1") -> dict[str, Any]:

@@ -12,7 +12,7 @@ from backstay.server.routes import ROUTES
 from backstay.server.routing import Route
 
 from .kit import Api, serving
-from .test_direct import line, request
+from .test_http_protocol import line, request
 
 ROLES = {"worker_token": "w", "operator_token": "o", "admin_token": "a", "token": "all"}
 

@@ -16,7 +16,7 @@ from backstay.cli.logs import Lines
 from backstay.server.routes import ROUTES
 
 from .kit import ME, TOKEN, blob, serving
-from .test_direct import line
+from .test_http_protocol import line
 
 CONTROL = {"Authorization": f"Bearer {TOKEN}", "X-Durable-Workflow-Control-Plane-Version": "2"}
 JSON = {"Content-Type": "application/json"}

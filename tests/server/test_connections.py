@@ -14,32 +14,32 @@ import httpx
 import pytest
 
 from backstay.protocol.native import client as calls
-from backstay.server.direct import Protocol
+from backstay.server.http_protocol import HttpProtocol
 from backstay.sockets import DEAD
 
 from .kit import TOKEN, Api, serving, until
-from .test_direct import MINE, Line, call, exchange, line, opened
+from .test_http_protocol import MINE, Line, call, exchange, line, opened
 
 HEALTH = b"GET /api/health HTTP/1.1\r\nHost: here\r\n"
 PATIENCE = 30
 
 
 @pytest.fixture
-def lines(monkeypatch: pytest.MonkeyPatch) -> list[Protocol]:
+def lines(monkeypatch: pytest.MonkeyPatch) -> list[HttpProtocol]:
     """The connections that a server has, at its end."""
-    found: list[Protocol] = []
-    made, lost = Protocol.connection_made, Protocol.connection_lost
+    found: list[HttpProtocol] = []
+    made, lost = HttpProtocol.connection_made, HttpProtocol.connection_lost
 
-    def connection_made(self: Protocol, transport: asyncio.Transport) -> None:
+    def connection_made(self: HttpProtocol, transport: asyncio.Transport) -> None:
         found.append(self)
         made(self, transport)
 
-    def connection_lost(self: Protocol, error: Exception | None) -> None:
+    def connection_lost(self: HttpProtocol, error: Exception | None) -> None:
         found.remove(self)
         lost(self, error)
 
-    monkeypatch.setattr(Protocol, "connection_made", connection_made)
-    monkeypatch.setattr(Protocol, "connection_lost", connection_lost)
+    monkeypatch.setattr(HttpProtocol, "connection_made", connection_made)
+    monkeypatch.setattr(HttpProtocol, "connection_lost", connection_lost)
     return found
 
 
@@ -80,7 +80,7 @@ ENDLESS = {
 
 
 @pytest.mark.parametrize("what", ENDLESS)
-async def test_nothing_before_or_after_a_body_is_endless(what: str, lines: list[Protocol]) -> None:
+async def test_nothing_before_or_after_a_body_is_endless(what: str, lines: list[HttpProtocol]) -> None:
     start, more = ENDLESS[what]
     async with serving(head_seconds=2, idle_seconds=1, body_seconds=2) as api, line(api) as ours:
         ours.send(start)
@@ -152,7 +152,7 @@ async def test_trailers_are_no_headers() -> None:
 
 
 @pytest.mark.parametrize("said", [b"", b"\r\n", b"G", b"GET /api/he", HEALTH, HEALTH + b"X: y"])
-async def test_who_says_nothing_or_not_all_is_let_go(said: bytes, lines: list[Protocol]) -> None:
+async def test_who_says_nothing_or_not_all_is_let_go(said: bytes, lines: list[HttpProtocol]) -> None:
     async with serving(head_seconds=0.2) as api, line(api) as ours:
         ours.send(said)
         await until(lambda: len(lines) == 1)
@@ -185,12 +185,12 @@ async def test_between_two_requests_a_connection_waits_for_a_while() -> None:
                 await ended(other)
 
 
-async def test_the_system_looks_whether_the_other_end_is_still_there(lines: list[Protocol]) -> None:
+async def test_the_system_looks_whether_the_other_end_is_still_there(lines: list[HttpProtocol]) -> None:
     """A machine that vanishes says nothing, and who waits for an answer is not expected to."""
     async with serving() as api, line(api) as ours:
         assert (await ours.ask(HEALTH + b"\r\n"))[0] == 200
         (there,) = lines
-        made = there.transport.get_extra_info("socket")
+        made = there._transport.get_extra_info("socket")
         assert made.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
         idle, interval, count = (
             made.getsockopt(socket.IPPROTO_TCP, option)
@@ -200,16 +200,16 @@ async def test_the_system_looks_whether_the_other_end_is_still_there(lines: list
         assert made.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == DEAD * 1000
 
 
-@pytest.mark.parametrize("ordinary", [False, True])
-async def test_who_waits_for_an_answer_is_not_idle(ordinary: bool) -> None:
+@pytest.mark.parametrize("parsed", [False, True])
+async def test_who_waits_for_an_answer_is_not_idle(parsed: bool) -> None:
     async with serving(idle_seconds=2, head_seconds=2) as api, line(api) as ours, line(api) as other:
         await api.start("a")
-        ours.send(exchange(api, await opened(ours), 4, ordinary=ordinary))
-        other.send(call("await-result", workflow_id="a", wait_seconds=4, ordinary=ordinary))
+        ours.send(exchange(api, await opened(ours), 4, parsed=parsed))
+        other.send(call("await-result", workflow_id="a", wait_seconds=4, parsed=parsed))
         assert [(await each.reply())[0] for each in (ours, other)] == [200, 200]
 
 
-async def test_a_body_that_nobody_reads_ends_as_well(lines: list[Protocol]) -> None:
+async def test_a_body_that_nobody_reads_ends_as_well(lines: list[HttpProtocol]) -> None:
     """A refused request is answered before its body has come; what does not come is not waited for."""
     async with serving(body_seconds=0.2, idle_seconds=60) as api:
         for head in (
@@ -252,10 +252,10 @@ async def silent(api: Api, count: int) -> AsyncIterator[list[Line]]:
 
 
 @pytest.mark.parametrize("limit", ["max_anonymous_connections", "max_anonymous_connections_per_address"])
-async def test_who_is_signed_in_has_room(limit: str, lines: list[Protocol]) -> None:
+async def test_who_is_signed_in_has_room(limit: str, lines: list[HttpProtocol]) -> None:
     async with serving(**{limit: 5}) as api, line(api) as ours, line(api) as other:
         assert (await ours.ask(call("describe-workflow", workflow_id="nobody")))[0] == 409
-        assert (await other.ask(call("describe-workflow", workflow_id="nobody", ordinary=True)))[0] == 409
+        assert (await other.ask(call("describe-workflow", workflow_id="nobody", parsed=True)))[0] == 409
         async with silent(api, 20) as strangers:
             await until(lambda: len(lines) == 7)
             for stranger in strangers[:15]:
@@ -275,7 +275,7 @@ async def test_a_wrong_token_is_none() -> None:
             await ended(ours)
 
 
-async def test_all_together_are_bounded(lines: list[Protocol]) -> None:
+async def test_all_together_are_bounded(lines: list[HttpProtocol]) -> None:
     async with serving(max_connections=4) as api:
         async with AsyncExitStack() as known:
             for _ in range(4):
@@ -306,21 +306,21 @@ def flooded(api: Api, request: bytes, most: int) -> int:
         return sent
 
 
-@pytest.mark.parametrize("ordinary", [False, True])
-async def test_who_does_not_read_is_not_read(ordinary: bool, lines: list[Protocol]) -> None:
+@pytest.mark.parametrize("parsed", [False, True])
+async def test_who_does_not_read_is_not_read(parsed: bool, lines: list[HttpProtocol]) -> None:
     async with serving(default_namespace="n" * 100) as api:
         held: list[int] = []
-        done = asyncio.create_task(asyncio.to_thread(flooded, api, request(ordinary), 64 << 20))
+        done = asyncio.create_task(asyncio.to_thread(flooded, api, request(parsed), 64 << 20))
         while not done.done():
-            held += [sum(map(len, each._early)) + 1000 * len(each.pipeline) for each in lines]
+            held += [sum(map(len, each._unread)) + 1000 * len(each._queue) for each in lines]
             await asyncio.sleep(0.005)
         assert await done < 64 << 20
         assert max(held) < 2 << 20
 
 
-def request(ordinary: bool) -> bytes:
+def request(parsed: bool) -> bytes:
     headers = MINE | {"X-Namespace": "n" * 100}
-    return call("describe-workflow", workflow_id="nobody" * 20, headers=headers, ordinary=ordinary)
+    return call("describe-workflow", workflow_id="nobody" * 20, headers=headers, parsed=parsed)
 
 
 # -- descriptors

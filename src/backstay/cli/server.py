@@ -53,7 +53,7 @@ def command(verbose: bool, **flags: Any) -> None:
         made = secrets.token_urlsafe(24)
         settings = replace(settings, token=made)
     try:
-        from backstay.server.hosting import CannotListen, run
+        from backstay.server.serve import CannotListen, run
     except ImportError as missing:
         raise Problem(f"the server needs {missing.name}; install it with: pip install 'backstay[server]'") from None
 

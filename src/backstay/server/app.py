@@ -1,4 +1,4 @@
-"""The ASGI application: every request goes the same way.
+"""The application behind HTTP: every request goes the same way.
 
 Route, credential, role, body, version, namespace, handler, envelope: in this order, so that a caller without the role
 learns nothing about versions, bodies or namespaces, and a caller without a credential costs no body.
@@ -6,7 +6,8 @@ learns nothing about versions, bodies or namespaces, and a caller without a cred
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+import asyncio
+from collections.abc import Coroutine, Mapping
 from typing import Any, Protocol
 
 import msgspec
@@ -20,7 +21,7 @@ from backstay.protocol.versions import (
     accepts,
 )
 from backstay.server.auth import EVERY, admit, within
-from backstay.server.call import Call, Gone, Receive
+from backstay.server.call import Call, ParsedCall
 from backstay.server.connections import room
 from backstay.server.problems import Problem, problem_of
 from backstay.server.published.control.contract import control_plane
@@ -39,11 +40,9 @@ class Connection(Protocol):
         ...
 
 
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Headers = list[tuple[bytes, bytes]]
 
 _encode = msgspec.json.Encoder(decimal_format="number").encode
-_WITH_BODY = ("POST", "PUT", "PATCH", "DELETE")
 _VERSION_HEADER = VERSION_HEADER.lower().encode()
 _CONTROL_HEADER = (CONTROL_PLANE_HEADER.lower().encode(), CONTROL_PLANE.encode())
 
@@ -53,44 +52,36 @@ class App:
         self.server = server
         self.router = Router(ROUTES)
         self.connections = room(server.settings)
+        self.handling: set[asyncio.Task[None]] = set()  # requests that a coroutine answers
 
-    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            raise RuntimeError(f"this is an HTTP server; it does not speak {scope['type']}")
-        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        call = Call(scope["method"], scope["path"], headers, scope["query_string"], receive)
-        route: Route | None = None
-        try:
-            route, call.params = self.router.find(call.method, call.path)
-            if route.plane != "open":
-                await self._admit(route, call, _target(scope), scope.get("backstay.connection"))
-            answer = await route.handler(self.server, call)
-        except Gone:
+    def run(self, handler: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(handler)
+        self.handling.add(task)
+        task.add_done_callback(self.handling.discard)
+
+    def admit(self, route: Route, call: Call, connection: Connection) -> None:
+        """What can be said of a request before its body is read. A signature is of the whole request."""
+        if route.plane != "open" and self.server.signatures is None:
+            self.authenticate(route, call, connection)
+
+    def check(self, route: Route, call: ParsedCall, connection: Connection) -> None:
+        """What can be said of a request once its body is here."""
+        if route.plane == "open":
             return
-        except Exception as error:
-            answer = failed(call, error)
-        await self._send(route, call, answer if isinstance(answer, Answer) else Answer(answer), send)
-
-    async def _admit(self, route: Route, call: Call, target: str, connection: Connection | None) -> None:
-        server = self.server
-        if server.signatures is None:
-            self.know(route, call, connection)
-        if call.method in _WITH_BODY:
-            await call.read(server.settings.max_body_bytes, server.settings.body_seconds)
-        if server.signatures is not None:
-            server.signatures.check(call.method, target, call.headers, call.body)
+        signatures = self.server.signatures
+        if signatures is not None:
+            signatures.check(call.method, call.target, call.headers, call.body)
             call.roles = EVERY
-            if connection is not None:
-                connection.signed_in()
+            connection.signed_in()
         if call.body:
             check_content_type(call.headers)
         call.version = check_version(route, call.headers)
         self.place(route, call)
 
-    def know(self, route: Route, call: Call, connection: Connection | None) -> None:
+    def authenticate(self, route: Route, call: Call, connection: Connection) -> None:
         """Who is calling, and whether this route is for them."""
         call.roles, call.bound = self.server.gate.caller(call.headers)
-        if connection is not None and not connection.known:
+        if not connection.known:
             connection.signed_in()
         admit(call.roles, route.roles)
 
@@ -103,14 +94,6 @@ class App:
             within(call.params.get("namespace", call.namespace), call.bound)
         if not route.any_namespace:
             server.namespaces.check(call.namespace)
-
-    async def _send(self, route: Route | None, call: Call, answer: Answer, send: Send) -> None:
-        headers, content = self.rendered(route, call, answer)
-        if answer.parts is not None:
-            await _send_parts(answer, headers, send)
-            return
-        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-        await send({"type": "http.response.body", "body": content})
 
     def rendered(self, route: Route | None, call: Call, answer: Answer) -> tuple[Headers, bytes]:
         """An answer as it goes over the wire: in the envelope of its plane, with the headers of its status."""
@@ -126,11 +109,10 @@ class App:
             if route is not None and route.operation is not None:
                 body = {**body, "control_plane": control_plane(route.operation, call, body)}
         if answer.parts is not None:
+            headers.append((b"x-accel-buffering", b"no"))  # a proxy that collects parts keeps them from the caller
             return headers, b""
         content = answer.raw if answer.raw is not None else _encode(body)
         headers.append((b"content-length", str(len(content)).encode()))
-        if answer.last:
-            headers.append((b"connection", b"close"))
         if answer.status == 401:
             headers.append((b"www-authenticate", b"Bearer"))
         if answer.status in (429, 503):
@@ -138,26 +120,10 @@ class App:
         return headers, content
 
 
-def _target(scope: Mapping[str, Any]) -> str:
-    """Path and query as they were sent."""
-    query: bytes = scope["query_string"]
-    sent: bytes = scope["raw_path"]
-    return (sent + b"?" + query if query else sent).decode("latin-1")
-
-
 def failed(call: Call, error: Exception) -> Answer:
     """What a caller is told when there is no other answer."""
     problem = problem_of(error, f"{call.method} {call.path!r}")
     return Answer(problem.body(), problem.status, last=problem.last)
-
-
-async def _send_parts(answer: Answer, headers: Headers, send: Send) -> None:
-    assert answer.parts is not None
-    headers.append((b"x-accel-buffering", b"no"))  # a proxy that collects the parts would keep answers from who waits
-    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-    async for part in answer.parts:
-        await send({"type": "http.response.body", "body": part, "more_body": True})
-    await send({"type": "http.response.body", "body": b""})
 
 
 def check_content_type(headers: Mapping[str, str]) -> None:

@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Mapping
 from typing import Any, TypeVar
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, unquote
 
+import httptools
 import msgspec
 
 from backstay.server.auth import EVERY, Role
 from backstay.server.problems import Problem, invalid, undecodable
 
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 T = TypeVar("T")
 
 _decoders: dict[type[Any], msgspec.json.Decoder[Any]] = {}
 
 
 class Call:
+    """One request, as far as it has been received: its head at first, then its body."""
+
+    keep_alive = True
+    http_1_0 = False
+
     __slots__ = (
+        "_gone",
         "_query",
         "_raw_query",
-        "_receive",
         "body",
         "bound",
         "headers",
@@ -34,13 +39,13 @@ class Call:
         "version",
     )
 
-    def __init__(self, method: str, path: str, headers: Mapping[str, str], query: bytes, receive: Receive) -> None:
+    def __init__(self, method: str, path: str, headers: Mapping[str, str], query: bytes = b"") -> None:
         self.method = method
         self.path = path
         self.headers = headers
         self._raw_query = query
         self._query: dict[str, str] | None = None
-        self._receive = receive
+        self._gone: asyncio.Future[None] | None = None
         self.params: dict[str, str] = {}
         self.body = b""
         self.namespace = ""
@@ -77,34 +82,37 @@ class Call:
             decoder = _decoders[shape] = msgspec.json.Decoder(shape)
         return decoded(decoder, self.body or b"{}")
 
-    async def read(self, limit: int, seconds: float) -> None:
-        """Take in the body, as much as is allowed and not slower than is allowed."""
-        try:
-            async with asyncio.timeout(seconds):
-                await self._read(limit)
-        except TimeoutError:
-            raise Problem(408, "body_timeout", f"the body did not arrive within {seconds:g} seconds") from None
-
-    async def _read(self, limit: int) -> None:
-        parts: list[bytes] = []
-        size = 0
-        more = True
-        while more:
-            message = await self._receive()
-            if message["type"] == "http.disconnect":
-                raise Gone
-            part: bytes = message.get("body", b"")
-            parts.append(part)
-            size += len(part)
-            if size > limit:
-                raise _too_large(limit)
-            more = message.get("more_body", False)
-        self.body = b"".join(parts)
-
     async def gone(self) -> None:
         """Returns when the caller has hung up."""
-        while (await self._receive())["type"] != "http.disconnect":
-            pass
+        self._gone = asyncio.get_running_loop().create_future()
+        await self._gone
+
+    def hang_up(self) -> None:
+        """The caller has hung up: whoever waits for that is told."""
+        if self._gone is not None and not self._gone.done():
+            self._gone.set_result(None)
+
+
+class ParsedCall(Call):
+    """A request whose head has been parsed, and whose body is still to come."""
+
+    __slots__ = ("complete", "expects_continue", "http_1_0", "keep_alive", "target", "text", "too_large")
+
+    def __init__(self, method: str, url: bytes, headers: Mapping[str, str]) -> None:
+        try:
+            parsed = httptools.parse_url(url)
+            path = (parsed.path or b"").decode("ascii")
+        except (httptools.HttpParserInvalidURLError, UnicodeDecodeError):
+            raise Problem(400, "malformed_request", "the URL of the request cannot be read") from None
+        query = parsed.query or b""
+        super().__init__(method, unquote(path) if "%" in path else path, headers, query)
+        self.target = f"{path}?{query.decode('latin-1')}" if query else path  # as it was sent
+        self.complete = False  # its body is here
+        self.too_large = False  # its body is, and was dropped
+        self.keep_alive = True  # the connection is for further requests
+        self.http_1_0 = False
+        self.expects_continue = False  # the client waits to hear that its body is wanted
+        self.text: bytes | None = None  # of the head, by which it may be remembered
 
 
 def decoded(decoder: msgspec.json.Decoder[T], body: bytes | msgspec.Raw) -> T:
@@ -121,14 +129,3 @@ def decoded(decoder: msgspec.json.Decoder[T], body: bytes | msgspec.Raw) -> T:
 
 class Gone(Exception):
     """The caller hung up; nobody is left to answer."""
-
-
-def _too_large(limit: int) -> Problem:
-    return Problem(
-        413,
-        "payload_too_large",
-        f"the body is larger than {limit} bytes (max_body_bytes); store what is so large elsewhere and pass on where it"
-        " is, or let this server take more",
-        field="body",
-        configured_limit=limit,
-    )

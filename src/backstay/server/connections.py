@@ -7,9 +7,11 @@ without a credential takes room from others like them, never from those who are 
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import resource
 import time
+from collections.abc import Iterator
 from typing import Protocol
 
 from backstay.server.settings import Settings
@@ -29,6 +31,10 @@ class Line(Protocol):
         """Close at once."""
         ...
 
+    def shutdown(self) -> None:
+        """Close as soon as what is being answered has been answered."""
+        ...
+
 
 class Connections:
     def __init__(self, most: int, anonymous: int, per_address: int) -> None:
@@ -37,12 +43,22 @@ class Connections:
         self._most_per_address = per_address
         self._anonymous: dict[Line, None] = {}  # the oldest first
         self._addresses: dict[str, dict[Line, None]] = {}
-        self._known: set[Line] = set()
+        self._known: dict[Line, None] = {}
+        self._emptied: asyncio.Future[None] | None = None
         self._closed = 0
         self._told = 0.0
 
     def __len__(self) -> int:
         return len(self._anonymous) + len(self._known)
+
+    def __iter__(self) -> Iterator[Line]:
+        return iter([*self._anonymous, *self._known])
+
+    async def none_left(self) -> None:
+        """Returns when all of them have been closed."""
+        while len(self):
+            self._emptied = asyncio.get_running_loop().create_future()
+            await self._emptied
 
     def enter(self, line: Line) -> None:
         """Somebody has connected: there is room, or room is made, or it goes again."""
@@ -56,12 +72,14 @@ class Connections:
     def signed_in(self, line: Line) -> None:
         if line in self._anonymous:
             self._forget(line)
-            self._known.add(line)
+            self._known[line] = None
 
     def leave(self, line: Line) -> None:
-        self._known.discard(line)
+        self._known.pop(line, None)
         if line in self._anonymous:
             self._forget(line)
+        if self._emptied is not None and not self._emptied.done() and not len(self):
+            self._emptied.set_result(None)
 
     def _forget(self, line: Line) -> None:
         del self._anonymous[line]

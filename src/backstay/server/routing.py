@@ -6,7 +6,7 @@ One function a route: it takes the server and the call, and gives the body of th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from msgspec import Struct
@@ -25,6 +25,9 @@ Plane = Literal["open", "discovery", "worker", "control", "own"]
 """
 
 
+_WITH_BODY = ("POST", "PUT", "PATCH", "DELETE")
+
+
 class Answer(NamedTuple):
     """`raw`: bytes of a type of its own, without the envelope of the plane. `parts`: the same, sent as they come.
 
@@ -35,7 +38,7 @@ class Answer(NamedTuple):
     status: int = 200
     raw: bytes | None = None
     content_type: str = "application/json"
-    parts: AsyncIterator[bytes] | None = None
+    parts: AsyncGenerator[bytes] | None = None
     last: bool = False
 
 
@@ -72,7 +75,11 @@ class Route(NamedTuple):
     any_namespace: bool = False  # does not ask whether the caller's namespace exists
     body: type[Struct] | None = None  # the struct that its requests are decoded into
     answers: str = "application/json"  # in which form it is answered when all is well
-    begin: Begin | None = None  # the same as the handler, without a coroutine: the short way of our own callers
+    begin: Begin | None = None  # answers without a coroutine, instead of the handler
+
+    @property
+    def reads_body(self) -> bool:
+        return self.plane != "open" and self.method in _WITH_BODY
 
 
 class _Node:

@@ -178,6 +178,6 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         return await self._network.connect(self, protocol_factory, (host, port))
 
     async def create_server(  # type: ignore[override]
-        self, protocol_factory: Callable[[], asyncio.BaseProtocol], host: str, port: int, **_: Any
+        self, protocol_factory: Callable[[], asyncio.BaseProtocol], *, sock: Any, **_: Any
     ) -> Any:
-        return self._network.listen(self, protocol_factory, (host, port))
+        return self._network.listen(self, protocol_factory, sock.getsockname())

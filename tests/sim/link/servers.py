@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from backstay.engine.world import Alarm, Minted
 from backstay.server.app import App
-from backstay.server.hosting import Serving, config
+from backstay.server.serve import HttpServer
 from backstay.server.server import Server
 from backstay.server.settings import Settings
 from backstay.store import Applied, Unavailable, as_ready
@@ -74,23 +74,11 @@ class SessionStore(MemoryStore):
         return error
 
 
-class _Ordered(dict[Any, None]):
-    """What uvicorn keeps in sets, in the order in which it came."""
+class _Socket:
+    """What a process listens on."""
 
-    def add(self, thing: Any) -> None:
-        self[thing] = None
-
-    def discard(self, thing: Any) -> None:
-        self.pop(thing, None)
-
-
-class SimServing(Serving):
-    async def startup(self, sockets: Any = None) -> None:
-        self.config.load()
-        self.lifespan = self.config.lifespan_class(self.config)
-        self.server_state.connections = _Ordered()  # type: ignore[assignment]
-        self.server_state.tasks = _Ordered()  # type: ignore[assignment]
-        await super().startup(sockets)
+    def getsockname(self) -> tuple[str, int]:
+        return HOST, PORT
 
 
 class ServerProcess:
@@ -126,18 +114,18 @@ class ServerProcess:
     async def _live(self) -> None:
         try:
             async with self.app as server:
-                serving = SimServing(config(App(server), self.settings), server, lambda url: None)
+                http_server = HttpServer(App(server))
                 server.node.lifecycle.on_up.append(self._came_up)
                 if server.recovery.up:
                     self._came_up()
-                await serving.startup()
+                await http_server.listen([_Socket()])  # type: ignore[list-item]
                 self.opening = False
                 self.sim.log(f"{self.name} is up{' and holds the engine' if server.engine.holder else ''}")
                 await self._told
-                serving.drain()
+                http_server.drain()
                 if server.recovery.up:
                     self.sim.laws.drains(self.world.now())
-                await serving.shutdown()
+                await http_server.close()
         except Unavailable as error:
             self.life.die(f"could not open: {error}")
         else:

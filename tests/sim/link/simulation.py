@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -257,12 +256,9 @@ class LinkSimulation(Simulation):
         kept = [(module, name, getattr(module, name)) for module, name, _ in patches]
         for module, name, value in patches:
             setattr(module, name, value)
-        uvicorn = logging.getLogger("uvicorn")
-        uvicorn.setLevel(logging.CRITICAL)  # it has something to say to operators
         try:
             yield
         finally:
-            uvicorn.setLevel(logging.NOTSET)
             for module, name, value in kept:
                 setattr(module, name, value)
 

@@ -239,7 +239,7 @@ class HttpClient:
         if not lines.isascii() or lines.count("\n") != len(headers):
             raise ValueError("a token or namespace may hold no line breaks and no characters beyond ASCII")
         self._rest = f" HTTP/1.1\r\nHost: {self.origin.host_header}\r\n{lines}Content-Length: "
-        self._heads: dict[str, bytes] = {}  # of each path; the same every time, which a server may rely on to be quick
+        self._heads: dict[str, bytes] = {}  # of each path, made once
         self._idle: list[_Connection] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self.heard = 0.0  # when the server last said anything, by the monotonic clock

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from functools import partial
 from typing import Any
 
@@ -67,7 +67,7 @@ class Together:
         self._said.append(said)
         self._news.set()
 
-    async def answers(self) -> AsyncIterator[bytes]:
+    async def answers(self) -> AsyncGenerator[bytes]:
         """What there is to say, whenever there is something, until everything is said."""
         try:
             while self._open or self._said:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from tempfile import SpooledTemporaryFile
 from typing import Any
 
@@ -77,7 +77,7 @@ async def export(server: Server, call: Call) -> Answer:
         return Answer({}, raw=file.read())
 
 
-async def _sent(file: SpooledTemporaryFile[bytes]) -> AsyncIterator[bytes]:
+async def _sent(file: SpooledTemporaryFile[bytes]) -> AsyncGenerator[bytes]:
     with file:
         while part := file.read(PART):
             yield part

@@ -1,0 +1,601 @@
+"""HTTP/1.1 on one connection: requests are read, answered one after the other, and bounded in size and time.
+
+`HttpProtocol` is an `asyncio.Protocol` on top of httptools (llhttp, the parser of Node.js, in its strict mode). It knows how
+bytes become a request and a reply becomes bytes; which route answers, and who may ask, is the business of `app.py`.
+
+A request goes through these stages, and every request of the server goes through the same ones:
+
+    head read -> route and credential (`App.admit`) -> body read -> version and namespace (`App.check`) -> handler -> reply
+
+A request is refused at the first stage that it fails, so a caller without a credential costs no body.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Mapping
+from contextlib import aclosing
+from http import HTTPStatus
+from typing import Any, NamedTuple, cast
+
+import httptools
+
+from backstay.server.app import App, Headers, failed
+from backstay.server.call import Call, Gone, ParsedCall
+from backstay.server.problems import Problem
+from backstay.server.routing import Answer, Begun, Route
+from backstay.sockets import keep_alive
+
+log = logging.getLogger("backstay.server")
+
+PIECE = 4096
+"""Bytes that are parsed at a time. The parser cannot stop between two pipelined requests, so this bounds how many requests
+are parsed before the first of them is answered."""
+
+CHUNK = 8
+"""Bytes of chunk headers allowed for each byte of a chunked body: a chunk of one byte takes six."""
+
+HEADS = 32  # remembered for a connection
+HEAD_BYTES = 4096  # a longer head is not remembered
+HEAD_END = b"\r\n\r\n"
+LENGTH = b"\r\nContent-Length: "
+STATUS = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+_OK = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b"
+
+
+class KnownHead(NamedTuple):
+    """What a head says that was parsed and checked before on this connection."""
+
+    route: Route
+    headers: Mapping[str, str]
+    version: str
+
+
+class HttpProtocol(asyncio.Protocol):
+    """One connection of the server.
+
+    **One request at a time.** A client may send its next requests before it has the reply to the first (pipelining). Replies
+    have to leave in the order of the requests, so only one request is answered at a time, and while one is, what arrives is
+    kept as bytes (`_unread`) and reading from the socket stops: a client cannot make the server hold more than one read and
+    one piece of parsed requests, however much it sends. `test_a_client_that_does_not_read_is_not_read` floods a server to
+    show it. The same holds for a client that sends but never reads: above the transport's high-water mark no further
+    request is taken up until the client has read some of its replies (`pause_writing`).
+
+    **Disconnects.** Reading goes on while a request is answered, if nothing has been pipelined, because that is how a closed
+    connection is noticed: `connection_lost` gives up a pending reply, cancels the sending of a streamed one and wakes
+    whoever waits in `Call.gone`. A handler that is working is not cancelled, since what it does may be half done; its reply
+    is dropped. Without this a worker that died while it polled would be handed a task that nobody runs.
+
+    **Heads that were seen before.** Our own clients and workers, and most others, send the same head with every request but
+    for the digits of `Content-Length`. A request that arrives whole, in one read, and whose head differs from an earlier one
+    of its connection in those digits only, is not parsed again: the head is looked up by its bytes. Only a head that the
+    strict parser has accepted, with that one `Content-Length` and without `Transfer-Encoding`, is remembered, and the digits
+    must be exactly the number of bytes that follow; whatever differs goes through the parser. So a remembered head can never
+    make the end of a request ambiguous (`test_a_head_that_can_be_read_in_two_ways_is_refused`). The credential is checked
+    every time.
+
+    **Deadlines.** A connection waits for its client in three ways: for a head (`head_seconds`), a body (`body_seconds`) or
+    the next request (`idle_seconds`). There is one timer for all of them, and a deadline that moves into the future leaves
+    it alone: when the timer fires early, it is set again. A busy connection therefore sets a timer every `idle_seconds`
+    instead of twice per request.
+    """
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+        self._settings = app.server.settings
+        self._loop = asyncio.get_running_loop()
+        self._transport = cast("asyncio.Transport", None)  # from connection_made on
+        self._parser = httptools.HttpRequestParser(self)
+        self._heads: dict[bytes, KnownHead] = {}
+        self.address = ""
+        self.known = False  # a request of this connection has shown a credential
+        # -- what has been received
+        self._unread: deque[memoryview] = deque()  # not parsed yet
+        self._paused = False  # reading from the socket is
+        self._input_over = False  # nothing that arrives from now on is looked at
+        self._in_message = False  # the parser is
+        self._in_head = False
+        self._url = b""
+        self._headers: dict[str, str] = {}
+        self._head_bytes = 0  # of headers and trailers
+        self._head_lines = 0
+        self._message_bytes = 0  # of the whole request, and how many of them are its body
+        self._body_bytes = 0
+        self._body: list[bytes] = []
+        self._text: bytes | None = None  # of the head that is being parsed, without its length, if it can be remembered
+        self._refusal: Problem | None = None  # of what cannot be parsed
+        # -- what is answered
+        self._incoming: ParsedCall | None = None  # its body has not been received completely
+        self._queue: deque[ParsedCall] = deque()  # pipelined after the current one
+        self._current: Call | None = None
+        self._route: Route | None = None  # of the current request, once it is admitted
+        self._running = False  # a handler has the current request
+        self._begun: Begun | None = None  # the reply that is pending
+        self._streaming: asyncio.Task[None] | None = None
+        self._last = False  # the connection ends with the next reply
+        self._writing_paused = False
+        self._writable: asyncio.Future[None] | None = None
+        # -- deadlines
+        # Which part of a request the deadline is for: a head, body, request or nothing. "first" is the first head of the
+        # connection, whose time begins when it is opened; "" is one whose deadline is still to be set.
+        self._waits_for = "first"
+        self._deadline: float | None = None
+        self._alarm: asyncio.TimerHandle | None = None
+        self._alarm_at = 0.0
+
+    # -- the connection
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        keep_alive(transport.get_extra_info("socket"))
+        peer = transport.get_extra_info("peername")
+        self.address = peer[0] if peer else ""
+        self._set_deadline(self._settings.head_seconds)
+        self._app.connections.enter(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._input_over = True
+        self._unread.clear()
+        self._queue.clear()
+        self._heads.clear()
+        self._deadline = None
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        if self._begun is not None:
+            self._begun.give_up()
+        if self._streaming is not None:
+            self._streaming.cancel()
+        if self._current is not None:
+            self._current.hang_up()
+        del self._parser  # it holds this connection, which would then wait for the garbage collector
+        self._app.connections.leave(self)
+
+    def drop(self) -> None:
+        """Close at once, whatever is being sent."""
+        self._transport.abort()
+
+    def shutdown(self) -> None:
+        """The server stops: an idle connection is closed now, another one with the reply to its current request."""
+        if self._current is None:
+            self._transport.close()
+        else:
+            self._last = True
+
+    def signed_in(self) -> None:
+        if not self.known:
+            self.known = True
+            self._app.connections.signed_in(self)
+
+    # -- back-pressure
+
+    def pause_writing(self) -> None:
+        self._writing_paused = True
+
+    def resume_writing(self) -> None:
+        self._writing_paused = False
+        if self._writable is not None and not self._writable.done():
+            self._writable.set_result(None)
+        self._proceed()
+
+    # -- receiving
+
+    def data_received(self, data: bytes) -> None:
+        if self._input_over:
+            return
+        if self._current is None and not self._in_message and not self._writing_paused and not self._unread:
+            end = data.find(HEAD_END)
+            at = data.find(LENGTH, 0, end)
+            if 0 < at < end <= HEAD_BYTES:
+                stop = data.find(b"\r\n", at + 2, end + 2)
+                text = data[:at] + data[stop:end]
+                head = self._heads.get(text)
+                if head is None:
+                    self._text = text
+                elif data[at + 18 : stop] == b"%d" % (len(data) - end - 4):
+                    self._receive_known(head, data[end + 4 :])
+                    return
+        self._unread.append(memoryview(data))
+        self._proceed()
+        self._text = None
+
+    def _receive_known(self, head: KnownHead, body: bytes) -> None:
+        """Answer a request that came whole, and whose head has been parsed before."""
+        route = head.route
+        self._current = call = Call(route.method, route.path, head.headers)
+        self._route = route
+        call.version = head.version
+        try:
+            if len(body) > self._settings.max_body_bytes:
+                raise self._body_too_large()
+            app = self._app
+            app.authenticate(route, call, self)
+            call.body = body
+            app.place(route, call)
+            self._begin(route, call)
+        except Exception as error:
+            self._reply(failed(call, error))
+        if not self._running:
+            self._rest()
+
+    def _proceed(self) -> None:
+        """Parse and answer what has been received, until something has to be waited for."""
+        while not self._transport.is_closing():
+            if self._current is None:
+                if self._writing_paused:
+                    break
+                if self._queue:
+                    self._current = self._queue.popleft()
+                elif self._refusal is not None and self._incoming is None:
+                    self._refuse(self._refusal)
+                    return
+            if isinstance(self._current, ParsedCall) and not self._running and self._advance(self._current):
+                continue
+            if self._running or not self._unread:
+                break
+            self._parse()
+        self._rest()
+
+    def _rest(self) -> None:
+        """Nothing can be done now: read on, unless something has been read that is not answered, and set the deadline."""
+        if self._transport.is_closing():
+            return
+        pause = bool(self._unread or self._queue or (self._writing_paused and self._current is None))
+        if pause is not self._paused:
+            self._paused = pause
+            if pause:
+                self._transport.pause_reading()
+            else:
+                self._transport.resume_reading()
+        if self._running or pause:
+            waits_for = "nothing"  # of the client
+        elif self._in_message:
+            waits_for = "head" if self._in_head else "body"
+        else:
+            waits_for = "request"
+        if waits_for == self._waits_for or (self._waits_for == "first" and waits_for != "nothing"):
+            return
+        self._waits_for = waits_for
+        if waits_for == "request":
+            self._set_deadline(self._settings.idle_seconds)
+        elif waits_for == "nothing":
+            self._deadline = None
+        else:
+            self._set_deadline(self._settings.head_seconds if waits_for == "head" else self._settings.body_seconds)
+
+    # -- parsing
+
+    def _parse(self) -> None:
+        """Parse the next piece of what has been received."""
+        data = self._unread.popleft()
+        piece = data[:PIECE]
+        if len(data) > PIECE:
+            self._unread.appendleft(data[PIECE:])
+        self._message_bytes += len(piece)
+        try:
+            self._parser.feed_data(piece)
+        except httptools.HttpParserUpgrade:
+            pass  # answered in HTTP/1.1, after which the connection ends
+        except httptools.HttpParserError as error:
+            if not self._input_over:  # what follows the last request of a connection is not looked at
+                self._break_off(self._refusal or _malformed(error))
+        else:
+            if self._message_bytes - self._body_bytes > self._settings.max_head_bytes + CHUNK * self._body_bytes:
+                self._break_off(self._head_too_large())
+
+    def _break_off(self, refusal: Problem) -> None:
+        """Nothing after this can be understood. Requests that came before are answered first."""
+        self._input_over = True
+        self._unread.clear()
+        self._refusal = refusal
+        broken, self._incoming = self._incoming, None
+        self._in_message = self._in_head = False
+        if broken is None:
+            return
+        broken.keep_alive = False
+        if broken in self._queue:
+            self._queue.remove(broken)
+        elif broken is not self._current:
+            self._transport.close()  # it has been answered
+        elif self._running:
+            self._refusal = None  # the connection ends with its reply
+        else:
+            self._reply(failed(broken, refusal))
+
+    def on_message_begin(self) -> None:
+        if self._input_over:
+            raise self._head_too_large()  # stops the parser; what follows the last request is not looked at
+        self._in_message = self._in_head = True
+        self._url = b""
+        self._headers = {}
+        self._head_bytes = self._head_lines = self._message_bytes = self._body_bytes = 0
+        self._body = []
+        if self._waits_for != "first":
+            self._waits_for = ""
+
+    def on_url(self, url: bytes) -> None:
+        limit = self._settings.max_url_bytes
+        self._url += url
+        if len(self._url) > limit:
+            self._refusal = Problem(414, "url_too_long", f"a URL has at most {limit} bytes", configured_limit=limit)
+            raise self._refusal
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._head_bytes += len(name) + len(value) + 4
+        self._head_lines += 1
+        if self._head_bytes > self._settings.max_head_bytes or self._head_lines > self._settings.max_headers:
+            self._refusal = self._head_too_large()
+            raise self._refusal
+        if self._in_head:  # trailers say nothing about a request: a proxy that checks heads has not seen them
+            self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+
+    def on_headers_complete(self) -> None:
+        parser, headers = self._parser, self._headers
+        try:
+            call = ParsedCall(parser.get_method().decode("ascii"), self._url, headers)
+        except Problem as problem:
+            self._refusal = problem
+            raise
+        call.http_1_0 = parser.get_http_version() == "1.0"
+        call.keep_alive = not call.http_1_0 and parser.should_keep_alive()
+        call.expects_continue = not call.http_1_0 and headers.get("expect", "").lower() == "100-continue"
+        if parser.should_upgrade():
+            call.keep_alive = False
+            if "transfer-encoding" in headers or headers.get("content-length", "0") != "0":
+                # The parser takes what follows for another protocol.
+                self._refusal = Problem(400, "malformed_request", "a request with a body cannot ask for an upgrade")
+                raise self._refusal
+        if call.keep_alive and "transfer-encoding" not in headers:
+            call.text = self._text
+        self._text = None
+        self._in_head = False
+        self._waits_for = ""
+        self._incoming = call
+        if self._current is None and not self._queue:
+            self._current = call
+        else:
+            self._queue.append(call)
+
+    def on_body(self, body: bytes) -> None:
+        call = self._incoming
+        assert call is not None
+        self._body_bytes += len(body)
+        if self._body_bytes > self._settings.max_body_bytes:
+            call.too_large = True
+            self._body = []
+        else:
+            self._body.append(body)
+
+    def on_message_complete(self) -> None:
+        call = self._incoming
+        assert call is not None
+        call.body = b"".join(self._body)
+        call.complete = True
+        self._body = []
+        self._incoming = None
+        self._in_message = False
+        self._waits_for = ""
+        if not call.keep_alive:
+            self._input_over = True
+            self._unread.clear()
+
+    # -- answering
+
+    def _advance(self, call: ParsedCall) -> bool:
+        """Take the current request as far as it goes with what has been received of it; false if it needs more."""
+        app = self._app
+        try:
+            route = self._route
+            if route is None:
+                route, call.params = app.router.find(call.method, call.path)
+                self._route = route
+                app.admit(route, call, self)
+            if route.reads_body and not self._has_body(call):
+                return False
+            app.check(route, call, self)
+            if call.text is not None:
+                self._remember(call.text, route, call)
+            self._begin(route, call)
+        except Exception as error:
+            self._reply(failed(call, error))
+        return True
+
+    def _has_body(self, call: ParsedCall) -> bool:
+        """Whether the whole body has been received. One that is too large is refused as soon as that is known."""
+        if call.too_large or int(call.headers.get("content-length", "0")) > self._settings.max_body_bytes:
+            raise self._body_too_large()
+        if call.expects_continue and not call.complete and not self._body_bytes:
+            call.expects_continue = False
+            self._transport.write(_CONTINUE)
+        return call.complete
+
+    def _begin(self, route: Route, call: Call) -> None:
+        """Hand an admitted request to its handler."""
+        if route.begin is None:
+            self._running = True
+            self._app.run(self._handle(route, call))
+            return
+        begun = route.begin(self._app.server, call)
+        if isinstance(begun, Answer):
+            self._reply(begun)
+            return
+        self._running = True
+        self._begun = begun
+        begun.answer.add_done_callback(self._answered)
+
+    def _answered(self, _: asyncio.Future[Any]) -> None:
+        begun, call = self._begun, self._current
+        assert begun is not None
+        assert call is not None
+        try:
+            answer = begun.reply()
+        except asyncio.CancelledError:
+            self._transport.close()  # it was given up, since nobody waits for it
+            return
+        except Exception as error:
+            answer = failed(call, error)
+        self._reply(answer)
+        if self._unread or self._queue or self._refusal is not None:
+            self._proceed()
+        else:
+            self._rest()
+
+    async def _handle(self, route: Route, call: Call) -> None:
+        try:
+            answer = await route.handler(self._app.server, call)
+        except Gone:
+            self._transport.close()
+            return
+        except Exception as error:
+            answer = failed(call, error)
+        if not isinstance(answer, Answer):
+            answer = Answer(answer)
+        if answer.parts is not None:
+            await self._stream(route, call, answer)
+        else:
+            self._reply(answer)
+        self._proceed()
+
+    # -- sending
+
+    def _reply(self, answer: Answer) -> None:
+        """Send the reply to the current request, and be done with it."""
+        call, route = self._current, self._route
+        assert call is not None
+        self._end()
+        if self._transport.is_closing():
+            return
+        content = answer.raw
+        close = self._last or answer.last or not call.keep_alive
+        if content is not None and route is not None and route.plane == "own" and answer.status == 200 and not close:
+            self._transport.write(_OK % (len(content), content))
+            return
+        try:
+            headers, content = self._app.rendered(route, call, answer)
+        except Exception as error:  # a handler's answer that cannot be encoded
+            answer = failed(call, error)
+            headers, content = self._app.rendered(route, call, answer)
+        head = _head(answer.status, headers, close)
+        self._transport.write(head if call.method == "HEAD" else head + content)
+        if close:
+            self._transport.close()
+
+    async def _stream(self, route: Route, call: Call, answer: Answer) -> None:
+        """Send a reply part by part, as fast as the client reads. It is given up when the connection is lost."""
+        assert answer.parts is not None
+        headers, _ = self._app.rendered(route, call, answer)
+        close = self._last or answer.last or not call.keep_alive
+        if not call.http_1_0:  # such a client knows the end of a body by its length, or by the end of the connection
+            headers.append((b"transfer-encoding", b"chunked"))
+        self._streaming = asyncio.current_task()
+        async with aclosing(answer.parts):
+            if self._transport.is_closing():
+                return
+            self._transport.write(_head(answer.status, headers, close))
+            try:
+                async for part in answer.parts:
+                    if part:
+                        self._transport.write(part if call.http_1_0 else b"%x\r\n%b\r\n" % (len(part), part))
+                    if self._writing_paused:
+                        self._writable = self._loop.create_future()
+                        await self._writable
+            except Exception as error:
+                log.error("%s %r failed after its reply had begun", call.method, call.path, exc_info=error)
+                close = True  # without its last chunk the client knows that the reply is not whole
+            else:
+                if not call.http_1_0:
+                    self._transport.write(b"0\r\n\r\n")
+        close = close or self._last
+        self._end()
+        if close:
+            self._transport.close()
+
+    def _end(self) -> None:
+        """The current request is answered. What has not been received of it is read and dropped."""
+        self._current = self._route = self._begun = self._streaming = None
+        self._running = False
+        self._waits_for = ""
+
+    def _refuse(self, problem: Problem) -> None:
+        """Say what is wrong with something that is no request, and hang up."""
+        headers, content = self._app.rendered(None, Call("", "", {}), Answer(problem.body(), problem.status))
+        self._transport.write(_head(problem.status, headers, True) + content)
+        self._transport.close()
+
+    # -- heads that were seen before
+
+    def _remember(self, text: bytes, route: Route, call: ParsedCall) -> None:
+        """Remember the head of a request that has been admitted and checked."""
+        plain = call.target == route.path and route.plane != "open"  # paths with ids in them do not come back
+        whole = call.complete and call.headers.get("content-length") == str(len(call.body))
+        if plain and whole and len(self._heads) < HEADS and self._app.server.signatures is None:
+            self._heads[text] = KnownHead(route, call.headers, call.version)
+
+    # -- deadlines and limits
+
+    def _set_deadline(self, seconds: float) -> None:
+        self._deadline = at = self._loop.time() + seconds
+        if self._alarm is None or at < self._alarm_at:
+            if self._alarm is not None:
+                self._alarm.cancel()
+            self._alarm_at = at
+            self._alarm = self._loop.call_later(seconds, self._ring)
+
+    def _ring(self) -> None:
+        self._alarm = None
+        if self._deadline is None or self._running:
+            return
+        left = self._deadline - self._loop.time()
+        if left > 0:
+            self._alarm_at = self._deadline
+            self._alarm = self._loop.call_later(left, self._ring)
+        else:
+            self._deadline = None
+            self._too_slow()
+
+    def _too_slow(self) -> None:
+        """The client has not sent in time what was waited for."""
+        call = self._current
+        if self._in_head:
+            seconds = self._settings.head_seconds
+            self._refuse(Problem(408, "head_timeout", f"the head of the request did not arrive within {seconds:g} s"))
+        elif call is not None:
+            seconds = self._settings.body_seconds
+            said = f"the body did not arrive within {seconds:g} seconds"
+            self._reply(failed(call, Problem(408, "body_timeout", said)))
+            self._rest()
+        else:
+            self._transport.close()
+
+    def _head_too_large(self) -> Problem:
+        limit = self._settings.max_head_bytes
+        said = f"the head of a request has at most {limit} bytes and {self._settings.max_headers} headers"
+        return Problem(431, "head_too_large", said, configured_limit=limit)
+
+    def _body_too_large(self) -> Problem:
+        limit = self._settings.max_body_bytes
+        return Problem(
+            413,
+            "payload_too_large",
+            f"the body is larger than {limit} bytes (max_body_bytes); store what is so large elsewhere and pass on where"
+            " it is, or let this server take more",
+            field="body",
+            configured_limit=limit,
+        )
+
+
+def _head(status: int, headers: Headers, close: bool) -> bytes:
+    parts = [STATUS[status]]
+    for name, value in headers:
+        parts += (name, b": ", value, b"\r\n")
+    parts.append(b"connection: close\r\n\r\n" if close else b"\r\n")
+    return b"".join(parts)
+
+
+def _malformed(error: httptools.HttpParserError) -> Problem:
+    if isinstance(error, httptools.HttpParserCallbackError):
+        log.error("a request could not be read", exc_info=error.__context__)  # a mistake of ours, not of the client
+    return Problem(400, "malformed_request", "this is not a request of HTTP/1.1")

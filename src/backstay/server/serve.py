@@ -1,0 +1,166 @@
+"""Serving: listening sockets in front of the application, until SIGTERM or Ctrl-C drains the server.
+
+Draining: no new leases, parked polls are answered at once, running requests end, the engine writes what it has decided,
+the process ends with 0.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import ssl
+from collections.abc import Callable
+
+from backstay.server.app import App
+from backstay.server.connections import make_room
+from backstay.server.http_protocol import HttpProtocol
+from backstay.server.server import Server
+from backstay.server.settings import Settings
+
+log = logging.getLogger("backstay.server")
+
+BACKLOG = 4096
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class CannotListen(Exception):
+    """The address is taken, or none of this machine's, or its certificate cannot be used."""
+
+
+class HttpServer:
+    """Accepts connections until it is told to drain.
+
+    **Shutdown.** `drain` is what a signal calls: it returns at once, and the engine leases nothing any more, so whoever is
+    parked gets an answer. `close` then stops listening, closes the connections that wait for nothing, and lets the others
+    end with the reply to their current request, which says `connection: close`. What has not ended after `drain_seconds`, or
+    when the signal comes a second time, is cut off: a client that does not read its reply must not keep a process alive
+    that its supervisor is about to kill. Cut off is safe: what a request has decided is on disk or was never answered, and
+    our clients ask again under the same request id.
+    """
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+        self._settings = app.server.settings
+        self._listening: list[asyncio.Server] = []
+        self._told = asyncio.Event()  # to drain
+        self._forced = asyncio.Event()
+
+    async def listen(self, sockets: list[socket.socket]) -> list[str]:
+        """Accept connections on these sockets. Returns the addresses."""
+        loop = asyncio.get_running_loop()
+        tls = _tls(self._settings)
+        patience = None if tls is None else self._settings.head_seconds
+        for one in sockets:
+            listening = await loop.create_server(
+                lambda: HttpProtocol(self._app), sock=one, ssl=tls, backlog=BACKLOG, ssl_handshake_timeout=patience
+            )
+            self._listening.append(listening)
+        scheme = "http" if tls is None else "https"
+        names = [one.getsockname()[:2] for one in sockets]
+        return [f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}" for host, port in names]
+
+    def drain(self) -> None:
+        """Stop soon. Told twice, stop now."""
+        if self._told.is_set():
+            self._forced.set()
+        else:
+            self._told.set()
+            self._app.server.drain()
+
+    async def told_to_drain(self) -> None:
+        await self._told.wait()
+
+    async def close(self) -> None:
+        """Stop listening, let requests end, and close every connection."""
+        for listening in self._listening:
+            listening.close()
+        connections, handling = self._app.connections, self._app.handling
+        for connection in connections:
+            connection.shutdown()
+        ending = asyncio.ensure_future(self._ended())
+        forced = asyncio.ensure_future(self._forced.wait())
+        await asyncio.wait((ending, forced), timeout=self._settings.drain_seconds, return_when=asyncio.FIRST_COMPLETED)
+        forced.cancel()
+        if ending.done():
+            return
+        ending.cancel()
+        log.warning(
+            "cut off %d connections and %d requests that did not end in time (drain_seconds is %g)",
+            len(connections),
+            len(handling),
+            self._settings.drain_seconds,
+        )
+        for connection in connections:
+            connection.drop()
+        for task in handling:
+            task.cancel()
+        if handling:
+            await asyncio.wait(handling)
+
+    async def _ended(self) -> None:
+        await self._app.connections.none_left()
+        while self._app.handling:  # those whose caller has hung up
+            await asyncio.wait(self._app.handling)
+
+
+def _tls(settings: Settings) -> ssl.SSLContext | None:
+    if settings.tls_certificate is None:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(settings.tls_certificate, settings.tls_key)
+    except (OSError, ssl.SSLError) as error:
+        files = f"tls_certificate {settings.tls_certificate} and tls_key {settings.tls_key}"
+        raise CannotListen(f"{files} cannot be used: {error.strerror or error}") from None
+    return context
+
+
+def listen(settings: Settings) -> list[socket.socket]:
+    """Take the address before anything else: a server that nobody can reach must not become the engine."""
+    taken: list[socket.socket] = []
+    try:
+        places = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        for family, _, _, _, address in dict.fromkeys(places):
+            taken.append(socket.create_server(address, family=family, backlog=BACKLOG))
+    except OSError as error:
+        for one in taken:
+            one.close()
+        why = error.strerror if isinstance(error, socket.gaierror) else os.strerror(error.errno or 0)
+        raise CannotListen(
+            f"cannot listen at {settings.host}:{settings.port}: {why}; see what runs there, or choose another address"
+            " with --host and --port"
+        ) from None
+    return taken
+
+
+async def serve(settings: Settings, started: Callable[[str], None]) -> None:
+    """Until told to stop. `started` gets the address."""
+    make_room(settings)
+    sockets = listen(settings)
+    loop = asyncio.get_running_loop()
+    try:
+        async with Server(settings) as server:
+            http = HttpServer(App(server))
+            addresses = await http.listen(sockets)
+            for number in SIGNALS:
+                loop.add_signal_handler(number, http.drain)
+            for address in addresses:
+                started(address)
+            await http.told_to_drain()
+            await http.close()
+            for number in SIGNALS:
+                loop.remove_signal_handler(number)  # one that comes now ends the process, like any other
+    finally:
+        for one in sockets:
+            one.close()
+
+
+def run(settings: Settings, started: Callable[[str], None]) -> None:
+    import uvloop
+
+    with contextlib.suppress(KeyboardInterrupt):
+        uvloop.run(serve(settings, started))
