@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import types
 import typing
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -21,6 +22,7 @@ from backstay.cli.main import dw
 from backstay.kernel.event import Event
 from backstay.kernel.limits import Breach
 from backstay.kernel.machine import Machine
+from backstay.kernel.views.timeline import WORDS
 from backstay.server.settings import PREFIX, Settings
 
 _MARK = re.compile(r"^<!-- reference: (\w+) -->\n\*.*\*$", re.MULTILINE)
@@ -139,23 +141,34 @@ def event_list() -> str:
     parts: list[str] = []
     for feature, kinds in events().items():
         parts.append(f"## {feature[:1].upper()}{feature[1:]}")
+        shared = set(_fields(kinds[0])).intersection(*map(_fields, kinds)) if len(kinds) > 1 else set[str]()
+        if shared:
+            parts.append("All of these have " + ", ".join(text for text in _fields(kinds[0]) if text in shared) + ".")
         for kind in sorted(kinds, key=lambda kind: kind.__name__):
             said = _line(inspect.cleandoc(kind.__dict__.get("__doc__") or "").partition("\n\n")[0])
-            parts.append(f"### {kind.__name__}")
-            if said:
-                parts.append(said)
-            fields = [f"`{field.name}`: {_type(field.type)}" for field in msgspec.structs.fields(kind)]
-            parts.append("Fields: " + ", ".join(fields) + "." if fields else "It has no fields.")
+            own = [text for text in _fields(kind) if text not in shared]
+            about = f"About: {WORDS[kind].about.kind.replace('_', ' ')}."
+            fields = f" {'Also' if shared else 'Fields'}: {', '.join(own)}." if own else ""
+            parts += [f"### {kind.__name__}", *([said] if said else []), about + fields]
     return "\n\n".join(parts)
+
+
+def _fields(kind: type[Event]) -> list[str]:
+    return [f"`{field.name}` ({_type(field.type)})" for field in msgspec.structs.fields(kind)]
 
 
 def _type(hint: Any) -> str:
     """An annotation as a reader wants it: without what msgspec needs to know beside it."""
-    if typing.get_origin(hint) is typing.Annotated:
-        return _type(typing.get_args(hint)[0])
-    if isinstance(hint, type) and not typing.get_args(hint):
-        return hint.__name__
-    return re.sub(r"(typing|\w+(\.\w+)+)\.(?=\w)", "", str(hint)).replace("NoneType", "None")
+    origin, inner = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Annotated:
+        return _type(inner[0])
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join("none" if part is type(None) else _type(part) for part in inner)
+    if origin is typing.Literal:
+        return " or ".join(repr(choice) for choice in inner)
+    if inner:
+        return f"{_type(origin)} of {', '.join(_type(part) for part in inner)}"
+    return getattr(hint, "__name__", str(hint))
 
 
 # -- limits

@@ -32,7 +32,7 @@ class _Place:
     def __init__(self, path: Any, register: Iterable[Any], options: dict[str, Any]) -> None:
         unknown = options.keys() - {*OF_WORKERS, "grace", "cache_bytes"}
         assert not unknown, f"an app over HTTP cannot be told {unknown}"
-        self.path = os.fspath(path)
+        self.path: str = os.fspath(path)
         self.things = list(register)
         Registry(options.get("types"), options.get("guard", "warn")).register(self.things)  # mistakes are told at once
         self.options = {name: value for name, value in options.items() if name in OF_WORKERS}

@@ -14,8 +14,11 @@ from backstay.kernel.machine import Machine
 
 from .pages import DOCS, PAGES, name_of, prose
 
-ELSEWHERE = {"TaskGroup", "CardDeclined", "RetryPolicy", "Replayer", "AsyncResult", "SetWorkflowID", "Queue"}
-ELSEWHERE |= {"AppConfig", "TestClient"}  # of asyncio, of the programs, of what people come from, of frameworks
+# Names of asyncio, of the programs on the pages, of what people come from, and of frameworks.
+ELSEWHERE = {"TaskGroup", "CardDeclined", "RetryPolicy", "Replayer", "AsyncResult", "SetWorkflowID", "Queue"} | {
+    "AppConfig",
+    "TestClient",
+}
 FOR_AUTHORS = [page for page in PAGES if page.parent.name in ("how-to", "tutorial") or page.name == "README.md"]
 
 
