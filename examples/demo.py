@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from backstay.cli import words
+from backstay.cli import format
 from backstay.cli.problems import Missing
 from backstay.cli.reading import Reader
 from backstay.cli.timeline import line_of
@@ -44,7 +44,7 @@ class Show:
         self.out = out
         self.history: list[Recorded] = []
         self.kills: list[int] = []
-        self._story = Story(words)
+        self._story = Story(format)
         self._reader: Reader | None = None
         self._app: subprocess.Popen[str] | None = None
 

@@ -23,7 +23,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_codec_avro import refusal, typed
 
-from backstay.codec import avro, conversion, plain
+from backstay.codec import avro, from_plain, to_plain
 from backstay.codec.values import dumps, loads
 
 T = TypeVar("T")
@@ -381,13 +381,13 @@ class Friends:
 
 def test_classes_that_come_and_go_are_not_kept():
     kept = weakref.WeakSet[Any]()
-    for number in range(2 * plain._KINDS):
+    for number in range(2 * to_plain._KINDS):
         made = dataclass(type("Row", (), {"__annotations__": {"n": int}}))
         kept.add(made)
         assert loads(dumps(made(number))) == {"n": number}
         del made
     gc.collect()
-    assert len(kept) <= plain._KINDS
+    assert len(kept) <= to_plain._KINDS
 
 
 def test_sets_in_sets_are_put_in_order_once():
@@ -512,8 +512,8 @@ def test_a_plain_value_of_the_right_type_is_not_touched():
 
 def test_the_table_of_conversions_is_bounded():
     for _ in range(5000):
-        conversion.convert([1], list[int])
-    assert len(conversion._FITS) <= 4096
+        from_plain.convert([1], list[int])
+    assert len(from_plain._FITS) <= 4096
 
 
 def test_neither_pydantic_nor_an_avro_library_is_imported_for_the_codec():

@@ -25,8 +25,8 @@ from backstay import (
     child,
     workflow,
 )
+from backstay.codec.class_names import name_of
 from backstay.codec.exceptions import Exceptions, RemoteFailure
-from backstay.codec.reference import name_of
 from backstay.codec.values import dumps
 from backstay.kernel.failure import Failure
 from backstay.sdk.client.client import AsyncClient
@@ -288,15 +288,15 @@ ALLOWED = {
     "__init__.py:import_module": "names of our own table of lazy imports",
     "cli/main.py:import_module": "names of our own table of commands",
     "cli/loading.py:exec_module": "the file that a user gave to dw",
-    "codec/reference.py:import_module": "classes that the author's own type map names",
+    "codec/class_names.py:import_module": "classes that the author's own type map names",
     "server/exporting.py:import_module": "a setting of the server, from its operator",
     "store/postgresql/driver.py:import_module": "the literal name of an optional dependency",
     "sdk/replay/source/names.py:import_module": "the source check follows the author's own imports",
 }
 LOOKED_AT = {
     "cli/loading.py": "puts the user's own file in place",
-    "cli/watch.py": "the files of what was loaded",
-    "codec/native.py": "whether pydantic or attrs was loaded, by literal names",
+    "cli/file_watch.py": "the files of what was loaded",
+    "codec/msgspec_types.py": "whether pydantic or attrs was loaded, by literal names",
     "sdk/replay/guard/audit.py": "whether zoneinfo was loaded, by its literal name",
     "sdk/replay/guard/monitor.py": "how many modules were loaded",
     "sdk/replay/source/locate.py": "the module of the author's own function",
@@ -352,11 +352,11 @@ def test_the_attribute_of_an_object_is_never_named_by_what_was_received() -> Non
         "__init__.py": "our own table of lazy imports",
         "cli/main.py": "our own table of commands",
         "cli/schedule.py": "a tuple of literals",
-        "codec/conversion.py": "literal names of typing's aliases",
+        "codec/from_plain.py": "literal names of typing's aliases",
         "codec/exceptions.py": "literals of its callers",
-        "codec/native.py": "base classes by literal names, fields of our own or the author's structs",
-        "codec/plain.py": "fields of the author's own types",
-        "codec/reference.py": "the author's own type map",
+        "codec/msgspec_types.py": "base classes by literal names, fields of our own or the author's structs",
+        "codec/to_plain.py": "fields of the author's own types",
+        "codec/class_names.py": "the author's own type map",
         "codec/typenames.py": "literal names of typing's aliases",
         "engine/workflow_commands.py": "a literal of its callers",
         "engine/streams.py": "fields of a struct of ours",

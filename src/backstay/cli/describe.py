@@ -33,14 +33,14 @@ def command(id: str, path: options.Place, namespace: str) -> None:
       dw describe order-1
       dw describe order-1 --db shop.db
     """
-    from backstay.cli import words
+    from backstay.cli import format
+    from backstay.cli.console import console
     from backstay.cli.reading import reader_of
-    from backstay.cli.screen import console
     from backstay.kernel.views.timeline import tell
     from backstay.kernel.words import Story
     from backstay.protocol.requests import DescribeWorkflow, GetHistory
 
-    story = Story(words)
+    story = Story(format)
     with reader_of(path, namespace) as reader:
         described = reader.ask(DescribeWorkflow(workflow_id=id, namespace=namespace))
         for entry in reader.ask(GetHistory(workflow_id=id, namespace=namespace)):
@@ -51,7 +51,7 @@ def command(id: str, path: options.Place, namespace: str) -> None:
     out.print(f"{described.workflow_id}  {described.workflow_type}  {status}", style="bold", markup=False)
     for name, text in _facts(described, story):
         out.print(f"  {name:<13} {text}", markup=False)
-    for line in words.where(story.failed, whole=True):
+    for line in format.where(story.failed, whole=True):
         out.print(f"  {'':<13} {line}", style="bright_black", markup=False, highlight=False)
     if idle:
         out.print(f"  {'engine':<13} {IDLE}", style="yellow", markup=False)
@@ -60,64 +60,66 @@ def command(id: str, path: options.Place, namespace: str) -> None:
     for command in described.commands:
         if command.unreadable is not None:
             what = f"{command.command_type} command {command.sequence} ({command.id}) cannot be read"
-            out.print(f"  {'damaged':<13} {what}: {words.shortened(command.unreadable)}", style="red", markup=False)
+            out.print(f"  {'damaged':<13} {what}: {format.shortened(command.unreadable)}", style="red", markup=False)
     for view in described.tasks:
         if view.task.block is not None:
             _show_block(out, described.workflow_id, view.task.block)
 
 
 def _facts(described: Description, story: Story) -> list[tuple[str, str]]:
-    from backstay.cli import words
+    from backstay.cli import format
 
-    now = words.now()
+    now = format.now()
     facts: list[tuple[str, str]] = []
     run = described.run
     if run is None:
         return [("reserved", "no run has been started yet")]
     facts.append(("run", f"{run.run_id} (number {run.number}, {run.length} events)"))
-    facts.append(("started", f"{words.moment(run.started_at)} ({words.ago(run.started_at, now)})"))
+    facts.append(("started", f"{format.moment(run.started_at)} ({format.ago(run.started_at, now)})"))
     if described.parent_workflow_id is not None:
         facts.append(("child of", described.parent_workflow_id))
     if described.schedule_id is not None:
         facts.append(("started by", f"schedule {described.schedule_id}"))
     if run.closed_at is not None:
-        took = words.span(run.closed_at - run.started_at)
-        facts.append(("closed", f"{words.moment(run.closed_at)}, {run.closed_reason} after {took}"))
+        took = format.span(run.closed_at - run.started_at)
+        facts.append(("closed", f"{format.moment(run.closed_at)}, {run.closed_reason} after {took}"))
     else:
         facts.append(("liveness", described.liveness_state.replace("_", " ")))
-        facts += [("waits for", f"step {step.number}: {step.waits(words, now)}") for step in story.open.values()]
+        facts += [("waits for", f"step {step.number}: {step.waits(format, now)}") for step in story.open.values()]
         if not story.open:
             facts.append(("waits for", "its next workflow task"))
         if described.next_wake is not None:
-            facts.append(("next wake", f"{words.moment(described.next_wake)} ({words.ago(described.next_wake, now)})"))
+            facts.append(
+                ("next wake", f"{format.moment(described.next_wake)} ({format.ago(described.next_wake, now)})")
+            )
     for name, at in (("run deadline", described.run_deadline_at), ("deadline", described.execution_deadline_at)):
         if at is not None:
-            facts.append((name, f"{words.moment(at)} ({words.ago(at, now)})"))
+            facts.append((name, f"{format.moment(at)} ({format.ago(at, now)})"))
     if run.queue != "default":
         facts.append(("queue", run.queue))
     if run.business_key is not None:
         facts.append(("business key", run.business_key))
     for name, pairs in (("labels", run.labels), ("search", run.search_attributes)):
         if pairs:
-            facts.append((name, words.shortened(", ".join(f"{key}={value}" for key, value in pairs.items()))))
+            facts.append((name, format.shortened(", ".join(f"{key}={value}" for key, value in pairs.items()))))
     for key, blob in described.memo.items():
-        facts.append(("memo", f"{key} = {words.value(blob)}"))
+        facts.append(("memo", f"{key} = {format.value(blob)}"))
     if story.last_failure is not None:
         at, why = story.last_failure
-        facts.append(("last failure", f"{why} ({words.ago(at, now)})"))
+        facts.append(("last failure", f"{why} ({format.ago(at, now)})"))
     return facts
 
 
 def _show_task(out: Console, view: TaskView) -> None:
-    from backstay.cli import words
+    from backstay.cli import format
 
     task = view.task
-    now = words.now()
+    now = format.now()
     notes = [f"attempt {task.attempt}"] if task.attempt else []
     if view.transport_state == "scheduled":
-        notes.append(f"in {words.span(task.available_at - now)}")
+        notes.append(f"in {format.span(task.available_at - now)}")
     elif view.transport_state == "ready":
-        notes.append(f"waiting for a worker of queue {task.routing.queue!r} for {words.span(now - task.available_at)}")
+        notes.append(f"waiting for a worker of queue {task.routing.queue!r} for {format.span(now - task.available_at)}")
     elif task.owner is not None:
         notes.append(f"held by {task.owner}")
     if task.repair_count:
@@ -128,14 +130,14 @@ def _show_task(out: Console, view: TaskView) -> None:
 
 
 def _show_block(out: Console, id: str, block: Block) -> None:
-    from backstay.cli import words
+    from backstay.cli import format
     from backstay.cli.differences import side_by_side
 
     out.print()
     what = "blocked" if block.replay_blocked else "the workflow task failed and is tried again"
-    out.print(f"{what}: {words.shortened(block.message, 1000)}", style="bold red", markup=False)
+    out.print(f"{what}: {format.shortened(block.message, 1000)}", style="bold red", markup=False)
     for line in (block.stack_trace or "").splitlines():
-        out.print(f"  {words.printable(line)}", style="bright_black", markup=False, highlight=False)
+        out.print(f"  {format.printable(line)}", style="bright_black", markup=False, highlight=False)
     if block.difference:
         out.print(side_by_side(block.difference))
     if block.replay_blocked:

@@ -1,6 +1,6 @@
 """`dw dev`: run a file in the foreground, and again from the beginning whenever it is saved.
 
-This process only starts the next life when one ends; see `live.py` for a life.
+This process only starts the next life when one ends; see `dev_process.py` for a life.
 """
 
 from __future__ import annotations
@@ -53,7 +53,9 @@ def command(file: Path, path: str, namespace: str, queues: tuple[str, ...]) -> N
     if not is_server(path) and not parent.is_dir():
         raise Problem(f"the directory {parent} does not exist; create it first")
     sys.exit(
-        _supervise([sys.executable, "-P", "-m", "backstay.cli.live", os.fspath(file), path, namespace, *queues], file)
+        _supervise(
+            [sys.executable, "-P", "-m", "backstay.cli.dev_process", os.fspath(file), path, namespace, *queues], file
+        )
     )
 
 
@@ -88,7 +90,7 @@ def _mourn(code: int, age: float, file: Path) -> None:
         click.echo(f"the process of {file} ended ({how}); starting it again", err=True)
         return
     click.echo(f"the process of {file} ended at once ({how}); waiting for the next save", err=True)
-    from backstay.cli.watch import stamp_of
+    from backstay.cli.file_watch import stamp_of
 
     before = stamp_of(os.fspath(file))
     while stamp_of(os.fspath(file)) in (None, before):

@@ -110,35 +110,35 @@ class _Words(_Teller):
     def __init__(
         self, reader: Reader | ServerReader, id: str, namespace: str, run_id: str | None, traces: bool
     ) -> None:
-        from backstay.cli import words
-        from backstay.cli.screen import console
+        from backstay.cli import format
+        from backstay.cli.console import console
         from backstay.kernel.words import Story
 
         super().__init__(reader, id, namespace, run_id)
         self.console = console()
-        self.story = Story(words)
+        self.story = Story(format)
         self.traces = traces
         run = self.run
         self.console.print(
             f"{run.workflow_id}  {run.workflow_type}  run {run.number} ({run.run_id}),"
-            f" started {words.moment(run.started_at)}",
+            f" started {format.moment(run.started_at)}",
             style="bold",
             markup=False,
         )
 
     def event(self, entry: Recorded) -> None:
-        from backstay.cli import words
+        from backstay.cli import format
         from backstay.cli.timeline import line_of
 
         line = line_of(self.story, entry)
         if line is not None:
             self.console.print(line)
-            for frame in words.where(entry.event, self.traces):
+            for frame in format.where(entry.event, self.traces):
                 self.console.print(f"{'':>21}{frame}", style="bright_black", markup=False, highlight=False)
 
     def end(self) -> None:
-        from backstay.cli import words
+        from backstay.cli import format
 
-        now = words.now()
+        now = format.now()
         for step in self.story.open.values():
-            self.console.print(f"{'':>12} {step.number:>4}  … {step.waits(words, now)}", style="cyan", markup=False)
+            self.console.print(f"{'':>12} {step.number:>4}  … {step.waits(format, now)}", style="cyan", markup=False)

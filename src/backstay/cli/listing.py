@@ -45,8 +45,8 @@ def command(
       dw list --status failed --type order --limit 10
       dw list --id poller-1          every run of one workflow
     """
+    from backstay.cli.console import console
     from backstay.cli.reading import reader_of
-    from backstay.cli.screen import console
     from backstay.protocol.requests import OPEN, ListWorkflows
 
     with reader_of(path, namespace) as reader:
@@ -107,17 +107,17 @@ def _status(run: RunRow) -> Text:
 
 
 def _started(run: RunRow) -> str:
-    from backstay.cli import words
+    from backstay.cli import format
 
-    return words.moment(run.started_at)
+    return format.moment(run.started_at)
 
 
 def _took(run: RunRow) -> str:
-    from backstay.cli import words
+    from backstay.cli import format
 
     if run.closed_at is not None:
-        return words.span(run.closed_at - run.started_at)
-    return f"({words.span(words.now() - run.started_at)})"
+        return format.span(run.closed_at - run.started_at)
+    return f"({format.span(format.now() - run.started_at)})"
 
 
 COLUMNS: dict[str, Callable[[RunRow], Text | str]] = {

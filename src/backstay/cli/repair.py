@@ -20,7 +20,7 @@ def command(id: str, path: options.Place, namespace: str) -> None:
     Examples:
       dw repair order-1
     """
-    from backstay.cli.talk import alone, opened
+    from backstay.cli.messages import alone, opened
 
     with opened(path, namespace) as backstay:
         done = backstay.handle(None, id).repair()

@@ -33,9 +33,9 @@ def command(file: Path, ids: tuple[str, ...], path: options.Place, namespace: st
       dw replay shop.py --db copy-of-production.db
       dw replay shop.py order-1 order-2 --server http://127.0.0.1:8080
     """
+    from backstay.cli.console import console
     from backstay.cli.differences import side_by_side
     from backstay.cli.loading import load
-    from backstay.cli.screen import console
 
     program = load(file)
     found = _replayed(program.things, program.types, ids, path, namespace)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from backstay.cli import options
+from backstay.cli.messages import alone, opened, parsed
 from backstay.cli.problems import Problem, told
-from backstay.cli.talk import alone, opened, parsed
 
 if TYPE_CHECKING:
     from backstay.kernel.features.schedule import Fired, Schedule
@@ -131,9 +131,9 @@ def listing(path: options.Place, namespace: str, status: str | None, type_: str 
     """
     from rich.table import Table
 
-    from backstay.cli import words
+    from backstay.cli import format
+    from backstay.cli.console import console
     from backstay.cli.reading import reader_of
-    from backstay.cli.screen import console
     from backstay.protocol.schedules import ListSchedules
 
     with reader_of(path, namespace) as reader:
@@ -155,7 +155,7 @@ def listing(path: options.Place, namespace: str, status: str | None, type_: str 
             schedule.plan.action.workflow_type,
             _spec(schedule),
             schedule.status,
-            "-" if fire is None else words.ago(fire.at, words.now()),
+            "-" if fire is None else format.ago(fire.at, format.now()),
             str(schedule.fires_count),
             str(schedule.skipped_count),
             str(len(schedule.running)),
@@ -174,9 +174,9 @@ def describe(id: str, path: options.Place, namespace: str) -> None:
     """
     from rich.table import Table
 
-    from backstay.cli import words
+    from backstay.cli import format
+    from backstay.cli.console import console
     from backstay.cli.reading import reader_of
-    from backstay.cli.screen import console
     from backstay.protocol.schedules import DescribeSchedule
 
     with reader_of(path, namespace) as reader:
@@ -207,7 +207,7 @@ def describe(id: str, path: options.Place, namespace: str) -> None:
         table.add_row(name, fact)
     for started in reversed(schedule.recent):
         said = started.status or "running"
-        table.add_row("started", f"{words.moment(started.started_at)}  {started.workflow_id}  {said}")
+        table.add_row("started", f"{format.moment(started.started_at)}  {started.workflow_id}  {said}")
     console().print(table)
 
 
@@ -316,7 +316,7 @@ def history(id: str, path: options.Place, namespace: str, after: int, limit: int
       dw schedule history nightly
       dw schedule history nightly --after 100
     """
-    from backstay.cli import words
+    from backstay.cli import format
     from backstay.cli.reading import reader_of
     from backstay.protocol.schedules import GetScheduleHistory
 
@@ -327,7 +327,7 @@ def history(id: str, path: options.Place, namespace: str, after: int, limit: int
         more = [getattr(about, name, None) for name in ("workflow_instance_id", "status", "reason", "note")]
         kind = event.entry.type.removeprefix("Schedule")
         said = " ".join(str(one) for one in more if one)
-        click.echo(f"{event.sequence:>5}  {words.moment(event.entry.at)}  {kind:<16}  {said}".rstrip())
+        click.echo(f"{event.sequence:>5}  {format.moment(event.entry.at)}  {kind:<16}  {said}".rstrip())
     if found.more:
         click.echo(f"more: dw schedule history {id} --after {found.events[-1].sequence}", err=True)
 
@@ -350,24 +350,24 @@ def delete(id: str, path: options.Place, namespace: str) -> None:
 
 
 def _spec(schedule: Schedule) -> str:
-    from backstay.cli import words
+    from backstay.cli import format
     from backstay.kernel.features.schedule.spec import duration
 
     spec = schedule.plan.spec
     parts = [f"{expression} ({spec.timezone})" for expression in spec.cron_expressions]
     for interval in spec.intervals:
-        later = f" + {words.span(duration(interval.offset))}" if interval.offset else ""
-        parts.append(f"every {words.span(duration(interval.every))}{later}")
+        later = f" + {format.span(duration(interval.offset))}" if interval.offset else ""
+        parts.append(f"every {format.span(duration(interval.every))}{later}")
     return ", ".join(parts)
 
 
 def _next(schedule: Schedule) -> str:
-    from backstay.cli import words
+    from backstay.cli import format
 
     fire = schedule.next_fire
     if fire is None:
         return "paused" if schedule.status == "paused" else "never"
-    return f"next at {words.moment(fire.at)} ({words.ago(fire.at, words.now())})"
+    return f"next at {format.moment(fire.at)} ({format.ago(fire.at, format.now())})"
 
 
 def _left(schedule: Schedule) -> str:
@@ -376,11 +376,11 @@ def _left(schedule: Schedule) -> str:
 
 
 def _fired(fired: Fired) -> str:
-    from backstay.cli import words
+    from backstay.cli import format
 
     if fired.workflow_id is not None:
         return f"started {fired.workflow_id} (run {fired.run_id})"
-    what = words.moment(fired.occurrence)
+    what = format.moment(fired.occurrence)
     if fired.outcome == "buffered":
         return f"{what}: waits until the one that runs has ended"
     return f"{what}: not started, {SAID.get(fired.reason or '', fired.reason)}"

@@ -8,8 +8,8 @@ from typing import Any
 import click
 
 from backstay.cli import options
+from backstay.cli.messages import parsed
 from backstay.cli.problems import Problem, Unsuccessful, told, waiting_for
-from backstay.cli.talk import parsed
 
 
 # A negative number is an argument of the workflow, not an option of ours.
@@ -90,7 +90,7 @@ def check_arguments(target: Any, given: list[Any]) -> None:
 def _print_result(handle: Any) -> None:
     import msgspec
 
-    from backstay.codec.plain import plainly
+    from backstay.codec.to_plain import plainly
     from backstay.sdk.errors import WorkflowError
 
     try:

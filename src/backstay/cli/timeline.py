@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.text import Text
 
-from backstay.cli import words
+from backstay.cli import format
 from backstay.kernel.event import Recorded, StepEvent
 from backstay.kernel.views.timeline import tell
 from backstay.kernel.words import Story, Tone
@@ -29,7 +29,7 @@ def line_of(story: Story, entry: Recorded) -> Text | None:
     style = STYLES[phrase.tone]
     step = entry.event.sequence if isinstance(entry.event, StepEvent) else ""
     line = Text()
-    line.append(f"{words.offset(entry.at - story.began):>12}", QUIET)
+    line.append(f"{format.offset(entry.at - story.began):>12}", QUIET)
     line.append(f" {step:>4}  ", QUIET)
     line.append(f"{phrase.mark} ", style or QUIET)
     line.append(phrase.text, style)

@@ -12,11 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from inspect import Parameter
 from typing import Any, Final, cast
 
-from backstay.codec.conversion import convert
 from backstay.codec.errors import PayloadError, Step
+from backstay.codec.from_plain import convert
 from backstay.codec.hints import hints_of
-from backstay.codec.plain import plain, plainly
 from backstay.codec.reader import decode
+from backstay.codec.to_plain import plain, plainly
 from backstay.codec.typenames import allows_null, type_name
 from backstay.codec.writer import encode
 

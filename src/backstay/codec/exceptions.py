@@ -1,7 +1,7 @@
 """Exceptions as failures that history keeps, and back to the same exception after a restart.
 
 A failure is found again by its registered alias, else by the map of moved classes, else by the recorded class, which must
-be known here (`reference.py`): nothing is imported because a failure names it. An exception that could not be rebuilt even
+be known here (`class_names.py`): nothing is imported because a failure names it. An exception that could not be rebuilt even
 while it is raised, for example because its class is not known, is recorded as the nearest class of Python's above it, else
 as one of another runtime. So what later blocks replay is always a change of code: a class or an alias that is gone.
 """
@@ -17,10 +17,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from backstay.codec import avro
+from backstay.codec.class_names import ExceptionClasses, Namespace, configured, name_of
 from backstay.codec.errors import PayloadError
-from backstay.codec.rebuild import Unrestorable, details_of, properties_of, readable, rebuild
-from backstay.codec.reference import ExceptionClasses, Namespace, configured, name_of
-from backstay.codec.traces import diagnose
+from backstay.codec.exception_state import Unrestorable, details_of, properties_of, readable, rebuild
+from backstay.codec.tracebacks import diagnose
 from backstay.codec.values import dumps
 from backstay.kernel.failure import Diagnostics, Failure, Property
 

@@ -17,8 +17,8 @@ from uuid import UUID
 
 from msgspec import Struct
 
-from backstay.codec import native
-from backstay.codec.plain import plain
+from backstay.codec import msgspec_types
+from backstay.codec.to_plain import plain
 
 
 def type_name(annotation: Any) -> str:
@@ -55,7 +55,7 @@ def _name(member: Any) -> str:
     kind: type[Any] = member
     if issubclass(kind, Struct):
         return "array" if kind.__struct_config__.array_like else "object"
-    if typing.is_typeddict(kind) or native.is_pydantic_model(kind) or hasattr(kind, "__dataclass_fields__"):
+    if typing.is_typeddict(kind) or msgspec_types.is_pydantic_model(kind) or hasattr(kind, "__dataclass_fields__"):
         return "object"
     return next((name for base, name in _NAMES.items() if issubclass(kind, base)), "mixed")
 

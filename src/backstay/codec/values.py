@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from backstay.codec.conversion import convert
-from backstay.codec.plain import plain
+from backstay.codec.from_plain import convert
 from backstay.codec.reader import decode
+from backstay.codec.to_plain import plain
 from backstay.codec.writer import encode
 
 

@@ -11,8 +11,8 @@ from functools import cached_property, update_wrapper
 from typing import Any, Concatenate, Generic, Literal, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, cast, overload
 
 from backstay.codec.arguments import Signature
+from backstay.codec.class_names import Namespace, module_of
 from backstay.codec.errors import PayloadError
-from backstay.codec.reference import Namespace, module_of
 from backstay.codec.values import loads
 from backstay.kernel.command import Command
 from backstay.kernel.feature import Outcome, Plain, Value

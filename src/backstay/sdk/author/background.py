@@ -12,7 +12,7 @@ from types import FunctionType
 from typing import Any, ParamSpec, TypeVar
 
 from backstay.codec.arguments import Signature
-from backstay.codec.reference import Namespace, module_of
+from backstay.codec.class_names import Namespace, module_of
 from backstay.codec.values import loads
 from backstay.kernel.features.start import BACKGROUND
 from backstay.sdk.author.child import ChildCall

@@ -25,8 +25,8 @@ from typing import (
 )
 
 from backstay.codec.arguments import Signature
+from backstay.codec.class_names import Namespace, module_of
 from backstay.codec.errors import PayloadError
-from backstay.codec.reference import Namespace, module_of
 from backstay.codec.values import dumps
 from backstay.kernel.features.cancel import CancelWorkflow
 from backstay.kernel.features.close import CompleteWorkflow, FailWorkflow

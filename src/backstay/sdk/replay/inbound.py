@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, cast
 from msgspec.structs import replace
 
 from backstay.codec import avro
-from backstay.codec.conversion import convert
+from backstay.codec.from_plain import convert
 from backstay.codec.values import dumps
 from backstay.kernel.command import Command
 from backstay.kernel.event import Recorded

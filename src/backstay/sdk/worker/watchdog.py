@@ -26,7 +26,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
-from backstay.codec.traces import LONGEST, is_own
+from backstay.codec.tracebacks import LONGEST, is_own
 from backstay.kernel.features.workflow_task import DEADLINE_EXCEEDED
 from backstay.kernel.task import Block
 from backstay.sdk.errors import WorkflowInterrupted

@@ -17,9 +17,9 @@ from typing import Annotated, Any, Final, NamedTuple, NotRequired, Required, Typ
 
 from msgspec import Struct, structs
 
-from backstay.codec import native
+from backstay.codec import msgspec_types
 from backstay.codec.errors import PayloadError, mismatch
-from backstay.codec.plain import plainly
+from backstay.codec.to_plain import plainly
 
 Fit = Callable[[Any], Any]
 
@@ -46,8 +46,8 @@ def _made(annotation: Any) -> Fit:
     if annotation in (Any, object, None, NoneType):
         return lambda value: value
     try:
-        if native.describes(annotation):
-            return lambda value: native.converted(value, annotation)
+        if msgspec_types.describes(annotation):
+            return lambda value: msgspec_types.converted(value, annotation)
         made = _taken_apart(annotation)
     except NameError as error:
         raise _unsupported(annotation, f" ({error})") from None
@@ -141,7 +141,7 @@ def _knows_all(member: Any, value: Any) -> bool:
 
 def _keys(kind: type[Any]) -> set[str]:
     """The keys that a map for `kind` may have."""
-    if native.is_pydantic_model(kind):
+    if msgspec_types.is_pydantic_model(kind):
         return {field.alias or name for name, field in kind.model_fields.items()}
     return {field.key for field in _fields(kind) or ()} | _tag(kind).keys()
 

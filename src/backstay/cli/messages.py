@@ -87,7 +87,7 @@ def alone(client: Client) -> bool:
 def _shown(value: Any) -> str:
     import msgspec
 
-    from backstay.codec.plain import plainly
+    from backstay.codec.to_plain import plainly
 
     return msgspec.json.encode(plainly(value)).decode()
 

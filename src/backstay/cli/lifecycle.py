@@ -39,7 +39,7 @@ def _asked(command: F) -> F:
 
 
 def _do(id: str, path: options.Place, namespace: str, act: Callable[[Any], str | None]) -> None:
-    from backstay.cli.talk import alone, opened
+    from backstay.cli.messages import alone, opened
 
     with opened(path, namespace) as backstay:
         outcome = act(backstay.handle(None, id))

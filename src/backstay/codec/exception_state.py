@@ -13,10 +13,10 @@ from typing import Any, Final, cast
 
 from backstay.codec import avro
 from backstay.codec.arguments import Signature
-from backstay.codec.conversion import convert
+from backstay.codec.class_names import name_of
 from backstay.codec.errors import PayloadError
+from backstay.codec.from_plain import convert
 from backstay.codec.hints import hints_of
-from backstay.codec.reference import name_of
 from backstay.codec.values import dumps, encoded, loads
 from backstay.kernel.failure import Failure, Property
 

@@ -19,7 +19,7 @@ from msgspec import UNSET, Struct
 
 from backstay.codec import avro
 from backstay.codec.errors import PayloadError
-from backstay.codec.native import is_pydantic_model
+from backstay.codec.msgspec_types import is_pydantic_model
 
 Plain = Callable[[Any], object]
 

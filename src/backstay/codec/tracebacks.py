@@ -68,5 +68,5 @@ def _line(frame: TracebackType) -> str:
     return f"{code.co_filename}:{frame.tb_lineno} in {code.co_qualname}"
 
 
-_OWN: Final = __file__.removesuffix("codec/traces.py")
+_OWN: Final = __file__.removesuffix("codec/tracebacks.py")
 _MACHINERY: Final = frozenset({"backstay", "asyncio", "concurrent", "threading", "greenlet"})

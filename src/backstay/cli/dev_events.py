@@ -10,7 +10,7 @@ from itertools import islice
 from rich.console import Console
 from rich.text import Text
 
-from backstay.cli import words
+from backstay.cli import format
 from backstay.cli.differences import side_by_side
 from backstay.cli.reading import Reader
 from backstay.cli.timeline import QUIET, STYLES
@@ -105,7 +105,7 @@ class Stream:
             if phrase.news:
                 self._row(phrase.mark, STYLES[phrase.tone], run.workflow_id, phrase.text)
                 if self._told <= LINES:
-                    for frame in words.where(entry.event, whole=True):
+                    for frame in format.where(entry.event, whole=True):
                         self._out.print(f"{'':>12}{frame}", style=QUIET, markup=False, highlight=False)
         return after
 
@@ -118,7 +118,7 @@ class Stream:
         for which, task in blocked.items():
             if which not in self._blocked and task.block is not None:
                 what = "is blocked" if task.block.replay_blocked else "could not run its task and tries again"
-                self._row("■", "bold red", self._id_of(task), f"{what}: {words.shortened(task.block.message, 500)}")
+                self._row("■", "bold red", self._id_of(task), f"{what}: {format.shortened(task.block.message, 500)}")
                 if task.block.difference and self._told <= LINES:
                     self._out.print(side_by_side(task.block.difference))
         still = {task.run for task in blocked.values()}
@@ -133,7 +133,7 @@ class Stream:
     def _row(self, mark: str, style: str, id: str, text: str) -> None:
         self._told += 1
         if self._told <= LINES:
-            line = Text(f"{words.clock(words.now())}  ", "bright_black")
+            line = Text(f"{format.clock(format.now())}  ", "bright_black")
             line.append(f"{mark} ", style)
             line.append(f"{id}  ", "bold")
             line.append(text, style)
@@ -141,4 +141,4 @@ class Stream:
 
 
 def _story(run: RunRow) -> Story:
-    return Story(words, run.workflow_type, run.started_at)
+    return Story(format, run.workflow_type, run.started_at)

@@ -19,13 +19,13 @@ from types import FrameType
 from rich.console import Console
 from rich.text import Text
 
-from backstay.cli import words
+from backstay.cli import format
+from backstay.cli.console import console
+from backstay.cli.dev_events import Stream
+from backstay.cli.file_watch import Watch
 from backstay.cli.loading import Program, load, module_name, near
 from backstay.cli.problems import Problem, told
 from backstay.cli.reading import Reader
-from backstay.cli.screen import console
-from backstay.cli.stream import Stream
-from backstay.cli.watch import Watch
 from backstay.sdk.embedded import Backstay
 from backstay.store.address import shown
 
@@ -131,7 +131,7 @@ def _wait(ending: Ending, out: Console) -> int:
 
 def _say_why(ending: Ending, out: Console) -> None:
     if ending.why:
-        out.print(Text(f"{words.clock(words.now())}  {ending.why}", "cyan"))
+        out.print(Text(f"{format.clock(format.now())}  {ending.why}", "cyan"))
 
 
 def _listen(ending: Ending) -> None:
@@ -176,7 +176,7 @@ class _Handler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         style = {"WARNING": "yellow", "ERROR": "red", "CRITICAL": "bold red"}.get(record.levelname, "")
         whose = getattr(record, "workflow_id", "")
-        line = Text(f"{words.clock(words.now())}  ", "bright_black")
+        line = Text(f"{format.clock(format.now())}  ", "bright_black")
         line.append("  " + (f"{whose}  " if whose else ""), "bold")
         line.append(self.format(record), style)
         self._out.print(line)
