@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any
@@ -42,11 +41,11 @@ from backstay.kernel.state import Run, Workflow
 from backstay.kernel.task import Lease, Task
 from backstay.kernel.turn import Turn
 from backstay.kernel.values import SECOND, Micros, Routing
+from backstay.runtime_hooks import after_fork_in_child
 from backstay.store import Applied, ForkedEngine, Store, Unavailable
 
 log = logging.getLogger("backstay.engine")
 
-# Asking for the process id on every message would be a system call each; the fork tells us instead.
 _engines: WeakSet[Engine] = WeakSet()
 
 
@@ -55,7 +54,7 @@ def _after_fork() -> None:
         engine.forked()
 
 
-os.register_at_fork(after_in_child=_after_fork)
+after_fork_in_child(_after_fork)
 
 BATCH = 1024  # decisions in one commit
 PAUSE = SECOND  # before a message is submitted again

@@ -184,7 +184,7 @@ class InlineCode:
             if future is not None:
                 self._held[entry.flow.key] = future
             start = result.start
-            lease = Lease(owner=executor.owner, call="held")
+            lease = Lease(owner=executor.owner)
             self._engine.decide(entry, Claim(task_id=task_id, lease=lease), lambda _v, e: start(e), False)
             return
         reply = None if future is None else partial(_settle, future)

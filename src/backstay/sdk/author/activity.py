@@ -20,14 +20,15 @@ from backstay.kernel.features.activity import CancelActivity, RetryPolicy, Sched
 from backstay.kernel.features.activity.schedule import check_policy
 from backstay.kernel.message import Refused
 from backstay.kernel.retry import CRASHES, FOREVER
+from backstay.runtime_hooks import collector
 from backstay.sdk.author.cancellation import in_saga
 from backstay.sdk.author.durations import Duration, to_seconds
 from backstay.sdk.author.options import check, expect
 from backstay.sdk.author.step import Call, Step
 from backstay.sdk.errors import DefinitionError, NotInWorkflow
 from backstay.sdk.replay.failures import throw
-from backstay.sdk.replay.live_run import LiveRun
-from backstay.sdk.replay.workflow_greenlet import current_greenlet, current_run, pools
+from backstay.sdk.replay.live_run import LiveRun, LocalActivityPlaceholder
+from backstay.sdk.replay.workflow_greenlet import current_greenlet, current_run
 
 P = ParamSpec("P")
 P2 = ParamSpec("P2")
@@ -96,7 +97,7 @@ class Definition(Generic[P, R]):
 
     def _plainly(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """The call outside a workflow: just the function, unless it is the end of something that a workflow has left."""
-        if pools.collecting:
+        if collector.collecting:
             raise GeneratorExit
         if self.method:
             raise NotInWorkflow(f"{self.type} without an instance")
@@ -171,8 +172,6 @@ class ActivityCall(Call[R]):
     In a workflow its arguments are packed before a step is taken, and in every replay: a call that cannot be made never was one.
     """
 
-    step = 0
-
     def __init__(
         self, definition: Definition[Any, R], args: Sequence[Any], kwargs: dict[str, Any], arguments: bytes | None
     ) -> None:
@@ -189,9 +188,8 @@ class ActivityCall(Call[R]):
         if definition.local:
             live_run = current_run()
             assert live_run is not None
-            self.step = step
             live_run.locals[step] = self
-            return self  # type: ignore[return-value] - keeps the place of its record until the worker has run it
+            return LocalActivityPlaceholder(step=step)
         return ScheduleActivity(
             sequence=step,
             activity_type=definition.type,

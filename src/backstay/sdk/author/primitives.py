@@ -27,7 +27,7 @@ from backstay.sdk.author.attempt import current_attempt
 from backstay.sdk.author.options import is_whole
 from backstay.sdk.errors import NotInWorkflow
 from backstay.sdk.replay.live_run import LiveRun
-from backstay.sdk.replay.workflow_greenlet import current_greenlet, current_run
+from backstay.sdk.replay.workflow_greenlet import Readonly, current_greenlet, current_run
 from backstay.sdk.worker.failure_log import ids_of_run
 
 T = TypeVar("T")
@@ -91,6 +91,9 @@ def _live_run(what: str) -> LiveRun:
     return live_run
 
 
+_SIDE_EFFECT_CODE = Readonly("a side effect", replayed=False)
+
+
 def side_effect(fn: Callable[[], T], /) -> T:
     """Run a function once and record its value; every replay gets that value. Its failure fails the run."""
     live_run = current_run()
@@ -101,7 +104,7 @@ def side_effect(fn: Callable[[], T], /) -> T:
     def run(step: int) -> Command:
         greenlet = current_greenlet()
         assert greenlet is not None
-        greenlet.readonly = "a side effect"
+        greenlet.readonly = _SIDE_EFFECT_CODE
         try:
             made.append(dumps(fn()))
         finally:
@@ -204,7 +207,7 @@ def _valid(check: Callable[[], None]) -> None:
 
 def now() -> datetime:
     """The run's time: when the event was recorded that the code is reacting to."""
-    return _EPOCH + timedelta(microseconds=_live_run("now()").now)
+    return _EPOCH + timedelta(microseconds=_live_run("now()").read_clock())
 
 
 def rng() -> random.Random:

@@ -11,34 +11,15 @@ from backstay.kernel.event import NO_CONTEXT, Recorded
 from backstay.kernel.features.activity import ActivityCompleted, CompleteActivity
 from backstay.kernel.features.workflow_task import WorkflowAssignment
 from backstay.kernel.task import START
-from backstay.kernel.values import Micros, attempt_id, execution_id, workflow_task_id
+from backstay.kernel.values import attempt_id, execution_id, workflow_task_id
 from backstay.protocol.native import worker as wire
 from backstay.sdk.remote.sticky import Standing, Standings, advance
 from backstay.sdk.replay.live_run import LiveRun
 from backstay.sdk.worker.executor import WorkerExecutor
 
 
-class EagerRun(LiveRun):
-    """Knows whether code looked at the clock: what a step was recorded at is not known before the server says so."""
-
-    told_time = False
-
-    @property
-    def now(self) -> Micros:
-        self.told_time = True
-        return self._now
-
-    @now.setter
-    def now(self, value: Micros) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
-        self._now = value
-
-
-class RemoteExecutor(WorkerExecutor):
-    live_run_class = EagerRun
-
-
 class Ahead:
-    def __init__(self, executor: RemoteExecutor, standings: Standings) -> None:
+    def __init__(self, executor: WorkerExecutor, standings: Standings) -> None:
         self._executor = executor
         self._standings = standings
         self._patient: set[str] = set()  # workflow types whose code does not run ahead
@@ -47,22 +28,22 @@ class Ahead:
         """Let code that waits for this result alone go on with it; None if it does not, or must not."""
         live_run = self._executor.live(run)
         standing = self._standings.get(run)
-        if standing is None or not isinstance(live_run, EagerRun) or not self._may(run, live_run, message.step):
+        if standing is None or live_run is None or not self._may(run, live_run, message.step):
             return None
         self._standings.leave(run)
         after = standing.length
-        live_run.told_time = False
+        live_run.clock_read = False
         events = [*standing.events, _completed(run, after + 1, message)]
         with self._executor.burst():
             self._executor.drive(live_run, events, _caused(live_run.assignment, after))
-        if live_run.block is not None or live_run.locals or live_run.told_time or live_run.answer:
+        if live_run.block is not None or live_run.locals or live_run.clock_read or live_run.answer:
             # It cannot be said here and now what it would do. The next task runs it again, from its history.
             self._patient.add(live_run.assignment.workflow_type)
             self._standings.forget(run)
             return None
         return self._done(run, live_run, standing)
 
-    def _may(self, run: int, live_run: EagerRun, step: int) -> bool:
+    def _may(self, run: int, live_run: LiveRun, step: int) -> bool:
         workflow_type = live_run.assignment.workflow_type
         return (
             not live_run.threaded
@@ -72,7 +53,7 @@ class Ahead:
             and self._executor.inline("workflow", workflow_type)
         )
 
-    def _done(self, run: int, live_run: EagerRun, standing: Standing) -> wire.Resumed:
+    def _done(self, run: int, live_run: LiveRun, standing: Standing) -> wire.Resumed:
         advance(live_run, standing.unseen - len(standing.events), standing.length + 1)
         commands, handled = live_run.take_commands()
         met = live_run.ended_at

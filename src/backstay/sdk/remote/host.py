@@ -26,12 +26,12 @@ from backstay.protocol.native import worker as wire
 from backstay.protocol.native.client import Refusal
 from backstay.protocol.native.events import unpack
 from backstay.sdk.remote.bounds import Bounds
-from backstay.sdk.remote.eager import RemoteExecutor
 from backstay.sdk.remote.outgoing import Pending
 from backstay.sdk.remote.reports import Reports
 from backstay.sdk.remote.sticky import Standings
 from backstay.sdk.remote.tasks import FetchHistory, Held, Tasks
 from backstay.sdk.replay.workflow_greenlet import hidden_loop
+from backstay.sdk.worker.executor import WorkerExecutor
 from backstay.sdk.worker.host import Heard, Reply
 from backstay.sdk.worker.registry import Registry
 from backstay.threads import ThreadPool
@@ -82,7 +82,7 @@ class RemoteHost:
         self._loop = loop
         self._pool = ThreadPool(clock, threads, "backstay-activity", hidden_loop)  # results make code go on
         self._workflows = ThreadPool(clock, 1, "backstay-workflow")
-        self.executor = RemoteExecutor(
+        self.executor = WorkerExecutor(
             self,
             machine,
             registry,

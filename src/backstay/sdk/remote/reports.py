@@ -16,11 +16,12 @@ from backstay.kernel.values import attempt_id
 from backstay.protocol.native import worker as wire
 from backstay.protocol.native.client import Refusal
 from backstay.sdk.remote.bounds import Bounds
-from backstay.sdk.remote.eager import Ahead, RemoteExecutor
+from backstay.sdk.remote.eager import Ahead
 from backstay.sdk.remote.outgoing import Pending
 from backstay.sdk.remote.sticky import Standings, advance
 from backstay.sdk.remote.tasks import Tasks
 from backstay.sdk.worker import host
+from backstay.sdk.worker.executor import WorkerExecutor
 from backstay.sdk.worker.host import Reply
 
 log = logging.getLogger("backstay.worker")
@@ -36,7 +37,7 @@ class Heard(NamedTuple):
 class Reports:
     def __init__(
         self,
-        executor: RemoteExecutor,
+        executor: WorkerExecutor,
         standings: Standings,
         tasks: Tasks,
         bounds: Bounds,

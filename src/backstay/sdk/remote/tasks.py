@@ -13,9 +13,9 @@ from backstay.kernel.message import Refused
 from backstay.kernel.task import Task
 from backstay.protocol.native import worker as wire
 from backstay.protocol.native.events import unpack
-from backstay.sdk.remote.eager import RemoteExecutor
 from backstay.sdk.remote.sticky import Standings
 from backstay.sdk.replay.live_run import LiveRun
+from backstay.sdk.worker.executor import WorkerExecutor
 
 if TYPE_CHECKING:
     from backstay.sdk.remote.host import RemoteHost
@@ -57,7 +57,7 @@ class Tasks:
     def __init__(
         self,
         host: RemoteHost,
-        executor: RemoteExecutor,
+        executor: WorkerExecutor,
         standings: Standings,
         fetch: FetchHistory,
     ) -> None:

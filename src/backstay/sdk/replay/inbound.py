@@ -36,7 +36,7 @@ from backstay.sdk.author.handlers import Handlers, Member
 from backstay.sdk.errors import DurableCallRefused, Evicted
 from backstay.sdk.replay import workflow_greenlet as greenlets
 from backstay.sdk.replay.live_run import LiveRun
-from backstay.sdk.replay.workflow_greenlet import current_greenlet
+from backstay.sdk.replay.workflow_greenlet import Readonly, current_greenlet
 from backstay.sdk.worker.failure_log import update_failed
 
 # -- handlers
@@ -49,16 +49,16 @@ class Ran(NamedTuple):
     error: BaseException | None
 
 
-def run_handler(live_run: LiveRun, what: str, call: Callable[[], Any]) -> Ran:
+def run_handler(live_run: LiveRun, readonly: Readonly, call: Callable[[], Any]) -> Ran:
     """Run a piece of the author's code to its end, on a greenlet that may look at the run and not move it."""
     ended: list[Ran] = []
 
     def job() -> None:
         greenlet = current_greenlet()
         assert greenlet is not None
-        greenlet.readonly = what
+        greenlet.readonly = readonly
         try:
-            ended.append(Ran(_to_its_end(what, call()), None))
+            ended.append(Ran(_to_its_end(readonly.code, call()), None))
         except Evicted:
             return
         except BaseException as error:
@@ -67,7 +67,7 @@ def run_handler(live_run: LiveRun, what: str, call: Callable[[], Any]) -> Ran:
     greenlets.run(live_run, job)
     if ended:
         return ended[0]
-    return Ran(None, DurableCallRefused(f"{what} did not run to its end"))
+    return Ran(None, DurableCallRefused(f"{readonly.code} did not run to its end"))
 
 
 def _to_its_end(what: str, result: Any) -> Any:
@@ -83,12 +83,12 @@ def _to_its_end(what: str, result: Any) -> Any:
     )
 
 
-def call_member(live_run: LiveRun, member: Member[Any, Any], arguments: bytes | None) -> Ran:
+def call_member(live_run: LiveRun, member: Member[Any, Any], arguments: bytes | None, replayed: bool = True) -> Ran:
     def call() -> Any:
         args, kwargs = member.unpack(arguments)
         return member.bind(live_run.instance)(*args, **kwargs)
 
-    return run_handler(live_run, f"{member.kind} {member.name!r}", call)
+    return run_handler(live_run, Readonly(f"{member.kind} {member.name!r}", replayed), call)
 
 
 def handlers_of(live_run: LiveRun) -> Handlers:
@@ -165,6 +165,9 @@ class Open(NamedTuple):
     answer: Callable[[Any], None]
 
 
+_CONDITION = Readonly("a condition")
+
+
 class Conditions:
     """Predicates somebody waits for, by step; `fired` are those whose time is over."""
 
@@ -227,7 +230,7 @@ def _say(live_run: LiveRun, step: int, ended: Command) -> None:
 
 
 def _holds(live_run: LiveRun, predicate: Callable[[], object]) -> bool:
-    ran = run_handler(live_run, "a condition", predicate)
+    ran = run_handler(live_run, _CONDITION, predicate)
     if ran.error is not None:
         live_run.block = Block(
             message=f"a condition raised {type(ran.error).__name__}: {ran.error}",

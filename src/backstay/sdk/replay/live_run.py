@@ -25,11 +25,16 @@ from backstay.kernel.machine import Machine
 from backstay.kernel.state import PartOf, Parts
 from backstay.kernel.task import Block
 from backstay.kernel.values import Micros
+from backstay.runtime_hooks import collector
 from backstay.sdk.errors import DurableCallRefused, Evicted
 from backstay.sdk.replay import workflow_greenlet as greenlets
 from backstay.sdk.replay.handled_failures import DeliveredFailures
 from backstay.sdk.replay.recorded_steps import RecordedStep, RecordedSteps
-from backstay.sdk.replay.workflow_greenlet import WorkflowGreenlet, current_greenlet
+from backstay.sdk.replay.workflow_greenlet import Readonly, WorkflowGreenlet, current_greenlet
+
+_CLOSURE = Readonly(
+    "a closure in gather(), which makes one durable call and then only computes (use spawn() for more),"
+)
 
 CANCEL = object()
 """Woken with this, a greenlet meets a cancellation where it waits."""
@@ -46,6 +51,12 @@ def asked_for(error: CancelledError) -> bool:
 def stopped(outcome: Outcome) -> bool:
     """Whether a step ended because it was told to."""
     return isinstance(outcome, Thrown) and outcome.category == "cancelled"
+
+
+class LocalActivityPlaceholder(Command, frozen=True, kw_only=True, gc=False):
+    """Keeps the place of a local activity's record among the commands until the worker has run it. It leaves no worker."""
+
+    step: int
 
 
 class Operation(Protocol):
@@ -81,6 +92,7 @@ NO_REACTIONS = Reactions({}, _nothing_to_settle)
 class LiveRun:
     # What most runs never set belongs to the class: a `LiveRun` is made for every run, and its own attributes are few.
     now: Micros = 0
+    clock_read = False  # whether the code has asked for the time; `Ahead` clears it
     instance: Any = None  # of a workflow class
     main: WorkflowGreenlet | None = None  # the greenlet of a `def` workflow's own code
     main_task: Any = None  # the same of an `async def` one
@@ -200,8 +212,8 @@ class LiveRun:
 
     def settle_local(self, step: int, command: Command, outcome: Outcome) -> None:
         """A local activity has ended: its record takes the place that was kept for it, and the code goes on."""
-        call = self.locals.pop(step)
-        self.commands[self.commands.index(call)] = command
+        del self.locals[step]
+        self.commands[self.commands.index(LocalActivityPlaceholder(step=step))] = command
         waiter = self._waiting.pop(step, None)
         if waiter is not None:
             self._resolve(waiter, outcome)
@@ -303,9 +315,7 @@ class LiveRun:
         collect, greenlet.collect = greenlet.collect, None
         assert collect is not None
         self._check(greenlet)
-        greenlet.readonly = (
-            "a closure in gather(), which makes one durable call and then only computes (use spawn() for more),"
-        )
+        greenlet.readonly = _CLOSURE
         collect(operation)
         return self.suspend(greenlet)
 
@@ -315,11 +325,18 @@ class LiveRun:
         Only those that the code had before it when it reacted: a decision in between was made without the later ones.
         """
         for entry in copy(self._ahead):
-            if entry.at != self.now or (entry.context.decided_after is not None and not met_later(entry.event)):
+            if entry.at != self.read_clock() or (
+                entry.context.decided_after is not None and not met_later(entry.event)
+            ):
                 return
             rule = self.machine.outcomes.get(type(entry.event))
             if rule is not None:
                 yield entry.event.sequence, rule(entry.event)  # type: ignore[attr-defined]
+
+    def read_clock(self) -> Micros:
+        """What time it is for the code. Whoever lets code go on before its last event is recorded must know that it asked."""
+        self.clock_read = True
+        return self.now
 
     def awaits(self, step: int) -> bool:
         return step in self._waiting
@@ -437,12 +454,14 @@ class LiveRun:
         """Whether code on this greenlet may make durable calls now."""
         if self.abandoned:
             greenlets.refuse()
-        if greenlets.pools.collecting:
+        if collector.collecting:
             raise GeneratorExit  # the end of something that was left behind, met here by chance; a generator takes this
         if self.broken is not None:
             raise self.broken
         if greenlet is not None and greenlet.readonly is not None:
-            raise DurableCallRefused(f"{greenlet.readonly} cannot make durable calls; do it in the workflow's body")
+            raise DurableCallRefused(
+                f"{greenlet.readonly.code} cannot make durable calls; do it in the workflow's body"
+            )
 
     def _ask(self, operation: Operation, greenlet: WorkflowGreenlet | None) -> int:
         if operation.hears:

@@ -21,6 +21,7 @@ from zlib import crc32
 from backstay.kernel.feature import Outcome
 from backstay.kernel.features.timer import CancelTimer
 from backstay.kernel.values import SECOND
+from backstay.runtime_hooks import collector, get_running_loop, set_running_loop
 from backstay.sdk.author.durations import to_seconds
 from backstay.sdk.author.timer import TimerCall
 from backstay.sdk.errors import DurableCallRefused, Evicted
@@ -78,13 +79,13 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
 
     def enter(self) -> None:
         """The thread runs this loop now: it is found as the running one, and told of async generators."""
-        greenlets._set_running_loop(self)  # pyright: ignore[reportPrivateUsage]
+        set_running_loop(self)
         self._hooks = sys.get_asyncgen_hooks()
         sys.set_asyncgen_hooks(firstiter=None, finalizer=self._dropped)
 
     def leave(self) -> None:
         sys.set_asyncgen_hooks(*self._hooks)
-        greenlets._set_running_loop(None)  # pyright: ignore[reportPrivateUsage]
+        set_running_loop(None)
 
     def pump(self) -> None:
         """Run every callback that is ready. Called on a greenlet."""
@@ -108,7 +109,7 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
 
     def abandon(self) -> None:
         """Unwind every coroutine of this run. Called on a greenlet of the abandoned run, so what they do has no effect."""
-        outer = greenlets._get_running_loop()  # pyright: ignore[reportPrivateUsage]
+        outer = get_running_loop()
         self.enter()
         self._live_run.running_loop = self
         try:
@@ -121,7 +122,7 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
             self._alive.clear()
             self._live_run.running_loop = None
             self.leave()
-            greenlets._set_running_loop(outer)  # pyright: ignore[reportPrivateUsage]
+            set_running_loop(outer)
 
     def _dropped(self, generator: AsyncGenerator[Any, Any]) -> None:
         """Nobody has this async generator any more: its `finally` blocks are due.
@@ -130,7 +131,7 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         particular moment, so what it finds is only closed with the run, and has no effect.
         """
         live_run = self._live_run
-        if greenlets.current_run() is live_run and not greenlets.pools.collecting and not live_run.abandoned:
+        if greenlets.current_run() is live_run and not collector.collecting and not live_run.abandoned:
             self.create_task(generator.aclose())
             return
         self._strays.append(generator)
@@ -180,7 +181,7 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         """asyncio tells its loop about cancelled timers; ours already knows."""
 
     def time(self) -> float:
-        return self._live_run.now / SECOND
+        return self._live_run.read_clock() / SECOND
 
     def create_future(self) -> asyncio.Future[Any]:
         return asyncio.Future(loop=self)

@@ -21,6 +21,7 @@ from backstay.sdk.replay.guard import guard_of
 from backstay.sdk.replay.inbound import Ran, call_member, run_handler
 from backstay.sdk.replay.live_run import LiveRun
 from backstay.sdk.replay.reactions import REACTIONS
+from backstay.sdk.replay.workflow_greenlet import Readonly
 from backstay.sdk.worker.registry import Registry
 
 
@@ -98,7 +99,7 @@ def answer_from(
             return _blocked(live_run.block)
         if live_run.instance is None and definition.is_class:
             # No task has run yet. The run is as its class makes it.
-            made = run_handler(live_run, f"{definition.class_name}()", definition.target)
+            made = run_handler(live_run, Readonly(f"{definition.class_name}()"), definition.target)
             if made.error is not None:
                 return Refused("query_rejected", f"its class could not be made: {made.error!r}")
             live_run.instance = made.value
@@ -117,7 +118,7 @@ def _query(live_run: LiveRun, inquiry: Inquiry) -> bytes:
     if member is None:
         known = ", ".join(handlers.queries) or "none"
         raise Refused("query_not_found", f"there is no query {inquiry.name!r}; the code has: {known}")
-    ran = call_member(live_run, member, inquiry.arguments)
+    ran = call_member(live_run, member, inquiry.arguments, replayed=False)
     if isinstance(ran.error, PayloadError):
         raise Refused("invalid_query_arguments", f"query {inquiry.name!r}: {ran.error}", field="arguments")
     if ran.error is not None:
@@ -135,7 +136,8 @@ def _objection(live_run: LiveRun, inquiry: Inquiry) -> str | None:
         args, kwargs = member.unpack(inquiry.arguments)
         check(live_run.instance, *args, **kwargs)
 
-    ran: Ran = run_handler(live_run, f"the validator of update {inquiry.name!r}", call)
+    validator = Readonly(f"the validator of update {inquiry.name!r}", replayed=False)
+    ran: Ran = run_handler(live_run, validator, call)
     return None if ran.error is None else f"{type(ran.error).__name__}: {ran.error}"
 
 

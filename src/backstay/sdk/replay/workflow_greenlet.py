@@ -6,28 +6,23 @@ one that is suspended in a durable call belongs to its run until the call is ans
 
 from __future__ import annotations
 
-import asyncio.events
-import gc
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import greenlet
 from greenlet import getcurrent
 
+from backstay.runtime_hooks import get_running_loop, set_running_loop
 from backstay.sdk.errors import Evicted
 
 if TYPE_CHECKING:
     from backstay.sdk.replay.live_run import LiveRun
 
 POOL_LIMIT = 256
-UNREPLAYED = ("a side effect", "query ", "the validator ")  # how `readonly` begins for code that no replay runs again
 PATIENCE = 20  # how many refused calls in a row end quietly
 PARKED = 64  # blocked runs whose code is kept as it stands, on each thread
-
-_get_running_loop = asyncio.events._get_running_loop
-_set_running_loop = asyncio.events._set_running_loop
 
 
 class _Pools(threading.local):
@@ -36,18 +31,10 @@ class _Pools(threading.local):
         self.quarantine: list[WorkflowGreenlet] = []
         self.parked: deque[Callable[[], object]] = deque()  # how to unwind code whose replay is blocked, oldest first
         self.loop_hidden = False
-        self.collecting = False  # the collector of cycles is at work: whatever runs now, nobody has called
 
 
 pools = _Pools()
 _kept: list[object] = []
-
-
-def _collects(phase: str, _: object, pools: _Pools = pools) -> None:
-    pools.collecting = phase == "start"
-
-
-gc.callbacks.append(_collects)
 
 
 class Loop(Protocol):
@@ -57,12 +44,19 @@ class Loop(Protocol):
     def leave(self) -> None: ...
 
 
+class Readonly(NamedTuple):
+    """Code that may look at its run and make no durable calls."""
+
+    code: str  # which code that is, for the message of a refusal
+    replayed: bool = True  # a replay runs it again, so it must do the same each time, like the workflow's own code
+
+
 class WorkflowGreenlet(greenlet.greenlet):
-    """Runs one job after another. `readonly` names why durable calls are refused right now."""
+    """Runs one job after another. `readonly` is set while durable calls are refused."""
 
     live_run: LiveRun | None
     job: Callable[[], None] | None
-    readonly: str | None
+    readonly: Readonly | None
     refusals: int
     collect: Callable[[Any], None] | None
 
@@ -144,14 +138,14 @@ class hidden_loop:  # noqa: N801 - used like the context managers of contextlib,
     def __enter__(self) -> None:
         self._mine = not pools.loop_hidden
         if self._mine:
-            self._outer = _get_running_loop()
-            _set_running_loop(None)
+            self._outer = get_running_loop()
+            set_running_loop(None)
             pools.loop_hidden = True
 
     def __exit__(self, *_: object) -> None:
         if self._mine:
             pools.loop_hidden = False
-            _set_running_loop(self._outer)
+            set_running_loop(self._outer)
 
 
 def suspend(loop: Loop | None) -> Any:

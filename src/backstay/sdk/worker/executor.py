@@ -56,8 +56,6 @@ class Suspect:
 
 
 class WorkerExecutor:
-    live_run_class = LiveRun  # `RemoteExecutor` has one that can go on before the server answers
-
     def __init__(
         self,
         host: Host,
@@ -140,7 +138,7 @@ class WorkerExecutor:
         self.holding.add(assignment.task.id)
         if isinstance(assignment, ActivityAssignment):
             self.activities.run(assignment)
-        elif assignment.task.call != "held":
+        elif not self._locals.is_claiming(assignment.task.id):
             self._run_on_thread(assignment)
 
     def forget(self, run: int) -> None:
@@ -202,7 +200,7 @@ class WorkerExecutor:
             live_run = self._new_live_run(assignment)
         self.drive(live_run, events, assignment)
         if live_run.locals and _goes_on(live_run):
-            return self.host.held(partial(self._locals.start, live_run, assignment))
+            return self.host.held(self._locals.hold(live_run, assignment))
         return self.report(live_run, assignment, self._lease)
 
     def drive(self, live_run: LiveRun, events: list[Recorded], assignment: WorkflowAssignment) -> None:
@@ -330,7 +328,7 @@ class WorkerExecutor:
 
     def _new_live_run(self, assignment: WorkflowAssignment) -> LiveRun:
         definition = self.registry.workflows[assignment.workflow_type]
-        live_run = self._live_runs[assignment.run_key] = self.live_run_class(
+        live_run = self._live_runs[assignment.run_key] = LiveRun(
             self.machine,
             assignment,
             definition.main,

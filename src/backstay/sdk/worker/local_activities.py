@@ -28,9 +28,20 @@ class LocalRunner:
     def __init__(self, executor: WorkerExecutor) -> None:
         self._executor = executor
         self._rounds: dict[str, _Round] = {}  # by run: it has one task at a time
+        self._claims: set[str] = set()  # ids of tasks whose code has run, and which are now leased to be held
+
+    def hold(self, live_run: LiveRun, assignment: WorkflowAssignment) -> Callable[[BaseException | None], None]:
+        """Hold a task for the local activities its code waits for. Returns `start`, for when its lease is on disk."""
+        self._claims.add(assignment.task.id)
+        return partial(self.start, live_run, assignment)
+
+    def is_claiming(self, task_id: str) -> bool:
+        """Whether this task, which the engine delivers, is one that is only leased to be held: its code has run already."""
+        return task_id in self._claims
 
     def start(self, live_run: LiveRun, assignment: WorkflowAssignment, error: BaseException | None) -> None:
         """The task's lease is on disk (or, with an error, is not): run what the code waits for."""
+        self._claims.discard(assignment.task.id)
         if error is not None:
             self._executor.forget(assignment.run_key)
             self._executor.host.done_holding(assignment.task.workflow)

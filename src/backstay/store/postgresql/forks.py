@@ -9,6 +9,7 @@ import os
 from contextlib import suppress
 from weakref import WeakSet
 
+from backstay.runtime_hooks import after_fork_in_child
 from backstay.store.postgresql.driver import Connection
 
 _open: WeakSet[Connection] = WeakSet()
@@ -29,4 +30,4 @@ def _forked() -> None:
     _open.clear()
 
 
-os.register_at_fork(after_in_child=_forked)
+after_fork_in_child(_forked)

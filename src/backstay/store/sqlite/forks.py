@@ -12,6 +12,7 @@ import os
 from contextlib import suppress
 from typing import IO
 
+from backstay.runtime_hooks import after_fork_in_child
 from backstay.store import ForkedEngine
 
 File = tuple[int, int]  # device and inode
@@ -29,7 +30,7 @@ def _forked() -> None:
     _open.clear()
 
 
-os.register_at_fork(after_in_child=_forked)
+after_fork_in_child(_forked)
 
 
 def refuse_inherited(path: str) -> None:

@@ -55,11 +55,11 @@ def answers(function: object) -> bool:
 
 
 def _seconds(live_run: LiveRun) -> float:
-    return live_run.now / SECOND
+    return live_run.read_clock() / SECOND
 
 
 def _nanoseconds(live_run: LiveRun) -> int:
-    return live_run.now * 1000
+    return live_run.read_clock() * 1000
 
 
 def _bytes(live_run: LiveRun, size: int, /) -> bytes:

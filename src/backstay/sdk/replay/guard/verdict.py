@@ -11,7 +11,7 @@ from greenlet import getcurrent
 
 from backstay.sdk.errors import Evicted, NonDeterminismError, NonDeterminismWarning
 from backstay.sdk.replay.live_run import LiveRun
-from backstay.sdk.replay.workflow_greenlet import UNREPLAYED, WorkflowGreenlet
+from backstay.sdk.replay.workflow_greenlet import WorkflowGreenlet
 
 Guard = Literal["error", "warn", "off"]
 
@@ -40,11 +40,10 @@ _warned: set[tuple[str, int, str]] = set()
 def replayed() -> LiveRun | None:
     """The run whose code is executing, if a replay will execute it again."""
     greenlet = getcurrent()
-    if type(greenlet) is not WorkflowGreenlet or (
-        greenlet.readonly is not None and greenlet.readonly.startswith(UNREPLAYED)
-    ):
+    if type(greenlet) is not WorkflowGreenlet:
         return None
-    return greenlet.live_run
+    readonly = greenlet.readonly
+    return greenlet.live_run if readonly is None or readonly.replayed else None
 
 
 def guarded() -> LiveRun | None:
