@@ -36,6 +36,7 @@ check: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright src examples
+	$(BIN)/pyright -p tests/pyrightconfig.json
 	$(BIN)/lint-imports
 
 docs: $(DOCS)

@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 NOBODY = 65534
 ROOT = Path(__file__).parents[1]
@@ -115,7 +116,7 @@ def supervise(keeper: int, shared: Path) -> None:
         shutil.rmtree(shared, ignore_errors=True)
 
 
-def _start(place: Path) -> subprocess.Popen[bytes]:
+def _start(place: Path) -> subprocess.Popen[Any]:
     programs = binaries()
     if os.geteuid() == 0:
         os.chown(place, NOBODY, NOBODY)
@@ -150,7 +151,7 @@ def _run(command: list[object], place: Path) -> None:
     subprocess.run([str(part) for part in command], check=True, **_as_nobody(), cwd=place)
 
 
-def _as_nobody() -> dict[str, object]:
+def _as_nobody() -> dict[str, Any]:
     """PostgreSQL refuses to run as root."""
     return {"user": NOBODY, "group": NOBODY, "extra_groups": []} if os.geteuid() == 0 else {}
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum
-from typing import Annotated, Any, Literal, NamedTuple, NewType, Optional, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, NewType, Optional, TypeVar
 from uuid import UUID
 
 import msgspec
@@ -16,6 +16,9 @@ from test_codec_avro import refusal
 from backstay.codec import avro
 from backstay.codec.arguments import Signature
 from backstay.codec.values import dumps
+
+if TYPE_CHECKING:
+    Nowhere = Any  # no such name exists when the code runs
 
 
 @dataclass
@@ -42,10 +45,13 @@ def nothing() -> None: ...
 async def later(x: int) -> Line: ...
 
 
-def half_known(x: "Nowhere", y: timedelta) -> "Nowhere": ...  # noqa: F821
+def half_known(x: "Nowhere", y: timedelta) -> "Nowhere": ...
 
 
-def optional_in_truth(first: int = None, second: int = 3): ...  # noqa: RUF013 - as people write it
+NOTHING: Any = None
+
+
+def optional_in_truth(first: int = NOTHING, second: int = 3): ...  # with None, as people write it
 
 
 class Shop:

@@ -2,6 +2,7 @@
 
 import hashlib
 import io
+from typing import Any
 
 import fastavro
 import pytest
@@ -78,7 +79,8 @@ def foreign_encode(value: object) -> bytes:
 def foreign_decode(blob: bytes) -> object:
     assert blob.startswith(HEADER)
     source = io.BytesIO(blob[len(HEADER) :])
-    value = unwrapped(fastavro.schemaless_reader(source, SCHEMA))
+    read: Any = fastavro.schemaless_reader(source, SCHEMA)
+    value = unwrapped(read)
     assert not source.read()
     return value
 

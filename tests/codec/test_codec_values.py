@@ -12,7 +12,19 @@ from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any, Generic, Literal, NamedTuple, NewType, NotRequired, Optional, TypedDict, TypeVar
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Generic,
+    Literal,
+    NamedTuple,
+    NewType,
+    NotRequired,
+    Optional,
+    TypedDict,
+    TypeVar,
+)
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
@@ -25,6 +37,9 @@ from test_codec_avro import refusal, typed
 
 from backstay.codec import avro, from_plain, to_plain
 from backstay.codec.values import dumps, loads
+
+if TYPE_CHECKING:
+    Nowhere = Any  # no such name exists when the code runs
 
 T = TypeVar("T")
 Bounded = TypeVar("Bounded", bound=timedelta)
@@ -138,7 +153,7 @@ class Patient:
 
 @dataclass
 class Lost:
-    what: "Nowhere"  # noqa: F821
+    what: "Nowhere"
 
 
 class Struct(msgspec.Struct):
@@ -204,6 +219,9 @@ class Envelope:
 
 class Unknown:
     pass
+
+
+STRANGE: dict[str, Any] = {"x": Unknown()}
 
 
 UID = UUID("12345678-1234-5678-1234-567812345678")
@@ -492,7 +510,7 @@ def test_an_annotation_that_no_payload_can_become_is_named(annotation, named):
         (1j, "$"),
         (lambda: 1, "$"),
         ({"order": Box([1, Unknown()])}, "$.order.content[1]"),
-        (Envelope(MODEL, {"x": Unknown()}), "$.rest.x"),
+        (Envelope(MODEL, STRANGE), "$.rest.x"),
     ],
 )
 def test_what_has_no_payload_form_is_refused_with_its_path_through_objects(value, path):

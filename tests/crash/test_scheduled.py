@@ -46,6 +46,7 @@ def schedule_on_disk(path: Path) -> tuple[Schedule, list[Recorded]] | None:
         loaded = store.load(row.workflow).value  # type: ignore[attr-defined]
     finally:
         store.close()
+    assert loaded is not None
     flow = fold(loaded)
     schedule = of(flow.current)
     assert schedule is not None

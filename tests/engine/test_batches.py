@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -60,7 +61,7 @@ def test_a_message_that_cannot_be_written_fails_alone(tmp_path: Path, caplog: py
     async def story() -> None:
         unwritable = "\ud800"  # half a character: neither JSON nor a database takes it
         async with AsyncBackstay(tmp_path / "app.db", [Listener]) as app:
-            handle = await app.start(Listener, "l", 2)
+            handle: Any = await app.start(Listener, "l", 2)
             with caplog.at_level(logging.CRITICAL):
                 answers = await asyncio.gather(
                     handle.signal(Listener.say, "before"),

@@ -272,7 +272,7 @@ def test_a_start_that_was_lost_is_made_again_after_the_schedule_has_ended(
 
     async def first() -> None:
         async with AsyncBackstay(path, ALL) as app:
-            options = {"max_runs": 1} if ends == "last run" else {}
+            options: dict[str, Any] = {"max_runs": 1} if ends == "last run" else {}
             handle = await app.schedules.options(cron="0 0 1 1 *", **options).create(leaf, "yearly", 7)
             await handle.trigger()
             if ends == "deleted":
@@ -323,7 +323,7 @@ def test_a_lookup_that_fails_gives_its_sends_back(tmp_path: Path, monkeypatch: p
                 return await retained(*args)
 
             monkeypatch.setattr(app.engine, "retained", fails)
-            app.engine.world.loop.set_exception_handler(lambda loop, context: None)
+            asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
             handle = await app.start(speaker, "speaker", 3)
             await eventually(lambda: failed, "the lookup failed")
             for _ in range(2):

@@ -6,6 +6,7 @@ import asyncio
 import sqlite3
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -132,10 +133,12 @@ def test_a_completion_that_is_refused_fails_its_task_with_a_pause_instead_of_spi
 
 
 def test_an_unknown_duplicate_policy_is_refused_by_name():
+    unknown: Any = "whatever"
+
     async def story() -> str:
         async with AsyncBackstay(":memory:", [at_once]) as app:
             with pytest.raises(RequestRefused) as caught:
-                await app.call(ask.StartWorkflow(workflow_type="at_once", duplicate_policy="whatever"))
+                await app.call(ask.StartWorkflow(workflow_type="at_once", duplicate_policy=unknown))
             return caught.value.reason
 
     assert asyncio.run(story()) == "invalid_duplicate_policy"

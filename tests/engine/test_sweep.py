@@ -13,7 +13,7 @@ from backstay import AsyncBackstay, activity, spawn, wait, workflow
 from backstay.engine import sweep
 from backstay.kernel.machine import Machine
 from backstay.kernel.values import SECOND
-from backstay.store import Loaded, Ready, Store
+from backstay.store import Loaded, Ready
 from tests.sim.disk import Disk, MemoryStore, Seam
 from tests.sim.virtual import VirtualWorld, run
 
@@ -54,7 +54,7 @@ class OnDisk(AsyncBackstay):
         super().__init__("simulated", [greeting, patient, both, elsewhere], guard="off", world=world)
         self.disk = disk
 
-    def _open_store(self, machine: Machine, offload: Any) -> Ready[Store]:
+    def _open_store(self, machine: Machine, offload: Any) -> Ready[Any]:
         self.counted = Counted(self.disk, machine.kinds, Seam())
         return Ready(self.counted)
 

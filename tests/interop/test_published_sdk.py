@@ -67,7 +67,7 @@ class Desk:
 
     async def history(self, workflow_id: str) -> list[dict[str, Any]]:
         described = await self.client.describe_workflow(workflow_id)
-        page = await self.client.get_history(workflow_id, described.run_id)
+        page = await self.client.get_history(workflow_id, described.run_id or "")
         return page["events"]
 
 
@@ -105,7 +105,7 @@ async def test_what_the_client_is_told_of_a_run(server: Running) -> None:
         handle = await desk.start("collector", id="c-1", memo={"who": "ada"}, search_attributes={"size": 3})
         await desk.result("c-1")
         described = await desk.client.describe_workflow("c-1")
-        assert (described.status, described.run_id) == ("completed", handle.run_id)
+        assert (described.status, described.run_id or "") == ("completed", handle.run_id)
         assert described.output == [6, 2, True, 42, 48]
         assert described.memo == {"who": "ada", "note": "seen", "n": 1}
         assert described.search_attributes == {"size": 3, "customer": "ada"}
@@ -219,7 +219,7 @@ async def test_exported_histories_satisfy_the_published_verifier(server: Running
         await desk.result(parent.workflow_id)
         for id in ("exported", failed.workflow_id, parent.workflow_id):
             described = await desk.client.describe_workflow(id)
-            report = verify_bundle(await desk.client.export_history(id, described.run_id))
+            report = verify_bundle(await desk.client.export_history(id, described.run_id or ""))
             assert (report["status"], report["findings"]) == ("ok", []), report
 
 
@@ -282,9 +282,12 @@ async def test_a_worker_that_is_started_again_goes_on_in_the_middle(server: Runn
             events = await desk.history(id)
             assert [e["event_type"] for e in events].count("ActivityScheduled") == 2, "one ordinary, one local"
             described = await desk.client.describe_workflow(id)
-            report = verify_bundle(await desk.client.export_history(id, described.run_id))
+            report = verify_bundle(await desk.client.export_history(id, described.run_id or ""))
             assert (report["status"], report["findings"]) == ("ok", []), report
-            assert (described.memo["first"], described.search_attributes["stage"]) == (ids.index(id) + 1, "waiting")
+            assert ((described.memo or {})["first"], (described.search_attributes or {})["stage"]) == (
+                ids.index(id) + 1,
+                "waiting",
+            )
 
 
 @pytest.mark.contract("QRY-14")
@@ -382,7 +385,7 @@ async def test_an_exported_file_satisfies_the_published_command(server: Running,
         collected = await desk.start("collector")
         await desk.result(collected.workflow_id)
         described = await desk.client.describe_workflow(collected.workflow_id)
-        bundle = await desk.client.export_history(collected.workflow_id, described.run_id)
+        bundle = await desk.client.export_history(collected.workflow_id, described.run_id or "")
     file = tmp_path / "bundle.json"
     verify = Path(sys.executable).parent / "durable-workflow-history-bundle-verify"
     for change, code in ((lambda: None, 0), (lambda: bundle["history_events"].pop(), 1)):

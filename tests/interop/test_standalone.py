@@ -51,7 +51,7 @@ async def test_a_job_of_the_published_client_is_run_listed_and_exported(server: 
         assert (failed.status, failed.activity_status) == ("failed", "failed")
         listed = await client.list_activities(status="failed")
         assert [job.activity_id for job in listed.activities] == [tried.activity_id]
-        report = verify_bundle(await client.export_history("sum", handle.workflow_run_id))
+        report = verify_bundle(await client.export_history("sum", handle.workflow_run_id or ""))
         assert (report["status"], report["findings"]) == ("ok", []), report
 
 

@@ -83,6 +83,7 @@ async def test_code_waits_for_its_reader(server: Running) -> None:
 async def test_items_survive_the_death_of_the_server(server: Running) -> None:
     async with Client(server.url, token=TOKEN) as client:
         handle = await client.start_workflow(workflow_type="nobody", workflow_id="w", task_queue="q")
+        assert handle.run_id is not None
         keyed = [WorkflowStreamAppendItem(n, idempotency_key=f"k{n}") for n in range(3)]
         first = await client.append_workflow_stream("w", handle.run_id, "out", keyed)
         assert (first.accepted_offsets, first.deduplicated_count) == ([0, 1, 2], 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -35,7 +36,7 @@ PARENT = Parent(
 )
 
 
-def timeouts(**named: float) -> RetryPolicy:
+def timeouts(**named: Any) -> RetryPolicy:
     return RetryPolicy(max_attempts=3, backoff_seconds=[7], **named)
 
 

@@ -81,7 +81,7 @@ from backstay.kernel.message import Message, Refused
 from backstay.kernel.task import Block, Lease, Task
 from backstay.kernel.values import LEASE, SECOND, run_of, signal_id
 
-from .given import TALKING, Flow, refold, reread, snapshot, started
+from .given import TALKING, Decided, Flow, refold, reread, snapshot, started
 
 ENDS = {
     *("ActivityCompleted", "ActivityFailed", "ActivityTimedOut", "ActivityCancelled", "TimerFired", "TimerCancelled"),
@@ -193,7 +193,7 @@ def some_command(random: Random, policies: list[RetryPolicy | None]) -> Command:
         case "search":
             return UpsertSearchAttributes(attributes={pick("abc"): pick([None, True, -7, 0.5, "text", ["a", "b"]])})
         case _:
-            outcome = pick(["completed", "completed", "failed", "timed_out", "cancelled"])
+            outcome: Any = pick(["completed", "completed", "failed", "timed_out", "cancelled"])
             attempts = [pick(ATTEMPTS) for _ in range(pick([1, 1, 2, 3]))]
             policy = pick(policies)
             return RecordLocalActivity(activity_type="l", outcome=outcome, attempts=attempts, retry_policy=policy)
@@ -228,9 +228,9 @@ def some_act(verbs: list[str], seed: int) -> Act:
     policies = POLICIES if verbs is WILD else AT_ONCE
     random = Random(seed)
     verb = random.choice(verbs)
-    small = [random.randrange(6) for _ in range(3)]
+    which, how, taker = (random.randrange(6) for _ in range(3))
     pause = random.choice([0, 0, 0, 0, 1, 1, 5, 20, 301, -50])
-    return Act(verb, *small[:2], pause, small[2], some_commands(random, policies) if verb == "complete" else ())
+    return Act(verb, which, how, pause, taker, some_commands(random, policies) if verb == "complete" else ())
 
 
 def acts(verbs: list[str]) -> st.SearchStrategy[list[Act]]:
@@ -293,7 +293,7 @@ class Story:
                 left[step] = "ConditionWaitSatisfied"
         return left
 
-    def decide(self, message: Message, act: Act) -> Decision | Refused:
+    def decide(self, message: Message, act: Act) -> Decided | Refused:
         try:
             return self.flow.when(message, offer=self.taker(act))
         except Refused as refusal:

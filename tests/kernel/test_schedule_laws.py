@@ -32,6 +32,7 @@ from backstay.kernel.features.schedule.records import (
     ScheduleTriggered,
     ScheduleTriggerSkipped,
 )
+from backstay.kernel.features.schedule.spec import window
 from backstay.kernel.message import Refused
 from backstay.kernel.values import SECOND
 
@@ -89,7 +90,7 @@ class Life:
 
     def ask_it(self) -> None:
         now = self.world.now
-        policy = self.random.choice([None, *OVERLAPS])
+        policy: Any = self.random.choice([None, *OVERLAPS])
         message = self.random.choice(
             [
                 TriggerSchedule(overlap_policy=policy),
@@ -202,7 +203,7 @@ def test_every_occurrence_is_fired_for_or_buffered_or_counted(
     state = one.state
     assert state.next_fire is not None
     fired_until = state.next_fire.occurrence
-    total = len(list(firing.window(state.plan.spec, T0 + 1, fired_until, 10_000)))
+    total = len(list(window(state.plan.spec, T0 + 1, fired_until, 10_000)))
     skipped = sum(event.skipped for event in life.events(ScheduleTriggerSkipped))
     assert total == len(life.events(ScheduleTriggered, ScheduleActionBuffered)) + skipped
     assert skipped == state.skipped_count

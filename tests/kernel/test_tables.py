@@ -295,7 +295,8 @@ def test_some_feature_uses_each_hook(section: str, hook: str) -> None:
 def test_two_features_cannot_claim_the_same_key(section: str, table: str) -> None:
     owner = next(entries for feature in FEATURES if (entries := getattr(getattr(feature, section), table)))
     key, entry = next(iter(owner.items()))
-    rival = Feature(name="rival", **{section: SECTIONS[section](**{table: {key: entry}})})
+    claiming: dict[str, Any] = {section: SECTIONS[section](**{table: {key: entry}})}
+    rival = Feature(name="rival", **claiming)
     with pytest.raises(TypeError, match="rival"):
         Machine([*FEATURES, rival])
 

@@ -17,7 +17,7 @@ from backstay.kernel.groups import GroupEntry
 from backstay.kernel.machine import Machine
 from backstay.kernel.send import Parcel, Send, pack, unpack
 
-from .given import MACHINE, Flow, Ids, instant
+from .given import MACHINE, Decided, Flow, Ids, instant
 
 
 class Member(Flow):
@@ -28,7 +28,7 @@ class Member(Flow):
         self.world = world
         self.now = world.now
 
-    def when(self, *args: Any, **named: Any) -> Decision:
+    def when(self, *args: Any, **named: Any) -> Decided:
         self.now = max(self.now, self.world.now)
         decision = super().when(*args, **named)
         self.world.now = max(self.world.now, self.now)
@@ -84,8 +84,9 @@ class World:
 
     def deliver(self, send: Send) -> Decision:
         flow = self.flow(send.workflow_id, send.namespace)
-        known = {c.request_id for c in flow.commands}.intersection(send.parcel.seeks)
-        return flow.when(Deliver(send=send, retained=self.retained(flow, send), known=frozenset(known)))
+        recorded = {c.request_id for c in flow.commands}
+        known = frozenset(request_id for request_id in send.parcel.seeks if request_id in recorded)
+        return flow.when(Deliver(send=send, retained=self.retained(flow, send), known=known))
 
     @staticmethod
     def retained(flow: Flow, send: Send) -> CommandRecord | None:

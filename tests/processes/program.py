@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 PATIENCE = 30.0
 
 
-def eventually(what: str, look: Callable[[], T], seconds: float = PATIENCE) -> T:
+def eventually(what: str, look: Callable[[], T | None], seconds: float = PATIENCE) -> T:
     """Wait until something is true, and return it."""
     deadline = time.monotonic() + seconds
     while not (found := look()):

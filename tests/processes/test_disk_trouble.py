@@ -5,6 +5,8 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -151,7 +153,7 @@ def test_a_full_disk(remote: Callable[..., Remote], place: Place) -> None:
     app = remote().opened()
     app.ask("start", workflow="gated", id="g", args=[place.ledger, place.gate("gate")])
     eventually("the gate is reached", lambda: place.signed("gate"))
-    app.ask("limit_files", size=place.database.with_name("app.db-wal").stat().st_size)
+    app.ask("limit_files", size=Path(f"{place.database}-wal").stat().st_size)
     accepted = fill(app, place)
     assert accepted < MANY, "the log cannot grow, so it must be full some time"
     for _ in range(3):
@@ -182,7 +184,8 @@ def test_a_result_is_kept_while_the_file_cannot_be_read(place: Place) -> None:
     with Backstay(place.database, flows.REGISTER, guard="off", cache_bytes=0) as app:  # nothing stays in memory
         handle = app.start(flows.gated, "g", place.ledger, place.gate("gate"))
         eventually("the gate is reached", lambda: place.signed("gate"))
-        reader = app._app.store._reader
+        store: Any = app._app.store
+        reader = store._reader
         reader.set_progress_handler(lambda: 1, 1)  # every read fails
         with pytest.raises(Unavailable):
             handle.describe()

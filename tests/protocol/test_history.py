@@ -133,7 +133,7 @@ FAILURE = Failure(
 
 ACTIVITY = {"sequence": 1, "activity_execution_id": "R-1", "activity_type": "charge"}
 ATTEMPT = {**ACTIVITY, "activity_attempt_id": "R-1-1"}
-RUN = {
+RUN: dict[str, Any] = {
     "workflow_command_id": "R-c1",
     "workflow_instance_id": "order-1",
     "workflow_run_id": "R",

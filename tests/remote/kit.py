@@ -39,7 +39,7 @@ class Remote(AsyncClient):
 
     def __init__(self, *things: Any, queues: Any = ("default",), limits: Any = None, **options: Any) -> None:
         self._things = things
-        self._options = options
+        self._worker_options = options
         self._queues = sorted(queues)
         self.namespace = "default"
 
@@ -47,7 +47,7 @@ class Remote(AsyncClient):
         self.house = await House().__aenter__()
         try:
             self.worker = AsyncWorker(
-                self.house.url, self._things, queues=self._queues, token=TOKEN, drain=0.3, **self._options
+                self.house.url, self._things, queues=self._queues, token=TOKEN, drain=0.3, **self._worker_options
             )
             await self.worker.__aenter__()
         except BaseException:

@@ -31,11 +31,13 @@ async def test_a_schedule_lives_its_life_over_http() -> None:
         assert (await nightly.describe()).status == "paused"
         await nightly.resume()
         fired = await nightly.trigger()
+        assert fired.workflow_id is not None
         assert await app.handle(report, fired.workflow_id).result() == "report of emea"
         day = [datetime(2026, 1, n, tzinfo=UTC) for n in (5, 7)]
         filled = await nightly.backfill(*day, overlap="allow_all")
         assert len(filled) == 2
         for one in filled:
+            assert one.workflow_id is not None
             assert await app.handle(report, one.workflow_id).result() == "report of emea"
 
         async def told() -> list[str]:

@@ -8,8 +8,9 @@ import pytest
 
 from backstay import AsyncClient, AsyncWorker, Signal, activity, side_effect, update, wait, workflow
 from backstay.protocol.native import worker as wire
-from backstay.sdk.remote import worker_link
+from backstay.sdk.remote.http import HttpClient, Reply
 from backstay.server.native import worker_routes
+from backstay.store import Unavailable
 
 from ..sdk.kit import eventually, names
 from .kit import TOKEN, House
@@ -55,16 +56,14 @@ class LongTalk:
 async def test_an_idle_worker_asks_again_at_once_until_it_is_told_to_stop(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wire, "PARKED", 0.01)
     asked: list[tuple[float, float]] = []
-    post = worker_link.HttpClient.post
+    post = HttpClient.post
 
-    async def watched(
-        self: worker_link.HttpClient, path: str, body: bytes, seconds: float, more: str = ""
-    ) -> worker_link.Reply:
+    async def watched(self: HttpClient, path: str, body: bytes, seconds: float, more: str = "") -> Reply:
         if path == wire.EXCHANGE and b'"reports"' not in body:
             asked.append((asyncio.get_running_loop().time(), seconds))
         return await post(self, path, body, seconds, more)
 
-    monkeypatch.setattr(worker_link.HttpClient, "post", watched)
+    monkeypatch.setattr(HttpClient, "post", watched)
     async with House() as house:
         worker = AsyncWorker(house.url, [polite, step], token=TOKEN)
         await worker.__aenter__()
@@ -97,9 +96,7 @@ async def test_a_full_queue_is_no_idle_one_and_a_lost_database_no_end(monkeypatc
             assert await waiting == 42
 
 
-def _away() -> Exception:
-    from backstay.store import Unavailable
-
+def _away() -> Unavailable:
     return Unavailable("somebody pulled the plug")
 
 

@@ -101,7 +101,7 @@ class StillWorld(AsyncioWorld):
 
     def __init__(self) -> None:
         super().__init__(asyncio.get_running_loop())
-        self.looks = None
+        self.looks: Micros | None = None
         self._still: Micros = 1_800_000_000 * SECOND
         self._alarms: list[tuple[Micros, int, _Alarm]] = []
         self._order = count()

@@ -173,7 +173,7 @@ async def parked(api: Api, count: int = 1) -> None:
     await until(lambda: len(api.server.engine.matching.waiting()) == count)
 
 
-async def until(true: Callable[[], bool]) -> None:
+async def until(true: Callable[[], object]) -> None:
     deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
         for _ in range(1000):

@@ -14,7 +14,7 @@ from backstay.server.routing import Route
 from .kit import Api, serving
 from .test_http_protocol import line, request
 
-ROLES = {"worker_token": "w", "operator_token": "o", "admin_token": "a", "token": "all"}
+ROLES: dict[str, Any] = {"worker_token": "w", "operator_token": "o", "admin_token": "a", "token": "all"}
 
 
 @pytest.mark.contract("PROTO-12")
@@ -113,7 +113,7 @@ async def test_the_role_is_judged_before_version_and_namespace() -> None:
 @pytest.mark.contract("MATCH-10", "MATCH-02")
 async def test_a_namespace_is_a_wall() -> None:
     async with serving() as api:
-        there = {"headers": {"X-Namespace": "Other"}}  # names are lower-cased
+        there: dict[str, Any] = {"headers": {"X-Namespace": "Other"}}  # names are lower-cased
         made = await api.control("POST", "/namespaces", {"name": "other"})
         assert made.status_code == 201
         body = {"workflow_type": "order", "workflow_id": "same", "task_queue": "q"}

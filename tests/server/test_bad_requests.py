@@ -211,7 +211,8 @@ async def test_a_body_larger_than_allowed_is_refused_however_it_comes() -> None:
             for _ in range(100):
                 yield b"x" * 100
 
-        for content in (b"x" * 1001, parts()):
+        bodies: list[Any] = [b"x" * 1001, parts()]
+        for content in bodies:
             answer = await api.http.post("/api/workflows", content=content, headers=CONTROL | JSON)
             assert (answer.status_code, answer.json()["reason"]) == (413, "payload_too_large")
             assert answer.json()["configured_limit"] == 1000

@@ -9,6 +9,7 @@ import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -253,7 +254,8 @@ async def silent(api: Api, count: int) -> AsyncIterator[list[Line]]:
 
 @pytest.mark.parametrize("limit", ["max_anonymous_connections", "max_anonymous_connections_per_address"])
 async def test_who_is_signed_in_has_room(limit: str, lines: list[HttpProtocol]) -> None:
-    async with serving(**{limit: 5}) as api, line(api) as ours, line(api) as other:
+    settings: dict[str, Any] = {limit: 5}
+    async with serving(**settings) as api, line(api) as ours, line(api) as other:
         assert (await ours.ask(call("describe-workflow", workflow_id="nobody")))[0] == 409
         assert (await other.ask(call("describe-workflow", workflow_id="nobody", parsed=True)))[0] == 409
         async with silent(api, 20) as strangers:

@@ -131,7 +131,7 @@ async def test_a_repair_pass_restores_what_history_expects() -> None:
 
 @pytest.mark.contract("REPAIR-22")
 async def test_the_repair_policy_is_what_the_settings_say() -> None:
-    chosen = {
+    chosen: dict[str, Any] = {
         "task_repair_redispatch_after_seconds": 30,
         "task_repair_loop_throttle_seconds": 20,
         "task_repair_scan_limit": 1,

@@ -310,7 +310,7 @@ async def test_what_is_refused_of_one_that_exists() -> None:
 
 async def test_a_request_that_is_repeated_is_done_once() -> None:
     async with serving() as api:
-        same = {"headers": {"X-Request-Id": "r-1"}}
+        same: dict[str, Any] = {"headers": {"X-Request-Id": "r-1"}}
         first = (await api.control("POST", "/schedules", body(), **same)).json()
         assert (await api.control("POST", "/schedules", body(), **same)).json() == first
         fired = [await post(api, "trigger", {"overlap_policy": "allow_all"}, **same) for _ in range(2)]

@@ -307,7 +307,7 @@ async def test_a_lost_workflow_task_is_shown_by_what_it_was_to_apply() -> None:
 @pytest.mark.contract("VER-06")
 async def test_code_that_is_not_the_runs_own_any_more_is_no_source_of_findings() -> None:
     async with serving() as api:
-        known = {"workflow_command_contracts": {"order": CONTRACT}}
+        known: dict[str, Any] = {"workflow_command_contracts": {"order": CONTRACT}}
         await api.register(workflow_definition_fingerprints={"order": "first"}, **known)
         await api.start()
         assert (await detail(api))["workflow_determinism_source"] == "live_definition"

@@ -54,7 +54,7 @@ async def test_a_job_is_tried_until_it_is_done_and_needs_no_workflow_worker() ->
 async def test_what_it_says_of_its_deadlines_and_heartbeats() -> None:
     async with serving() as api:
         await api.register()
-        limits = {"schedule_to_start_timeout_seconds": 10, "schedule_to_close_timeout_seconds": 60}
+        limits: dict[str, Any] = {"schedule_to_start_timeout_seconds": 10, "schedule_to_close_timeout_seconds": 60}
         await begun(api, heartbeat_timeout_seconds=20, start_to_close_timeout_seconds=30, **limits)
         before = await shown(api)
         assert before["schedule_to_start_deadline_at"] < before["schedule_to_close_deadline_at"]

@@ -361,7 +361,11 @@ async def test_no_route_is_opened_by_naming_the_other_namespace() -> None:
                 continue
             path, body = next(both.paths(route)), next(both.bodies(route))
             headers = VERSIONS | {"Authorization": f"Bearer {both.tokens[A, _role(route)]}"}
-            for more in ({"headers": headers | {"X-Namespace": B}}, {"headers": headers, "params": {"namespace": B}}):
+            named: list[dict[str, Any]] = [
+                {"headers": headers | {"X-Namespace": B}},
+                {"headers": headers, "params": {"namespace": B}},
+            ]
+            for more in named:
                 answer = await both.api.http.request(route.method, path, json=body, **more)
                 if answer.status_code != 403 or _told(answer):
                     wrong.append(f"{route.method} {path}: {answer.status_code} {answer.text[:200]}")

@@ -230,17 +230,19 @@ class Auditor:
             run.ended.add(step)
             self.grouped(run, entry, step)
         if entry.type == "ActivityStarted":
-            before = run.attempts.get(step, (0, None))[0]
+            before = run.attempts.get(event.sequence, (0, None))[0]
             self.must(event.attempt_number > before, "I4 attempts count up", about)
-            run.attempts[step] = (event.attempt_number, entry.context.owner)
+            run.attempts[event.sequence] = (event.attempt_number, entry.context.owner)
             if not event.local_activity:
                 self.must(not run.paused, "a paused run begins nothing", about)
-                task = activity_task_id(event.activity_attempt_id.partition("-")[0], step, run.retries[step] + 1)
+                task = activity_task_id(
+                    event.activity_attempt_id.partition("-")[0], event.sequence, run.retries[event.sequence] + 1
+                )
                 self.must(entry.context.task_id == task, "I4 an attempt is one of its own task", (about, entry.context))
         if entry.type in ("WorkflowPaused", "WorkflowUnpaused"):
             run.paused = entry.type == "WorkflowPaused"
         if retried(entry):
-            run.retries[step] += 1
+            run.retries[event.sequence] += 1
         if entry.type in OUTCOMES and step in run.attempts and not event.local_activity:
             number, owner = run.attempts[step]
             said = (event.attempt_number, entry.context.attempt or number, entry.context.owner or owner)

@@ -285,7 +285,11 @@ class AwayWorker:
             if isinstance(request, ask.CompleteTask):
                 mine = value is not None and value.workflow_task_attempt == request.workflow_task_attempt
                 self.sim.auditor.must(mine, "I4 whose attempt counts is in history", (request.task_id, value))
-            if isinstance(request, ask.CompleteActivityTask | ask.FailActivityTask) and value.recorded:
+            elif (
+                isinstance(request, ask.CompleteActivityTask | ask.FailActivityTask)
+                and value is not None
+                and value.recorded
+            ):
                 self.sim.auditor.thanked(request.activity_attempt_id, self.name)
         reply(value, None if heartbeat else error)
         if not heartbeat:

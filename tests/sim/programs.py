@@ -492,7 +492,8 @@ class Plain(Talking):
             if statement == ["again"]:
                 if self.notes or self.added:
                     lines.append(["said", list(self.notes), list(self.added)])
-                continue_as_new(type(self), program[place + 1 :], lines)
+                again: Any = type(self)
+                continue_as_new(again, program[place + 1 :], lines)
             lines.append(self.do(statement))
         return [lines, list(self.notes), list(self.added)]
 
@@ -518,7 +519,8 @@ class Later(Talking):
             if statement == ["again"]:
                 if self.notes or self.added:
                     lines.append(["said", list(self.notes), list(self.added)])
-                continue_as_new(type(self), program[place + 1 :], lines)
+                again: Any = type(self)
+                continue_as_new(again, program[place + 1 :], lines)
             lines.append(await self.do_later(statement))
         return [lines, list(self.notes), list(self.added)]
 

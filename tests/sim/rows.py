@@ -35,7 +35,10 @@ def made_again(send: StoredSend) -> bool:
         return send.kind in MADE_AGAIN
     parcel = unpack(SignalFromParent, send.body)
     assert isinstance(parcel, SignalFromParent)
-    return parcel.signal_name == "tell" and str(avro.decode(parcel.arguments or b"")[0]).endswith(f".{MOST_TOLD - 1}")
+    if parcel.signal_name != "tell":
+        return False
+    arguments: Any = avro.decode(parcel.arguments or b"")
+    return str(arguments[0]).endswith(f".{MOST_TOLD - 1}")
 
 
 class Rows:
@@ -75,7 +78,7 @@ class Rows:
         if sends:
             self._hit("send lost", [s for _, s in sorted(sends.items()) if made_again(s)], self._lose_send)
 
-    def _hit(self, fault: str, things: list[Any], strike: Callable[[Any], None]) -> None:
+    def _hit(self, fault: str, things: list[Any], strike: Callable[[Any], object]) -> None:
         faults = self._sim.faults
         if things and faults.fires(fault):
             strike(faults.dice(fault).choice(things))

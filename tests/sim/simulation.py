@@ -21,7 +21,7 @@ from backstay.kernel.machine import Machine
 from backstay.kernel.message import Refused
 from backstay.kernel.values import SECOND
 from backstay.sdk.worker import executor
-from backstay.store import Store, StoreError
+from backstay.store import StoreError
 
 from . import programs
 from .auditor import Auditor
@@ -229,7 +229,7 @@ class Simulation:
         self.farthest = max([self.farthest, *now])
         return max(now, default=1 << 60)
 
-    def connect(self, node: Node, machine: Machine, seam: Seam) -> Store:
+    def connect(self, node: Node, machine: Machine, seam: Seam) -> Any:
         if self.files is not None:
             return FileStore(self, self.files, machine.kinds, seam)
         if self.far:

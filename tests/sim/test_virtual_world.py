@@ -13,7 +13,7 @@ import pytest
 from backstay import AsyncBackstay, activity, attempt, now, rng, side_effect, sleep, spawn, uuid4, workflow
 from backstay.kernel.decision import Decision
 from backstay.kernel.machine import Machine
-from backstay.store import Applied, Ready, Store
+from backstay.store import Applied, Ready
 from tests.sim.disk import Disk, MemoryStore, Seam
 from tests.sim.virtual import VirtualLoop, VirtualWorld, run
 
@@ -102,7 +102,7 @@ class SlowDisk(MemoryStore):
 
 def test_an_engine_that_stops_waits_for_its_commit_and_does_not_spin():
     class Slow(AsyncBackstay):
-        def _open_store(self, machine: Machine, offload: Any) -> Ready[Store]:
+        def _open_store(self, machine: Machine, offload: Any) -> Ready[Any]:
             store = SlowDisk(Disk(), machine.kinds, Seam())
             store.loop = cast(VirtualLoop, asyncio.get_running_loop())
             return Ready(store)

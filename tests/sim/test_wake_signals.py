@@ -30,7 +30,8 @@ class OnDisk(AsyncBackstay):
         self._disk, self._seam = disk, seam
 
     def _open_store(self, machine: Machine, offload: Any) -> Ready[Store]:
-        return Ready(MemoryStore(self._disk, machine.kinds, self._seam))
+        store: Any = MemoryStore(self._disk, machine.kinds, self._seam)
+        return Ready(store)
 
 
 def programs() -> list[Program]:

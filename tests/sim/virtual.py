@@ -14,7 +14,7 @@ from heapq import heappop, heappush
 from typing import Any, TypeVar
 
 from backstay.engine.world import Alarm, AsyncioWorld, Minted
-from backstay.kernel.values import SECOND, Micros
+from backstay.kernel.values import SECOND, Ids, Micros
 
 T = TypeVar("T")
 EPOCH = 1_800_000_000 * SECOND
@@ -139,9 +139,9 @@ class VirtualWorld(AsyncioWorld):
         self._virtual = loop  # the base class asks for the time at once
         self._epoch = epoch
         super().__init__(loop)
-        self.looks = None
+        self.looks: Micros | None = None
         self.random = random.Random(seed)
-        self.ids = Minted(self.now, self.random)
+        self.ids: Ids = Minted(self.now, self.random)
 
     def now(self) -> Micros:
         self._virtual.looked()

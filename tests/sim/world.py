@@ -13,7 +13,7 @@ from random import Random
 from typing import Any, TypeVar
 
 from backstay.engine.world import Alarm, Minted
-from backstay.kernel.values import SECOND, Micros
+from backstay.kernel.values import SECOND, Ids, Micros
 
 from .faults import Faults
 from .programs import ledger
@@ -54,8 +54,8 @@ class NodeWorld(VirtualWorld):
         self.before_step: Callable[[], object] = lambda: None
         super().__init__(loop, 0, EPOCH + skew)
         self.random = Random(seed)
-        self.looks = 5 * SECOND
-        self.ids = Minted(self.now, self.random)
+        self.looks: Micros | None = 5 * SECOND
+        self.ids: Ids = Minted(self.now, self.random)
         self.tasks: list[tuple[asyncio.Task[Any], Coroutine[Any, Any, Any]]] = []
 
     def follow(self) -> Micros:

@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Any, Protocol
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -36,7 +36,7 @@ from backstay.store import ALL, Applied, Entry, Loaded, RunFilter, Store, Unavai
 
 from ..kernel.world import call
 from .children import child, go, hear, kill
-from .instances import STEPS, T0, Instance, applied, apply, expected, instant, stored, walk
+from .instances import STEPS, T0, UNHURRIED, Instance, applied, apply, expected, instant, stored, walk
 
 ACTIVITY = ScheduleActivity(activity_type="charge", arguments=b"\x00\xff")
 
@@ -188,6 +188,7 @@ class Alone:
         instance.when(Reserve(namespace="default", workflow_id=instance.workflow_id, workflow_type="order"))
         await applied(store, instance)
         loaded = await store.load(instance.key)
+        assert instance.row is not None
         assert loaded == Loaded(instance.row, None, [], [])
         assert loaded is not None
         assert loaded.row.reserved_at == T0
@@ -440,7 +441,7 @@ class Alone:
 
     # -- batches
 
-    @settings(deadline=None, max_examples=40, suppress_health_check=list(HealthCheck))
+    @settings(deadline=None, max_examples=40, suppress_health_check=UNHURRIED)
     @given(
         walks=st.lists(st.lists(st.sampled_from(STEPS), max_size=12), min_size=1, max_size=3),
         cuts=st.lists(st.integers(1, 8), max_size=20),
@@ -1138,7 +1139,7 @@ class Shared:
     async def test_an_event_of_the_future_makes_a_run_unreadable_not_wrong(self, database: Database) -> None:
         store = await database.open()
         (instance,) = instances(1)
-        decision = instance.written[0]
+        decision: Any = instance.written[0]
         decision.events[1] = _renamed(decision)
         assert await apply(store, decision) == ALL
         with pytest.raises(HistoryDamaged) as caught:
@@ -1221,7 +1222,7 @@ async def becomes_engine(store: Store) -> None:
             await asyncio.sleep(0.01)
 
 
-def _spoil(decision: Decision, fault: str) -> None:
+def _spoil(decision: Any, fault: str) -> None:
     """Make a decision of the kernel into one that no database can take."""
     match fault:
         case "body of a wrong type":

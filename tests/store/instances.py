@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from itertools import count
 from typing import Any
 
+from hypothesis import HealthCheck
 from msgspec.structs import replace
 
 from backstay.kernel.command import Command
@@ -29,7 +30,17 @@ from backstay.store import Applied, Loaded, RunFilter, Store
 
 from ..kernel.given import T0, Flow, instant
 
-__all__ = ["T0", "Instance", "applied", "apply", "expected", "instant", "stored", "walk"]
+__all__ = ["T0", "UNHURRIED", "Instance", "applied", "apply", "expected", "instant", "stored", "walk"]
+
+UNHURRIED = [
+    HealthCheck.data_too_large,
+    HealthCheck.filter_too_much,
+    HealthCheck.too_slow,
+    HealthCheck.large_base_example,
+    HealthCheck.function_scoped_fixture,
+    HealthCheck.differing_executors,
+]
+"""What hypothesis has to say about tests of a database, whose fixtures are shared by examples and whose steps take time."""
 
 
 class Numbers:
@@ -75,7 +86,7 @@ class Instance(Flow):
         start = Start(namespace=state.namespace, workflow_id=state.workflow_id, workflow_type=workflow_type, **options)
         return self.when(start, at)
 
-    def step(self, *commands: Command) -> list[Decision]:
+    def step(self, *commands: Command) -> Sequence[Decision]:
         """Claim the workflow task and complete it with these commands: two decisions."""
         before = len(self.decisions)
         self.complete(*commands)
@@ -173,7 +184,7 @@ def walk(instance: Instance, steps: Sequence[str]) -> None:
 def _go(instance: Instance, step: str) -> None:
     at = (instance.now - T0) / 1_000_000 + 1
     ready = [task for task in instance.tasks.values() if task.kind == "activity" and task.state == "ready"]
-    running = [task.step for task in instance.tasks.values() if task.kind == "activity" and task.state == "leased"]
+    running = [task.step or 0 for task in instance.tasks.values() if task.kind == "activity" and task.state == "leased"]
     code = [task for task in instance.tasks.values() if task.kind == "workflow" and task.state != "failed"]
     policy = RetryPolicy(max_attempts=2, backoff_seconds=[3], start_to_close_timeout=60)
     commands: dict[str, Command] = {

@@ -208,7 +208,8 @@ async def test_an_answer_that_is_lost_twice_is_looked_up_right(database: Handles
         (instance,) = instances(1)
         batch = store.writer.batch + 1
         proxy.fault = "lose the answer"
-        looked = store.writer.outcome_of
+        writer: Any = store.writer
+        looked = writer.outcome_of
         calls = 0
 
         async def losing(*args: Any) -> Any:
@@ -220,7 +221,7 @@ async def test_an_answer_that_is_lost_twice_is_looked_up_right(database: Handles
                 raise Unavailable("the wire was cut again")
             return await looked(*args)
 
-        store.writer.outcome_of = losing
+        writer.outcome_of = losing
         assert await apply(store, *instance.written) == ALL
         assert calls == 2
         assert await stored(store, instance) == expected(instance)
@@ -230,10 +231,11 @@ async def test_a_store_reads_on_after_its_sessions_were_ended(database: Handles)
     store = await database.open()
     (instance,) = instances(1)
     await applied(store, instance)
+    idle: list[Any] = store._readers._idle
     await database.ask(
         "select pg_terminate_backend(pid, 10000) from pg_stat_activity where application_name = 'backstay'"
         " and pid = any($1::int[])",
-        [connection.get_server_pid() for connection in store._readers._idle],
+        [connection.get_server_pid() for connection in idle],
     )
     assert await stored(store, instance) == expected(instance)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -24,7 +24,7 @@ from backstay.store.sqlite import SqliteStore
 
 from ..kernel.given import MACHINE, T0, instant
 from ..sim.disk import Disk, MemoryStore, Seam
-from .instances import STEPS, Instance, apply, expected, stored, walk
+from .instances import STEPS, UNHURRIED, Instance, apply, expected, stored, walk
 
 
 class StoreMachine(RuleBasedStateMachine):
@@ -36,7 +36,7 @@ class StoreMachine(RuleBasedStateMachine):
         super().__init__()
         self.runner = asyncio.Runner()
         self.disk = Disk()
-        self.model = MemoryStore(self.disk, MACHINE.kinds, Seam())
+        self.model: Any = MemoryStore(self.disk, MACHINE.kinds, Seam())
         self.crowd: list[Instance] = []
         self.waiting: list[Decision] = []  # decided, and not committed yet
         self.handles: list[Store] = []
@@ -191,6 +191,10 @@ class SqliteMachine(StoreMachine):
 
 TestSqlite = SqliteMachine.TestCase
 TestSqlite.settings = settings(
-    max_examples=20, stateful_step_count=18, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True
+    max_examples=20,
+    stateful_step_count=18,
+    deadline=None,
+    suppress_health_check=UNHURRIED,
+    print_blob=True,
 )
 TestSqlite = pytest.mark.filterwarnings("ignore::ResourceWarning")(TestSqlite)

@@ -27,7 +27,11 @@ from ..given import TALKING, Flow, given, instant, names, only, refold, snapshot
 
 WAIT = OpenConditionWait(condition_key="paid", condition_definition_fingerprint="f1")
 TIMED = replace(WAIT, timeout_seconds=5)
-SAME = {"condition_wait_id": "RUN1-k1", "condition_key": "paid", "condition_definition_fingerprint": "f1"}
+SAME: dict[str, Any] = {
+    "condition_wait_id": "RUN1-k1",
+    "condition_key": "paid",
+    "condition_definition_fingerprint": "f1",
+}
 
 
 def talking(*commands: Command) -> Flow:

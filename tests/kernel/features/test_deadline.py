@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from backstay.kernel.event import clock
@@ -27,7 +29,7 @@ from ..given import Flow, given, instant, names, only, refold, snapshot
         ({"execution_timeout_seconds": 0.25}, 0.25, "execution_timeout"),
     ],
 )
-def test_a_run_past_its_deadline_times_out(options: dict[str, float], at: float, kind: str) -> None:
+def test_a_run_past_its_deadline_times_out(options: dict[str, Any], at: float, kind: str) -> None:
     flow = given(**options)
     decision = flow.due(at)
     event = only(decision, WorkflowTimedOut)
@@ -41,7 +43,7 @@ def test_a_run_past_its_deadline_times_out(options: dict[str, float], at: float,
 
 
 @pytest.mark.parametrize("options", [{"execution_timeout_seconds": 10}, {"run_timeout_seconds": 10}])
-def test_a_run_before_its_deadline_goes_on(options: dict[str, float]) -> None:
+def test_a_run_before_its_deadline_goes_on(options: dict[str, Any]) -> None:
     flow = given(**options)
     assert flow.due(9.999999).idle
     assert flow.state.next_wake == instant(10)

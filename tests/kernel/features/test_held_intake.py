@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -26,7 +27,7 @@ from ..given import TALKING, WORKER, Flow, given, names, only, refold, snapshot,
 LATER = StartTimer(delay_seconds=600)
 
 
-def busy(*commands: Command, **options: object) -> Flow:
+def busy(*commands: Command, **options: Any) -> Flow:
     """A run in the middle of a task, to which an update and two signals were said meanwhile."""
     flow = given(*commands, definition=TALKING, **options)
     flow.lease()

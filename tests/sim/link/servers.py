@@ -6,6 +6,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from backstay.engine.world import Alarm, Minted
+from backstay.kernel.values import Ids
 from backstay.server.app import App
 from backstay.server.serve import HttpServer
 from backstay.server.server import Server
@@ -40,8 +41,9 @@ class ServerWorld(VirtualWorld):
     def __init__(self, loop: ProcessLoop, seed: str, number: int) -> None:
         super().__init__(loop, 0)  # type: ignore[arg-type]
         self.random = Random(seed)
-        self.ids = Minted(self.now, self.random)
-        self.ids._node = number % 4096
+        minted = Minted(self.now, self.random)
+        minted._node = number % 4096
+        self.ids: Ids = minted
 
     def later(self, seconds: float, call: Any) -> Alarm:
         return self.loop.call_later(seconds, call)

@@ -53,7 +53,7 @@ def test_without_a_policy_an_activity_is_tried_once() -> None:
     [({}, "slow", "eu"), ({"queue": "gpu"}, "gpu", "eu"), ({"connection": "us"}, "slow", "us")],
 )
 def test_an_activity_is_routed_like_its_run_unless_it_says_otherwise(
-    named: dict[str, str], queue: str, connection: str
+    named: dict[str, Any], queue: str, connection: str
 ) -> None:
     routing = Routing(
         queue="slow", connection="eu", compatibility="v2", priority=2, fairness_key="k", fairness_weight=4
