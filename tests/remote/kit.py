@@ -85,7 +85,7 @@ def forgetful(*things: Any, **options: Any) -> Remote:
 
 def no_threads(app: Remote) -> None:
     """From now on every thread for activities is taken: the server has nowhere to send what is scheduled."""
-    for desk in app.house.server.stations:
+    for desk in app.house.server.worker_links:
         desk.station.slots["activity"] = 0
 
 

@@ -186,7 +186,7 @@ async def test_what_a_worker_that_drains_gives_free_goes_to_another() -> None:
         second = await it.client.start(one, "x2", "x2")
         await eventually(lambda: it.api.server.engine.matching.known)
         left = asyncio.create_task(leaving.close())
-        await eventually(lambda: not all(its.station.open for its in it.api.server.stations))
+        await eventually(lambda: not all(its.station.open for its in it.api.server.worker_links))
         bench.gate.set()
         assert await first.result(timeout=20) == "x1"
         await left

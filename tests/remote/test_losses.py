@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -162,7 +162,7 @@ async def test_live_code_is_not_asked_to_go_on_after_what_another_worker_decided
     ):
         handle = await client.start(in_time_after_go, "b")
         await eventually(lambda: len(first.host._standings._by_run) == 1, "its code waits at the first worker")
-        (desk,) = house.server.stations
+        (desk,) = house.server.worker_links
         desk.station.slots["workflow"] = 0
         network.swallow(b'"reports":[["task"')
         async with AsyncWorker(network.url, things, token=TOKEN, worker_id="second", drain=0.3) as second:
@@ -304,11 +304,38 @@ async def test_a_worker_has_all_its_room_again_after_commits_that_failed_and_are
             results = await asyncio.gather(*(client.execute(steps, f"s-{n}", 4) for n in range(4)))
         assert results == [4] * 4
         assert written > 30
-        (desk,) = house.server.stations
+        (desk,) = house.server.worker_links
         assert not desk.station.held
         assert not any(desk.station.used.values())
         assert not list(house.server.engine.leases)
         assert worker.session.lost == 0
+
+
+async def test_a_task_that_was_promised_to_the_last_worker_when_its_link_closed_takes_no_room_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with Remote(steps, step) as app:
+        server = app.house.server
+        apply = server.engine.store.apply
+        written: list[Callable[[], None]] = []
+
+        def slow(decisions: Any, done: Any) -> None:
+            apply(decisions, lambda applied: written.append(lambda: done(applied)))
+
+        async def unreachable() -> None:
+            raise Reset("it does not come back")
+
+        monkeypatch.setattr(app.worker.session, "open", unreachable)
+        with monkeypatch.context() as slowly:
+            slowly.setattr(server.engine.store, "apply", slow)
+            starting = asyncio.ensure_future(app.start(steps, "s", 1))
+            await eventually(lambda: bool(written), "its first task is leased, and nobody was told so far")
+        (link,) = server.worker_links
+        server.worker_links.close(link)
+        written.pop()()
+        await (await starting).terminate("nobody is there")
+        assert not link.station.held
+        assert not server.engine.matching.stations.by_task
 
 
 @pytest.mark.parametrize("status", sorted(NOT_NOW))
@@ -381,8 +408,8 @@ async def test_a_server_that_answers_nonsense_is_not_hammered() -> None:
 
         worker.session.open = watched  # type: ignore[method-assign]
         worker.session._exchange = broken  # type: ignore[method-assign]
-        for desk in house.server.stations:
-            house.server.stations.close(desk)  # what is parked ends
+        for desk in house.server.worker_links:
+            house.server.worker_links.close(desk)  # what is parked ends
         await eventually(lambda: len(pauses) == 8, "it tried again and again")
         assert pauses == [0.04, 0.08, 0.16, 0.32, 0.64, 1.0, 1.0, 1.0], "how long it waits if this one fails, too"
 

@@ -81,7 +81,7 @@ async def test_the_slots_of_a_worker_are_shared_by_its_queues() -> None:
     async with remote(both, near, far, queues=("default", "warehouse"), async_tasks=1) as app:
         run = await app.start(both, "b")
         await eventually(lambda: running, "one of them began")
-        (desk,) = app.house.server.stations
+        (desk,) = app.house.server.worker_links
         assert desk.station.used["async"] == 1
         assert len(running) == 1
         gate.set()

@@ -264,7 +264,7 @@ class Tenants:
         asked = [
             (question.id, question.owner, question.attempt) for question in self.api.server.questions._open.values()
         ]
-        desks = [desk.id for desk in self.api.server.stations if desk.worker.namespace == B]
+        desks = [desk.id for desk in self.api.server.worker_links if desk.worker.namespace == B]
         return [leased, asked, desks, [task.done() for task in self.asked]]
 
 

@@ -41,6 +41,14 @@ class Entry:
         self.dead = False
         self.cost = 0
 
+    def unseen_after(self, run: int, sequence: int) -> list[Recorded] | None:
+        """The events of a run after `sequence`, as far as live code has not seen them; None: that record has a gap."""
+        return None if self.fresh is None else [e for e in self.fresh if e.run == run and e.sequence > sequence]
+
+    def restart_unseen(self) -> None:
+        """Whoever runs the code knows every event so far, or reads it from disk: from now on none is left out."""
+        self.fresh = []
+
 
 class Cache:
     def __init__(self, limit: int, evicted: Callable[[Entry], None]) -> None:

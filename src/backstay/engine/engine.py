@@ -119,8 +119,14 @@ class Engine:
 
     # -- messages
 
-    def submit(self, key: int, message: Message, reply: Reply | None = None, *, again: bool = True) -> None:
-        """Decide a message for an instance. `again`: if its decision does not commit, decide it anew."""
+    def submit(
+        self, key: int, message: Message, reply: Reply | None = None, *, again: bool = True, code_ran: bool = False
+    ) -> None:
+        """Decide a message for an instance. `again`: if its decision does not commit, decide it anew.
+
+        `code_ran`: the run's code has met this message on its worker already, and what it decided is submitted next. So the
+        workflow task that the message causes is not given to anybody; the completion that follows claims it by its id.
+        """
         if self._forked:
             raise ForkedEngine
         if self.down is not None:
@@ -130,7 +136,7 @@ class Engine:
         if entry is None:
             self.loading.load(key, message, reply, again)
         else:
-            self.decide(entry, message, reply, again)
+            self.decide(entry, message, reply, again, code_ran=code_ran)
 
     def address(self, namespace: str, workflow_id: str, message: Message, reply: Reply) -> None:
         """Decide a message for an instance by name; an instance that does not exist yet is created by the decision."""
@@ -157,6 +163,7 @@ class Engine:
         reply: Reply | None,
         again: bool,
         refused: Callable[[Entry, Any, Reply | None, Any, BaseException | None], None] | None = None,
+        code_ran: bool = False,
     ) -> None:
         """Decide a message on top of all earlier decisions for its instance, those on their way to disk included.
 
@@ -178,7 +185,7 @@ class Engine:
         try:
             value = self.machine.decide(turn, message, self.world.now())
             new = turn.due
-            if new is not None and new is not due and not self._runs_inline(entry, turn.run, new):
+            if new is not None and new is not due and not self._runs_inline(entry, turn.run, new, code_ran):
                 self.machine.create_task(turn)
             if turn.ready:
                 self._match(entry, turn)
@@ -206,12 +213,12 @@ class Engine:
 
     # A process may become the engine, or stop being it, in the middle of a turn.
 
-    def _runs_inline(self, entry: Entry, run: Run, due: Task) -> bool:
+    def _runs_inline(self, entry: Entry, run: Run, due: Task, code_ran: bool) -> bool:
         """Whether the code of a due task runs before the turn is sealed; then it is in line for that."""
         if not self.holder:
             return False
-        if self.matching.stations.ahead == run.key:
-            return True  # it has run on its worker already: its commands follow in the same request
+        if code_ran:
+            return True  # on its worker, and its commands follow in the same request
         executor = self.matching.inline_executor(run)
         if executor is None:
             return False
@@ -275,7 +282,7 @@ class Engine:
             self._match(entry, turn)
             self._follow(item)
         decision = item.decision = self.machine.seal(turn)
-        if self.matching.stations.by_queue:
+        if self.matching.stations.by_task:
             self.serving.broken(self.matching.stations.sealed(turn.granted, entry.flow.tasks))
         if decision.wake_moved and self.holder:
             self.timers.set(entry.flow.key, entry.flow.next_wake)
@@ -394,7 +401,7 @@ class Engine:
             if self.matching.known:
                 self.matching.closed(decision.tasks, entry.flow.tasks)
             stations = self.matching.stations
-            if stations.by_queue:
+            if stations.by_task:
                 roomier = stations.committed(decision.tasks, bool(decision.closed))
         for assignment in item.assignments:
             self.serving.deliver(entry, assignment)

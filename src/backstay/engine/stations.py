@@ -84,9 +84,8 @@ class Stations:
     def __init__(self, now: Callable[[], Micros]) -> None:
         self._now = now
         self.by_queue: dict[tuple[str, str], dict[Station, None]] = {}  # empty: there are none, as nearly everywhere
-        self._at: dict[str, Station] = {}  # task id -> who has it
+        self.by_task: dict[str, Station] = {}  # who has it, or was promised it
         self._homes: dict[int, Station] = {}
-        self.ahead: int | None = None  # a run whose code has met already what it is about to be told
 
     def add(self, station: Station) -> None:
         for queue in station.queues:
@@ -130,20 +129,20 @@ class Stations:
         return broken
 
     def keep(self, station: Station, task: Task) -> None:
-        before = self._at.get(task.id)
+        before = self.by_task.get(task.id)
         if before is not None and before is not station:
             self.give_back(task.id)
-        self._at[task.id] = station
+        self.by_task[task.id] = station
         if task.id not in station.held:
             station.used[station.slot(task.kind, task.type)] += 1
         station.held[task.id] = task
 
     def of(self, task_id: str) -> Station | None:
-        return self._at.get(task_id)
+        return self.by_task.get(task_id)
 
     def give_back(self, task_id: str) -> Station | None:
         """The lease is over, or never came to be: the slot is free again."""
-        station = self._at.pop(task_id, None)
+        station = self.by_task.pop(task_id, None)
         task = None if station is None else station.held.pop(task_id, None)
         if station is not None and task is not None:
             station.used[station.slot(task.kind, task.type)] -= 1
@@ -155,7 +154,7 @@ class Stations:
         `closing`: with the run of these tasks; who works on one may stop.
         """
         freed: dict[Station, None] = {}
-        at = self._at
+        at = self.by_task
         for change in changes:
             station = at.get(change.task_id)
             if station is None:

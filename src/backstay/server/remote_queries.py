@@ -78,7 +78,7 @@ class Asker:
         self.future = future
 
 
-class Desk(Protocol):
+class QueryLink(Protocol):
     """A worker that is told of questions without polling for them."""
 
     worker: Worker
@@ -98,9 +98,9 @@ class Questions:
         timeout_seconds: float,
         max_pending: int,
         is_engine: Callable[[], bool],
-        desks: Callable[[], Iterable[Desk]],
+        links: Callable[[], Iterable[QueryLink]],
     ) -> None:
-        """`is_engine`: whether workers come to this server. Where they do not, nobody can be asked. `desks`: those of our own
+        """`is_engine`: whether workers come to this server. Where they do not, nobody can be asked. `links`: those of our own
         workers that are connected."""
         self._world = world
         self._is_engine = is_engine
@@ -111,7 +111,7 @@ class Questions:
         self._open: dict[tuple[str, str], Question] = {}
         self._closed: dict[tuple[str, str], Closed] = {}
         self._askers: list[Asker] = []
-        self._desks = desks
+        self._links = links
         self._stopped = False
 
     # -- for the engine
@@ -186,10 +186,10 @@ class Questions:
         question.owner = None
         self._offer(question)
 
-    def serve(self, desk: Desk) -> None:
+    def serve(self, link: QueryLink) -> None:
         """A worker has come that is told of questions: those that wait for one like it."""
-        while desk.listens and (question := self.poll(desk.worker, BOTH)) is not None:
-            desk.ask(question)
+        while link.listens and (question := self.poll(link.worker, BOTH)) is not None:
+            link.ask(question)
 
     def return_unasked(self, namespace: str, id: str) -> None:
         question = self._open.get((namespace, id))
@@ -271,9 +271,9 @@ class Questions:
             self.refuse(question, why())
 
     def _offer(self, question: Question) -> None:
-        for desk in self._desks():
-            if desk.listens and _fits(desk.worker, BOTH, question):
-                desk.ask(self._lease(desk.worker, question))
+        for link in self._links():
+            if link.listens and _fits(link.worker, BOTH, question):
+                link.ask(self._lease(link.worker, question))
                 return
         for asker in self._askers:
             if not asker.future.done() and _fits(asker.worker, asker.kinds, question):

@@ -28,7 +28,7 @@ from backstay.server.discovery import server_capabilities
 from backstay.server.exporting import exporting
 from backstay.server.metrics import Observer
 from backstay.server.namespaces import Namespaces
-from backstay.server.native.worker_link import Desks
+from backstay.server.native.worker_links import WorkerLinks
 from backstay.server.problems import Stopping
 from backstay.server.registry import StoredRegistry
 from backstay.server.remote_queries import Questions
@@ -76,7 +76,7 @@ class Server:
         self.workers = Workers(
             store, world.now, settings.worker_stale_after_seconds, settings.worker_forgotten_after_seconds
         )
-        self.rollouts = Rollouts(store, lambda: self.stations.look_at_rollouts())
+        self.rollouts = Rollouts(store, lambda: self.worker_links.look_at_rollouts())
         self.tokens = Tokens(store)
         self.gate = Gate(settings, self.tokens)
         self.attributes = StoredRegistry(store, "search_attribute", str)
@@ -90,7 +90,7 @@ class Server:
             settings.query_timeout_seconds,
             settings.query_task_max_pending_per_queue,
             is_engine=lambda: self.engine.holder,
-            desks=lambda: self.stations,
+            links=lambda: self.worker_links,
         )
         self.node = Node(
             world,
@@ -101,7 +101,7 @@ class Server:
             commits=commits,
             lifecycle=Lifecycle(
                 before_take_over=[self._read_registries],
-                on_up=[lambda: self.stations.expect()],
+                on_up=[lambda: self.worker_links.expect()],
                 on_lost=[self._send_away],
                 on_foreign_commit=[self._changed_elsewhere],
                 on_sweep=[self.sweep_policy.swept],
@@ -123,7 +123,7 @@ class Server:
         self.operations = self.node.api
         self.retention = Retention(self.engine, self.namespaces, settings)
         self.observer = Observer(self)
-        self.stations = Desks(self)
+        self.worker_links = WorkerLinks(self)
         try:
             await self._read_registries()
             self.retention.start()
@@ -216,7 +216,7 @@ class Server:
         """This process is the engine no longer: whoever waits for tasks here is to ask the one that is."""
         for waiter in self.engine.matching.waiting():
             self.engine.serving.give_up(waiter)
-        self.stations.send_away()
+        self.worker_links.send_away()
         self.questions.send_away()
 
     def drain(self) -> None:
@@ -227,8 +227,8 @@ class Server:
         self.engine.wait_for_workers(over, over)
         for waiter in self.engine.matching.waiting():
             self.engine.serving.give_up(waiter)
-        for desk in self.stations:
-            desk.leave()
+        for link in self.worker_links:
+            link.leave()
         for give_up in list(self.waiting.values()):
             give_up()
         self.questions.stop()

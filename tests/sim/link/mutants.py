@@ -44,7 +44,7 @@ LINK_MUTANTS = [
     ),
     Mutant(
         "live code goes on after what another worker decided",
-        "backstay.server.native.worker_link:Desk._show",
+        "backstay.server.native.worker_link:WorkerLink._show",
         "reached and not passed and (size <= self._most or len(behind) == 1)",
         "reached and (size <= self._most or len(behind) == 1)",
         link=True,
@@ -52,7 +52,7 @@ LINK_MUTANTS = [
     ),
     Mutant(
         "what nobody claims after a restart is kept",
-        "backstay.server.native.worker_link:Desks._give_up_missing",
+        "backstay.server.native.worker_links:WorkerLinks._give_up_missing",
         "server.release(task)",
         "",
         link=True,
@@ -96,14 +96,14 @@ LINK_MUTANTS = [
     ),
     Mutant(
         "a worker keeps what it does not hold",
-        "backstay.server.native.worker_link:Desk.open",
+        "backstay.server.native.worker_link:WorkerLink.open",
         "for task in leased.values():\n    self.server.release(task, begun=task.id not in unheard)",
         "",
         link=True,
     ),
     Mutant(
         "nobody notices that a worker is gone",
-        "backstay.server.native.worker_link:Desk._look",
+        "backstay.server.native.worker_link:WorkerLink._look",
         "self._parked is not None or self.closed or self.server.draining",
         "True",
         link=True,

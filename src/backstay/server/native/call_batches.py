@@ -13,7 +13,7 @@ from backstay.kernel.message import Refused
 from backstay.protocol.native import client as calls
 from backstay.server.auth import OPERATOR
 from backstay.server.call import Call
-from backstay.server.native.client_routes import Begun, begin, refusal_body
+from backstay.server.native.client_routes import PendingCall, begin, refusal_body
 from backstay.server.problems import Problem, problem_of
 from backstay.server.routing import Answer, Route
 from backstay.server.server import Server
@@ -27,7 +27,7 @@ class Together:
     def __init__(self, server: Server, call: Call) -> None:
         self._server = server
         self._call = call
-        self._open: dict[asyncio.Future[Any], Begun] = {}
+        self._open: dict[asyncio.Future[Any], PendingCall] = {}
         self._said: list[calls.BatchedReply] = []
         self._news = asyncio.Event()
 

@@ -15,35 +15,32 @@ from backstay.protocol import schedules, streams
 from backstay.protocol.native import client as calls
 from backstay.server.auth import OPERATOR
 from backstay.server.call import Call, decoded
-from backstay.server.problems import Problem, Stopping, undecodable
+from backstay.server.pending_reply import PendingReply, too_many_parked
+from backstay.server.problems import Stopping, undecodable
 from backstay.server.routing import Answer, Route
 from backstay.server.server import Server
 
 _LIST_MAX = 1000
 
 
-class Begun:
-    """A call on its way to its answer. One that waits for something to happen is given up after a while, and sent away by a
+class PendingCall(PendingReply):
+    """The reply to a client's call. One that waits for something to happen is given up after a while, and sent away by a
     server that stops."""
 
-    __slots__ = ("_alarm", "_given_up", "_not_yet", "_sent_away", "_server", "_verb", "_waits", "answer")
+    __slots__ = ("_given_up", "_not_yet", "_sent_away", "_verb", "_waits")
 
     def __init__(
         self, server: Server, verb: calls.Verb, answer: asyncio.Future[Any], waits: bool, not_yet: Any, seconds: float
     ) -> None:
-        """`waits`: for a worker, or for something to happen."""
-        self.answer = answer
-        self._server = server
+        """`waits`: for a worker, or for something to happen. `not_yet`: the reply if that has not happened after so many
+        seconds; None: the engine itself ends the wait."""
+        super().__init__(server, answer, None if not_yet is None else seconds, self.give_up)
         self._verb = verb
-        self._not_yet = not_yet  # what is said of something that has not happened so far; None: no cut from here
+        self._not_yet = not_yet
         self._given_up = self._sent_away = False
-        self._alarm: asyncio.TimerHandle | None = None
         self._waits = waits
         if waits:
             server.waiting[answer] = self._send_away
-        if not_yet is not None:
-            server.parked += 1
-            self._alarm = asyncio.get_running_loop().call_later(seconds, self.give_up)
 
     def give_up(self) -> None:
         if self._not_yet is not None and not self.answer.done():
@@ -57,13 +54,9 @@ class Begun:
             self.answer.cancel()
 
     def end(self) -> None:
-        """It has its answer, or nobody waits for it any more."""
         if self._waits:
             self._server.waiting.pop(self.answer, None)
-        if self._alarm is not None:
-            self._alarm.cancel()
-            self._alarm = None
-            self._server.parked -= 1
+        super().end()
 
     async def awaited(self) -> Answer:
         try:
@@ -92,7 +85,7 @@ class Begun:
         return self._verb.encode_reply(self._not_yet if self._given_up else self.answer.result())
 
 
-def begin(server: Server, call: Call, verb: calls.Verb, body: bytes | msgspec.Raw) -> Begun:
+def begin(server: Server, call: Call, verb: calls.Verb, body: bytes | msgspec.Raw) -> PendingCall:
     """Begin to answer a call."""
     request = decoded(verb.asked, body or b"{}")
     asked: Any = _placed(server, call, request)
@@ -114,23 +107,15 @@ def begin(server: Server, call: Call, verb: calls.Verb, body: bytes | msgspec.Ra
     if waits and server.draining:
         raise Stopping
     if not_yet is not None and server.parked >= server.settings.max_parked_polls:
-        raise _full()
+        raise too_many_parked(
+            "this server keeps as many calls waiting as it may (max_parked_polls); ask again in a second"
+        )
     answer: asyncio.Future[Any] = asyncio.ensure_future(server.operations.call(asked))
-    return Begun(server, verb, answer, waits, not_yet, seconds)
+    return PendingCall(server, verb, answer, waits, not_yet, seconds)
 
 
 def refusal_body(refusal: Refused) -> bytes:
     return calls.encode(calls.Refusal(refusal.reason, refusal.message, refusal.fields))
-
-
-def _full() -> Problem:
-    return Problem(
-        429,
-        "long_poll_capacity_exhausted",
-        "this server keeps as many calls waiting as it may (max_parked_polls); ask again in a second",
-        retryable=True,
-        retry_after_seconds=1,
-    )
 
 
 def _refused(refusal: Refused) -> Answer:
@@ -138,7 +123,7 @@ def _refused(refusal: Refused) -> Answer:
 
 
 def _route(verb: calls.Verb) -> Route:
-    def take(server: Server, call: Call) -> Begun | Answer:
+    def take(server: Server, call: Call) -> PendingCall | Answer:
         try:
             return begin(server, call, verb, call.body)
         except Refused as refusal:

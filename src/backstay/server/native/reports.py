@@ -1,7 +1,7 @@
-"""What our own workers report, one after the other, each answered when it is on disk.
+"""Reports of our own workers: each is decided, and answered when it is on disk.
 
-What may have been reported before goes the way that looks in history for it. An activity's result may bring along what
-live code made of it: both are decided in one commit, unless something else reached the run first.
+A report goes the short way, straight to the cached instance. One that may have been sent before, or whose instance is not in
+memory, goes the long way through the worker API, which looks in history for it. Both submit the same message.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from backstay.protocol import requests as ask
 from backstay.protocol.native import worker as wire
 from backstay.protocol.native.client import Refusal
 from backstay.protocol.worker_messages import TaskReport, message_of_report, message_of_resumed
-from backstay.server.native.worker_link import Desk, Waiting
+from backstay.server.native.pending_exchange import PendingExchange
+from backstay.server.native.worker_link import WorkerLink
 from backstay.server.published.worker.workflow_tasks import described
 from backstay.store import StoreError
 
@@ -33,12 +34,12 @@ if TYPE_CHECKING:
 class Reports:
     """The reports of one exchange."""
 
-    def __init__(self, server: Server, desk: Desk, waiting: Waiting, again: bool) -> None:
+    def __init__(self, server: Server, link: WorkerLink, reply: PendingExchange, again: bool) -> None:
         self._server = server
         self._engine = server.engine
-        self._desk = desk
-        self._owner = desk.station.owner
-        self._waiting = waiting
+        self._link = link
+        self._owner = link.station.owner
+        self._reply = reply
         self._again = again
 
     def take(self, reports: list[wire.Report]) -> None:
@@ -53,11 +54,11 @@ class Reports:
             self._told(place, report)
             return
         if isinstance(report, wire.GivenBack):
-            self._desk.take_back(report.task_id, report.attempt)
+            self._link.take_back(report.task_id, report.attempt)
             self._say(place, wire.Answered())
             return
         entry = self._engine.cache.get(report.key)
-        if self._again or entry is None or entry.flow.namespace != self._desk.worker.namespace:
+        if self._again or entry is None or entry.flow.namespace != self._link.worker.namespace:
             self._engine.world.spawn(self._slowly(place, report), "backstay-report")
             return
         if isinstance(report, wire.TaskDone):
@@ -81,18 +82,28 @@ class Reports:
             if error is None and not entry.dead:
                 self._say(place, wire.Answered(stand=stand))
             else:
-                self._desk.away(run)
+                self._link.away(run)
                 note_refusal(self._engine, report.key, message, error)
                 self._recorded(place, error)
 
         self._engine.submit(report.key, message, recorded)
         if apart:
-            self._desk.away(run)  # it was shown a part only, and what was left out is not known here
+            self._link.away(run)  # it was shown a part only, and what was left out is not known here
         else:
-            stand = self._desk.stand(entry, run, seen, len(self._waiting.answers))
+            stand = self._link.stand(entry, run, seen, len(self._reply.answers))
 
     def _resumed(self, place: int, entry: Entry, report: wire.ActivityDone, resumed: wire.Resumed) -> None:
-        """A result, and what the code made of it: one commit, if nothing came in between."""
+        """Eager resume: a result and what the worker's code made of it, in one commit if nothing came in between.
+
+        A worker whose code waits for just this result does not wait for the server's task: it runs the code at once, on
+        the event that it expects the server to record, and reports both. That saves a round trip and a commit a step. It is
+        safe because the guess is checked twice. Here: the run must be exactly as long as the code saw it, with the same
+        checksum, and nothing else may be due (`_stands`). In the kernel: the completion claims the task that the result
+        causes, and is refused unless history has this very result in that place (`CompleteWorkflowTask.seen`, `result_of`).
+        If either fails the result alone is recorded, the worker drops that code (`eager_refused`), and the run's next task
+        replays it. Without the checks code would be recorded that has not seen a signal which came first (`test_code_that_ran_ahead_of_a_signal_is_dropped_and_replayed`), or
+        that went on with a result which was refused (`tests/remote/test_eager.py`).
+        """
         engine = self._engine
         run = entry.flow.run
         completed = message_of_report(report, self._owner, [])
@@ -110,12 +121,7 @@ class Reports:
             if early:
                 advanced(None, early[0])
 
-        stations = engine.matching.stations
-        stations.ahead = run.key
-        try:
-            engine.submit(report.key, completed, ended)
-        finally:
-            stations.ahead = None
+        engine.submit(report.key, completed, ended, code_ran=True)
         message = message_of_resumed(report, resumed, self._owner, self._described(resumed.commands, run))
         stand: wire.StickyState | None = None
 
@@ -125,27 +131,27 @@ class Reports:
                 # that its result is recorded would not be true yet.
                 early.append(error)
             elif failed is not None:
-                self._desk.away(run.key)
+                self._link.away(run.key)
                 self._recorded(place, failed)
             elif error is not None or entry.dead:
-                self._desk.away(run.key)
+                self._link.away(run.key)
                 reason = error.reason if isinstance(error, Refused) else "not_recorded"
                 self._say(place, wire.Answered(eager_refused=reason))
             else:
                 self._say(place, wire.Answered(stand=stand))
 
         engine.submit(report.key, message, advanced)
-        stand = self._desk.stand(entry, run.key, resumed.after + 1, len(self._waiting.answers))
+        stand = self._link.stand(entry, run.key, resumed.after + 1, len(self._reply.answers))
 
     def _described(self, commands: list[Command], of: Task | Run | None) -> list[Command]:
         """`of`: whose commands these are; new runs are on the same queue, if nothing else is said."""
-        namespace = self._desk.worker.namespace
-        queue = self._desk.worker.task_queue if of is None else of.routing.queue
+        namespace = self._link.worker.namespace
+        queue = self._link.worker.task_queue if of is None else of.routing.queue
         return [described(self._server, namespace, queue, command) for command in commands]
 
     def _told(self, place: int, told: wire.QueryAnswer) -> None:
         questions = self._server.questions
-        question = questions.leased(self._desk.worker.namespace, told.question, self._owner, told.attempt)
+        question = questions.leased(self._link.worker.namespace, told.question, self._owner, told.attempt)
         if question is not None:
             if told.refused is not None:
                 refused = told.refused
@@ -154,10 +160,10 @@ class Reports:
                 questions.answer(question, told.value if question.inquiry.kind == "query" else told.objection)
         self._say(place, wire.Answered())
 
-    # -- the long way: it may have been reported before, or its workflow is not in memory
+    # -- the long way
 
     async def _slowly(self, place: int, report: TaskReport) -> None:
-        namespace = self._desk.worker.namespace
+        namespace = self._link.worker.namespace
         commands: list[Command] = []
         try:
             if isinstance(report, wire.TaskDone):
@@ -186,11 +192,11 @@ class Reports:
             self._say(place, wire.Answered(refused=Refusal(UNAVAILABLE, str(error))))
 
     def _say(self, place: int, answer: wire.Answered) -> None:
-        waiting = self._waiting
-        waiting.answers[place] = answer
-        waiting.left -= 1
-        if not waiting.left:
-            self._desk.complete(waiting)
+        reply = self._reply
+        reply.answers[place] = answer
+        reply.left -= 1
+        if not reply.left:
+            self._link.complete(reply)
 
 
 UNAVAILABLE = "storage_unavailable"

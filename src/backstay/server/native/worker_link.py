@@ -1,15 +1,25 @@
-"""Stations of our own workers: one desk each, where what comes for the worker is put and what it reports is taken in.
+"""The link of one of our own workers, as its server sees it: what is leased to the worker, and the replies it waits for.
 
-Opened → (exchanges, one of them parked) → lost sight of → closed. A desk without a parked exchange for two seconds gives
-the workflow tasks and the questions of its worker to others, after ten seconds everything. A worker that comes back opens
-another desk and says what it still holds. A lease is renewed when the worker says that it works on it, and never otherwise.
+Opened → (exchanges, one of them parked) → out of sight → closed. A link without a parked exchange for two seconds gives the
+workflow tasks and the queries of its worker to others, after ten seconds everything. A worker that comes back opens another
+link and says what it still holds. A lease is renewed when the worker says that it works on it, and never otherwise.
+
+**What a lost reply costs.** A reply carries leases, so losing one could lose tasks, and a server cannot know what arrived.
+There is no protocol for single replies. Any trouble ends the whole link: the worker opens the next one with the list of
+what it works on (`open`), and every other lease to it is released, whether it was never sent, never arrived or was dropped.
+The worker sends reports without an answer again, marked as such; those are looked up in history before they are decided
+(`Reports._slowly`), so an outcome is recorded once. Without the release a task whose reply was lost would wait for its lease
+to run out (mutant "a worker keeps what it does not hold"); tests: `tests/remote/test_losses.py`.
+
+**What a lost worker costs.** A worker that died looks like one whose network is slow. Workflow tasks are short, and running
+one twice is harmless since only one completion is recorded: they go to others after two seconds. Activities have effects, so
+their leases are given up only after ten, the time that a restarted worker or server has to come back (`COME_BACK`). Without
+the first step a run stands still with its worker; without the second, every restart would run activities twice.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from backstay.engine.cache import Entry
@@ -25,6 +35,8 @@ from backstay.kernel.task import Task
 from backstay.kernel.values import LEASE, SECOND
 from backstay.protocol.native import worker as wire
 from backstay.protocol.native.events import pack
+from backstay.server.native.deliveries import Deliveries, size_of_arguments
+from backstay.server.native.pending_exchange import PendingExchange
 from backstay.server.remote_queries import Question
 from backstay.server.workers import Worker
 from backstay.store import Unavailable
@@ -35,24 +47,14 @@ if TYPE_CHECKING:
 log = logging.getLogger("backstay.server")
 
 BATCHES = "task_batches"
-"""What a worker can that opens a desk."""
+"""The capability of a worker that opens a link."""
 UNSEEN = 2 * SECOND
 LOST = COME_BACK
-LEASE_BYTES = 1024  # of a delivery, besides its history or arguments
 
 
-class Waiting:
-    """An exchange whose reply is not complete yet."""
+class WorkerLink:
+    """One worker's connection: its leases (`station`), what its next reply takes along, and its parked exchange."""
 
-    __slots__ = ("answers", "future", "left")
-
-    def __init__(self, future: asyncio.Future[bytes], reports: int) -> None:
-        self.future = future
-        self.answers: list[wire.Answered] = [wire.Answered()] * reports
-        self.left = reports
-
-
-class Desk:
     def __init__(self, server: Server, worker: Worker, opening: wire.OpenLink) -> None:
         self.server = server
         self.worker = worker
@@ -73,12 +75,9 @@ class Desk:
         self.closed = False
         self._most = server.settings.max_page_bytes  # of history in one reply
         self._quiet = frozenset(opening.quiet)
-        self._outbox: list[wire.Delivery] = []
-        self._outbox_size = 0
-        self._over: list[str] = []  # runs that the worker is to be told have closed
-        self._withdrawn: list[str] = []  # activity tasks whose attempts are over, as the worker is to be told
-        self._parked: Waiting | None = None
-        self._ready: list[Waiting] = []
+        self._deliveries = Deliveries(self._most)
+        self._parked: PendingExchange | None = None
+        self._ready: list[PendingExchange] = []
         self._turning = False
         self._alarm: Alarm | None = None
         self._rings_at = 0
@@ -91,7 +90,7 @@ class Desk:
     def open(self, holding: list[wire.HeldTask], unheard: frozenset[str] = frozenset()) -> list[str]:
         """Take over what the worker holds; give away what it was leased and does not hold. Returns what it lost.
 
-        `unheard`: what the desk before this one had not sent.
+        `unheard`: tasks that the link before this one had not sent.
         """
         engine = self.server.engine
         engine.matching.stations.add(self.station)
@@ -151,8 +150,8 @@ class Desk:
 
     def _leave_parked(self) -> None:
         parked, self._parked = self._parked, None
-        if parked is not None and not parked.future.done():
-            parked.future.set_result(wire.encode(wire.Exchanged(leaving=True)))
+        if parked is not None and not parked.answer.done():
+            parked.answer.set_result(wire.encode(wire.Exchanged(leaving=True)))
 
     def _watch(self, after: int) -> None:
         """Look whether somebody listens, so long after now. One alarm serves any number of exchanges: it is set again when
@@ -180,7 +179,7 @@ class Desk:
     def _unseen(self) -> None:
         """Nobody has listened here for a while. Workflow tasks are short and cheap to repeat: they go to others."""
         if self._missed:
-            self.server.stations.close(self)
+            self.server.worker_links.close(self)
             return
         self._missed = True
         self.station.open = False
@@ -193,14 +192,13 @@ class Desk:
 
     @property
     def unsent(self) -> list[str]:
-        """The tasks that no reply has taken along yet, in the order in which they came."""
-        tasks = [delivery for delivery in self._outbox if not isinstance(delivery, wire.QueryTask)]
-        return [one.task_id if isinstance(one, wire.TaskLease) else one.assignment.task.id for one in tasks]
+        """The ids of the tasks that no reply has taken along yet, in the order in which they came."""
+        return self._deliveries.unsent
 
     def _take_back_undelivered(self) -> None:
         for id in self.unsent:
             self._release(self.station.held.get(id), begun=False)
-        for delivery in self._take_outbox():
+        for delivery in self._deliveries.take():
             if isinstance(delivery, wire.QueryTask):
                 self.server.questions.return_unasked(self.worker.namespace, delivery.question)
 
@@ -235,22 +233,27 @@ class Desk:
         if self.closed or not self.station.open:
             self.server.release(assignment.task, begun=False)
         elif isinstance(assignment, ActivityAssignment):
-            self.put(wire.ActivityLease(assignment), _size_of_arguments(assignment))
+            self.put(wire.ActivityLease(assignment), size_of_arguments(assignment))
         else:
             self._show(entry, assignment)
 
     def _show(self, entry: Entry, assignment: WorkflowAssignment) -> None:
-        """With the events that live code at the station has not seen, or else with history from its beginning."""
-        fresh = entry.fresh
-        if fresh is None:
-            entry.fresh = []  # from here on nothing is missed
+        """Deliver a workflow task with the events that the worker's sticky run has not seen, or else with its whole history.
+
+        A sticky run is live code that its worker keeps between tasks, and `standing` says how far it has seen history. It
+        is sent only what follows, so both sides must mean the same history: the worker compares length and checksum, and
+        reads from the beginning if they differ. The server leaves out nothing but events that are of no use to code. It
+        must not send a suffix across a decision of other code: what code decided itself is never sent to it, so decisions
+        of another worker's code would be missing (mutant "live code goes on after what another worker decided";
+        `test_live_code_is_not_asked_to_go_on_after_what_another_worker_decided`).
+        """
+        standing = self.station.live.get(assignment.run_key)
+        after = 0 if standing is None else standing.length
+        behind = entry.unseen_after(assignment.run_key, after)
+        if behind is None:
+            entry.restart_unseen()
         elif not entry.dead:
-            standing = self.station.live.get(assignment.run_key)
-            after = 0 if standing is None else standing.length
-            behind = [e for e in fresh if e.run == assignment.run_key and e.sequence > after]
             reached = behind[0].sequence == after + 1 if behind else assignment.last_sequence <= after
-            # Live code that stands somewhere has decided everything up to there. If anything was decided after that, other
-            # code did it, at another worker: this one would miss what it is not told about its own decisions.
             passed = standing is not None and any(e.context.decided_after is not None for e in behind)
             size = size_of(behind)
             if reached and not passed and (size <= self._most or len(behind) == 1):
@@ -321,17 +324,16 @@ class Desk:
         self.put(wire.QueryTask(question.id, question.attempt, question.inquiry, pack(events), more), size_of(events))
 
     def _run_closed(self, run_id: str) -> None:
-        self._over.append(run_id)
+        self._deliveries.run_closed(run_id)
         self._turn_soon()
 
     def _task_withdrawn(self, task_id: str) -> None:
-        self._withdrawn.append(task_id)
+        self._deliveries.task_withdrawn(task_id)
         self._turn_soon()
 
     def put(self, delivery: wire.Delivery, size: int) -> None:
         """`size`: bytes of its arguments or its history."""
-        self._outbox.append(delivery)
-        self._outbox_size += LEASE_BYTES + size
+        self._deliveries.put(delivery, size)
         self._turn_soon()
 
     def stand(self, entry: Entry, run: int, seen: int, reports: int) -> wire.StickyState | None:
@@ -340,13 +342,12 @@ class Desk:
         Unless that is more than its part of a reply to so many reports: then its next task shows everything.
         """
         current = entry.flow.run
-        fresh = entry.fresh
         stations = self.server.engine.matching.stations
-        if entry.dead or current is None or current.key != run or not current.open or fresh is None:
+        behind = entry.unseen_after(run, seen)
+        if entry.dead or current is None or current.key != run or not current.open or behind is None:
             stations.leave_home(run, self.station)
             return None
-        behind = [e for e in fresh if e.run == run and e.sequence > seen]
-        entry.fresh = []
+        entry.restart_unseen()
         if current.length - seen != len(behind) or size_of(behind) > self._most // reports:
             stations.leave_home(run, self.station)
             return None
@@ -360,33 +361,33 @@ class Desk:
 
     # -- exchanges
 
-    def park(self, waiting: Waiting) -> None:
-        before, self._parked = self._parked, waiting
-        if before is not None and not before.future.done():
-            before.future.set_result(wire.encode(wire.Exchanged()))
+    def park(self, reply: PendingExchange) -> None:
+        before, self._parked = self._parked, reply
+        if before is not None and not before.answer.done():
+            before.answer.set_result(wire.encode(wire.Exchanged()))
         self._missed = False
         if not (self.station.open or self._draining or self.server.draining):
             self.station.open = True
             self.server.engine.serving.station(self.station)
             self.server.questions.serve(self)
-        if self._outbox or self._over or self._withdrawn:
+        if self._deliveries:
             self._turn_soon()
 
-    def unpark(self, waiting: Waiting) -> None:
+    def unpark(self, reply: PendingExchange) -> None:
         """An exchange has ended, answered or not."""
-        if self._parked is waiting:
+        if self._parked is reply:
             self._parked = None
         if self._parked is None and not self.closed:
             self._watch(UNSEEN)
 
-    def complete(self, waiting: Waiting) -> None:
+    def complete(self, reply: PendingExchange) -> None:
         """Everything reported in an exchange has been dealt with."""
-        self._ready.append(waiting)
+        self._ready.append(reply)
         self._turn_soon()
 
-    def expire(self, waiting: Waiting) -> None:
-        if not waiting.future.done():
-            self._answer(waiting)
+    def expire(self, reply: PendingExchange) -> None:
+        if not reply.answer.done():
+            self._answer(reply)
 
     def _turn_soon(self) -> None:
         if not self._turning:
@@ -394,144 +395,18 @@ class Desk:
             self.server.engine.world.soon(self._turn)
 
     def _turn(self) -> None:
-        """After a commit: replies that are complete take along what came of it; the rest goes to who is parked."""
+        """After a commit: send the completed replies with any new tasks; remaining tasks answer the parked exchange."""
         self._turning = False
         ready, self._ready = self._ready, []
-        for waiting in ready:
-            self._answer(waiting)
-        if self._parked is not None and (self._outbox or self._over or self._withdrawn):
+        for reply in ready:
+            self._answer(reply)
+        if self._parked is not None and self._deliveries:
             self._answer(self._parked)
 
-    def _answer(self, waiting: Waiting) -> None:
-        if waiting.future.done():
+    def _answer(self, reply: PendingExchange) -> None:
+        if reply.answer.done():
             return
-        outbox = self._fitting()
-        over, self._over = self._over, []
-        withdrawn, self._withdrawn = self._withdrawn, []
-        reply = wire.Exchanged(
-            answers=waiting.answers,
-            deliveries=outbox,
-            closed=over,
-            withdrawn=withdrawn,
-            leaving=self.server.draining,
-        )
-        if waiting is self._parked:
+        if reply is self._parked:
             self._parked = None
-        waiting.future.set_result(wire.encode(reply))
-
-    def _fitting(self) -> list[wire.Delivery]:
-        """What goes with the next reply. The rest of it waits for the one after that."""
-        crowded = self._outbox_size > self._most
-        outbox = self._take_outbox()
-        if crowded:
-            size = 0
-            for at, delivery in enumerate(outbox):
-                size += LEASE_BYTES + _size(delivery)
-                if at and size > self._most:
-                    for waiting in outbox[at:]:
-                        self.put(waiting, _size(waiting))
-                    return outbox[:at]
-        return outbox
-
-    def _take_outbox(self) -> list[wire.Delivery]:
-        outbox, self._outbox = self._outbox, []
-        self._outbox_size = 0
-        return outbox
-
-
-def _size(delivery: wire.Delivery) -> int:
-    """Bytes of the arguments or the history in a delivery."""
-    match delivery:
-        case wire.TaskLease(events=events) | wire.QueryTask(history=events):
-            return sum(len(entry.body) + len(entry.context) for entry in events)
-        case wire.ActivityLease(assignment=assignment):
-            return _size_of_arguments(assignment)
-
-
-def _size_of_arguments(assignment: ActivityAssignment) -> int:
-    """As they are sent, which is in base64."""
-    arguments = assignment.arguments
-    return 0 if arguments is None else len(arguments) * 4 // 3
-
-
-class Desks:
-    """Every open desk, by worker."""
-
-    def __init__(self, server: Server) -> None:
-        self._server = server
-        self._desks: dict[tuple[str, str], Desk] = {}
-        self._expecting: Alarm | None = None
-
-    def expect(self) -> None:
-        """The engine has come up. Workers that live open a desk here and say what they hold; what is leased to one that has
-        not come in time is for others. Workers of the published package say nothing of the kind: their leases run out."""
-        self._agree_with_disk()
-        world = self._server.engine.world
-        if self._expecting is not None:
-            self._expecting.cancel()
-        self._expecting = world.at(world.now() + LOST, self._give_up_missing)
-
-    def _agree_with_disk(self) -> None:
-        """A commit that reported an error may be on disk. What it leased to the worker of an open desk never came there; what
-        it ended takes no room there any more."""
-        engine = self._server.engine
-        for task in engine.leases:
-            desk = self._desks.get((task.routing.namespace, task.owner or ""))
-            held = None if desk is None else desk.station.held.get(task.id)
-            if desk is not None and (held is None or held.attempt != task.attempt):
-                self._server.release(task, begun=False)
-        for desk in self:
-            for task in list(desk.station.held.values()):
-                if task.state == "leased" and engine.leases.get(desk.worker.namespace, task.id) is None:
-                    engine.matching.stations.give_back(task.id)
-            engine.serving.station(desk.station)
-
-    def _give_up_missing(self) -> None:
-        server = self._server
-        if not server.recovery.up or server.draining:
-            return
-        for task in server.engine.leases:
-            key = (task.routing.namespace, task.owner or "")
-            worker = server.workers.get(*key)
-            if key not in self._desks and worker is not None and BATCHES in worker.capabilities:
-                server.release(task)
-
-    def __iter__(self) -> Iterator[Desk]:
-        return iter(list(self._desks.values()))
-
-    def open(self, desk: Desk, holding: list[wire.HeldTask]) -> list[str]:
-        key = (desk.worker.namespace, desk.worker.worker_id)
-        before = self._desks.get(key)
-        unheard: frozenset[str] = frozenset()
-        if before is not None:
-            unheard = frozenset(before.unsent)
-            self._replace(before)
-        self._desks[key] = desk
-        return desk.open(holding, unheard)
-
-    def send_away(self) -> None:
-        """This server has no more work to hand out. Its workers keep what they have, and look for another server."""
-        for desk in self:
-            self._replace(desk)
-        self._desks.clear()
-
-    def _replace(self, desk: Desk) -> None:
-        """The worker says itself what it holds, here or elsewhere, so nothing of it is taken away."""
-        for task in list(desk.station.held.values()):
-            if task.state == "leased":  # what is still on its way to disk comes here, and goes back
-                desk.server.engine.matching.stations.give_back(task.id)
-        desk.close()
-
-    def look_at_rollouts(self) -> None:
-        for desk in self:
-            desk.look_at_rollouts()
-
-    def get(self, namespace: str, worker_id: str, id: str) -> Desk | None:
-        desk = self._desks.get((namespace, worker_id))
-        return desk if desk is not None and desk.id == id and not desk.closed else None
-
-    def close(self, desk: Desk) -> None:
-        key = (desk.worker.namespace, desk.worker.worker_id)
-        if self._desks.get(key) is desk:
-            del self._desks[key]
-        desk.close()
+        exchanged = self._deliveries.reply(reply.answers, self.server.draining)
+        reply.answer.set_result(wire.encode(exchanged))

@@ -1,4 +1,4 @@
-"""The routes of our own workers: open a station, exchange reports for tasks, read on in a history, close."""
+"""The routes of our own workers: open a link, exchange reports for tasks, read on in a history, close."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from backstay.protocol.native import worker as wire
 from backstay.protocol.native.events import pack
 from backstay.server.auth import WORKER
 from backstay.server.call import Call, Gone
+from backstay.server.native.pending_exchange import PendingExchange
 from backstay.server.native.reports import Reports
-from backstay.server.native.worker_link import BATCHES, Desk, Waiting
+from backstay.server.native.worker_link import BATCHES, WorkerLink
+from backstay.server.pending_reply import too_many_parked
 from backstay.server.problems import Elsewhere, Problem, Stopping, invalid
 from backstay.server.published.worker.lifecycle import leave
 from backstay.server.routing import Answer, Route
@@ -43,10 +45,10 @@ async def open_station(server: Server, call: Call) -> Answer:
         # A definition that differs from the one a run was blocked by is reason to try it again.
         server.engine.deployed.update(worker.workflow_definition_fingerprints)
         await server.recovery.deployed()
-    desk = Desk(server, worker, opening)
-    lost = server.stations.open(desk, opening.holding)
+    link = WorkerLink(server, worker, opening)
+    lost = server.worker_links.open(link, opening.holding)
     opened = wire.Opened(
-        station=desk.id,
+        station=link.id,
         lost=lost,
         commands=_COMMANDS,
         limits=server.engine.machine.limits,
@@ -55,59 +57,26 @@ async def open_station(server: Server, call: Call) -> Answer:
     return Answer({}, raw=wire.encode(opened))
 
 
-class Taken:
-    """An exchange whose reply is to come: when its reports are on disk, or, without any, when there are tasks."""
-
-    __slots__ = ("_alarm", "_desk", "_server", "_waiting", "answer")
-
-    def __init__(self, server: Server, desk: Desk, waiting: Waiting, parked: float | None) -> None:
-        """`parked`: seconds to wait for tasks."""
-        self.answer = waiting.future
-        self._server = server
-        self._desk = desk
-        self._waiting = waiting
-        self._alarm: asyncio.TimerHandle | None = None
-        if parked is not None:
-            server.parked += 1
-            self._alarm = asyncio.get_running_loop().call_later(parked, desk.expire, waiting)
-            desk.look_at_rollouts()
-            desk.park(waiting)
-
-    def give_up(self) -> None:
-        """What comes for the worker waits for the next exchange. Reports are taken, whoever hears of it."""
-        if self._alarm is not None:
-            self.answer.cancel()
-
-    def end(self) -> None:
-        if self._alarm is not None:
-            self._alarm.cancel()
-            self._alarm = None
-            self._server.parked -= 1
-            self._desk.unpark(self._waiting)
-
-    def reply(self) -> Answer:
-        self.end()
-        return Answer({}, raw=self.answer.result())
-
-
-def take(server: Server, call: Call) -> Taken | Answer:
+def take(server: Server, call: Call) -> PendingExchange | Answer:
     body = call.decode(wire.Exchange)
     _refuse_guest(server)
-    desk = _desk(server, call, body.worker_id, body.station)
-    server.workers.heard(desk.worker)
+    link = _link(server, call, body.worker_id, body.station)
+    server.workers.heard(link.worker)
     if body.draining:
-        desk.drain()
+        link.drain()
     if body.holding:
-        desk.claimed(body.holding)
-    waiting = Waiting(server.engine.world.future(), len(body.reports))
+        link.claimed(body.holding)
     if body.reports:
-        Reports(server, desk, waiting, body.again).take(body.reports)
-        return Taken(server, desk, waiting, None)
+        reply = PendingExchange(link, len(body.reports), None)
+        Reports(server, link, reply, body.again).take(body.reports)
+        return reply
     if server.draining or not body.wait:
         return Answer({}, raw=wire.encode(wire.Exchanged(leaving=server.draining)))
     if server.parked >= server.settings.max_parked_polls:
-        raise _full()
-    return Taken(server, desk, waiting, max(0.0, min(body.wait, wire.PARKED)))
+        raise too_many_parked(
+            "this server holds as many polls as it may (max_parked_polls); open a station again in a second"
+        )
+    return PendingExchange(link, 0, max(0.0, min(body.wait, wire.PARKED)))
 
 
 async def exchange(server: Server, call: Call) -> Answer:
@@ -153,23 +122,23 @@ async def history(server: Server, call: Call) -> Answer:
 async def close_station(server: Server, call: Call) -> Answer:
     """The worker goes; what it still had is offered to others."""
     body = call.decode(wire.Closing)
-    desk = server.stations.get(call.namespace, body.worker_id, body.station)
-    if desk is not None:
-        server.stations.close(desk)
+    link = server.worker_links.get(call.namespace, body.worker_id, body.station)
+    if link is not None:
+        server.worker_links.close(link)
         await leave(server, call.namespace, body.worker_id)
     return Answer({}, raw=b"{}")
 
 
-def _desk(server: Server, call: Call, worker_id: str, station: str) -> Desk:
-    desk = server.stations.get(call.namespace, worker_id, station)
-    if desk is None:
+def _link(server: Server, call: Call, worker_id: str, station: str) -> WorkerLink:
+    link = server.worker_links.get(call.namespace, worker_id, station)
+    if link is None:
         raise Problem(
             410,
             "station_unknown",
             f"worker {worker_id!r} has no open station {station!r} here; open one and say what you hold",
             worker_id=worker_id,
         )
-    return desk
+    return link
 
 
 def _refuse_guest(server: Server) -> None:
@@ -180,16 +149,6 @@ def _refuse_guest(server: Server) -> None:
 def _coming_up() -> Problem:
     message = "the engine of this server is coming up; open a station in a moment"
     return Problem(503, "engine_starting", message, retryable=True, retry_after_seconds=1)
-
-
-def _full() -> Problem:
-    return Problem(
-        429,
-        "long_poll_capacity_exhausted",
-        "this server holds as many polls as it may (max_parked_polls); open a station again in a second",
-        retryable=True,
-        retry_after_seconds=1,
-    )
 
 
 def _check(opening: wire.OpenLink) -> None:

@@ -123,7 +123,7 @@ async def leave(server: Server, namespace: str, worker_id: str) -> dict[str, Any
     """A worker goes, by itself or sent away; what it held is offered to others.
 
     Its leases are given back on disk before its registration is removed. The next server gives up the leases of registered
-    workers that do not come back to it (`Desks.expect`). If a server died after the registration was gone and before the
+    workers that do not come back to it (`WorkerLinks.expect`). If a server died after the registration was gone and before the
     leases were, nobody would know whose they are, and they would wait until they run out
     (`tests/sim/seeds/left-before-its-leases.json`).
     """

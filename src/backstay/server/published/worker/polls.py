@@ -18,6 +18,7 @@ from backstay.protocol.history import Encoding
 from backstay.protocol.requests import Request
 from backstay.protocol.tasks import lease
 from backstay.server.call import Call, Gone
+from backstay.server.pending_reply import too_many_parked
 from backstay.server.problems import Elsewhere, Problem
 from backstay.server.routing import Answer
 from backstay.server.server import Server
@@ -121,14 +122,10 @@ def leased(assigned: WorkflowAssignment | ActivityAssignment, task: Mapping[str,
 
 
 def _full(call: Call) -> Problem:
-    return Problem(
-        429,
-        "long_poll_capacity_exhausted",
+    return too_many_parked(
         "this server holds as many polls as it may (max_parked_polls); poll again in a second",
         poll_status="long_poll_capacity_exhausted",
         task=None,
         task_kind=call.path.rstrip("/").split("/")[-2].removesuffix("s").replace("-", "_"),
         task_queue=call.decode(PollBody).task_queue,
-        retryable=True,
-        retry_after_seconds=1,
     )

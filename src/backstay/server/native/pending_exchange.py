@@ -1,0 +1,46 @@
+"""The pending reply to one exchange of a worker's link."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from backstay.protocol.native import worker as wire
+from backstay.server.pending_reply import PendingReply
+from backstay.server.routing import Answer
+
+if TYPE_CHECKING:
+    from backstay.server.native.worker_link import WorkerLink
+
+
+class PendingExchange(PendingReply):
+    """The reply to an exchange: complete when its reports are on disk, or, without any, when there are tasks."""
+
+    __slots__ = ("_link", "answers", "left")
+
+    def __init__(self, link: WorkerLink, reports: int, parked: float | None) -> None:
+        """`parked`: seconds to wait for tasks; None: it has reports."""
+        server = link.server
+        super().__init__(server, server.engine.world.future(), parked, self._expired)
+        self._link = link
+        self.answers: list[wire.Answered] = [wire.Answered()] * reports
+        self.left = reports
+        if parked is not None:
+            link.look_at_rollouts()
+            link.park(self)
+
+    def _expired(self) -> None:
+        self._link.expire(self)
+
+    def give_up(self) -> None:
+        """The worker hung up: undelivered tasks are kept for its next request. Its reports are still applied."""
+        if self._alarm is not None:
+            self.answer.cancel()
+
+    def end(self) -> None:
+        if self._alarm is not None:
+            super().end()
+            self._link.unpark(self)
+
+    def reply(self) -> Answer:
+        self.end()
+        return Answer({}, raw=self.answer.result())
