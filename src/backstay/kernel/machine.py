@@ -466,6 +466,8 @@ class Machine:
                     continue
                 if turn.touched.get(id, True) and not self.expects(flow, task):
                     self.stray(turn, task)
+                    for ensure in self._ensure_task:
+                        ensure(turn)  # that may have ended an activity
                 else:
                     turn.ready[id] = task
 

@@ -263,6 +263,16 @@ def test_a_row_that_serves_nothing_is_closed_and_takes_up_nobodys_room() -> None
     assert forged.id not in flow.rows
 
 
+def test_a_row_of_an_attempt_that_is_over_ends_its_activity_and_wakes_the_code() -> None:
+    flow = running(RetryPolicy(max_attempts=1, max_crashes=0))
+    (row,) = flow.rows.values()
+    flow.rows[row.id] = replace(row, state="ready", owner=None, leased_at=None, until=None)
+    flow.reopen()
+    decision = flow.when(Offer(task_id=row.id), at=1000)
+    assert names(decision.events) == ["ActivityFailed"]
+    assert list(flow.rows) == ["RUN1-w5"]
+
+
 def test_an_offer_that_finds_nobody_leaves_the_task_ready() -> None:
     flow = given()
     decision = flow.when(Offer(task_id="RUN1-w2"))
