@@ -1,4 +1,7 @@
-"""Deadlines: a run's agenda is a heap of moments, each of which counts only while its feature still vouches for it."""
+"""The agenda: a heap of a run's deadlines, each of which counts only while its feature still confirms it.
+
+So a feature that no longer needs a deadline does not have to remove it, and to add one costs a push on the heap.
+"""
 
 from __future__ import annotations
 
@@ -28,15 +31,17 @@ class Agenda:
         return None
 
     def armed(self, flow: Workflow, kind: str, id: int | str) -> Micros | None:
-        """When this deadline is due, if its feature still vouches for it."""
+        """When this deadline is due, if its feature still confirms it."""
         at = self.deadlines[kind].armed(flow, id)
         rearmed = flow.current.rearmed
         return rearmed.get((at, kind, id), at) if rearmed and at is not None else at
 
     def rearm(self, flow: Workflow, now: Micros, known: MutableMapping[tuple[int, Moment], Micros]) -> None:
-        """Begin again, from now, every deadline that is farther away than it was when it was set: the clock went back.
+        """Restart, from now, every deadline that is farther away than when it was set: the clock was set back.
 
-        `known` remembers what was begun again, so that folding a run anew does not put it off once more.
+        Without it a timer of a minute would take as long as the clock went back, and a minute. In memory only: history
+        keeps the deadline that was set. `known` remembers the new time, so that a run that is folded again is not put off
+        once more. Test: `tests/sim/test_clock_set_back.py`.
         """
         run = flow.run
         if run is None or not run.open:
@@ -54,9 +59,9 @@ class Agenda:
             heapify(run.agenda)
 
     def put_off(self, flow: Workflow, kind: str, id: int | str, since: Micros, until: Micros) -> bool:
-        """Move a deadline that counts a worker's silence from before `since`, when nobody could hear it, to `until`.
+        """Move a deadline to `until` that counts a worker's silence from before `since`, when no worker could be heard.
 
-        In memory only, as with `rearm`: history keeps the deadline that was set, and who folds it anew puts it off anew.
+        In memory only, as with `rearm`: history keeps the deadline that was set, and it is put off again after each fold.
         """
         rule = self.deadlines[kind]
         at = rule.armed(flow, id) if rule.silence else None
@@ -69,10 +74,10 @@ class Agenda:
 
 
 def may_stay(before: Micros | None, wake: Micros | None, now: Micros) -> bool:
-    """A wake that only moved later need not be written: it may be early, never late."""
+    """Whether the stored wake is good enough. One that only moved later is: a wake may be early, never late."""
     return wake == before or (wake is not None and before is not None and now < before < wake)
 
 
 def late(wake: Micros | None, due: Micros | None) -> bool:
-    """Whether nothing will look at an instance when something of it is due: its wake was lost."""
+    """Whether the stored wake is missing or too late for the next deadline of an instance: its wake was lost."""
     return due is not None and (wake is None or wake > due)

@@ -22,8 +22,8 @@ class WorkflowRow(Struct, frozen=True, gc=False):
     """The instance row after a decision.
 
     `last` is the guard; `expects` is how many task rows must exist; `outside` says that the run waits for something that
-    only comes from outside; `length` and `checksum` are where the history of its current run ends, so that a lost tail
-    shows; `held` are facts accepted in the middle of a task, which its end makes history.
+    only comes from outside; `length` and `checksum` say where the history of its current run ends, so that lost events are
+    noticed; `held` are events that were accepted in the middle of a task, and are recorded when it ends.
     """
 
     key: int
@@ -109,16 +109,18 @@ class CommandRecord(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     validation_errors: dict[str, list[str]] = {}
     context: dict[str, Any] = {}
     payload: bytes | None = None
-    behind: int | None = None  # how long the run's history was, if what the command caused is looked for by its id
-    unreadable: str | None = None  # why its row cannot be read; then fields that it does not tell are empty
+    behind: int | None = (
+        None  # the length of the run's history then; the search for what the command caused begins there
+    )
+    unreadable: str | None = None  # why its row cannot be read; then fields that are not known are empty
 
     def may_be_of(self, run: int) -> bool:
-        """Whether it belongs to this run. One that does not tell its run may be of any."""
+        """Whether it belongs to this run. One whose row cannot be read may belong to any."""
         return self.run == run or (self.run is None and self.unreadable is not None)
 
 
 class TaskChange(Struct, frozen=True, gc=False):
-    """`task` None closes it. `stored`: a row existed before this decision."""
+    """What a decision writes of one task. `task` None deletes its row. `stored`: a row existed before this decision."""
 
     task_id: str
     task: Task | None
@@ -126,7 +128,7 @@ class TaskChange(Struct, frozen=True, gc=False):
 
 
 class Ended(Struct, frozen=True, gc=False):
-    """How the last run of an instance closed. Told with the decision, because the state may have moved on since."""
+    """How the last run of an instance closed. It is part of the decision, because the state may have changed since."""
 
     run_id: str
     status: str
@@ -135,18 +137,20 @@ class Ended(Struct, frozen=True, gc=False):
 
 
 class Decision(Struct, gc=False):
+    """What the store writes and the engine does once it is written."""
+
     workflow: WorkflowRow
-    after: int  # the decision this one was made on top of; 0 creates the instance
+    after: int  # the decision that this one is based on; 0 creates the instance
     events: Sequence[Recorded] = ()
     tasks: Sequence[TaskChange] = ()
     runs: Sequence[tuple[bool, RunRow]] = ()  # (is new, row)
     commands: Sequence[CommandRecord] = ()
     reply: Any = None  # to the last message
-    leased: Sequence[Task] = ()  # tasks that came out leased, to be delivered after the commit
+    leased: Sequence[Task] = ()  # tasks that were leased, to be delivered after the commit
     closed: Sequence[str] = ()  # runs that closed in this decision
     ended: Ended | None = None  # the chain of runs ended in this decision
     sends: Sequence[Send] = ()
-    took: Sequence[int] = ()  # sends that were taken with this decision
-    told: Sequence[tuple[str, Any]] = ()  # (topic, value) for whoever waits for that topic of this instance
+    took: Sequence[int] = ()  # keys of the sends that were received with this decision
+    told: Sequence[tuple[str, Any]] = ()  # (topic, value) for those who wait for that topic of this instance
     withdrawn: Sequence[str] = ()  # activity tasks whose attempts are over, which their workers do not know yet
     wake_moved: bool = False  # `next_wake` differs from before

@@ -41,7 +41,7 @@ class Context(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     command_id: str | None = None
     command_sequence: int | None = None
     source: str | None = None
-    ahead: Micros | None = None  # how far behind its history the clock was: `at` is no earlier than the event before
+    ahead: Micros | None = None  # by how much `at` is later than the clock said, because the clock was set back
 
 
 NO_CONTEXT = Context()
@@ -62,7 +62,8 @@ class Recorded(Struct, frozen=True, gc=False):
 
 
 def clock(entry: Recorded) -> Micros:
-    """What the clock said when this was recorded; deadlines count from here. Only a clock set back differs from `at`."""
+    """The time on the clock when this was recorded, from which deadlines count. It differs from `at` after a clock was
+    set back."""
     ahead = entry.context.ahead
     return entry.at if ahead is None else entry.at - ahead
 
@@ -87,7 +88,7 @@ class HistoryDamaged(BackstayError):
         self.run_id = run_id
 
     def of(self, workflow_id: str, run_id: str) -> HistoryDamaged:
-        """The same damage under the names that people know the run by."""
+        """The same damage, with the ids by which people know the run."""
         return HistoryDamaged(self.run, self.sequence, self.why, workflow_id=workflow_id, run_id=run_id)
 
 
@@ -133,7 +134,7 @@ def record(
 
 
 def pack_held(held: Sequence[tuple[Event, Context]]) -> bytes:
-    """Facts that are not yet history, for the instance's own row."""
+    """Encode events that are accepted and not yet recorded, for the instance's own row."""
     return encode([(type(event).__name__, event, context) for event, context in held])
 
 
@@ -150,7 +151,8 @@ def restore(
     row: tuple[int, str, int, bytes, bytes, int],
     previous: tuple[int, int],
 ) -> Recorded:
-    """Read back one stored row (sequence, type, at, body, context, checksum) behind (sequence, checksum)."""
+    """Read one stored row (sequence, type, at, body, context, checksum). `previous`: (sequence, checksum) of the one
+    before it."""
     sequence, type_name, at, body, context_body, checksum = row
     if sequence != previous[0] + 1:
         raise HistoryDamaged(run, previous[0] + 1, f"missing; the next stored event is {sequence}")

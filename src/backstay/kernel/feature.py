@@ -35,30 +35,30 @@ class TaskRule(NamedTuple):
     """What is special about one kind of task."""
 
     serves: Callable[[Workflow, Task], bool]
-    """Whether something open stands behind the task."""
+    """Whether the task is for something that is open."""
     assign: Callable[[Workflow, Task], Any]
-    """What a worker is handed with the leased task."""
+    """What the worker gets with the leased task."""
     lost: Callable[[Turn, Task, bool], None]
-    """What follows when a lease ends without a report. The flag: work may have begun."""
+    """What follows when a lease ends without a report. The flag says whether work may have begun."""
     claimed: Callable[[Turn, Task], None] | None = None
-    """What a claim records."""
+    """What is recorded when the task is leased."""
     stray: Callable[[Turn, Task], None] | None = None
-    """What to do with a row that is offered and serves nothing, unless it is to be closed."""
+    """How to correct a row that serves nothing, instead of deleting it. It may change no other row."""
 
 
 class Deadline(NamedTuple):
-    """A kind of agenda entry. An entry counts only while `armed` still answers its time.
+    """A kind of agenda entry. An entry counts only while `armed` still returns its time.
 
-    `length` is how far ahead it was set: an entry that lies farther away than that was set by a clock since set back.
+    `length` is how far in the future it was set. An entry that lies farther away shows that the clock was set back since.
     """
 
     armed: Callable[[Workflow, Any], Micros | None]
     due: Callable[[Turn, Any], None]
     length: Callable[[Workflow, Any], Micros] | None = None
     again: Callable[[Workflow, Any, Micros], Micros] | None = None
-    """When it is due instead by a clock since set back; unless told, its length from now."""
+    """When it is due instead if the clock was set back; without this rule, its length from now."""
     silence: bool = False
-    """Whether it is about what a worker has not said, which may be because nobody could hear it."""
+    """Whether it measures the silence of a worker, which may only have been unable to reach the engine."""
 
 
 class Value(Struct, frozen=True, gc=False):

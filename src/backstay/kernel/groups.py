@@ -1,13 +1,13 @@
-"""Groups: durable calls that are waited for together. Each of their leaves is a step of its own.
+"""Groups: durable calls that are waited for together. Each leaf of a group is a step of its own.
 
-A leaf that fails wakes the run at once; one that succeeds only when it was the last of every group around it. A group may
-bound how many of its leaves are in flight: the others are scheduled, and handed out as earlier ones close.
+A leaf that fails wakes the run at once; a leaf that succeeds wakes it only if it was the last of every group around it. A
+group may bound how many of its leaves are in flight: the others are scheduled, and dispatched as earlier ones close.
 
-A group may be larger than what a run may have open. Then its code schedules it in *windows*: so many leaves at first, and
-more of them whenever half of the window has closed; that wakes the run, too.
+A group may be larger than what a run may have open. Then its code schedules it in *windows*: a number of leaves at first,
+and more whenever half of the window has closed, which also wakes the run.
 
-An outermost group may be a *selection*: its leaves belong to members, and the run is woken by the end of each member. The
-first one wins.
+An outermost group may be a *selection*: its leaves belong to members, and the end of each member wakes the run. The first
+member that ends wins.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ Path = list[GroupEntry]
 
 
 def topology(path: Path) -> list[tuple[str, int]]:
-    """A place as replay has to find it again; how many may be in flight is no part of it."""
+    """The part of a path that replay compares: the groups and the places in them, without limits and windows."""
     return [(entry.parallel_group_id, entry.parallel_group_index) for entry in path]
 
 
@@ -59,7 +59,7 @@ class Leaf(Protocol):
     """What a feature keeps of an open leaf."""
 
     def dispatched(self, run: Run, at: Micros) -> None:
-        """It may be handed out from now on."""
+        """Its task may be created from now on."""
         ...
 
 
@@ -72,10 +72,12 @@ class Member(Struct):
 
 
 class Group:
+    """How far the leaves of one group are."""
+
     __slots__ = ("failed", "joined", "limit", "members", "open", "resolved", "size", "succeeded", "window")
 
     def __init__(self, entry: GroupEntry) -> None:
-        # Of a selection, by the first step of each.
+        # The members of a selection, by their first step.
         self.members: dict[int, Member] | None = None if entry.parallel_group_mode is None else {}
         self.resolved = False
         self.size = entry.parallel_group_size
@@ -98,18 +100,20 @@ class Group:
 
 
 class Groups:
+    """The part of a run that knows its groups."""
+
     __slots__ = ("freed", "groups", "leaves", "paths", "silent", "won")
 
     def __init__(self) -> None:
         self.groups: dict[str, Group] = {}
         self.paths: dict[int, Path] = {}
         self.leaves: dict[int, Leaf] = {}
-        self.silent: set[int] = set()  # steps whose close wakes nobody
-        self.freed: list[int] = []  # steps that a close has just let go; its turn hands them out
+        self.silent: set[int] = set()  # steps whose close does not wake the run
+        self.freed: list[int] = []  # steps that the last close has made room for; the turn dispatches them
         self.won: tuple[GroupEntry, bool] | None = None  # the member that has just won a selection, and how
 
     def settled(self) -> None:
-        """History was folded: what it let go was handed out then, and whom it woke was woken."""
+        """Clear transient effects after stored history was folded: they took place when it was recorded."""
         self.freed.clear()
         self.silent.clear()
         self.won = None
@@ -160,7 +164,7 @@ _KINDS = ("activity", "timer", "child", "condition", "group")
 
 
 def join(run: Run, step: int, path: Path, leaf: Leaf) -> None:
-    """A leaf of a group was scheduled."""
+    """Add a leaf that was scheduled to the groups around it."""
     if not path:
         return
     run.grouped = True
@@ -183,18 +187,18 @@ def join(run: Run, step: int, path: Path, leaf: Leaf) -> None:
 
 
 def leave(run: Run, step: int, path: Path, ok: bool, at: Micros, *, cancelled: bool = False) -> None:
-    """A leaf has closed: who waits for the group may have to be woken, and others may be handed out.
+    """Close a leaf: decide whether that wakes the run, and which leaves that were held back may be dispatched.
 
-    `cancelled`: nobody wants it any more, so it wins nothing.
+    `cancelled`: its code has given it up, so it wins no selection.
     """
     if not path or run.closed_reason is not None:
-        return  # behind the end of a run nobody is woken, and nothing handed out
+        return  # after the end of a run nothing is woken or dispatched
     groups = run.part(Groups)
     groups.paths.pop(step, None)
     groups.leaves.pop(step, None)
     complete, first_failure, last, wanted = True, False, True, False
     well: dict[str, bool] = {}
-    for entry in reversed(path):  # a failure goes outwards, up to a group that settles
+    for entry in reversed(path):  # a failure spreads outwards, up to a group that settles
         well[entry.parallel_group_id] = ok = ok or entry.parallel_group_settles
     # A group that is all of another has its name as well: they are one, with the tighter of their bounds.
     for id in dict.fromkeys(entry.parallel_group_id for entry in path):
@@ -222,7 +226,7 @@ def leave(run: Run, step: int, path: Path, ok: bool, at: Micros, *, cancelled: b
 
 
 def _ends_member(groups: Groups, entry: GroupEntry, ok: bool, cancelled: bool) -> bool:
-    """Whether the leaf that has closed is the end of its member of a selection. The first such end wins."""
+    """Whether a leaf that closes ends its member of a selection. The first member that ends wins."""
     group = groups.groups[entry.parallel_group_id]
     assert group.members is not None, "a selection has members"
     member = group.members[entry.selection_member_base_sequence or 0]

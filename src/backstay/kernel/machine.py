@@ -1,9 +1,10 @@
 """The machine: every feature's tables merged into decide, evolve and expect.
 
-`decide(turn, message, now)` is a function of its arguments: it reads no clock, opens no file, calls nobody, and decides the
-same for the same input. It leaves on the turn which tasks are ready; the caller finds workers for them and says `grant` for
-each that is taken, before it makes a decision of the turn with `seal`. `evolve` is the only writer of a run. `expect` says
-which tasks and wake must exist, and serves repair, the operator and the tests alike.
+`decide(turn, message, now)` is a function of its arguments: it reads no clock, opens no file, calls nothing outside of the
+kernel, and decides the same for the same input. It leaves on the turn which tasks are ready. The caller finds workers for
+them, calls `grant` for each task that a worker takes, and then makes a decision of the turn with `seal`. `evolve` is the
+only writer of a run. `expect` says which tasks and which wake must exist; recovery, repair, the operator's view and the
+tests all use it.
 """
 
 from __future__ import annotations
@@ -98,7 +99,8 @@ NOTHING_DEPLOYED: Mapping[str, str | None] = {}
 
 
 class Machine:
-    # Slots: most of them are read many times a step, and only slots does Python find at a fixed place, however many.
+    # Slots, because many of them are read several times a step: Python finds slots at a fixed place, and attributes of a
+    # dictionary only if there are at most thirty.
     __slots__ = (
         "_acknowledged",
         "_allows_tasks",
@@ -192,6 +194,7 @@ class Machine:
         self._acknowledged = [c.acknowledged for c in compatibility if c.acknowledged is not None]
 
     def open(self, flow: Workflow, ids: Ids, deployed: Mapping[str, str | None] = NOTHING_DEPLOYED) -> Turn:
+        """Begin a turn for an instance. `deployed`: the fingerprint of each workflow type's definition, as of now."""
         return Turn(self, flow, ids, deployed)
 
     def decide(self, turn: Turn, message: Message, now: Micros) -> Any:
@@ -225,7 +228,7 @@ class Machine:
         ) and may_stay(turn.flow.next_wake, self.agenda.next_wake(turn.flow), turn.now)
 
     def seal(self, turn: Turn) -> Decision:
-        """All effects of the messages that the turn has taken, as one decision."""
+        """Make one decision of all effects of the messages that were decided in this turn."""
         flow = turn.flow
         assert turn.due is None, "the code of a due task has run, or the task was created"
         if turn.reindex:
@@ -274,12 +277,14 @@ class Machine:
                 run.waking.append((sequence, told))
 
     def fold(self, flow: Workflow, run: Run, history: Iterable[Recorded]) -> None:
+        """Build a run from its stored history."""
         for entry in history:
             self.evolve(flow, run, entry)
         if run.grouped:
             run.part(Groups).settled()
 
     def expect(self, flow: Workflow) -> Expected:
+        """The tasks and the wake that must exist so that the instance goes on."""
         if flow.run is None or not flow.run.open:
             return Expected({}, None)
         tasks = {task.id: task for source in self._expect for task in source(flow)}
@@ -290,11 +295,11 @@ class Machine:
         return self.tasks[task.kind].serves(flow, task)
 
     def lost(self, turn: Turn, task: Task, begun: bool = True) -> None:
-        """A lease ends without a report, as far as anybody knows."""
+        """A lease has ended, and its worker has not reported."""
         self.tasks[task.kind].lost(turn, task, begun)
 
     def stray(self, turn: Turn, task: Task) -> None:
-        """A row is offered that serves nothing: most often nobody waits for it any more."""
+        """Correct the row of a task that serves nothing, most often because what it was for has closed."""
         rule = self.tasks[task.kind].stray
         if rule is None:
             turn.drop(task.id)
@@ -302,11 +307,11 @@ class Machine:
             rule(turn, task)
 
     def assign(self, flow: Workflow, task: Task) -> Any:
-        """What the worker that leased this task needs to know, as of now."""
+        """What the worker gets with this leased task."""
         return self.tasks[task.kind].assign(flow, task)
 
     def receiver(self, flow: Workflow, parcel: Parcel) -> Callable[[Turn, Any], None]:
-        """What a send means to the instance it has reached."""
+        """The function that decides a send for the instance it was sent to."""
         rule = self._receive.get((flow.kind, type(parcel)))
         if rule is None:
             raise Refused("not_for_this_kind", f"{flow.workflow_id!r} is a {flow.kind} and cannot take this send")
@@ -323,28 +328,28 @@ class Machine:
             supersede(turn)
 
     def run_closed(self, turn: Turn) -> None:
-        """Right after a terminal event: what it means for what was still open, and then what the closed run leads to."""
+        """Called right after a terminal event: close what the run leaves open, then do what its end leads to."""
         for closed in self._close:
             closed(turn)
 
     def before_commands(self, turn: Turn, task: Task) -> None:
-        """A workflow task ends: what it had seen counts as seen, before what it decided."""
+        """Record what a workflow task that ends had seen, before its commands are applied."""
         for closing in self._on_task_closing:
             closing(turn, task)
 
     def infer(self, turn: Turn, task: Task, commands: list[Command]) -> list[Command]:
-        """Say in full what a worker means that does not number its steps."""
+        """The commands in full of a worker that does not number its steps."""
         for infer in self._infer:
             commands = infer(turn, task, commands)
         return commands
 
     def carried(self, run: Run) -> list[tuple[Event, Context]]:
-        """What the next run of the chain is told again, in the order in which this one was."""
+        """The events that the next run of the chain begins with, in their order in this one."""
         found = [entry for carry in self._carry for entry in carry(run)]
         return [(event, context) for _, event, context in sorted(found, key=lambda entry: entry[0])]
 
     def breach(self, turn: Turn, commands: list[Command]) -> Breach | None:
-        """The first structural limit these commands would pass."""
+        """The first structural limit that these commands would exceed."""
         for kind in map(type, commands) if len(commands) == 1 else dict.fromkeys(map(type, commands)):
             limit = self._limits.get(kind)
             found = None if limit is None else limit(turn, commands)
@@ -366,7 +371,7 @@ class Machine:
         rule = self.outcomes.get(type(event))
         return None if rule is None else rule(event)
 
-    index = staticmethod(run_row)  # for features, which the rows are made of
+    index = staticmethod(run_row)  # features cannot import it: the row is made of their parts
 
     def create_task(self, turn: Turn) -> None:
         """Give the due workflow task a row, and make it ready for a worker: its code does not run within this turn."""
@@ -380,7 +385,7 @@ class Machine:
         Such a task is born leased: one row is written, not one ready and then one leased, and its worker gets it with the
         first commit instead of the second. `ActivityStarted` stands in history right after the events of the message.
         Only the caller knows which workers have room, and to take a worker's room is an effect: so `decide` ends before
-        it, and the caller, who took the room, also gives it back if the decision comes to nothing. Tests:
+        it, and the caller, which took the room, also gives it back if the decision comes to nothing. Tests:
         `test_an_activity_that_is_born_leased_is_started_in_the_same_decision`,
         `test_a_decision_that_breaks_gives_back_the_room_it_had_taken`.
         """
@@ -389,7 +394,7 @@ class Machine:
             self._find_ready(turn)
 
     def _follow(self, turn: Turn) -> None:
-        """What follows from what was recorded: tasks, and which of them are ready."""
+        """Bring the tasks in line with what the message recorded, and find those that are ready."""
         flow = turn.flow
         run = flow.run
         if run is not None:
@@ -416,7 +421,7 @@ class Machine:
         return instance_row(flow, awaited, idle and self.waits_outside(run))
 
     def waits_outside(self, run: Run) -> bool:
-        """Whether nothing has to move this run until somebody else does."""
+        """Whether only something from outside makes this run go on."""
         return run.open and any(rule(run) for rule in self._waits_externally)
 
     def resolve(self, turn: Turn, entry: Recorded) -> None:
@@ -430,7 +435,7 @@ class Machine:
             timed_out(turn, step)
 
     def acknowledged(self, turn: Turn, task: Task) -> None:
-        """A worker that does not number its steps has looked and has nothing to say."""
+        """A worker that does not number its steps was shown all news and goes on waiting."""
         for acknowledged in self._acknowledged:
             acknowledged(turn, task)
 
@@ -443,15 +448,15 @@ class Machine:
     def _record_buffered(self, turn: Turn) -> None:
         """Record the events that were accepted in the middle of a workflow task, now that it is over."""
         held, turn.flow.held = turn.flow.held, []
-        if turn.run.open:  # otherwise nobody is left to be told; what was accepted is in the audit trail
+        if turn.run.open:  # a closed run takes no more events; that they were accepted is in the audit trail
             for event, context in held:
                 turn.record_as(event, context)
 
     def _find_ready(self, turn: Turn) -> None:
-        """Of the tasks to look at, leave those that are ready on the turn.
+        """Look at the tasks that were touched, and leave those that are ready on the turn.
 
-        A row that serves nothing is put right instead; that changes no other row. What was made in this very turn was made
-        because it serves something.
+        A row that serves nothing is corrected instead (`stray`), which changes no other row. A row that this turn made
+        serves what it was made for.
         """
         flow = turn.flow
         tasks = flow.tasks

@@ -1,8 +1,8 @@
-"""Sends: what one instance has to tell another. They never share a transaction.
+"""Sends: messages from one instance to another. The two never share a transaction.
 
-A send is a row of the sender's commit and disappears with the receiver's. Rows of one sender are taken in their order. Every
-parcel can be taken twice without effect, because what it causes is recorded in the receiver's history under an identity of
-its own; so a send may be made again whenever somebody doubts that it arrived.
+A send is a row that the sender's commit writes and the receiver's commit deletes. Sends of one sender are received in their
+order. Every parcel may be received twice, and the second time has no effect, because what it causes is recorded in the
+receiver's history under an id of its own. So a send can be repeated whenever it is not certain that it arrived.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from msgspec import Struct
 
 
 class Parcel(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Base of all that is sent; each kind is dealt with by the feature that defines it."""
+    """Base of everything that is sent. The feature that defines a kind also receives it."""
 
     creates: ClassVar[bool] = False
     """Whether it may be sent to an instance that does not exist yet."""
 
     @property
     def seeks(self) -> Collection[str]:
-        """Request ids of signals: it asks which of them the receiver has a record of."""
+        """Request ids of signals of which the sender asks whether the receiver has a record."""
         return ()
 
     def equipped(self, define: Callable[[Any, str], Any]) -> Parcel:
-        """The same with what is known where it arrives: `define` says how a workflow type would be started from here."""
+        """The same, completed where it arrives: `define` says how a workflow type is started there."""
         return self
 
 
 class Send(Struct, frozen=True):
-    """`key` grows along the sends of a sender."""
+    """A parcel on its way from one instance to another. Later sends of a sender have larger keys."""
 
     key: int
     sender: int

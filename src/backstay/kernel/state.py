@@ -1,7 +1,8 @@
-"""State: what a workflow instance is right now, folded from its history plus its own row and task rows.
+"""State: what a workflow instance is right now, folded from its history, its own row and its task rows.
 
-`Run` is fold(history) and nothing else, so it can be thrown away at any time. Each feature keeps its own *part* of a
-run and is the only one to touch it. `Workflow` adds what lives beside history: the guard, counters, cursor and tasks.
+`Run` is the fold of a history and nothing else, so it can be discarded at any time and folded again. Each feature keeps its
+own *part* of a run, which no other feature writes. `Workflow` adds what is stored beside history: the guard, counters, the
+cursor and the tasks.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from backstay.kernel.values import Kind, Micros, Routing, kind_at
 P = TypeVar("P")
 
 Moment = tuple[Micros, str, int | str]
-"""A deadline on an agenda: when, which kind, of what."""
+"""A deadline on an agenda: its time, its kind, and the id of what it is for."""
 
 OPEN = ("pending", "waiting")
 
@@ -32,6 +33,8 @@ class Parts(dict[type[Any], Any]):
 
 
 class PartOf(Protocol):
+    """The type of `Run.part`: the part of a run that is of this class."""
+
     def __call__(self, kind: type[P], /) -> P: ...
 
 
@@ -78,26 +81,28 @@ class Run:
         self.closed_at: Micros | None = None
         self.ended_by: Event | None = None  # its terminal event
         self.length = 0  # the last history sequence
-        self.heartbeats = 0  # events of its history that only say that an attempt goes on
+        self.heartbeats = 0  # how many events of its history are heartbeats
         self.bytes = 0
         self.checksum = 0
         self.last_at: Micros = 0
         self.not_before: Micros = 0  # a retry waits until then with its first task
         self.step = 0  # the highest step number recorded
         self.grouped = False  # some of its steps belong to groups
-        self.waking: list[tuple[int, Resume]] = []  # waking events, oldest first; the cursor eats them
-        self.apart: list[tuple[int, Resume]] = []  # events that get a task of their own, ahead of the waking ones
+        self.waking: list[
+            tuple[int, Resume]
+        ] = []  # events that wake its code, oldest first; those up to the cursor are dropped
+        self.apart: list[tuple[int, Resume]] = []  # events with a workflow task of their own, which comes first
         self.agenda: list[Moment] = []  # heap of (at, kind, id); entries may be stale
-        self.rearmed: dict[Moment, Micros] = {}  # deadlines that are due at another time than was set
+        self.rearmed: dict[Moment, Micros] = {}  # deadlines that were moved to another time, in memory only
         self.parts = Parts()
-        self.part: PartOf = self.parts.__getitem__  # asked for many times a step, so without a call of Python
+        self.part: PartOf = self.parts.__getitem__  # bound once: it is called many times a step
 
     @property
     def open(self) -> bool:
         return self.closed_reason is None
 
     def remind(self, at: Micros, kind: str, id: int | str) -> None:
-        """Put a deadline on the agenda. The feature must still vouch for it when it comes up."""
+        """Put a deadline on the agenda. It counts if its feature still confirms it when its time comes."""
         heappush(self.agenda, (at, kind, id))
 
 
@@ -136,11 +141,13 @@ class Workflow:
         self.next_wake: Micros | None = None
         self.run: Run | None = None
         self.tasks: dict[str, Task] = {}
-        self.busy: str | None = None  # the leased workflow task: code is in the middle of it
-        # Accepted while code was in the middle of a task; they become history right behind what that task decides.
+        self.busy: str | None = None  # the leased workflow task, which code is in the middle of
+        # Events that were accepted while code was in the middle of a task. They are recorded after what it decides.
         self.held: list[tuple[Event, Context]] = []
-        self.missing = 0  # task rows that its own row counts and nobody found; below zero: that it does not count
-        self.amiss = False  # its rows on disk say another count of tasks, or another end, than it has
+        self.missing = (
+            0  # how many task rows its own row counts that were not found; below zero: rows it does not count
+        )
+        self.amiss = False  # the rows on disk differ from it, in the number of tasks or in where history ends
 
     def keep(self, task: Task) -> None:
         """Take a task row in, new or changed."""
@@ -153,7 +160,7 @@ class Workflow:
 
     @property
     def name(self) -> tuple[str, str]:
-        """By which everybody knows it, before it has a key as well."""
+        """Namespace and workflow id, by which it is known before it has a key."""
         return self.namespace, self.workflow_id
 
     @property

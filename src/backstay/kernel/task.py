@@ -1,8 +1,8 @@
 """Tasks: work for a worker under a lease. `ready` -claim-> `leased` -> closed; `failed` waits for repair.
 
-The row is transport, not truth: history says what must happen, and `expect` can say which rows must exist.
-A lease is the fencing token (task, owner, attempt). A lease without `until` belongs to a worker inside the engine's
-own process: it ends with that process, which the next engine knows by its *incarnation*.
+The row is transport, not truth: history says what must happen, and `Machine.expect` derives from it which rows must exist.
+A lease is a fencing token (task, owner, attempt). A lease without `until` belongs to a worker inside the engine's own
+process and ends with it; the next engine recognises it by the *incarnation* in its owner.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Kind = Literal["workflow", "activity"]
 
 
 class Resume(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """Why a workflow task exists: the first event behind the cursor that wakes the run."""
+    """Why a workflow task exists: the first event after the cursor that wakes the run."""
 
     workflow_wait_kind: str | None = None
     open_wait_id: str | None = None
@@ -65,7 +65,7 @@ class Block(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
 
 
 class Lease(Struct, frozen=True, kw_only=True, gc=False):
-    """An offer to run a task. `until` None: for as long as this engine lives. `call` names the poll that got it."""
+    """The right to work on a task. `until` None: as long as this engine lives. `call` is the id of the poll that got it."""
 
     owner: str
     until: Micros | None = None
@@ -88,17 +88,17 @@ class Task(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     until: Micros | None = None
     call: str | None = None
     seen: int | None = None  # history sequence the leased workflow task works from
-    upto: int | None = None  # a workflow task apart looks no further than the event it is for
+    upto: int | None = None  # a workflow task for one event sees history up to that event
     resume: Resume = START
     step: int | None = None  # the activity's step
-    session: WorkerSession | None = None  # whose worker runs it
+    session: WorkerSession | None = None  # the worker session that it must run in
     block: Block | None = None
     crashes: int = 0  # leases of a workflow task in a row that ended without a report
     repair_count: int = 0
     repair_available_at: Micros | None = None
 
     def due(self, now: Micros) -> bool:
-        """Whether it may be handed out: one that was made without a pause may, even by a clock since set back."""
+        """Whether a worker may have it now. A task without a pause is due even if the clock was set back since."""
         return self.available_at <= now or self.available_at <= self.created_at
 
 

@@ -1,8 +1,9 @@
-"""Messages of one instance being decided. A turn folds each event as it is recorded, so that the next command sees it.
+"""A turn: the messages of one instance that are decided together, and their effects so far.
 
-It takes one message after another, until it is sealed into a decision. Folding while deciding keeps features simple (record a fact and read the state that follows from it). The price is the
-rule of the shell: a turn that is not committed takes the state down with it, and the state is folded again.
-Features therefore check everything they can refuse before they record anything.
+Messages are decided one after another in the same turn, until it is sealed and becomes one decision. A turn folds each event
+as it is recorded, so that the next command sees it. That keeps features simple: they record a fact and read the state that
+follows from it. The price is a rule for the engine: if a turn is not committed, its state is discarded with it and folded
+again from history. Features therefore check everything they can refuse before they record anything.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ T = TypeVar("T")
 
 
 def watch(run: Run, task: Task) -> None:
-    """Put the deadlines of a task row on the agenda; unlike a run's own they are not in its history."""
+    """Put the deadlines of a task row on the agenda. Other than a run's own deadlines they are not in its history."""
     if task.until is not None:
         run.remind(task.until, "lease", task.id)
     if task.repair_available_at is not None:
@@ -37,7 +38,7 @@ def watch(run: Run, task: Task) -> None:
 
 
 def grown(entries: Sequence[T], entry: T) -> list[T]:
-    """With one more entry: the same list, or the first one."""
+    """The entries with one more: the same list, or a new one if there was none."""
     if isinstance(entries, list):
         entries.append(entry)
         return entries
@@ -98,14 +99,14 @@ class Turn:
         """`deployed`: the fingerprint of the definition of each workflow type that workers have now."""
         self.machine = machine
         self.flow = flow
-        # The current one; before an instance's first run there is none, and nobody asks.
+        # The current run. An instance that was only reserved has none, and no feature reads it then.
         self.run: Run = flow.run  # type: ignore[assignment]
         self.now: Micros = 0
         self.ids = ids
         self.deployed = deployed
-        self.after = flow.last  # the decision this turn is made on top of
-        self.context = NO_CONTEXT  # what the events from here on are caused by
-        self.encoded = NO_CONTEXT  # the last one that an event needed, and its bytes
+        self.after = flow.last  # the decision that this turn is based on
+        self.context = NO_CONTEXT  # the cause of the events that are recorded next
+        self.encoded = NO_CONTEXT  # the last context that was encoded, and its bytes
         self.encoding = b""
         self.events: list[Recorded] = []
         self.touched: dict[str, bool] = {}  # task id -> a row existed before this turn
@@ -113,23 +114,23 @@ class Turn:
         self.ready: dict[str, Task] = {}  # tasks that the caller may grant to a worker, by id
         self.due: Task | None = None  # a workflow task without a row: its code may run before the turn is sealed
         self.reply: Any = None
-        self.made: list[str] | None = None  # tasks that the message has made, if whoever sent it is to be told
+        self.made: list[str] | None = None  # tasks that the message has made, if its reply is to name them
         self.reindex = False
-        self.granted: list[Task] = []  # leased in this turn
+        self.granted: list[Task] = []  # tasks that were leased in this turn
         # Most turns have none of these, and an empty tuple that all share costs nothing; the first entry makes a list.
         self.commands: Sequence[CommandRecord] = ()
         self.told: Sequence[tuple[str, Any]] = ()
         self.withdrawn: Sequence[str] = ()
         self.sends: Sequence[Send] = ()
         self.took: Sequence[int] = ()
-        self.asked: Sequence[Command] = ()  # by the completion that is being checked
-        self.steps: _Steps = _NO_STEPS  # those of `asked`, once somebody has looked one up
+        self.asked: Sequence[Command] = ()  # the commands of the completion that is being checked
+        self.steps: _Steps = _NO_STEPS  # the steps that these take, filled when one is first looked up
         self.indexed: Sequence[tuple[bool, RunRow]] = ()
         self.runs_started: Sequence[int] = ()
         self.closed: Sequence[str] = ()
 
     def record(self, event: Event) -> Recorded:
-        """Append a fact to the current run and fold it."""
+        """Append an event to the current run and fold it."""
         run = self.run
         if run.grouped and type(event) in self.machine.grouped_kinds:
             path = run.part(Groups).paths.get(event.sequence)  # type: ignore[attr-defined]
@@ -145,7 +146,8 @@ class Turn:
             body = self.encoding = encode(context)
         at = self.now
         if at < run.last_at:
-            # History never runs backwards, whatever the clock does; deadlines go by the clock.
+            # The clock was set back. Times in history never decrease; deadlines go by the clock, so the context keeps the
+            # difference. Without that a timer would take longer by as much. Test: `tests/kernel/test_clock.py`.
             context = replace(context, ahead=run.last_at - at)
             body = encode_context(context)
             at = run.last_at
@@ -161,7 +163,7 @@ class Turn:
         return entry
 
     def asks(self, step: int) -> Command | None:
-        """The command of the completion being checked that takes this step, which the run has not reached yet."""
+        """The command that takes this step, of the completion being checked; the run has not reached it yet."""
         asked, steps = self.steps
         if asked is not self.asked:  # a table, since every one of thousands may be looked up
             steps = {}
@@ -179,12 +181,13 @@ class Turn:
         return self.due if found is None and self.due is not None and self.due.id == id else found
 
     def put(self, task: Task) -> Task:
+        """Write the row of a task, new or changed. If it is ready, it is looked at when the message is decided."""
         flow = self.flow
         existed = task.id in flow.tasks
         self.touched.setdefault(task.id, existed)
         if self.made is not None and not existed:
             self.made.append(task.id)
-        if task.created_at > self.now:  # by a clock since set back
+        if task.created_at > self.now:  # the clock was set back since: keep the pause, counted from now
             pause = task.available_at - task.created_at
             task = replace(task, created_at=self.now, available_at=self.now + pause)
         flow.keep(task)
@@ -195,6 +198,7 @@ class Turn:
         return task
 
     def drop(self, task_id: str) -> None:
+        """Delete the row of a task."""
         flow = self.flow
         if task_id in flow.tasks:
             self.touched.setdefault(task_id, True)
@@ -207,12 +211,12 @@ class Turn:
                 )
 
     def withdraw(self, task_id: str) -> None:
-        """The attempt that this task stands for is over. Its worker does not know yet, and is told once this is on disk."""
+        """Delete the task of an attempt that is over. Its worker does not know yet, and is told after the commit."""
         self.drop(task_id)
         self.withdrawn = grown(self.withdrawn, task_id)
 
     def hold(self, task_id: str, owner: str, attempt: int) -> Task:
-        """The leased task that this call speaks for, or a refusal."""
+        """The task that a worker reports on, if it holds the lease of this attempt; otherwise the report is refused."""
         task = self.flow.tasks.get(task_id)
         if task is None:
             raise Refused("task_not_found", f"task {task_id} does not exist or is already closed", task_id=task_id)
@@ -265,7 +269,7 @@ class Turn:
         return leased
 
     def release(self, task: Task) -> Task:
-        """Give a lease back: the same task is offered again, with its next attempt."""
+        """End the lease of a task: the same task is offered again, as its next attempt."""
         return self.put(
             replace(task, state="ready", owner=None, leased_at=None, until=None, call=None, seen=None, block=None)
         )
@@ -275,7 +279,7 @@ class Turn:
     ) -> CommandRecord:
         """Record a command in the audit trail, with the next command sequence of the current run.
 
-        Without a run there is nothing to number it in; then it belongs to the instance alone.
+        Without a run it has no number, and belongs to the instance alone.
         """
         flow = self.flow
         run = flow.run
@@ -300,9 +304,9 @@ class Turn:
         return entry
 
     def admit(self, event: Event, context: Context) -> None:
-        """Record a fact from outside, unless code is in the middle of a task: then right behind what that task decides.
+        """Record an event from outside, or keep it until the workflow task ends that code is in the middle of.
 
-        So whatever code decided without having seen it also stands before it, for every reader of history.
+        So everything that the code decided without having seen the event stands before it in history.
         """
         if self.flow.held or self.flow.busy is not None:
             self.flow.held.append((event, context))
@@ -317,16 +321,16 @@ class Turn:
         return entry
 
     def send(self, namespace: str, workflow_id: str, parcel: Parcel) -> None:
-        """Tell another instance something, once this is on disk."""
+        """Send a message to another instance, after the commit."""
         send = Send(self.ids.key(), self.flow.key, namespace, workflow_id, parcel)
         self.sends = grown(self.sends, send)
 
     def tell(self, topic: str, value: Any) -> None:
-        """Once this is on disk, tell whoever waits for this topic."""
+        """Notify those who wait for this topic, after the commit."""
         self.told = grown(self.told, (topic, value))
 
     def begin(self, run: Run) -> None:
-        """A new run of this instance starts in this turn."""
+        """Make a new run the current one of this instance."""
         if self.reindex:
             self.index_now()
         if self.flow.run is not None:
@@ -339,10 +343,11 @@ class Turn:
         self.reindex = True
 
     def index(self) -> None:
-        """Rewrite the index row of the current run in this commit, as it is at its end."""
+        """Write the index row of the current run with this decision, as it is when the turn is sealed."""
         self.reindex = True
 
     def index_now(self) -> None:
+        """Write the index row of the current run as it is now."""
         self.reindex = False
         row = self.machine.index(self.flow, self.run)
         self.indexed = (*self.indexed, (row.key in self.runs_started, row))
