@@ -32,8 +32,9 @@ from backstay import (
 from backstay.codec.values import loads
 from backstay.kernel.values import SECOND
 from backstay.protocol import requests as ask
+from backstay.sdk.client import loop_thread
 from backstay.sdk.client.sync import LoopBridge
-from backstay.sdk.embedded import thread as engine_thread
+from backstay.sdk.embedded.thread import EngineThread
 from backstay.store import RunFilter
 
 from .kit import events, eventually, memory, names
@@ -577,8 +578,8 @@ def test_a_call_that_comes_to_the_engine_while_it_closes_is_answered(monkeypatch
 
 
 def test_a_call_that_does_not_end_when_it_is_told_to_is_answered_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_thread, "LEAVE", 0)
-    engine = engine_thread.EngineThread()
+    monkeypatch.setattr(loop_thread, "LEAVE", 0)
+    engine = EngineThread()
     engine.start()
     begun = threading.Event()
     answers: list[BaseException] = []

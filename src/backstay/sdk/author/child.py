@@ -34,7 +34,7 @@ from backstay.sdk.errors import ChildStopped, ChildTimedOut, DefinitionError, No
 from backstay.sdk.replay.failures import remember, throw
 from backstay.sdk.replay.inbound import outbox, plain_value, typed
 from backstay.sdk.replay.live_run import LiveRun
-from backstay.sdk.replay.workflow_greenlet import WorkflowGreenlet, current_greenlet, current_run
+from backstay.sdk.replay.workflow_greenlet import WorkflowGreenlet, current_greenlet, required_run
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -320,13 +320,6 @@ def _refuse_unfit(member: Any, arguments: bytes | None) -> None:
         raise TypeError(f"signal {member.name!r}: {error.problem} (at {error.path} of its arguments)") from None
 
 
-def _live_run(what: str) -> LiveRun:
-    live_run = current_run()
-    if live_run is None:
-        raise NotInWorkflow(what)
-    return live_run
-
-
 class ChildCaller:
     """`child(...)` waits, `child.step(...)` describes, `child.start(...)` hands back a handle; `child()` finds the latest."""
 
@@ -379,7 +372,7 @@ class ChildCaller:
     def start(self, workflow: str, /, *args: Any) -> ChildHandle[Any]: ...
     def start(self, workflow: Any, /, *args: Any, **kwargs: Any) -> ChildHandle[Any]:
         """Start a child and go on."""
-        live_run = _live_run("child.start()")
+        live_run = required_run("child.start()")
         call: ChildCall[Any] = ChildCall(workflow, args, kwargs, self._options)
         handle: ChildHandle[Any] = ChildHandle(live_run, live_run.step + 1, call)
         live_run.ask(call, handle.answered)
@@ -392,5 +385,5 @@ child = ChildCaller({})
 
 def children() -> list[ChildHandle[Any]]:
     """Every child that this run's history knows, in the order of its steps."""
-    live_run = _live_run("children()")
+    live_run = required_run("children()")
     return [ChildHandle(live_run, step, None) for step in sorted(live_run.part(Family).known)]

@@ -25,9 +25,8 @@ from backstay.kernel.message import Refused
 from backstay.kernel.task import Block
 from backstay.sdk.author.attempt import current_attempt
 from backstay.sdk.author.options import is_whole
-from backstay.sdk.errors import NotInWorkflow
 from backstay.sdk.replay.live_run import LiveRun
-from backstay.sdk.replay.workflow_greenlet import Readonly, current_greenlet, current_run
+from backstay.sdk.replay.workflow_greenlet import Readonly, current_greenlet, current_run, required_run
 from backstay.sdk.worker.failure_log import ids_of_run
 
 T = TypeVar("T")
@@ -84,13 +83,6 @@ _MEMO = Immediate("memo upsert")
 _SEARCH = Immediate("search attributes upsert")
 
 
-def _live_run(what: str) -> LiveRun:
-    live_run = current_run()
-    if live_run is None:
-        raise NotInWorkflow(what)
-    return live_run
-
-
 _SIDE_EFFECT_CODE = Readonly("a side effect", replayed=False)
 
 
@@ -120,7 +112,7 @@ def side_effect(fn: Callable[[], T], /) -> T:
 
 def version(change_id: str, /, *, max: int = 1, min: int = DEFAULT_VERSION) -> int:
     """Which branch of a change this run is on; recorded when first reached. Older runs stay on -1."""
-    live_run = _live_run("version()")
+    live_run = required_run("version()")
     if not change_id or min > max:
         raise ValueError(f"version({change_id!r}, min={min}, max={max}): it needs an id, and min must not exceed max")
     taken = live_run.markers.get(change_id)
@@ -183,7 +175,7 @@ def patched(change_id: str, /) -> bool:
 
 def upsert_memo(**entries: Any) -> None:
     """Add notes to the run; None removes one. They are returned with the run and never searched."""
-    live_run = _live_run("upsert_memo()")
+    live_run = required_run("upsert_memo()")
     blobs = {key: None if value is None else dumps(value) for key, value in entries.items()}
     _valid(lambda: memo.check(blobs))
     live_run.immediate(_MEMO, lambda step: UpsertMemo(sequence=step, entries=blobs))
@@ -192,7 +184,7 @@ def upsert_memo(**entries: Any) -> None:
 def upsert_search_attributes(**attributes: Any) -> None:
     """Set values that lists can filter by; None removes one."""
     plain = {key: value.isoformat() if isinstance(value, datetime) else value for key, value in attributes.items()}
-    live_run = _live_run("upsert_search_attributes()")
+    live_run = required_run("upsert_search_attributes()")
     _valid(lambda: search.check(plain))
     live_run.immediate(_SEARCH, lambda step: UpsertSearchAttributes(sequence=step, attributes=plain))
 
@@ -207,12 +199,12 @@ def _valid(check: Callable[[], None]) -> None:
 
 def now() -> datetime:
     """The run's time: when the event was recorded that the code is reacting to."""
-    return _EPOCH + timedelta(microseconds=_live_run("now()").read_clock())
+    return _EPOCH + timedelta(microseconds=required_run("now()").read_clock())
 
 
 def rng() -> random.Random:
     """Randomness that repeats in every replay of this run."""
-    return _live_run("rng()").rng()
+    return required_run("rng()").rng()
 
 
 def uuid4() -> UUID:
@@ -222,7 +214,7 @@ def uuid4() -> UUID:
 
 def info() -> RunInfo:
     """What is known of this run: ids, type, number, length of its history, what a schedule started it for."""
-    live_run = _live_run("info()")
+    live_run = required_run("info()")
     task = live_run.assignment
     started = live_run.started
     occurrence = None if started is None else started.occurrence_time

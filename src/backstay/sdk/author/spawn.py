@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from asyncio import CancelledError
 from collections.abc import Callable
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Generic, ParamSpec, TypeVar
 
 from backstay.sdk.errors import ContinueAsNewRequested, DurableCallRefused, Evicted, NotInWorkflow
 from backstay.sdk.replay.live_run import LiveRun
-from backstay.sdk.replay.workflow_greenlet import WorkflowGreenlet, current_greenlet, current_run
+from backstay.sdk.replay.workflow_greenlet import WorkflowGreenlet, current_greenlet, required_run
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -69,9 +69,7 @@ class Branch(Generic[R]):
 
 def spawn(fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Branch[R]:
     """Run a function as a concurrent branch of this workflow; it may make any number of durable calls."""
-    live_run: Any = current_run()
-    if live_run is None:
-        raise NotInWorkflow("spawn()")
+    live_run = required_run("spawn()")
     branch = Branch[R](live_run, lambda: fn(*args, **kwargs))
     live_run.branches[branch] = None
     live_run.spawn(branch.run)

@@ -41,10 +41,10 @@ from backstay.sdk.author.handlers import Handlers, Signal
 from backstay.sdk.author.options import expect
 from backstay.sdk.author.primitives import patched, version
 from backstay.sdk.author.step import Step
-from backstay.sdk.errors import ContinueAsNewRequested, DefinitionError, Evicted, NonDeterminismError, NotInWorkflow
+from backstay.sdk.errors import ContinueAsNewRequested, DefinitionError, Evicted, NonDeterminismError
 from backstay.sdk.replay.live_run import LiveRun
 from backstay.sdk.replay.loop import WorkflowLoop, for_the_process
-from backstay.sdk.replay.workflow_greenlet import current_run
+from backstay.sdk.replay.workflow_greenlet import current_run, required_run
 from backstay.sdk.worker.failure_log import workflow_failed
 
 if TYPE_CHECKING:
@@ -511,7 +511,6 @@ def definition_of(target: Any) -> WorkflowDefinition:
 
 def continue_as_new(target: WorkflowFn[P, Any] | type[Entry[P, Any]], /, *args: P.args, **kwargs: P.kwargs) -> NoReturn:
     """Close this run and go on as a new one with a fresh history. The first argument gives the types."""
-    if current_run() is None:
-        raise NotInWorkflow("continue_as_new()")
+    required_run("continue_as_new()")
     # Wrong arguments are a TypeError here, not a broken run.
     raise ContinueAsNewRequested(target, definition_of(target).signature.pack_fitting(args, kwargs))

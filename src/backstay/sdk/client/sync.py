@@ -220,7 +220,7 @@ class Client:
         if isinstance(server, str):
             server = AsyncClient(server, token=token, namespace=namespace, exceptions=exceptions)
         if bridge is None:
-            from backstay.sdk.remote.thread import LoopThread
+            from backstay.sdk.client.loop_thread import LoopThread
 
             bridge = LoopThread("backstay-client")
         self._client = server
@@ -228,7 +228,7 @@ class Client:
 
     def close(self) -> None:
         """Close the connections to the server, and stop waiting for it."""
-        from backstay.sdk.remote.thread import LoopThread
+        from backstay.sdk.client.loop_thread import LoopThread
 
         if isinstance(self._bridge, LoopThread):
             self._bridge.run(self._client.close())

@@ -27,12 +27,12 @@ from backstay.kernel.event import Recorded
 from backstay.kernel.machine import Machine
 from backstay.protocol.native import worker as wire
 from backstay.sdk.author.options import expect, served
+from backstay.sdk.client.loop_thread import LoopThread, new_loop
 from backstay.sdk.errors import ServerUnreachable
 from backstay.sdk.remote.bounds import Bounds
 from backstay.sdk.remote.host import RemoteHost
 from backstay.sdk.remote.http import Lost
 from backstay.sdk.remote.outgoing import Pending
-from backstay.sdk.remote.thread import LoopThread, new_loop
 from backstay.sdk.remote.transport import PAUSES, Access
 from backstay.sdk.remote.worker_link import Reset, Session
 from backstay.sdk.replay.guard.shims import install as install_shims

@@ -15,7 +15,7 @@ import greenlet
 from greenlet import getcurrent
 
 from backstay.runtime_hooks import get_running_loop, set_running_loop
-from backstay.sdk.errors import Evicted
+from backstay.sdk.errors import Evicted, NotInWorkflow
 
 if TYPE_CHECKING:
     from backstay.sdk.replay.live_run import LiveRun
@@ -92,6 +92,14 @@ def current_run() -> LiveRun | None:
     """The run whose code is executing, or None outside workflow code."""
     greenlet = getcurrent()
     return greenlet.live_run if type(greenlet) is WorkflowGreenlet else None
+
+
+def required_run(what: str) -> LiveRun:
+    """The run whose code is executing; `NotInWorkflow` outside workflow code, which says what was called there."""
+    live_run = current_run()
+    if live_run is None:
+        raise NotInWorkflow(what)
+    return live_run
 
 
 def current_greenlet() -> WorkflowGreenlet | None:
