@@ -1,4 +1,4 @@
-"""The terminal: one console for results, colours only where they are wanted, never cut when piped."""
+"""The console that commands print to: colours only on a terminal, and nothing is cut when piped."""
 
 from __future__ import annotations
 

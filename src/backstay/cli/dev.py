@@ -1,6 +1,6 @@
-"""`dw dev`: run a file in the foreground, and again from the beginning whenever it is saved.
+"""`dw dev`: run a file in the foreground, and restart it whenever it is saved.
 
-This process only starts the next life when one ends; see `dev_process.py` for a life.
+This process only starts a new process of the file when one ends; `dev_process.py` is what runs in it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from backstay.cli import options
 from backstay.cli.problems import Problem
 
 RELOAD = 75
-SHORT = 2.0  # seconds: a life that ends by itself sooner is not begun again before a save
+SHORT = 2.0  # seconds: a process that crashes sooner is only started again after a save
 PATIENCE = 10.0
 
 
@@ -44,10 +44,10 @@ def command(file: Path, path: str, namespace: str, queues: tuple[str, ...]) -> N
     from backstay.cli.loading import check
 
     check(file)
-    from backstay.cli.problems import told
+    from backstay.cli.problems import as_problems
     from backstay.store.address import checked, is_server
 
-    with told():
+    with as_problems():
         checked(path)
     parent = Path(path.removeprefix("sqlite:")).parent
     if not is_server(path) and not parent.is_dir():
@@ -59,32 +59,32 @@ def command(file: Path, path: str, namespace: str, queues: tuple[str, ...]) -> N
     )
 
 
-def _supervise(life: list[str], file: Path) -> int:
+def _supervise(command_line: list[str], file: Path) -> int:
     signal.signal(signal.SIGTERM, _interrupt)
     while True:
-        born = time.monotonic()
-        child = _begin(life)
+        started = time.monotonic()
+        child = _begin(command_line)
         try:
             code = child.wait()
             if code not in (0, 2, RELOAD):
-                _mourn(code, time.monotonic() - born, file)
+                _report_crash(code, time.monotonic() - started, file)
         except KeyboardInterrupt:
             return _stop(child)
         if code in (0, 2):
             return code
 
 
-def _begin(life: list[str]) -> subprocess.Popen[bytes]:
-    """Start a life that ignores Ctrl-C until it listens itself: an interpreter that starts would die loudly of it."""
+def _begin(command_line: list[str]) -> subprocess.Popen[bytes]:
+    """Start the process with Ctrl-C ignored until its own handler is set: a starting interpreter would print a traceback."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        return subprocess.Popen(life)
+        return subprocess.Popen(command_line)
     finally:
         signal.signal(signal.SIGINT, before)
 
 
-def _mourn(code: int, age: float, file: Path) -> None:
-    """The process of the file ended by itself: killed, crashed, or its code called os._exit."""
+def _report_crash(code: int, age: float, file: Path) -> None:
+    """Say that the process was killed, crashed or called os._exit; after a quick crash, wait for the next save."""
     how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
     if age >= SHORT:
         click.echo(f"the process of {file} ended ({how}); starting it again", err=True)

@@ -1,6 +1,6 @@
-"""The live stream of `dw dev`: what changed in the database since the last look, in lines.
+"""The events that `dw dev` prints: what was committed to the database since the last look, a line each.
 
-It reads the database like any other process would, so it shows what is really on disk, whoever put it there.
+It reads the database as any other process would, so it shows what is on disk, including what other processes wrote.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Stream:
         self._behind = False
 
     def remember(self) -> None:
-        """Take what is there now as known. Before the engine opens: what it finishes at once is news."""
+        """Remember the open runs, which are not news. Called before the engine opens, so that all it does is news."""
         found = self._page(None)
         self._newest = found[0].key if found else 0
         for status in ("pending", "waiting"):
@@ -49,13 +49,13 @@ class Stream:
                 self._open[run.key] = (run, _story(run), 0 if last is None else last.sequence)
 
     def begin(self) -> None:
-        """Say what was there already: the open runs counted, the blocked ones named."""
+        """Print how many runs are open, and each blocked one."""
         if self._open:
             self._out.print(f"{len(self._open)}{'+' if len(self._open) >= PAGE else ''} open runs go on", style="cyan")
         self._look_for_blocked()
 
     def look(self) -> None:
-        """Tell what was committed since the last look."""
+        """Print what was committed since the last look."""
         if not self._reader.changed() and not self._behind:
             return
         self._told = 0

@@ -1,7 +1,7 @@
-"""One life of `dw dev`: import the file, run engine and worker on it, tell what happens, end on a save or a signal.
+"""The process that `dw dev` runs: imports the file, runs engine and worker on it, prints events, ends on a save or a signal.
 
-Each life is a process of its own, so that a reload starts from nothing. Runs are in the database, not in the process:
-the next life goes on where this one ended.
+Every reload is a new process, so that no state of the old code is left. Runs are in the database: the next process goes
+on where this one ended.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from backstay.cli.console import console
 from backstay.cli.dev_events import Stream
 from backstay.cli.file_watch import Watch
 from backstay.cli.loading import Program, load, module_name, near
-from backstay.cli.problems import Problem, told
+from backstay.cli.problems import Problem, as_problems
 from backstay.cli.reading import Reader
 from backstay.sdk.embedded import Backstay
 from backstay.store.address import shown
 
-RELOAD = 75  # exit code: a file was saved, begin again
+RELOAD = 75  # exit code: a file was saved, start again
 LOOK = 0.1
 SETTLE = 0.05  # an editor may still be writing
 GRACE = 3.0  # for code that does not return, before it is cut off
 
 
 class Ending:
-    """Why this life ends, and with which exit code. Plain attributes: set by signal handlers and by another thread."""
+    """Why this process ends, and with which exit code. Plain attributes: set by signal handlers and by another thread."""
 
     code: int | None = None
     why = ""
@@ -66,7 +66,7 @@ def run(file: str, path: str, namespace: str, queues: list[str]) -> int:
         out.print("waiting for the next save; Ctrl-C stops", style="bright_black")
         return _wait(ending, out)
     try:
-        with told():
+        with as_problems():
             _serve(program, path, namespace, queues, ending, out)
     except Problem as problem:
         print(f"dw: {problem.message}", file=sys.stderr)
@@ -137,7 +137,7 @@ def _say_why(ending: Ending, out: Console) -> None:
 def _listen(ending: Ending) -> None:
     def stop(number: int, frame: FrameType | None) -> None:
         if ending.near and number == signal.SIGINT:
-            os._exit(130)  # asked twice: do not wait for anything
+            os._exit(130)  # a second Ctrl-C: exit at once
         ending.now(0)
 
     signal.signal(signal.SIGINT, stop)
@@ -145,7 +145,7 @@ def _listen(ending: Ending) -> None:
 
 
 def _watch(file: Path, ending: Ending) -> Watch:
-    """Look for saves on a thread, since the main one may be stuck in the file's own code; then end it the hard way."""
+    """Watch for saves on a thread, because the main one may be stuck in the file's own code; if it is, exit without waiting."""
     watch = Watch(file, module_name(file)[1])
     parent = os.getppid()
 
@@ -158,7 +158,7 @@ def _watch(file: Path, ending: Ending) -> Watch:
                 watch.look()
                 ending.now(RELOAD, f"{near(saved)} was saved; reloading")
             elif os.getppid() != parent:
-                ending.now(0)  # whoever restarts us is gone
+                ending.now(0)  # the `dw dev` that started this process is gone
         time.sleep(GRACE)
         os._exit(ending.code or 0)
 
@@ -167,7 +167,7 @@ def _watch(file: Path, ending: Ending) -> Watch:
 
 
 class _Handler(logging.Handler):
-    """Log records between the lines of the stream."""
+    """Prints log records between the events."""
 
     def __init__(self, out: Console) -> None:
         super().__init__()
@@ -186,7 +186,7 @@ def _log_to(out: Console) -> None:
     root = logging.getLogger()
     root.setLevel(logging.INFO)
     root.addHandler(_Handler(out))
-    # The stream tells of failures and of blocked runs from the database, also of those that an earlier life left.
+    # Failures and blocked runs are printed from the database, including those of an earlier process.
     logging.getLogger("backstay.worker").addFilter(lambda record: "is blocked: " not in record.getMessage())
     logging.getLogger("backstay.failures").addFilter(lambda record: hasattr(record, "update_name"))
     logging.getLogger("backstay.engine").setLevel(logging.WARNING)

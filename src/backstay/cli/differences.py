@@ -1,4 +1,4 @@
-"""What history has beside what the code asked for, line by line."""
+"""The difference of a blocked run in two columns: what history has, and what the code asked for."""
 
 from __future__ import annotations
 

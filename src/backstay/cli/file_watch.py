@@ -1,4 +1,4 @@
-"""Noticing saves: the stamps of a program's own files, looked at a few times a second, on any file system."""
+"""Watching for saves: polls the modification times of a program's own files, which works on any file system."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Watch:
         self.look()
 
     def look(self) -> str | None:
-        """A file that was saved since the last look. One that is just being replaced is not there yet."""
+        """A file that was saved since the last look. A file that is missing for a moment, while it is replaced, does not count."""
         saved: str | None = None
         for path in self._files():
             stamp = stamp_of(path)

@@ -30,7 +30,7 @@ def command(
 ) -> None:
     """Show the history of workflow ID as a timeline.
 
-    Times count from the beginning of the run; the number behind them is the step. This only reads: it may be used
+    Times count from the beginning of the run; the number after them is the step. This only reads: it may be used
     beside a running engine and never becomes one.
 
     \b
@@ -86,15 +86,15 @@ class _Teller(ABC):
         for entry in self.reader.ask(history):
             self._after = entry.sequence
             self.event(entry)
-        # Asked before the events were read: a run that closed in between is told completely the next time.
+        # The row was read before the events: a run that closed in between is finished by the next call.
         self.closed = run is None or run.closed_reason is not None
 
     @abstractmethod
     def event(self, entry: Recorded) -> None:
-        """Say one event."""
+        """Print one event."""
 
     def end(self) -> None:  # noqa: B027 - most have nothing to add
-        """What is left to say behind the last event."""
+        """Print what follows the last event."""
 
 
 class _Json(_Teller):

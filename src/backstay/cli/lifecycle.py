@@ -27,7 +27,7 @@ SAID = {
 
 
 def _asked(command: F) -> F:
-    """What these commands share: the workflow, and why."""
+    """The arguments that these commands share: the workflow, and the reason."""
     for option in (
         click.option("--reason", metavar="TEXT", help="Why; it is recorded."),
         options.namespace,

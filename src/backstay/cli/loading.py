@@ -1,6 +1,6 @@
 """A Python file as a program of workflows: imported as its module, with everything in it that can be registered.
 
-Whatever is wrong with the file is said about the file, with its line; our own frames are nobody's business.
+Errors name the file and its line; frames of Backstay are left out of tracebacks.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def load(file: Path) -> Program:
     """Import the file and find what it defines. `Problem` if it cannot be imported or defines something wrongly."""
     check(file)
     name, root = module_name(file)
-    with _blaming(file, root):
+    with _errors_of(file, root):
         module = _import(file, name, root)
         program = _collect(file, module)
         _register(program)
@@ -147,7 +147,7 @@ def _note(program: Program, queues: set[str], definition: ActivityDefinition[Any
 
 
 def _register(program: Program) -> None:
-    """Register everything once for the sake of its mistakes; warnings become hints."""
+    """Register everything once to find mistakes early; warnings become hints."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         Registry(program.types).register(program.things)
@@ -173,8 +173,8 @@ def _is_theirs(cls: type) -> bool:
 
 
 @contextmanager
-def _blaming(file: Path, root: Path) -> Generator[None]:
-    """Say what went wrong as `file:line: what`, about the innermost line of the user's own code."""
+def _errors_of(file: Path, root: Path) -> Generator[None]:
+    """Report an error as `file:line: what`, at the innermost line of the user's own code."""
     linecache.checkcache()
     try:
         yield

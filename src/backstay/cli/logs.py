@@ -1,4 +1,4 @@
-"""How long-running commands log: a record begins at the margin, and nothing in it can look like another one.
+"""Logging of long-running commands: a record begins at the margin, and no text in it can look like another record.
 
 What callers send may be part of what is said. Control characters in it are shown as what they are, and every line of a
 record but its first is indented.

@@ -1,4 +1,4 @@
-"""The `dw` command: finds the command named, and says every mistake in one line.
+"""The `dw` command: finds the subcommand, and reports every mistake in one line.
 
 A mistake of the caller ends with exit code 2, something that does not exist with 1. A traceback is a bug of ours.
 """

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from backstay.cli import options
-from backstay.cli.problems import Problem, Unsuccessful, told, waiting_for
+from backstay.cli.problems import Problem, Unsuccessful, as_problems, waiting_for
 
 if TYPE_CHECKING:
     from backstay import Client
@@ -30,7 +30,7 @@ def _app(help: str) -> Callable[[F], F]:
 
 
 def parsed(args: tuple[str, ...], where: str) -> list[Any]:
-    """Arguments as JSON; whatever looks like an option of ours is a mistake."""
+    """Parse arguments as JSON; one that looks like an option is a mistake."""
     for text in args:
         if text.startswith("--"):
             raise Problem(f"{where} has no option {text}; see {where} --help")
@@ -46,11 +46,11 @@ def _parsed(number: int, text: str) -> Any:
 
 @contextmanager
 def opened(path: options.Place, namespace: str, app: str | None = None) -> Generator[Client]:
-    """A database, as somebody who says something to it and runs nothing; with a file, its code can be asked. Or a server."""
+    """A client of the database or server that runs no tasks; with a file, its code answers queries."""
     if isinstance(path, options.ServerAt):
         from backstay.cli.reading import client_of
 
-        with told(), client_of(path, namespace) as client, waiting_for(path.url):
+        with as_problems(), client_of(path, namespace) as client, waiting_for(path.url):
             yield client
         return
     from backstay import Backstay
@@ -58,12 +58,12 @@ def opened(path: options.Place, namespace: str, app: str | None = None) -> Gener
 
     options.existing(path)
     if app is None:
-        with told(), Backstay(path, namespace=namespace, queues=(), run_tasks=False) as backstay:
+        with as_problems(), Backstay(path, namespace=namespace, queues=(), run_tasks=False) as backstay:
             yield backstay
         return
     program = load(Path(app))
     with (
-        told(),
+        as_problems(),
         Backstay(
             path,
             program.things,
@@ -78,7 +78,7 @@ def opened(path: options.Place, namespace: str, app: str | None = None) -> Gener
 
 
 def alone(client: Client) -> bool:
-    """Whether nobody is there to act on what is said: no process runs the engine of the database."""
+    """Whether no process runs the engine of the database, so that the message waits there."""
     from backstay import Backstay
 
     return isinstance(client, Backstay) and not client.has_engine()

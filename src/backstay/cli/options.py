@@ -73,11 +73,11 @@ def namespace(command: F) -> F:
 
 
 def existing(path: str) -> str:
-    """Refuse a database that is not there: reading must not create one. What a server has, the server says."""
-    from backstay.cli.problems import told
+    """Refuse a database file that does not exist: reading must not create one. Databases on a server are not checked."""
+    from backstay.cli.problems import as_problems
     from backstay.store.address import checked, is_server
 
-    with told():
+    with as_problems():
         checked(path)
     if not is_server(path) and not Path(path.removeprefix("sqlite:")).exists():
         raise Problem(f"there is no database {path}; name one with --db or DW_DB, or make one with `dw dev`")

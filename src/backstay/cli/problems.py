@@ -1,4 +1,4 @@
-"""What `dw` says when it cannot do what was asked: one line, and an exit code."""
+"""The errors of `dw`: each is one line on stderr and an exit code."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ MOMENT = 1.0  # seconds
 
 
 class Problem(click.ClickException):
-    """The caller has to change something."""
+    """A mistake of the caller, who has to change something."""
 
     exit_code = 2
 
 
 class Missing(Problem):
-    """What was asked for does not exist."""
+    """A workflow, run or schedule that does not exist."""
 
     exit_code = 1
 
 
 class Unsuccessful(Problem):
-    """It was done and did not end well."""
+    """A command that was carried out and did not end well."""
 
     exit_code = 1
 
 
 @contextmanager
 def waiting_for(what: str) -> Generator[None]:
-    """Say what is being waited for if it takes more than a moment."""
+    """Print what is being waited for if it takes more than a second."""
     message = f"still waiting for an answer of {what}; Ctrl-C stops"
     said = Timer(MOMENT, partial(click.echo, message, err=True))
     said.daemon = True
@@ -44,8 +44,8 @@ def waiting_for(what: str) -> Generator[None]:
 
 
 @contextmanager
-def told() -> Generator[None]:
-    """Turn what the store, the engine and the client refuse into problems."""
+def as_problems() -> Generator[None]:
+    """Turn errors of the store, the engine and the client into a `Problem`."""
     from backstay.kernel.event import HistoryDamaged
     from backstay.kernel.message import Refused
     from backstay.sdk.errors import RequestRefused, ScheduleNotFound, ServerError, WorkflowNotFound

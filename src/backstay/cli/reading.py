@@ -1,4 +1,4 @@
-"""Reading a database beside whoever runs its engine, or a server. A Reader never takes the engine's lock and decides nothing."""
+"""Reading a database or a server while an engine runs. A Reader never takes the engine's lock and writes nothing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from backstay.cli.options import Place, ServerAt, existing
-from backstay.cli.problems import Problem, told, waiting_for
+from backstay.cli.problems import Problem, as_problems, waiting_for
 from backstay.codec.payloads import AvroPayloads
 from backstay.engine.node import Node
 from backstay.engine.world import AsyncioWorld
@@ -36,7 +36,7 @@ class Reader:
         machine = Machine()
         self._loop = asyncio.new_event_loop()
         try:
-            with told():  # a file is opened here and now, a server when its answer is waited for
+            with as_problems():  # a file is opened here and now, a server when its answer is waited for
                 opening = open_store(self.path, machine.kinds, create=self._create)
             self.store = self.get(opening)
         except BaseException:
@@ -54,23 +54,23 @@ class Reader:
         self._loop.close()
 
     def ask(self, request: Request[R]) -> R:
-        with told():
+        with as_problems():
             return self._loop.run_until_complete(self._api.call(request))
 
     def get(self, answer: Awaitable[R]) -> R:
-        """What a verb of the store answers."""
+        """Wait for the result of a store method."""
 
         async def waited() -> R:
             return await answer
 
-        with told():
+        with as_problems():
             return self._loop.run_until_complete(waited())
 
     def has_engine(self) -> bool:
         return self.get(self.store.has_engine())
 
     def changed(self) -> bool:
-        """Whether anything was committed since this was last asked."""
+        """Whether another process has committed since the last call."""
         return self.get(self.store.changed())
 
     def run(self, namespace: str, workflow_id: str, run_id: str) -> RunRow | None:
@@ -79,7 +79,7 @@ class Reader:
 
 
 class ServerReader:
-    """The same of a server."""
+    """The same interface over HTTP, for a server."""
 
     def __init__(self, server: ServerAt, namespace: str) -> None:
         self._server = server
@@ -95,15 +95,15 @@ class ServerReader:
         self._client.close()
 
     def ask(self, request: Request[R]) -> R:
-        with told(), waiting_for(self._server.url):
+        with as_problems(), waiting_for(self._server.url):
             return self._client.call(request)
 
     def has_engine(self) -> bool:
-        """A server that answers is one."""
+        """Always true: a server is the engine of its database."""
         return True
 
     def changed(self) -> bool:
-        """A server does not say; whoever asks looks."""
+        """Always true after a short pause: a server does not report changes, so the caller has to look."""
         time.sleep(LOOK)
         return True
 

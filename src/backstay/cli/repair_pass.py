@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from backstay.cli import options
-from backstay.cli.problems import Problem, told
+from backstay.cli.problems import Problem, as_problems
 
 if TYPE_CHECKING:
     from backstay.sdk.remote.transport import Access
@@ -58,7 +58,7 @@ def command(server: str | None, token: str | None, namespace: str, loop: bool, e
         access.client()
     except ValueError as wrong:
         raise Problem(str(wrong)) from None
-    with told():
+    with as_problems():
         asyncio.run(_loop(access, every) if loop else _once(access))
 
 
@@ -73,16 +73,16 @@ async def _once(access: Access) -> None:
 
 
 async def _loop(access: Access, every: float) -> None:
-    """A server that is away is waited for; one that refuses us ends it."""
+    """Repeat the pass. A server that cannot be reached is tried again; one that refuses the token ends the loop."""
     from backstay.sdk.remote.http import Lost, NotHttp
 
     running = asyncio.get_running_loop()
-    told_to_stop = asyncio.Event()
+    stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        running.add_signal_handler(number, told_to_stop.set)
+        running.add_signal_handler(number, stopping.set)
     click.echo(f"looks through {access.url} every {every:g} s")
     quiet = True
-    while not told_to_stop.is_set():
+    while not stopping.is_set():
         try:
             done = await _pass(access)
         except (Lost, NotHttp, _Busy) as why:
@@ -94,11 +94,11 @@ async def _loop(access: Access, every: float) -> None:
             if done["dispatched_tasks"]:
                 click.echo(_said(done))
         with suppress(TimeoutError):
-            await asyncio.wait_for(told_to_stop.wait(), every)
+            await asyncio.wait_for(stopping.wait(), every)
 
 
 class _Busy(Exception):
-    """The server cannot do it now, and may soon."""
+    """The server cannot do the pass now; a retry may succeed."""
 
 
 async def _pass(access: Access) -> dict[str, Any]:

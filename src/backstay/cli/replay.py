@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from backstay.cli import options
-from backstay.cli.problems import Unsuccessful, told
+from backstay.cli.problems import Unsuccessful, as_problems
 
 if TYPE_CHECKING:
     from backstay.sdk.replay.replayer import Replayed
@@ -69,10 +69,10 @@ def _replayed(
             async with AsyncClient(server.url, token=server.token, namespace=namespace) as client:
                 return await replay(client, registry, Machine(), ids)
 
-        with told():
+        with as_problems():
             return asyncio.run(ask())
     from backstay import Backstay
 
     options.existing(path)
-    with told():
+    with as_problems():
         return Backstay(path, things, namespace=namespace, types=types, guard="off").replay(*ids)

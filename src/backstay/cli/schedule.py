@@ -12,7 +12,7 @@ import click
 
 from backstay.cli import options
 from backstay.cli.messages import alone, opened, parsed
-from backstay.cli.problems import Problem, told
+from backstay.cli.problems import Problem, as_problems
 
 if TYPE_CHECKING:
     from backstay.kernel.features.schedule import Fired, Schedule
@@ -109,7 +109,7 @@ def create(
     check_arguments(target, values)
     there = isinstance(path, options.ServerAt)
     place = opened(path, namespace) if there else Backstay(path, namespace=namespace, queues=(), run_tasks=False)
-    with told(), _durations(), place as backstay:
+    with as_problems(), _durations(), place as backstay:
         schedule = backstay.schedules.options(**_told(given), paused=paused).create(target, id, *values)
         click.echo(f"created {schedule.id}: {_next(schedule.describe())}")
         if alone(backstay):
@@ -306,7 +306,7 @@ def backfill(id: str, path: options.Place, namespace: str, start: str, end: str,
 
 @command.command(name="history")
 @_one
-@click.option("--after", metavar="N", type=click.IntRange(0), default=0, help="Only what came behind event N.")
+@click.option("--after", metavar="N", type=click.IntRange(0), default=0, help="Only events after number N.")
 @click.option("--limit", metavar="N", type=click.IntRange(1, 10_000), default=100, show_default=True)
 def history(id: str, path: options.Place, namespace: str, after: int, limit: int) -> None:
     """Show what has happened to schedule ID, after it was deleted too.
@@ -346,7 +346,7 @@ def delete(id: str, path: options.Place, namespace: str) -> None:
         click.echo(f"deleted {id}")
 
 
-# -- words
+# -- output
 
 
 def _spec(schedule: Schedule) -> str:

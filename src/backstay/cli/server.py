@@ -10,7 +10,7 @@ import click
 from msgspec.structs import replace
 
 from backstay.cli.logs import log_to_stderr
-from backstay.cli.problems import Problem, told
+from backstay.cli.problems import Problem, as_problems
 
 
 @click.command(name="server")
@@ -63,7 +63,7 @@ def command(verbose: bool, **flags: Any) -> None:
             click.echo(f"token (shown once, for every role): {made}")
 
     try:
-        with told():
+        with as_problems():
             run(settings, started)
     except CannotListen as error:
         raise Problem(str(error)) from None

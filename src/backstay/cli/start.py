@@ -9,7 +9,7 @@ import click
 
 from backstay.cli import options
 from backstay.cli.messages import parsed
-from backstay.cli.problems import Problem, Unsuccessful, told, waiting_for
+from backstay.cli.problems import Problem, Unsuccessful, as_problems, waiting_for
 
 
 # A negative number is an argument of the workflow, not an option of ours.
@@ -45,7 +45,7 @@ def command(workflow: str, id: str, args: tuple[str, ...], path: options.Place, 
     if isinstance(path, options.ServerAt):
         from backstay.cli.reading import client_of
 
-        with told(), client_of(path, namespace) as client:
+        with as_problems(), client_of(path, namespace) as client:
             with waiting_for(path.url):
                 handle = client.start(target, id, *given)
             click.echo(f"started {handle.id} (run {handle.run_id})", err=wait)
@@ -56,7 +56,7 @@ def command(workflow: str, id: str, args: tuple[str, ...], path: options.Place, 
 
     things = program.things if wait else ()
     with (
-        told(),
+        as_problems(),
         Backstay(
             path,
             things,

@@ -116,12 +116,12 @@ def _all(reader: Any) -> list[Any]:
 def _keep(reader: Any, id: str, token: Any) -> None:
     import msgspec
 
-    from backstay.cli.problems import told
+    from backstay.cli.problems import as_problems
     from backstay.server.tokens import KIND
     from backstay.store import Entry
 
     failed: list[Any] = []
-    with told():
+    with as_problems():
         reader.store.keep(Entry(KIND, "", id, None if token is None else msgspec.json.encode(token)), failed.append)
         if failed and failed[0] is not None:
             raise failed[0]

@@ -9,7 +9,7 @@ import click
 
 from backstay.cli import options
 from backstay.cli.logs import log_to_stderr
-from backstay.cli.problems import Problem, told
+from backstay.cli.problems import Problem, as_problems
 
 
 @click.command(name="worker")
@@ -78,5 +78,5 @@ def command(
     def ready() -> None:
         click.echo(f"{file} works for {server}, queue {', '.join(wanted)}")
 
-    with told():
+    with as_problems():
         work(worker, ready)

@@ -20,7 +20,7 @@ CODEC: Final = "avro"
 
 
 def expect_codec(codec: object) -> None:
-    """Refuse any codec but ours; nothing is ever sniffed."""
+    """Refuse any codec but `avro`; the codec of a payload is never guessed."""
     if codec != CODEC:
         raise PayloadError("unsupported_payload_codec", f"payload codec {codec!r}; send {CODEC!r}")
 

@@ -1,4 +1,4 @@
-"""Classes by name: `module:QualName`.
+"""Looking up classes by name: `module:QualName`.
 
 A name that comes from outside (history, a payload, a request) is looked up in tables of what this process registered, and
 nowhere else: it never imports a module and never reaches an attribute. Only the author's own type map may name classes
@@ -55,7 +55,7 @@ class ExceptionClasses:
         return found
 
     def _grown(self) -> bool:
-        """Whether there may be more to find than last time: a module goes on defining things after the first look."""
+        """Whether a module has defined more since the last look, so that it is worth another one."""
         before, self._sizes = self._sizes, tuple(map(len, self._modules.values()))
         return self._sizes != before
 

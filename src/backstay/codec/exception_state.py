@@ -1,4 +1,4 @@
-"""The state of an exception, taken apart for history and put together again without running its `__init__`.
+"""The state of an exception: recorded for history, and restored without a call of its `__init__`.
 
 State is `args`, the attributes in `__dict__` and those in slots, the fields of the builtin errors among them. What has
 no payload form is left out. A class that refuses an instance made in this way is `Unrestorable`.
@@ -24,7 +24,7 @@ Slot = MemberDescriptorType | GetSetDescriptorType
 
 
 class Unrestorable(ValueError):
-    """The class is there, but no instance of it can be made from what was recorded."""
+    """The class is known, but no instance of it can be made from the recorded state."""
 
 
 def readable(thing: object) -> str:

@@ -152,7 +152,7 @@ class Exceptions:
             return located
 
     def restore_or_wrap(self, failure: Failure) -> Exception:
-        """The exception of a failure for whoever only shows it: a `RemoteFailure` where it cannot be restored."""
+        """The exception of a failure for display only: a `RemoteFailure` if it cannot be restored."""
         try:
             return self.restore(failure).exception
         except UnresolvedFailure as unresolved:

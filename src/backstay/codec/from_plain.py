@@ -1,4 +1,4 @@
-"""Plain values into what an annotation asks for. What does not fit is refused with its path, never bent.
+"""Conversion of plain values to what an annotation asks for. A value that does not fit is refused with its path, never coerced.
 
 msgspec converts whatever it can describe whole. A type with a part beyond it (a union of two dataclasses, a timedelta
 in seconds) is taken apart here, one level at a time, and its parts go the same way. A union takes its members in the

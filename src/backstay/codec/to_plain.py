@@ -1,4 +1,4 @@
-"""Python values as plain ones, for encoding: what each kind of value is on the wire.
+"""Conversion of Python values to plain ones, before they are encoded: the form of each type on the wire.
 
 `plain` takes one level off and leaves the rest to the encoder, which so knows the path of whatever has no plain form.
 """
@@ -25,7 +25,7 @@ Plain = Callable[[Any], object]
 
 
 def plain(value: object) -> object:
-    """One level of `value` as a plain value; what has no plain form comes back as it is."""
+    """Convert one level of `value` to a plain value; a value without a plain form is returned as it is."""
     kind = type(value)
     adapter = _ADAPTERS.get(kind)
     if adapter is None:
@@ -36,7 +36,7 @@ def plain(value: object) -> object:
 
 
 def plainly(value: object) -> object:
-    """The whole of `value` as it arrives where nothing is annotated."""
+    """Convert all of `value` to plain values, as a receiver without annotations gets it."""
     return avro.decode(avro.encode(value, plain))
 
 
@@ -91,7 +91,7 @@ def _listed(items: Iterable[object]) -> list[object]:
 
 
 def _ordered(items: Iterable[object]) -> list[object]:
-    """A set in an order that every process gives it: the natural one, else that of the encoded items."""
+    """A set as a list in the same order in every process: sorted, or else sorted by the encoded items."""
     kinds = {type(item) for item in items}
     if len(kinds) == 1 and kinds <= _SORTABLE:
         return sorted(cast(Iterable[Any], items))
@@ -99,7 +99,7 @@ def _ordered(items: Iterable[object]) -> list[object]:
         blobs = sorted(avro.encode(item, plain) for item in items)
     except RecursionError:
         raise PayloadError("nesting_too_deep", "too many sets in sets; is it cyclic? Send it flat") from None
-    # Handed on as plain values: what they hold is in order, and need not be put there again by whoever holds this set.
+    # Returned as plain values: their own sets are sorted already, and the set that holds this one need not sort them again.
     return [avro.decode(blob) for blob in blobs]
 
 

@@ -1,4 +1,4 @@
-"""Where an exception was raised, for people. Nothing decides by it."""
+"""Tracebacks of recorded exceptions, for people to read. No decision depends on them."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ def _boolean(flag: bool) -> bytes:
 
 
 class _Longs(dict[int, bytes]):
-    """Numbers behind the byte of a branch. The small ones are written down; any other is worked out."""
+    """Numbers with the byte of their branch before them. Small ones come from a table, others are computed."""
 
     def __init__(self, branch: bytes, known: range) -> None:
         super().__init__({number: branch + _zigzag(number) for number in known})

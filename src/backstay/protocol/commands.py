@@ -34,7 +34,7 @@ class ToInstance(Request[R], frozen=True, kw_only=True):
     namespace: str = "default"
     run_id: str | None = None
     request_id: str | None = None
-    fresh: bool = False  # nobody has used this request id before: there is no earlier try to look for
+    fresh: bool = False  # this request id is new, so no record of an earlier attempt has to be looked up
     source: str = "python"
     context: dict[str, Any] = {}
 

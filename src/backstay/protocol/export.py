@@ -34,7 +34,7 @@ _TOGETHER = 100  # entries of one that are written at once
 
 
 class Exporting(Struct, frozen=True, kw_only=True):
-    """How files leave this house."""
+    """How exports are written: redaction and signing."""
 
     signing_key: str | None = None
     key_id: str | None = None
@@ -159,7 +159,7 @@ def _workflow(
 
 
 def _payloads(history: list[Recorded]) -> dict[str, Any]:
-    """What went in and what came out, as it is stored."""
+    """The arguments and the result, as they are stored."""
     started = next((e.event for e in history if isinstance(e.event, WorkflowStarted)), None)
     completed = next((e.event for e in history if isinstance(e.event, WorkflowCompleted)), None)
     return {
@@ -175,7 +175,7 @@ def _payload(blob: bytes | None) -> dict[str, Any]:
 
 
 def _passed(content: dict[str, Any], row: RunRow, how: Exporting) -> dict[str, Any]:
-    """What became of the payloads on their way out, and how to read the rest."""
+    """How the payloads were redacted, and how to read the others."""
     found = payloads(content)
     before = {leaf.path: leaf.holder[leaf.key] for leaf in found}
     about = {"namespace": row.namespace, "workflow_id": row.workflow_id, "run_id": row.run_id}

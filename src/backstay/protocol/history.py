@@ -97,7 +97,7 @@ def to_wire(entry: Recorded, run_id: str) -> dict[str, Any]:
 
 
 def explained(entry: Recorded, run_id: str) -> dict[str, Any]:
-    """One history event as operators read it: what a command said, its target and the start of its payload, with it."""
+    """One history event as operators read it: with the target of its command and the beginning of the payload."""
     wire = to_wire(entry, run_id)
     match entry.event:
         case SignalReceived(signal_name=target, arguments=said) | UpdateAccepted(update_name=target, arguments=said):
@@ -114,7 +114,7 @@ def explained(entry: Recorded, run_id: str) -> dict[str, Any]:
 
 
 def _as_signal(event: MessageReceived | MessageCursorCarried) -> SignalReceived:
-    """Workers are told of messages, and of how far an earlier run had got with them, by a signal of a fixed name."""
+    """The form in which workers get a message, or the cursor of an earlier run: a signal of a fixed name."""
     told: dict[str, Any] = {"schema": MESSAGE_CURSOR, "stream_name": event.stream_name}
     if isinstance(event, MessageCursorCarried):
         told["through_position"] = event.through_position
@@ -138,7 +138,7 @@ def _as_signal(event: MessageReceived | MessageCursorCarried) -> SignalReceived:
 
 
 def _spelled_out(value: Any) -> Any:
-    """Plain values, with the parts that storage leaves out of a nested struct because they are the default."""
+    """Plain values. Fields of nested structs that storage leaves out because they have the default are written here."""
     if not isinstance(value, Struct):
         return msgspec.to_builtins(value)
     parts = {name: getattr(value, name) for name in value.__struct_fields__}

@@ -24,7 +24,7 @@ _ALL_OF_IT = frozenset(
 
 
 class RedactionFailed(ValueError):
-    """The policy could not say what may leave; so nothing does."""
+    """The redaction policy failed, so nothing is exported."""
 
 
 class Leaf(NamedTuple):
@@ -41,7 +41,7 @@ def payloads(content: dict[str, Any]) -> list[Leaf]:
 
 
 def redact(content: dict[str, Any], redactor: Redactor, about: dict[str, Any]) -> list[str]:
-    """Change the content in place; the paths that the policy was asked about."""
+    """Change the content in place. Returns the paths that the policy was asked about."""
     asked: list[str] = []
     for leaf in list(_leaves(content, "", False)):
         payload = leaf.is_payload or leaf.key == _PREVIEW  # a preview is a payload in words

@@ -20,7 +20,7 @@ def reason(command: Commanded) -> str:
 
 
 def declared(name: str, names: Sequence[str]) -> str:
-    """What there is, for somebody who asked for what there is not."""
+    """The names that exist, for a message about one that does not."""
     near = get_close_matches(name, names, 1)
     meant = f"; did you mean {near[0]!r}?" if near else ""
     return f"declared are: {', '.join(names) or 'none'}{meant}"

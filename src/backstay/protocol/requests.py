@@ -40,11 +40,11 @@ PAGE_MAX = 1000
 
 
 class Request(Struct, Generic[R], frozen=True, kw_only=True):
-    """Asks for an R."""
+    """A request whose reply is an R."""
 
 
 class WorkerVerb(Request[R], Generic[R], frozen=True, kw_only=True):
-    """Speaks of a task by its id: one of another namespace does not exist for this worker."""
+    """A request about a task, by its id. A task of another namespace does not exist for this worker."""
 
     namespace: str = "default"
 
@@ -67,7 +67,7 @@ class StartWorkflow(Request[Started], frozen=True, kw_only=True):
     duplicate_policy: DuplicatePolicy = "reject_duplicate"
     definition: Definition | None = None
     request_id: str | None = None
-    fresh: bool = False  # nobody has used this request id before: there is no earlier try to look for
+    fresh: bool = False  # this request id is new, so no record of an earlier attempt has to be looked up
     source: str = "python"
     activity: ScheduleActivity | None = None  # the run is this activity and nothing else
 
@@ -203,7 +203,7 @@ class ListWorkflows(Request[list[RunRow]], frozen=True, kw_only=True):
 
 
 class GetHistory(Request[list[Recorded]], frozen=True, kw_only=True):
-    """The events of a run (the current one unless named) behind `after`."""
+    """The events of a run (the current one unless named) after the sequence `after`."""
 
     workflow_id: str
     namespace: str = "default"
@@ -252,7 +252,7 @@ class ClaimStatus(Struct, frozen=True, kw_only=True):
 
 
 class GetClaimStatus(WorkerVerb[ClaimStatus], frozen=True, kw_only=True):
-    """Asked by a worker like this; the answer may differ for another."""
+    """Describes the worker that asks; another worker may get another answer."""
 
     task_id: str
     kind: str = "workflow"
@@ -338,7 +338,7 @@ class ClaimActivityTask(WorkerVerb[ActivityAssignment], frozen=True, kw_only=Tru
 
 
 class CompleteActivityTask(WorkerVerb[AttemptOutcome], frozen=True, kw_only=True):
-    """`lease_owner` None: the attempt says enough; whoever holds it speaks. The same for the other verbs."""
+    """`lease_owner` None: the attempt id is enough to identify the holder. The same for the other requests."""
 
     activity_attempt_id: str
     lease_owner: str | None

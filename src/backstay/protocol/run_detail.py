@@ -106,7 +106,7 @@ def memo(history: Iterable[Recorded]) -> dict[str, bytes]:
 
 
 def declared(history: list[Recorded]) -> dict[str, Any]:
-    """What the run's code offered when it began: targets as operators use them, and the lists as they were recorded."""
+    """The signals, updates and queries that the run's code declared when it began, with their contracts."""
     started = next((entry.event for entry in history if isinstance(entry.event, WorkflowStarted)), None)
     return plain(actions.declared(started)) | {name: getattr(started, name, None) or [] for name in _DECLARED}
 
@@ -177,7 +177,7 @@ def shown_activity(view: ActivityView) -> dict[str, Any]:
 
 
 def log(view: ActivityView) -> dict[str, Any]:
-    """An activity as a line of the log: what it was asked, how it ended."""
+    """An activity as a line of the log: its type, and how it ended."""
     return {
         "id": view.id,
         "index": view.sequence,
@@ -196,7 +196,7 @@ def log(view: ActivityView) -> dict[str, Any]:
 
 
 def chart(row: RunRow, views: Iterable[ActivityView]) -> list[dict[str, Any]]:
-    """Bars over time: the run, and each of its activities from its schedule to its end. What is open has no end."""
+    """Bars over time: the run, and each activity from its schedule to its end. An open one has no end."""
     bars = [_bar("Workflow", row.workflow_type, row.started_at, row.closed_at, row.status)]
     bars += [_bar("Activity", view.activity_type, view.created_at, view.closed_at, view.status, view) for view in views]
     return bars
@@ -251,7 +251,7 @@ def shown_task(view: TaskView, run_id: str, views: Iterable[ActivityView]) -> di
 
 
 def missing_task(task: Task, run_id: str, views: Iterable[ActivityView]) -> dict[str, Any]:
-    """A task that history expects and no row stands for, by what history says it is for."""
+    """A task that history expects and that has no row."""
     view = TaskView(task=task, transport_state="missing")
     shown = shown_task(view, run_id, views)
     if task.kind == "activity":
@@ -284,7 +284,7 @@ def _serving(activity: ActivityView) -> dict[str, Any]:
 
 
 def timer_tasks(waiting: Iterable[WaitView], wake: Micros | None) -> list[dict[str, Any]]:
-    """Waits that a timer will end. Without the wake that is to bring it about, the timer is missing."""
+    """Waits that a timer will end, as tasks. If the instance has no wake for it, the timer counts as missing."""
     return [
         timer_task(wait) | (_lost(f"timer:{wait.resume_source_id}", wait.resume_source_id) if late(wake, at) else {})
         for wait in waiting
@@ -293,7 +293,7 @@ def timer_tasks(waiting: Iterable[WaitView], wake: Micros | None) -> list[dict[s
 
 
 def timer_task(wait: WaitView) -> dict[str, Any]:
-    """A wait that its timer will end, as the task that its timer is: no row stands for it, its deadline does."""
+    """The timer of a wait, as a task. It has no row of its own, only a deadline."""
     assert wait.deadline_at is not None
     return {
         "id": wait.resume_source_id,

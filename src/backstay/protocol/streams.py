@@ -27,7 +27,7 @@ class ToStream(Request[R], frozen=True, kw_only=True):
 
 
 class StreamView(Struct, frozen=True, kw_only=True):
-    """A stream as readers see it: that of a run which has ended is over, whether or not somebody closed it.
+    """A stream as readers see it: it ends with its run, even if it was not closed.
 
     `pending_items`: those that no reader has gone past. A reader has gone past what is before the offset it reads from.
     """
@@ -70,7 +70,7 @@ class ListStreams(Request[list[StreamView]], frozen=True, kw_only=True):
 
 
 class StoredItem(Struct, frozen=True, kw_only=True):
-    """An item where it stands."""
+    """An item with its offset."""
 
     offset: int
     at: Micros
@@ -84,7 +84,7 @@ class StoredItem(Struct, frozen=True, kw_only=True):
 
 
 class StreamPage(Struct, frozen=True, kw_only=True):
-    """`terminal`: there is nothing behind these items, and never will be."""
+    """A page of items. `terminal`: no item follows, now or later."""
 
     view: StreamView
     items: list[StoredItem]

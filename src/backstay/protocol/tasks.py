@@ -25,7 +25,7 @@ def optional_iso(at: Micros | None) -> str | None:
 
 
 def lease(task: Task) -> dict[str, Any]:
-    """The lease beside the task."""
+    """The fields of the lease of a task."""
     return {"leased_at": optional_iso(task.leased_at), "lease_expires_at": optional_iso(task.until)}
 
 
@@ -125,7 +125,7 @@ def page_token(after: int) -> str:
 
 
 def after_token(token: str | None, field: str) -> int:
-    """The sequence behind which a page begins."""
+    """The sequence after which a page begins."""
     if token is None:
         return 0
     try:
