@@ -6,11 +6,13 @@ replaced when the site is built. The tables of the server's settings are written
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
 import types
 import typing
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import click
@@ -25,6 +27,7 @@ from backstay.kernel.machine import Machine
 from backstay.kernel.views.timeline import WORDS
 from backstay.server.settings import PREFIX, Settings
 
+SOURCE = Path(backstay.__file__).parent
 _MARK = re.compile(r"^<!-- reference: (\w+) -->\n\*.*\*$", re.MULTILINE)
 _SETTING = re.compile(r"^\| `(\w+)` \| (.*) \|$", re.MULTILINE)
 
@@ -183,6 +186,30 @@ def limit_table() -> str:
     return "\n".join(rows)
 
 
+# -- modules
+
+
+def modules() -> dict[str, list[tuple[str, str]]]:
+    """By package: its modules, each with the first sentence of its docstring."""
+    found: dict[str, list[tuple[str, str]]] = {}
+    for file in sorted(SOURCE.rglob("*.py")):
+        said = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
+        package = file.parent.relative_to(SOURCE.parent).as_posix()
+        found.setdefault(package, []).append((file.stem, _line(re.split(r"(?<=\.)\s|\n\n", said, maxsplit=1)[0])))
+    return found
+
+
+def module_list() -> str:
+    parts: list[str] = []
+    for package, rows in modules().items():
+        parts.append(f"## {package}")
+        parts += [said for name, said in rows if name == "__init__" and said]
+        table = [f"| `{name}` | {said} |" for name, said in rows if name != "__init__"]
+        if table:
+            parts.append("\n".join(["| module | what it holds |", "|---|---|", *table]))
+    return "\n\n".join(parts)
+
+
 def _line(text: str) -> str:
     return " ".join(text.split())
 
@@ -192,4 +219,5 @@ PARTS: dict[str, Callable[[], str]] = {
     "errors": error_table,
     "events": event_list,
     "limits": limit_table,
+    "modules": module_list,
 }
