@@ -72,7 +72,7 @@ def test_a_message_that_cannot_be_written_fails_alone(tmp_path: Path, caplog: py
             assert [isinstance(answer, Exception) for answer in answers] == [False, True, False]
             assert await handle.result() == ["before", "after"]
             assert names(await app.history("l")).count("SignalReceived") == 2
-            assert not app.engine.losses.careful
+            assert not app.engine.rollback.one_by_one
 
     asyncio.run(story())
 
@@ -91,7 +91,7 @@ def test_an_instance_of_which_nothing_could_be_written_is_not_remembered_for_tha
                     return_exceptions=True,
                 )
             assert all(isinstance(answer, Exception) for answer in answers)
-            assert not app.engine.losses.careful
+            assert not app.engine.rollback.one_by_one
 
     asyncio.run(story())
 

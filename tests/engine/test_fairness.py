@@ -33,17 +33,17 @@ def test_no_key_starves_however_much_the_others_ask(shares: dict[str, int], comi
     matching = Matching(lambda: 0)
     keys = [key for key in shares for _ in range(30)]
     for number, key in enumerate(keys):
-        matching.enqueue(task(number, key, shares[key], type="xy"[number % 2]))
+        matching.lanes.add(task(number, key, shares[key], type="xy"[number % 2]))
     served: Counter[str] = Counter()
     since = dict.fromkeys(shares, 0)
     waiting = Counter(keys)
     total = sum(shares.values())
     for turn, greedy in enumerate(coming, 1):
         if greedy in shares:  # some never stop asking
-            matching.enqueue(task(len(keys), greedy, shares[greedy]))
+            matching.lanes.add(task(len(keys), greedy, shares[greedy]))
             keys.append(greedy)
             waiting[greedy] += 1
-        found = matching.next_for(lambda lane: True)
+        found = matching.lanes.take_best(lambda lane: True)
         assert found is not None
         key = keys[found[1]]
         served[key] += 1
@@ -83,11 +83,11 @@ def test_a_key_that_was_idle_has_saved_up_nothing() -> None:
 def test_priority_goes_before_fairness() -> None:
     matching = Matching(lambda: 0)
     for number in range(3):
-        matching.enqueue(task(number, "a", priority=5))
-    matching.enqueue(task(3, "a", priority=1))
-    matching.enqueue(task(4, "b", priority=9))
+        matching.lanes.add(task(number, "a", priority=5))
+    matching.lanes.add(task(3, "a", priority=1))
+    matching.lanes.add(task(4, "b", priority=9))
     order: list[int] = []
-    while (found := matching.next_for(lambda lane: True)) is not None:
+    while (found := matching.lanes.take_best(lambda lane: True)) is not None:
         order.append(found[1])
     assert order == [3, 0, 1, 2, 4]
 
@@ -97,15 +97,17 @@ def test_priority_goes_before_fairness() -> None:
 def test_what_closed_while_it_waited_is_as_if_it_had_never_been_there(tasks: list[tuple[str, int, bool]]) -> None:
     matching, without = Matching(lambda: 0), Matching(lambda: 0)
     for number, (key, priority, closes) in enumerate(tasks):
-        matching.enqueue(task(number, key, priority=priority))
+        matching.lanes.add(task(number, key, priority=priority))
         if not closes:
-            without.enqueue(task(number, key, priority=priority))
+            without.lanes.add(task(number, key, priority=priority))
     for number, (_, _, closes) in enumerate(tasks):
         if closes:
             gone = task(number, "").id
-            matching.closed([TaskChange(gone, None, stored=True)], left=())
-    assert matching.known == without.known
-    assert [matching.next_for(lambda _: True) for _ in tasks] == [without.next_for(lambda _: True) for _ in tasks]
+            matching.lanes.remove_closed([TaskChange(gone, None, stored=True)], left=())
+    assert matching.lanes.waiting == without.lanes.waiting
+    assert [matching.lanes.take_best(lambda _: True) for _ in tasks] == [
+        without.lanes.take_best(lambda _: True) for _ in tasks
+    ]
 
 
 def test_what_many_keys_have_had_is_not_gone_through_for_every_task() -> None:

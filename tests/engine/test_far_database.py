@@ -112,7 +112,7 @@ def test_one_free_place_reads_the_instance_of_one_waiting_task_not_of_all() -> N
 
         async with AsyncBackstay(":memory:", [counts, add_one], async_tasks=1, cache_bytes=1) as app:
             handles = [await app.start(counts, f"c{number}", number) for number in range(40)]
-            await eventually(lambda: len(app.engine.matching.known) == 39)
+            await eventually(lambda: len(app.engine.matching.lanes.waiting) == 39)
             far(app.engine.store, "load")
             load, loads = app.engine.store.load, list[int]()
             app.engine.store.load = lambda key: loads.append(key) or load(key)  # type: ignore[method-assign]

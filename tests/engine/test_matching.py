@@ -140,7 +140,7 @@ def test_an_activity_goes_only_to_a_worker_that_has_its_type() -> None:
 def test_a_task_whose_wake_up_was_lost_is_found_by_durable_polling() -> None:
     async def tell(app: AsyncBackstay) -> None:
         await start(app)
-        lost = app.engine.matching.next_for(lambda lane: True)
+        lost = app.engine.matching.lanes.take_best(lambda lane: True)
         assert lost is not None
         assert await app.call(poll()) is None, "memory has forgotten it"
         waiting = asyncio.ensure_future(app.call(poll(wait_seconds=400)))
@@ -195,9 +195,9 @@ def test_what_is_gone_is_not_counted_as_waiting_though_nobody_polls_its_queue() 
         for number in range(5):
             await start(app, f"o{number}", queue="nobody")
             await app.handle(order, f"o{number}").terminate()
-        assert len(app.engine.matching.backlog()[queue]) == 1
+        assert len(app.engine.matching.lanes.waiting_since()[queue]) == 1
         await app.handle(order, "stays").terminate()
-        assert app.engine.matching.backlog() == {}
-        assert not app.engine.matching.known
+        assert app.engine.matching.lanes.waiting_since() == {}
+        assert not app.engine.matching.lanes.waiting
 
     story(tell)

@@ -170,7 +170,7 @@ async def test_queues_of_a_budget_group_take_turns() -> None:
         await it.client.start(fan, "wide", 8)
         await eventually(lambda: len(bench.began) == 2)
         late = await it.client.start(other, "late", "late")
-        await eventually(lambda: len(it.api.server.engine.matching.known) == 7)
+        await eventually(lambda: len(it.api.server.engine.matching.lanes.waiting) == 7)
         await it.api.world.advance(60)
         assert await late.result(timeout=20) == "late"
         assert len(bench.began) == 4
@@ -184,7 +184,7 @@ async def test_what_a_worker_that_drains_gives_free_goes_to_another() -> None:
         await eventually(lambda: bench.running == ["x1"])
         await it.worker()
         second = await it.client.start(one, "x2", "x2")
-        await eventually(lambda: it.api.server.engine.matching.known)
+        await eventually(lambda: it.api.server.engine.matching.lanes.waiting)
         left = asyncio.create_task(leaving.close())
         await eventually(lambda: not all(its.station.open for its in it.api.server.worker_links))
         bench.gate.set()
@@ -200,7 +200,7 @@ async def test_what_one_queue_gives_free_goes_to_the_worker_of_another() -> None
         first = await it.client.start(one, "y1", "y1")
         await eventually(lambda: bench.running == ["y1"])
         second = await it.client.start(other, "y2", "y2")
-        await eventually(lambda: it.api.server.engine.matching.known)
+        await eventually(lambda: it.api.server.engine.matching.lanes.waiting)
         await it.worker(queues=["there"])
         bench.gate.set()
         assert await first.result(timeout=20) == "y1"
@@ -214,9 +214,9 @@ async def test_queues_of_a_namespace_take_turns() -> None:
         await it.worker(queues=["there"])
         bench.gate.clear()
         runs: list[Any] = [await it.client.start(fan, "wide", 8)]
-        await eventually(lambda: len(it.api.server.engine.matching.known) == 7)
+        await eventually(lambda: len(it.api.server.engine.matching.lanes.waiting) == 7)
         runs.append(await it.client.start(other, "late", "late"))
-        await eventually(lambda: len(it.api.server.engine.matching.known) == 8)
+        await eventually(lambda: len(it.api.server.engine.matching.lanes.waiting) == 8)
         bench.gate.set()
         for run in runs:
             await run.result(timeout=20)
@@ -236,9 +236,9 @@ async def test_a_lease_that_ends_serves_a_poll_and_a_worker_of_ours_at_the_same_
         order = await api.poll(worker_id="foreign", queue="default")
         await api.complete(order, {"type": "schedule_activity", "activity_type": "charge", "queue": "default"})
         second = await it.client.start(one, "z2", "z2")
-        await eventually(lambda: len(api.server.engine.matching.known) == 2)
+        await eventually(lambda: len(api.server.engine.matching.lanes.waiting) == 2)
         polled = asyncio.create_task(api.poll("activity", "foreign", "default", timeout_seconds=60))
-        await eventually(lambda: api.server.engine.matching.polled)
+        await eventually(lambda: api.server.engine.matching.polls.by_queue)
         bench.gate.set()
         assert await first.result(timeout=20) == "z1"
         task = await asyncio.wait_for(polled, 20)

@@ -335,7 +335,7 @@ async def test_a_task_that_was_promised_to_the_last_worker_when_its_link_closed_
         written.pop()()
         await (await starting).terminate("nobody is there")
         assert not link.station.held
-        assert not server.engine.matching.stations.by_task
+        assert not server.engine.matching.remote_workers.by_task
 
 
 @pytest.mark.parametrize("status", sorted(NOT_NOW))

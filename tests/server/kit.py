@@ -170,7 +170,7 @@ def sql(api: Api, statement: str, *parameters: Any) -> int:
 
 async def parked(api: Api, count: int = 1) -> None:
     """Wait until so many polls are parked."""
-    await until(lambda: len(api.server.engine.matching.waiting()) == count)
+    await until(lambda: len(api.server.engine.matching.polls.all()) == count)
 
 
 async def until(true: Callable[[], object]) -> None:

@@ -32,7 +32,7 @@ async def test_the_same_commands_as_webhooks() -> None:
         assert (sent.status_code, sent.json()["outcome"]) == (202, "signal_received")
         await api.complete(await api.poll(), WAIT)
         updating = asyncio.create_task(hook(api, f"instances/h/runs/{run}/updates/rename", {"input": ["x"]}))
-        await until(lambda: bool(api.server.engine.matching.backlog()))
+        await until(lambda: bool(api.server.engine.matching.lanes.waiting_since()))
         task = await api.poll()
         done = {"type": "complete_update", "update_id": task["workflow_update_id"], "result": blob("ok")}
         await api.complete(task, done)

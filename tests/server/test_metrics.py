@@ -73,7 +73,7 @@ async def test_what_does_not_move_is_counted_by_why() -> None:
         await api.complete(await api.poll(build_id="b1"), {"type": "complete_workflow"})
 
         await api.start("unheard")
-        api.server.engine.matching.forget_tasks()
+        api.server.engine.matching.lanes.clear()
         api.world._still += 4_000_000
         tasks = (await metrics(api))["tasks"]
         assert (tasks["dispatch_overdue"], tasks["unhealthy"]) == (1, 1)

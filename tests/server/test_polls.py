@@ -83,7 +83,7 @@ async def test_an_empty_poll_is_held_as_long_as_was_asked_and_no_longer() -> Non
             waiting = asyncio.create_task(answered(api, timeout_seconds=wish))
             await parked(api)
             await api.world.advance(held - 0.01)
-            assert len(api.server.engine.matching.waiting()) == 1
+            assert len(api.server.engine.matching.polls.all()) == 1
             await api.world.advance(0.02)
             answer = (await waiting).json()
             assert (answer["task"], answer["poll_status"], answer["retry_after_seconds"]) == (None, "empty", None)
@@ -203,7 +203,7 @@ async def test_a_server_that_is_not_the_engine_sends_workers_elsewhere_at_once()
     async with serving() as api:
         await api.register()
         waiting = asyncio.ensure_future(answered(api, poll_request_id="p-1", timeout_seconds=30))
-        await until(lambda: api.server.engine.matching.polled)
+        await until(lambda: api.server.engine.matching.polls.by_queue)
         api.server.recovery._step_down()
         for answer in (await waiting, await answered(api, poll_request_id="p-1", timeout_seconds=30)):
             said = answer.json()

@@ -183,7 +183,7 @@ async def test_an_update_is_accepted_applied_and_answered() -> None:
         )
         await api.complete(await api.poll(), WAIT)  # the ordinary task behind it
         failing = asyncio.create_task(post(api, "update/rename", {"input": ["b"], "wait_for": "completed"}))
-        await until(lambda: bool(api.server.engine.matching.backlog()))
+        await until(lambda: bool(api.server.engine.matching.lanes.waiting_since()))
         task = await api.poll()
         wrong = {
             "type": "fail_update",

@@ -35,7 +35,7 @@ async def lose_the_task(api: Api, workflow_id: str) -> None:
     key = await engine.store.find("default", workflow_id)
     assert key is not None
     connection_of(engine.store).execute("delete from task where workflow = ?", (key,))
-    engine.matching.forget_tasks()
+    engine.matching.lanes.clear()
     entry = engine.cache.get(key)
     if entry is not None:
         engine.discard_cached(entry)
@@ -94,7 +94,7 @@ async def test_how_long_a_poll_is_parked_is_a_matter_of_its_own_setting() -> Non
         waiting = asyncio.create_task(api.worker("workflow-tasks/poll", poll))
         await parked(api)
         await api.world.advance(44)
-        assert len(api.server.engine.matching.waiting()) == 1
+        assert len(api.server.engine.matching.polls.all()) == 1
         await api.world.advance(2)
         assert (await waiting).json()["poll_status"] == "empty"
 

@@ -77,7 +77,7 @@ async def test_while_two_builds_overlap_it_shows_and_claims_across_them_are_refu
         assert (builds["overlap"]["live"], builds["overlap"]["builds"]) == (True, ["b0", "b1"])
         await api.start(build_id="b1")
         assert await api.poll(worker_id="old") is None
-        task = next(iter(api.server.engine.matching.backlog()))
+        task = next(iter(api.server.engine.matching.lanes.waiting_since()))
         assert task[0] == "workflow"
         (row,) = await api.server.engine.store.ready(10)
         refused = await api.worker(f"workflow-tasks/{row.id}/claim", {"worker_id": "old"})

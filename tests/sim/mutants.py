@@ -93,15 +93,15 @@ MUTANTS = [
     # guards and commits
     Mutant(
         "a stale decision is not decided again",
-        "backstay.engine.losses:Losses.discard",
+        "backstay.engine.rollback:Rollback.discard",
         "[(message, reply) for item in items for message, reply, _, again in item.asked if again]",
         "[]",
     ),
     Mutant("answers before the commit", "backstay.engine.engine:Engine._answer", "entry.inflight", "False"),
     Mutant(
         "state survives a failed commit",
-        "backstay.engine.losses:Losses.go_down",
-        "engine.cache.drop(entry)\nengine.forget_code(entry)",
+        "backstay.engine.rollback:Rollback.go_down",
+        "engine.discard_cached(entry)",
         "",
     ),
     Mutant(
@@ -136,19 +136,19 @@ MUTANTS = [
     ),
     Mutant(
         "deferred reports are lost",
-        "backstay.engine.losses:Losses.refuse_down",
+        "backstay.engine.rollback:Rollback.refuse_or_defer",
         "self._deferred.append((key, message))",
         "",
     ),
     Mutant(
         "a poll waits for a lease that was lost",
-        "backstay.engine.serving:Serving.give_up",
-        "world.at(world.now() + MOMENT, lambda: self._dismiss(waiter))",
+        "backstay.engine.dispatch:Dispatcher.end_poll",
+        "world.at(world.now() + LAST_COMMIT, lambda: self._answer_empty(poll))",
         "",
         far=True,
         often=("slow commit", "disk full", "store down"),
     ),
-    Mutant("room is not given back", "backstay.engine.losses:Losses.give_back", "executor.give_back(task)", ""),
+    Mutant("room is not given back", "backstay.engine.rollback:Rollback.release_slots", "executor.give_back(task)", ""),
     # liveness
     Mutant(
         "a dropped wake",
@@ -220,14 +220,14 @@ MUTANTS = [
     ),
     Mutant(
         "who was said something to before it was lost is forgotten",
-        "backstay.engine.losses:Losses.discard",
+        "backstay.engine.rollback:Rollback.discard",
         "unborn = any(item.turn.after == 0 for item in items)",
         "unborn = False",
         far=True,
     ),
     Mutant(
         "a second try is not answered by the record",
-        "backstay.engine.losses:Losses._answer_by_record",
+        "backstay.engine.rollback:Rollback._answer_by_record",
         "record is None",
         "True",
         far=True,

@@ -211,7 +211,7 @@ class Api:
             loaded.history,
             commands,
             engine.world.now(),
-            None if run is None else engine.matching.undefined(run.workflow_type, run.routing),
+            None if run is None else engine.matching.why_unanswered(run.workflow_type, run.routing),
             None if deployed is None else deployed.fingerprint,
         )
         if loaded.drifted:

@@ -15,7 +15,7 @@ Asked = tuple[Message, Reply | None, Any, bool]
 """A message, who waits for its answer, the answer, and whether to decide it anew if this decision does not commit."""
 
 
-class Item(Struct, eq=False):
+class BatchEntry(Struct, eq=False):
     entry: Entry
     turn: Turn
     asked: list[Asked] = []

@@ -14,7 +14,7 @@ from backstay.kernel.message import Message
 from backstay.kernel.state import Workflow
 
 if TYPE_CHECKING:
-    from backstay.engine.batch import Item
+    from backstay.engine.batch import BatchEntry
 
 Reply = Callable[[Any, BaseException | None], None]
 
@@ -33,7 +33,7 @@ class Entry:
         self.flow = flow
         self.on_disk = flow.exists  # before that, another process may be first to create it
         self.fresh = fresh
-        self.open: Item | None = None  # the turn that takes its messages until the next commit
+        self.open: BatchEntry | None = None  # the turn that takes its messages until the next commit
         self.inflight = 0
         # Answers that need no write of their own and wait for the commits they are based on.
         self.answers: list[tuple[Message, Reply | None, Any, BaseException | None]] = []

@@ -15,18 +15,18 @@ from functools import partial
 from typing import Any
 from weakref import WeakSet
 
-from backstay.engine.batch import Item
+from backstay.engine.batch import BatchEntry
 from backstay.engine.cache import Cache, Entry, Reply
+from backstay.engine.dispatch import Dispatcher
 from backstay.engine.inline import InlineCode
 from backstay.engine.leases import Leases, Queue
 from backstay.engine.lifecycle import Lifecycle, call_all
 from backstay.engine.loading import Loading
 from backstay.engine.lookup import InstanceLookup
-from backstay.engine.losses import Losses
 from backstay.engine.matching import Matching
 from backstay.engine.outbox import Outbox
-from backstay.engine.serving import Serving
-from backstay.engine.stations import Station
+from backstay.engine.remote_workers import RemoteWorker
+from backstay.engine.rollback import Rollback
 from backstay.engine.timer_queue import TimerQueue
 from backstay.engine.waiters import ENDED, Waiters
 from backstay.engine.world import World
@@ -99,9 +99,9 @@ class Engine:
         self.lookup = InstanceLookup(self)
         self.loading = Loading(self)
         self.outbox = Outbox(self)
-        self.serving = Serving(self)
+        self.dispatcher = Dispatcher(self)
         self.inline = InlineCode(self)
-        self.losses = Losses(self)
+        self.rollback = Rollback(self)
         # Every turn takes these along, so they are bound once.
         self._turn: Callable[[Workflow], Turn] = partial(machine.open, ids=world.ids, deployed=self.deployed)
         self._forked = False
@@ -109,8 +109,8 @@ class Engine:
         _engines.add(self)
         self._writing = False
         self._flushing = False
-        self.open: list[Item] = []
-        self.batch: list[Item] = []  # on its way to disk
+        self.open: list[BatchEntry] = []
+        self.batch: list[BatchEntry] = []  # on its way to disk
         self._draining: list[asyncio.Future[None]] = []  # told when a batch has ended, one way or the other
 
     def forked(self) -> None:
@@ -130,7 +130,7 @@ class Engine:
         if self._forked:
             raise ForkedEngine
         if self.down is not None:
-            self.losses.refuse_down(key, message, reply, again)
+            self.rollback.refuse_or_defer(key, message, reply, again)
             return
         entry = self.cache.get(key)
         if entry is None:
@@ -173,7 +173,7 @@ class Engine:
         learns of a decision before its own commit: replies, sends and deliveries wait in the item until `_finish`, and an
         answer that writes nothing waits for the commits it is based on (`_answer`). Without it a caller is told of a
         signal that never was (mutant "answers before the commit"). Second, a decision that fails takes everything with
-        it that grew on it, state, live code and slots, and its messages are decided again (`Losses.discard`). Without it
+        it that grew on it, state, live code and slots, and its messages are decided again (`Rollback.discard`). Without it
         the next decision contradicts what is on disk (mutant "state survives a failed commit"), or a report is lost
         (`test_a_report_that_was_refused_by_a_decision_that_comes_to_nothing_is_heard_again`).
 
@@ -196,7 +196,7 @@ class Engine:
         except Exception as error:
             # A bug: the state may be half folded. It is thrown away; nothing of it was written.
             log.exception("deciding %s for workflow %s failed", type(message).__name__, entry.flow.workflow_id)
-            self.losses.give_back(turn.granted[0 if item is None else len(item.assignments) :])
+            self.rollback.release_slots(turn.granted[0 if item is None else len(item.assignments) :])
             self.discard(entry)
             if reply is not None:
                 reply(None, error)
@@ -208,8 +208,8 @@ class Engine:
             item = self._begin(entry, turn)
         item.asked.append((message, reply, value, again))
         self._follow(item)
-        if turn.closed or (self.losses.careful and entry.flow.name in self.losses.careful):
-            self._seal(item)  # an end is told once; and who failed in company is tried alone
+        if turn.closed or (self.rollback.one_by_one and entry.flow.name in self.rollback.one_by_one):
+            self._seal(item)  # an end is reported once; and a decision that failed is split into its messages
 
     # A process may become the engine, or stop being it, in the middle of a turn.
 
@@ -230,7 +230,7 @@ class Engine:
 
         The offer reserves a slot of its worker at once: the next task, of this instance or another, must not be promised
         the same slot while this one is on its way to disk. A slot is a promise outside the rows, so whoever discards the
-        turn gives it back (`Losses.give_back`). Without that the worker would seem full for ever. Tests:
+        turn gives it back (`Rollback.release_slots`). Without that the worker would seem full for ever. Tests:
         `test_a_decision_that_breaks_gives_back_the_room_it_had_taken`, and the mutant "room is not given back".
         """
         matching = self.matching
@@ -241,24 +241,24 @@ class Engine:
             for task in ready.values():
                 taker = matching.offer(task)
                 if taker is None:
-                    matching.enqueue(task)
+                    matching.lanes.add(task)
                 elif isinstance(taker, Lease):
                     self.machine.grant(turn, task, taker)
                 else:
                     self.inline.due.append((entry, task.id, taker))
                     self._schedule_flush()
 
-    def _begin(self, entry: Entry, turn: Turn) -> Item:
+    def _begin(self, entry: Entry, turn: Turn) -> BatchEntry:
         if turn.after == 0:
             self.cache.add(entry)
-        item = entry.open = Item(entry, turn)
+        item = entry.open = BatchEntry(entry, turn)
         entry.inflight += 1
         self.open.append(item)
         if not self._flushing:
             self._schedule_flush()
         return item
 
-    def _follow(self, item: Item) -> None:
+    def _follow(self, item: BatchEntry) -> None:
         """Take note of what the turn came to since the last look: events for live code, and leases to deliver."""
         entry = item.entry
         turn = item.turn
@@ -272,7 +272,7 @@ class Engine:
             for task in turn.granted[len(item.assignments) :]:
                 item.assignments.append(self.machine.assign(entry.flow, task))
 
-    def _seal(self, item: Item) -> None:
+    def _seal(self, item: BatchEntry) -> None:
         """No more messages for this turn: it becomes a decision."""
         entry = item.entry
         turn = item.turn
@@ -282,8 +282,8 @@ class Engine:
             self._match(entry, turn)
             self._follow(item)
         decision = item.decision = self.machine.seal(turn)
-        if self.matching.stations.by_task:
-            self.serving.broken(self.matching.stations.sealed(turn.granted, entry.flow.tasks))
+        if self.matching.remote_workers.by_task:
+            self.dispatcher.on_unleased(self.matching.remote_workers.release_unleased(turn.granted, entry.flow.tasks))
         if decision.wake_moved and self.holder:
             self.timers.set(entry.flow.key, entry.flow.next_wake)
 
@@ -365,18 +365,18 @@ class Engine:
             decisions.append(item.decision)  # type: ignore[arg-type]
         self.store.apply(decisions, lambda applied: self._written(batch, applied))
 
-    def _written(self, batch: list[Item], applied: Applied) -> None:
+    def _written(self, batch: list[BatchEntry], applied: Applied) -> None:
         self._writing = False
         if self.idle:
             self.mark_busy()
         self.batch = []
-        self.losses.restless.clear()
+        self.rollback.restless.clear()
         self._batch_ended()
         if applied.down is not None:
-            self.losses.go_down(batch, applied.down)
+            self.rollback.go_down(batch, applied.down)
             return
         if applied.stale or applied.failed:
-            batch = self.losses.take_apart(batch, applied)
+            batch = self.rollback.split_batch(batch, applied)
         for item in batch:
             try:
                 self._finish(item)
@@ -386,27 +386,27 @@ class Engine:
         if self.open or self.inline.due:
             self._schedule_flush()
 
-    def _finish(self, item: Item) -> None:
+    def _finish(self, item: BatchEntry) -> None:
         entry = item.entry
         decision = item.decision
         assert decision is not None, "what is on disk was sealed"
         entry.inflight -= 1
         entry.on_disk = True
         freed: Sequence[Queue] = ()
-        roomier: Collection[Station] = ()
+        roomier: Collection[RemoteWorker] = ()
         if decision.withdrawn and not decision.closed:  # the end of a run is told as such
-            self.serving.withdraw(decision.withdrawn)
+            self.dispatcher.withdraw(decision.withdrawn)
         if decision.tasks:
             freed = self.leases.committed(decision.tasks)
-            if self.matching.known:
-                self.matching.closed(decision.tasks, entry.flow.tasks)
-            stations = self.matching.stations
-            if stations.by_task:
-                roomier = stations.committed(decision.tasks, bool(decision.closed))
+            if self.matching.lanes.waiting:
+                self.matching.lanes.remove_closed(decision.tasks, entry.flow.tasks)
+            remote_workers = self.matching.remote_workers
+            if remote_workers.by_task:
+                roomier = remote_workers.on_commit(decision.tasks, bool(decision.closed))
         for assignment in item.assignments:
-            self.serving.deliver(entry, assignment)
+            self.dispatcher.deliver(entry, assignment)
         if freed or roomier:
-            self.serving.roomier(freed, roomier)
+            self.dispatcher.serve_freed(freed, roomier)
         for _, reply, value, _ in item.asked:
             if reply is not None:
                 try:
@@ -424,8 +424,8 @@ class Engine:
             for committed in tuple(subscribed[entry.flow.key]):
                 committed(entry.flow)
         if entry.inflight == 0:
-            if self.losses.careful:
-                self.losses.careful.discard(entry.flow.name)
+            if self.rollback.one_by_one:
+                self.rollback.one_by_one.discard(entry.flow.name)
             if entry.answers:
                 self._answer_waiting(entry)
             else:
@@ -472,7 +472,7 @@ class Engine:
 
     def discard(self, entry: Entry) -> None:
         """Forget an entry and everything decided on top of it that is not yet on disk."""
-        self.losses.discard(entry)
+        self.rollback.discard(entry)
 
     def discard_cached(self, entry: Entry) -> None:
         """Of no more use, or another process has changed this instance: fold it again when it is next needed."""
@@ -498,7 +498,7 @@ class Engine:
             return
         # Work that is on its way to or from a worker is held by nobody for a moment: only what is at rest is judged.
         entry = self.cache.get(key)
-        at_rest = key not in self.losses.restless and (entry is None or not (entry.inflight or entry.held))
+        at_rest = key not in self.rollback.restless and (entry is None or not (entry.inflight or entry.held))
         message = Reconcile(
             incarnation=self.incarnation,
             holding=self.held_tasks() if at_rest else None,
@@ -525,7 +525,25 @@ class Engine:
     def on_unavailable(self, error: Unavailable) -> None:
         """A read could not reach the database: without it this process decides nothing."""
         if self.down is None and not self._writing:
-            self.losses.go_down([], error)
+            self.rollback.go_down([], error)
+
+    def stop_deciding(self, error: Unavailable) -> list[BatchEntry]:
+        """The database is gone: decide nothing until it is back. The turns that were open are for the caller to undo."""
+        self.down = error
+        self.leases.read = False  # a commit that seemed to fail may be on disk
+        taken, self.open = self.open, []
+        self.inline.due.clear()
+        return taken
+
+    def take_open(self, entry: Entry) -> list[BatchEntry]:
+        """Take the open turns of an instance out of the next batch."""
+        taken = [item for item in self.open if item.entry is entry]
+        if taken:
+            self.open = [item for item in self.open if item.entry is not entry]
+        return taken
+
+    def is_being_written(self, entry: Entry) -> bool:
+        return any(item.entry is entry for item in self.batch)
 
     def went_down(self) -> None:
         call_all(self._lifecycle.on_unavailable)
@@ -536,7 +554,7 @@ class Engine:
     def on_available(self) -> None:
         """The database works again: decide the reports that waited for it."""
         self.down = None
-        self.losses.decide_deferred()
+        self.rollback.submit_deferred()
 
     def take_over(self) -> None:
         """This process becomes the engine: what it knew as a guest may be outdated, and is read again."""
@@ -553,7 +571,7 @@ class Engine:
         """Another process is the engine now: forget what only the engine may rely on."""
         self.holder = False
         self.timers.forget()
-        self.matching.forget_tasks()
+        self.matching.lanes.clear()
         self.leases.forget()
         for entry in self.cache:
             self.discard_cached(entry)

@@ -85,11 +85,11 @@ class Queries:
         if live is None or not live.open:
             return True, None  # the command itself is rejected for that
         routing = live.routing
-        executor = self._engine.matching.answering(
+        executor = self._engine.matching.answerer(
             live.workflow_type, routing.namespace, routing.queue, routing.compatibility
         )
         if executor is None:
-            return not self._engine.matching.served(routing.namespace, routing.queue), None
+            return not self._engine.matching.is_served(routing.namespace, routing.queue), None
         if not executor.validates(live.workflow_type, name):
             return True, None
         loaded = await self._engine.store.load(key)
@@ -124,10 +124,10 @@ class Queries:
 
     def _who_answers(self, type: str, namespace: str, queue: str, compatibility: str | None) -> Executor | Inquirer:
         matching = self._engine.matching
-        executor = matching.answering(type, namespace, queue, compatibility)
+        executor = matching.answerer(type, namespace, queue, compatibility)
         if executor is not None:
             return executor
-        if matching.served(namespace, queue):
+        if matching.is_served(namespace, queue):
             raise Refused(
                 "workflow_definition_unavailable",
                 f"no live worker knows workflow type {type!r}; register it and ask again",

@@ -78,7 +78,7 @@ class Recovery:
 
     def offer_waiting(self) -> None:
         """A worker has joined: reconcile the instances whose tasks were waiting for one like it."""
-        for workflow in self._engine.matching.take_wanted():
+        for workflow in self._engine.matching.take_served():
             self._engine.reconcile(workflow)
 
     # -- becoming the engine
@@ -107,7 +107,7 @@ class Recovery:
                 return  # the lock was lost meanwhile, and what was read belongs to another engine now
         self._up = True
         self._expect_workers()
-        engine.serving.everybody()
+        engine.dispatcher.serve_all()
         if self._ask_holders:
             self._ask_holders = False
             self._release_unheard()
@@ -167,10 +167,10 @@ class Recovery:
             return  # its wake will bring it
         if task.workflow not in seen:
             seen.add(task.workflow)
-            if set_back or engine.matching.wanted(task):
+            if set_back or engine.matching.serves(task):
                 engine.reconcile(task.workflow)
             else:
-                engine.matching.enqueue(task)
+                engine.matching.lanes.add(task)
 
     # -- the workers of the engine before
 

@@ -110,7 +110,7 @@ class Sweep:
         """Whether a task has been ready for a while and is in no lane: its wake-up was lost."""
         engine = self._engine
         overdue = task.state == "ready" and task.available_at <= engine.world.now() - self._overdue
-        return overdue and engine.holder and not engine.matching.knows(task.id) and not self._withheld(task)
+        return overdue and engine.holder and task.id not in engine.matching.lanes.waiting and not self._withheld(task)
 
     def _withheld(self, task: Task) -> bool:
         """Whether its run is known to be paused: then the task is where it should be."""

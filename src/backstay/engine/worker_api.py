@@ -13,8 +13,8 @@ from backstay.engine.engine import Engine
 from backstay.engine.history_pages import fitting, read_page
 from backstay.engine.idempotency import completed_task, ended_attempt
 from backstay.engine.instances import Instances
+from backstay.engine.parked_polls import ParkedPoll
 from backstay.engine.refused_completions import note_refusal
-from backstay.engine.workers import Waiter
 from backstay.kernel.features.activity import (
     ActivityAssignment,
     AttemptOutcome,
@@ -46,7 +46,7 @@ class WorkerApi:
     def __init__(self, engine: Engine, instances: Instances) -> None:
         self._engine = engine
         self._instances = instances
-        self._asked: dict[tuple[str, str, str, str | None], Waiter] = {}  # polls that have an id, while they wait
+        self._asked: dict[tuple[str, str, str, str | None], ParkedPoll] = {}  # polls that have an id, while they wait
         self.table: dict[type[ask.Request[Any]], Callable[[Any], Awaitable[Any]]] = {
             ask.PollWorkflowTask: self.poll_workflow_task,
             ask.ClaimWorkflowTask: self.claim_task,
@@ -292,17 +292,17 @@ class WorkerApi:
             return Lease(owner=worker_id, until=engine.world.now() + LEASE, call=call)
 
         worker = Claimant(connection=connection, compatibility=compatibility)
-        waiter = Waiter(kind, namespace, queue, types, lease, future, worker, worker_id)
+        poll = ParkedPoll(kind, namespace, queue, types, lease, future, worker, worker_id)
         asked = (kind, namespace, worker_id, call)
         before = None
         if call is not None:
             before = self._asked.get(asked)
-            self._asked[asked] = waiter
-        if before is None or not engine.serving.succeed(before, waiter):
-            engine.matching.park(waiter)
-            engine.serving.poll(waiter)
+            self._asked[asked] = poll
+        if before is None or not engine.dispatcher.replace_poll(before, poll):
+            engine.matching.polls.park(poll)
+            engine.dispatcher.serve_poll(poll)
         alarm = engine.world.at(
-            engine.world.now() + round(wait_seconds * SECOND), lambda: engine.serving.give_up(waiter)
+            engine.world.now() + round(wait_seconds * SECOND), lambda: engine.dispatcher.end_poll(poll)
         )
         try:
             return await future
@@ -316,8 +316,8 @@ class WorkerApi:
             raise
         finally:
             alarm.cancel()
-            engine.matching.unpark(waiter)
-            if self._asked.get(asked) is waiter:
+            engine.matching.polls.unpark(poll)
+            if self._asked.get(asked) is poll:
                 del self._asked[asked]
 
     async def _leased_by(self, namespace: str, worker_id: str, call: str, kind: str) -> Any:

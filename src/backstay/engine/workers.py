@@ -1,17 +1,15 @@
-"""Who can work: inside this process, elsewhere, or in a poll that is parked here. What they run is named by its lane."""
+"""What the engine asks of workers, inside this process and elsewhere, and the lanes that say which tasks they can run."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, Protocol
 
 from backstay.engine.leases import Queue
 from backstay.kernel.event import Recorded
-from backstay.kernel.features.lease import Claimant
 from backstay.kernel.session import WorkerSession
-from backstay.kernel.task import Lease, Task
+from backstay.kernel.task import Task
 from backstay.protocol.commands import Inquiry
 
 COLD = object()
@@ -160,39 +158,3 @@ def lane_of(task: Task) -> Lane:
         task.type,
         task.session,
     )
-
-
-class Waiter:
-    """A parked poll. It is answered once: after the commit that leased its task, or when its time is over."""
-
-    __slots__ = ("future", "kind", "lease", "namespace", "owner", "queue", "session", "types", "worker")
-
-    def __init__(
-        self,
-        kind: str,
-        namespace: str,
-        queue: str,
-        types: frozenset[str] | None,
-        lease: Callable[[], Lease],
-        future: asyncio.Future[Any],
-        worker: Claimant,
-        owner: str,
-    ) -> None:
-        self.owner = owner
-        self.session: str | None = None  # of the activity it was promised
-        self.kind = kind
-        self.namespace = namespace
-        self.queue = queue
-        self.types = types
-        self.lease = lease
-        self.future = future
-        self.worker = worker
-
-    def matches(self, lane: Lane) -> bool:
-        return (
-            lane.kind == self.kind
-            and lane.namespace == self.namespace
-            and lane.queue == self.queue
-            and (self.types is None or lane.type in self.types)
-            and self.worker.serves(lane) is None
-        )

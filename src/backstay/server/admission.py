@@ -88,7 +88,7 @@ class Admission:
         kind, namespace, _ = queue
         if not getattr(self._settings, f"{kind}_task_max_active_leases_per_namespace"):
             return (queue,)
-        return [place for place in self._engine.matching.queues() if place[:2] == (kind, namespace)]
+        return [place for place in self._engine.matching.lanes.queues() if place[:2] == (kind, namespace)]
 
     def active(self, queue: Queue) -> int:
         """Leases that are out or on their way. A task that is leased anew while its old lease is on disk has one of them."""
@@ -228,7 +228,7 @@ class Admission:
         def serve() -> None:
             queues, self._held_back = self._held_back, set()
             self._dispatched = {scope: used for scope, used in self._dispatched.items() if used[0] == self._minute}
-            self._engine.serving.vacant(queues)
+            self._engine.dispatcher.serve_queues(queues)
 
         self._engine.world.at(begins, serve)
 

@@ -144,7 +144,7 @@ class Observer:
         }
 
     def _backlog(self, namespace: str) -> dict[str, Any]:
-        places = self.server.engine.matching.backlog().items()
+        places = self.server.engine.matching.lanes.waiting_since().items()
         waiting = [at for (_, place, _), since in places if place == namespace for at in since]
         return {
             "runnable_tasks": len(waiting),
@@ -156,7 +156,7 @@ class Observer:
         """Queues with work that no live worker takes."""
         return [
             {"kind": kind, "task_queue": queue, "ready_count": len(since), "oldest_ready_at": iso(min(since))}
-            for (kind, place, queue), since in self.server.engine.matching.backlog().items()
+            for (kind, place, queue), since in self.server.engine.matching.lanes.waiting_since().items()
             if place == namespace and since and not self.server.questions.alive_on(namespace, queue)
         ]
 

@@ -214,8 +214,8 @@ class Server:
 
     def _send_away(self) -> None:
         """This process is the engine no longer: whoever waits for tasks here is to ask the one that is."""
-        for waiter in self.engine.matching.waiting():
-            self.engine.serving.give_up(waiter)
+        for waiter in self.engine.matching.polls.all():
+            self.engine.dispatcher.end_poll(waiter)
         self.worker_links.send_away()
         self.questions.send_away()
 
@@ -225,8 +225,8 @@ class Server:
         # Workers are sent away: what they would have said by then, they say to the next server.
         over = self.now + round(self.settings.drain_seconds * SECOND) + COME_BACK
         self.engine.wait_for_workers(over, over)
-        for waiter in self.engine.matching.waiting():
-            self.engine.serving.give_up(waiter)
+        for waiter in self.engine.matching.polls.all():
+            self.engine.dispatcher.end_poll(waiter)
         for link in self.worker_links:
             link.leave()
         for give_up in list(self.waiting.values()):

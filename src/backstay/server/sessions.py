@@ -185,7 +185,9 @@ class Sessions:
             "create_if_missing": options.create_if_missing,
             "allow_reacquire_after_failure": options.allow_reacquire_after_failure,
             "active_activity_count": self._busy(session.namespace, options.session_id),
-            "waiting_activity_count": self._engine.matching.waiting_of(session.namespace, options.session_id),
+            "waiting_activity_count": self._engine.matching.lanes.count_of_session(
+                session.namespace, options.session_id
+            ),
         }
 
     async def settle(self) -> None:
@@ -263,7 +265,9 @@ class Sessions:
 
     def _busy(self, namespace: str, session_id: str) -> int:
         engine = self._engine
-        return engine.leases.of_session(namespace, session_id) + engine.matching.promised_of(namespace, session_id)
+        return engine.leases.of_session(namespace, session_id) + engine.matching.polls.count_reserved(
+            namespace, session_id
+        )
 
     def _made(self, worker: Worker, session: WorkerSession) -> Session:
         now = self._now()
@@ -302,7 +306,7 @@ class Sessions:
 
     def relieve(self, namespace: str, queue: str) -> None:
         """A session has lost its worker: whoever polls this queue may take it over."""
-        self._engine.serving.parked(("activity", namespace, queue))
+        self._engine.dispatcher.serve_polls(("activity", namespace, queue))
 
     async def _write(self, session: Session) -> None:
         await self._kept.put(session.namespace, session.options.session_id, session)

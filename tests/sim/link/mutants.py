@@ -117,7 +117,11 @@ LINK_MUTANTS = [
         link=True,
     ),
     Mutant(
-        "slots leak", "backstay.engine.stations:Stations.committed", "self.give_back(change.task_id)", "", link=True
+        "slots leak",
+        "backstay.engine.remote_workers:RemoteWorkers.on_commit",
+        "self.release(change.task_id)",
+        "",
+        link=True,
     ),
     Mutant(
         "leases on their way count for nothing",
@@ -128,15 +132,15 @@ LINK_MUTANTS = [
     ),
     Mutant(
         "where there is room again only polls are served",
-        "backstay.engine.matching:Matching.takes",
-        "any(station.takes(lane) for station in stations)",
+        "backstay.engine.matching:Matching.has_taker",
+        "any(worker.takes(lane) for worker in workers)",
         "False",
         link=True,
     ),
     Mutant(
         "the next minute serves nobody",
         "backstay.server.admission:Admission._come_back",
-        "self._engine.serving.vacant(queues)",
+        "self._engine.dispatcher.serve_queues(queues)",
         "",
         link=True,
     ),

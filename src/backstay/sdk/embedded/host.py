@@ -39,7 +39,7 @@ class EngineHost:
         if self._closed:
             return
         assert self.executor is not None
-        self._engine.serving.executor(self.executor)
+        self._engine.dispatcher.serve_executor(self.executor)
 
     def beat(self, key: int, message: HeartbeatActivity, heard: Callable[[Heard], None]) -> None:
         def replied(reply: HeartbeatReply | None, error: BaseException | None) -> None:

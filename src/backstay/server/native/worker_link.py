@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from backstay.engine.cache import Entry
 from backstay.engine.history_pages import fitting, read_page, size_of
 from backstay.engine.recovery import COME_BACK
-from backstay.engine.stations import Standing, Station
+from backstay.engine.remote_workers import RemoteWorker, StickyRun
 from backstay.engine.world import Alarm
 from backstay.kernel.event import HistoryDamaged, Recorded
 from backstay.kernel.features.activity import ActivityAssignment
@@ -59,7 +59,7 @@ class WorkerLink:
         self.server = server
         self.worker = worker
         self.id = server.engine.world.ids.ulid()
-        self.station = Station(
+        self.station = RemoteWorker(
             worker.worker_id,
             worker.namespace,
             frozenset(opening.queues),
@@ -93,7 +93,7 @@ class WorkerLink:
         `unheard`: tasks that the link before this one had not sent.
         """
         engine = self.server.engine
-        engine.matching.stations.add(self.station)
+        engine.matching.remote_workers.add(self.station)
         leased = {task.id: task for task in engine.leases.of(self.worker.namespace, self.worker.worker_id)}
         lost: list[str] = []
         for held in holding:
@@ -101,7 +101,7 @@ class WorkerLink:
             if task is None or task.attempt != held.attempt:
                 lost.append(held.task_id)
             else:
-                engine.matching.stations.keep(self.station, task)
+                engine.matching.remote_workers.hold(self.station, task)
                 self._renew(task)
         for task in leased.values():
             self.server.release(task, begun=task.id not in unheard)
@@ -115,7 +115,7 @@ class WorkerLink:
         self.closed = True
         unsent = frozenset(self.unsent)
         self._take_back_undelivered()
-        for task in self.server.engine.matching.stations.remove(self.station):
+        for task in self.server.engine.matching.remote_workers.remove(self.station):
             if task.id not in unsent:
                 self._release(task)
         self.server.questions.take_back(self.worker.namespace, self.worker.worker_id)
@@ -140,7 +140,7 @@ class WorkerLink:
         resting = frozenset(q for q in station.queues if draining(worker.namespace, q, worker.build_id))
         before, station.resting = station.resting, resting
         if before - resting:
-            self.server.engine.serving.station(station)
+            self.server.engine.dispatcher.serve_worker(station)
 
     def leave(self) -> None:
         """The server stops: the worker is told, so that it looks for the next one."""
@@ -286,7 +286,7 @@ class WorkerLink:
         return events, bool(events) and events[-1].sequence < last
 
     def _lease(
-        self, assignment: WorkflowAssignment, standing: Standing | None, events: list[Recorded], more: bool
+        self, assignment: WorkflowAssignment, standing: StickyRun | None, events: list[Recorded], more: bool
     ) -> wire.TaskLease:
         task = assignment.task
         quiet = self._quiet
@@ -342,22 +342,22 @@ class WorkerLink:
         Unless that is more than its part of a reply to so many reports: then its next task shows everything.
         """
         current = entry.flow.run
-        stations = self.server.engine.matching.stations
+        workers = self.server.engine.matching.remote_workers
         behind = entry.unseen_after(run, seen)
         if entry.dead or current is None or current.key != run or not current.open or behind is None:
-            stations.leave_home(run, self.station)
+            workers.unstick(run, self.station)
             return None
         entry.restart_unseen()
         if current.length - seen != len(behind) or size_of(behind) > self._most // reports:
-            stations.leave_home(run, self.station)
+            workers.unstick(run, self.station)
             return None
-        stations.settle(run, self.station, Standing(current.length, current.checksum))
+        workers.stick(run, self.station, StickyRun(current.length, current.checksum))
         told = [e for e in behind if e.type not in self._quiet]
         return wire.StickyState(current.length, current.checksum, len(behind), pack(told))
 
     def away(self, run: int) -> None:
         """The live code of this run is not what history says."""
-        self.server.engine.matching.stations.leave_home(run, self.station)
+        self.server.engine.matching.remote_workers.unstick(run, self.station)
 
     # -- exchanges
 
@@ -368,7 +368,7 @@ class WorkerLink:
         self._missed = False
         if not (self.station.open or self._draining or self.server.draining):
             self.station.open = True
-            self.server.engine.serving.station(self.station)
+            self.server.engine.dispatcher.serve_worker(self.station)
             self.server.questions.serve(self)
         if self._deliveries:
             self._turn_soon()

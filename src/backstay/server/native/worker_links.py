@@ -42,8 +42,8 @@ class WorkerLinks:
         for link in self:
             for task in list(link.station.held.values()):
                 if task.state == "leased" and engine.leases.get(link.worker.namespace, task.id) is None:
-                    engine.matching.stations.give_back(task.id)
-            engine.serving.station(link.station)
+                    engine.matching.remote_workers.release(task.id)
+            engine.dispatcher.serve_worker(link.station)
 
     def _give_up_missing(self) -> None:
         server = self._server
@@ -78,7 +78,7 @@ class WorkerLinks:
         """The worker says itself what it holds, here or elsewhere, so nothing of it is taken away."""
         for task in list(link.station.held.values()):
             if task.state == "leased":  # what is still on its way to disk comes here, and goes back
-                link.server.engine.matching.stations.give_back(task.id)
+                link.server.engine.matching.remote_workers.release(task.id)
         link.close()
 
     def look_at_rollouts(self) -> None:

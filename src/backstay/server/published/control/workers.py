@@ -75,7 +75,9 @@ async def remove_worker(server: Server, call: Call) -> dict[str, Any]:
 
 async def queues(server: Server, call: Call) -> dict[str, Any]:
     names = {queue for worker in server.workers.of(call.namespace) for queue in worker.queues}
-    names |= {name for _, namespace, name in server.engine.matching.backlog() if namespace == call.namespace}
+    names |= {
+        name for _, namespace, name in server.engine.matching.lanes.waiting_since() if namespace == call.namespace
+    }
     return {
         "namespace": call.namespace,
         "task_queues": [_queue(server, call.namespace, name) for name in sorted(names)],
@@ -90,7 +92,7 @@ def _queue(server: Server, namespace: str, name: str) -> dict[str, Any]:
     serving = server.workers.on(namespace, name)
     live = [worker for worker in serving if not server.workers.stale(worker)]
     now = server.now
-    backlog = server.engine.matching.backlog()
+    backlog = server.engine.matching.lanes.waiting_since()
     waiting = {kind: backlog.get((kind, namespace, name), []) for kind in ("workflow", "activity")}
     since = [at for found in waiting.values() for at in found]
     leased = [t for t in server.engine.leases if (t.routing.namespace, t.routing.queue) == (namespace, name)]

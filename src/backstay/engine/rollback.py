@@ -1,6 +1,19 @@
-"""When a decision does not become fact: another process was first, it could not be written, or the database is gone.
+"""Rollback: what happens to decisions that do not commit.
 
-State and code that grew on it are thrown away; its messages are decided again, in order, or their callers are told.
+Another process was first, the decision could not be written, or the database is gone. The state and code that grew on such a
+decision are thrown away, its reserved slots are freed, and its messages are decided again, in order, or their callers get the
+error.
+
+A decision is made on top of earlier ones that are still on their way to disk (`Engine.decide`). So one that fails takes down
+every later decision of its instance: those that are open, and answers that wait for its commit. All their messages are decided
+again on the state that is on disk by then. Three things would go wrong otherwise. Kept state: the next decision would build on
+events that no history has (mutant "state survives a failed commit"). Kept slots: a worker would seem full for ever (mutant "room is
+not given back"). Forgotten messages: a report is the only word about its work, and no worker repeats it
+(`tests/engine/test_batches.py`). What may be a repetition by the time it is decided again is decided with the stored record of its
+first attempt (`idempotency`), since the attempt that failed here may have been committed elsewhere.
+
+If several messages share the decision that could not be written, one of them may be to blame. Then they are decided again one
+by one (`one_by_one`), and only the one that fails alone is refused.
 """
 
 from __future__ import annotations
@@ -9,7 +22,7 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from backstay.engine.batch import Item
+from backstay.engine.batch import BatchEntry
 from backstay.engine.cache import Entry, Reply
 from backstay.engine.idempotency import record_of, submit_late
 from backstay.kernel.features.deadline import Due
@@ -24,19 +37,19 @@ if TYPE_CHECKING:
 log = logging.getLogger("backstay.engine")
 
 
-class Losses:
+class Rollback:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._deferred: list[tuple[int, Message]] = []
-        self.restless: set[int] = set()  # given up while something of theirs is on its way to disk
-        # Instances of which a decision could not be written: one message at a time. By name, because one that does not
-        # exist yet gets another key with every try.
-        self.careful: set[tuple[str, str]] = set()
+        self._deferred: list[tuple[int, Message]] = []  # reports that wait for the database
+        self.restless: set[int] = set()  # discarded while something of theirs is on its way to disk
+        # Instances of which a decision could not be written. By name, because one that does not exist yet gets another key
+        # with every attempt.
+        self.one_by_one: set[tuple[str, str]] = set()
 
-    def take_apart(self, batch: list[Item], applied: Applied) -> list[Item]:
-        """Keep what was committed; for the rest drop state and code, and decide their messages again, in order."""
-        committed: list[Item] = []
-        lost: dict[int, list[Item]] = {}
+    def split_batch(self, batch: list[BatchEntry], applied: Applied) -> list[BatchEntry]:
+        """Return the committed decisions; roll the others back, with everything that was decided on top of them."""
+        committed: list[BatchEntry] = []
+        lost: dict[int, list[BatchEntry]] = {}
         doomed: dict[int, Entry] = {}
         for position, item in enumerate(batch):
             error = applied.failed.get(position)
@@ -48,15 +61,15 @@ class Losses:
                 self._fail(item, error)
             else:
                 if error is not None:
-                    self.careful.add(item.entry.flow.name)
+                    self.one_by_one.add(item.entry.flow.name)
                 lost.setdefault(id(item.entry), []).append(item)
         for id_, entry in doomed.items():
             self.discard(entry, lost.get(id_, []))
         return committed
 
-    def _fail(self, item: Item, error: Exception) -> None:
+    def _fail(self, item: BatchEntry, error: Exception) -> None:
         self._undo(item)
-        self.careful.discard(item.entry.flow.name)  # this was the one; what came with it may go together again
+        self.one_by_one.discard(item.entry.flow.name)  # this was the one to blame; the others may go together again
         ((message, reply, _, _),) = item.asked
         if message.repeats() is None:
             self._refuse(item.entry.flow, reply, error)
@@ -64,7 +77,7 @@ class Losses:
             self._engine.world.spawn(self._answer_by_record(item.entry.flow, message, reply, error), "backstay-recall")
 
     async def _answer_by_record(self, flow: Workflow, message: Message, reply: Reply | None, error: Exception) -> None:
-        """A request id has one record. While this try looked for one, another may have left it: then that is the answer."""
+        """A request id has one record. Another attempt may have left it meanwhile: then that is the answer."""
         try:
             record = await record_of(self._engine, flow.key, message)
         except Exception as unknown:
@@ -80,7 +93,7 @@ class Losses:
         if reply is not None:
             reply(None, error)
 
-    def discard(self, entry: Entry, lost: Sequence[Item] = ()) -> None:
+    def discard(self, entry: Entry, lost: Sequence[BatchEntry] = ()) -> None:
         """Roll an instance back to what is on disk: forget its entry, and all decisions that are not committed.
 
         A turn folds its events into the state as it goes, and there is no way to take one back; so the whole entry goes,
@@ -94,20 +107,18 @@ class Losses:
         survives a failed commit" and "room is not given back".
         """
         engine = self._engine
-        items = [*lost, *(item for item in engine.open if item.entry is entry)]
-        engine.open = [item for item in engine.open if item.entry is not entry]
+        items = [*lost, *engine.take_open(entry)]
         entry.open = None
-        engine.cache.drop(entry)
-        engine.forget_code(entry)
+        engine.discard_cached(entry)
         for item in items:
             self._undo(item)
         flow = entry.flow
-        if any(item.entry is entry for item in engine.batch):
+        if engine.is_being_written(entry):
             self.restless.add(flow.key)
         answers, entry.answers = entry.answers, []
         asked = [(message, reply) for message, reply, _, _ in answers]
         asked += [(message, reply) for item in items for message, reply, _, again in item.asked if again]
-        # It was to create the instance, and somebody else has: whatever was said to ours, later as well, is for theirs.
+        # It was to create the instance, and another process has: its messages, later ones too, are for that instance.
         unborn = any(item.turn.after == 0 for item in items)
         for message, reply in asked:
             if unborn and reply is not None:
@@ -126,56 +137,51 @@ class Losses:
         except Exception as error:
             reply(None, error)
 
-    def _undo(self, item: Item) -> None:
-        """Give back what a decision had promised outside its rows."""
-        self.give_back([assignment.task for assignment in item.assignments])
+    def _undo(self, item: BatchEntry) -> None:
+        """Free what a decision had reserved outside its rows."""
+        self.release_slots([assignment.task for assignment in item.assignments])
 
-    def give_back(self, granted: Sequence[Task]) -> None:
-        """Free the slots that were reserved for these tasks: their leases come to nothing."""
+    def release_slots(self, granted: Sequence[Task]) -> None:
+        """The leases of these tasks come to nothing: their workers have room for others."""
         matching = self._engine.matching
         for task in granted:
             executor = matching.executor_of(task.owner or "")
             if executor is not None:
                 executor.give_back(task)
-            matching.stations.give_back(task.id)
-            waiter = matching.promised(task.id)
-            if waiter is not None and not waiter.future.done():
-                matching.park(waiter)
-        self._engine.serving.broken(granted)
+            matching.remote_workers.release(task.id)
+            poll = matching.polls.take_reserved(task.id)
+            if poll is not None and not poll.future.done():
+                matching.polls.park(poll)
+        self._engine.dispatcher.on_unleased(granted)
 
     # -- when the database is gone
 
-    def go_down(self, batch: list[Item], error: Unavailable) -> None:
-        """The database cannot commit. Everything not on disk is undone; callers are told, our own reports wait."""
+    def go_down(self, batch: list[BatchEntry], error: Unavailable) -> None:
+        """The database cannot commit. Undo everything that is not on disk; callers get the error, our own reports wait."""
         log.error("the database is unavailable: %s", error)
         engine = self._engine
-        engine.down = error
-        engine.leases.read = False  # what could not be told from a failure may be on disk
-        items = [*batch, *engine.open]
-        engine.open = []
-        engine.inline.due.clear()
+        items = [*batch, *engine.stop_deciding(error)]
         for item in items:
             entry = item.entry
             entry.open = None
-            engine.cache.drop(entry)
-            engine.forget_code(entry)
+            engine.discard_cached(entry)
             self._undo(item)
             answers, entry.answers = entry.answers, []
             for message, reply, _, _ in answers:
-                self.refuse_down(entry.flow.key, message, reply, again=True)
+                self.refuse_or_defer(entry.flow.key, message, reply, again=True)
         for item in items:
             for message, reply, _, again in item.asked:
-                self.refuse_down(item.entry.flow.key, message, reply, again)
+                self.refuse_or_defer(item.entry.flow.key, message, reply, again)
         engine.went_down()
 
-    def refuse_down(self, key: int, message: Message, reply: Reply | None, again: bool) -> None:
+    def refuse_or_defer(self, key: int, message: Message, reply: Reply | None, again: bool) -> None:
         if reply is not None:
             reply(None, self._engine.down)
         elif again and not isinstance(message, Due):
-            # A wake is read from disk once more, and knows by then since when workers can be heard.
+            # A wake is read from disk again, and knows by then since when workers can report.
             self._deferred.append((key, message))
 
-    def decide_deferred(self) -> None:
+    def submit_deferred(self) -> None:
         deferred, self._deferred = self._deferred, []
         for key, message in deferred:
             self._engine.submit(key, message)

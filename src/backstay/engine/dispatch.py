@@ -1,0 +1,239 @@
+"""The dispatcher: hands leased tasks to their workers, and offers waiting tasks to workers that have room.
+
+A task is offered by a message to its instance (`Offer`), since only a decision leases it. Where the instance is not in memory
+that reads it first, and the next offer to the same worker waits for that: otherwise one free slot would read a whole lane.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Container, Iterable
+from typing import TYPE_CHECKING, Any
+
+from backstay.engine.cache import Entry
+from backstay.engine.leases import Queue, queue_of
+from backstay.engine.parked_polls import ParkedPoll
+from backstay.engine.remote_workers import RemoteWorker
+from backstay.engine.workers import Executor, Lane
+from backstay.kernel.features.lease import Offer, Release
+from backstay.kernel.task import Task
+from backstay.kernel.values import SECOND
+from backstay.store import Unavailable
+
+if TYPE_CHECKING:
+    from backstay.engine.engine import Engine
+
+
+LAST_COMMIT = SECOND
+"""How much longer a poll waits for a commit that is under way when its time is over."""
+
+
+class Dispatcher:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._matching = engine.matching
+        self._reading = 0  # instances, for tasks that executors have room for
+        self._serving_soon = False
+
+    # -- tasks whose leases are on disk
+
+    def deliver(self, entry: Entry, assignment: Any) -> None:
+        """Hand out a task whose lease is on disk now."""
+        task: Task = assignment.task
+        matching = self._matching
+        if matching.admission is not None:
+            matching.admission.settled(task.id, queue_of(task))
+            if task.until is not None and not self._engine.leases.has(task.id):
+                self._serve_soon()  # the decision that leased it took it back
+        executor = matching.executor_of(task.owner or "")
+        if executor is not None:
+            if task.kind == "workflow":
+                entry.held = True
+            executor.deliver(assignment)
+            return
+        worker = matching.remote_workers.holder_of(task.id)
+        if worker is not None:
+            worker.deliver(entry, assignment)
+            return
+        poll = matching.polls.take_reserved(task.id)
+        if poll is None:
+            return  # claimed by name: the caller has the task in its reply
+        if poll.future.done():
+            release = Release(task_id=task.id, owner=task.owner or "", attempt=task.attempt, begun=False)
+            self._engine.submit(entry.flow.key, release)
+        else:
+            poll.future.set_result(assignment)
+
+    def withdraw(self, task_ids: Iterable[str]) -> None:
+        """Tell the workers of these tasks that their attempts are over. One that polls learns it from its next heartbeat."""
+        for task_id in task_ids:
+            worker = self._matching.remote_workers.holder_of(task_id)
+            if worker is not None:
+                worker.withdrawn(task_id)
+            for executor in self._matching.executors:
+                if task_id in executor.holding:
+                    executor.withdrawn(task_id)
+
+    # -- polls
+
+    def serve_poll(self, poll: ParkedPoll) -> None:
+        """Offer the poll the best task that waits for one like it."""
+        matching = self._matching
+        while matching.admits(poll.place):
+            found = matching.lanes.take_best(lambda lane: matching.fits(poll, lane))
+            # A task may have been claimed by name, or closed, while it stood in its lane; there may be another.
+            if found is None or not self._offer_to_poll(poll, *found):
+                return
+
+    def _offer_to_poll(self, poll: ParkedPoll, task_id: str, key: int) -> bool:
+        """Offer a task while a poll is parked; whether it is known at once that the poll is still parked."""
+        answers: list[BaseException | None] = []
+        at_once = True
+
+        def answered(_: Any, error: BaseException | None) -> None:
+            answers.append(error)
+            if not at_once and error is None and self._matching.polls.is_parked(poll):
+                self.serve_poll(poll)
+
+        self._engine.submit(key, Offer(task_id=task_id), answered)
+        at_once = False
+        return answers == [None] and self._matching.polls.is_parked(poll)
+
+    def replace_poll(self, before: ParkedPoll, after: ParkedPoll) -> bool:
+        """A worker repeated a poll with the same id: end the first poll and hand its reserved task to the second.
+
+        Whether there was one: it comes with the commit that is under way.
+        """
+        reserved = self._matching.polls.replace(before, after)
+        if not before.future.done():
+            before.future.set_result(None)
+        return reserved
+
+    def end_poll(self, poll: ParkedPoll) -> None:
+        """A poll's time is over. If a task was reserved for it just now, it waits a moment for that commit."""
+        if self._matching.polls.unpark(poll):
+            self._answer_empty(poll)
+        elif not poll.future.done():
+            world = self._engine.world
+            world.at(world.now() + LAST_COMMIT, lambda: self._answer_empty(poll))
+
+    def _answer_empty(self, poll: ParkedPoll) -> None:
+        """There is no task for this poll. One that was reserved for it is released when its commit is through."""
+        self._matching.polls.unpark(poll)
+        if not poll.future.done():
+            poll.future.set_result(None)
+
+    # -- workers that have room
+
+    def serve_all(self) -> None:
+        """Serve every parked poll and every remote worker that has room."""
+        matching = self._matching
+        for queue in list(matching.polls.by_queue):
+            self.serve_polls(queue)
+        for workers in list(matching.remote_workers.by_queue.values()):
+            for worker in list(workers):
+                self.serve_worker(worker)
+
+    def serve_polls(self, queue: Queue) -> None:
+        for poll in self._matching.polls.on(queue):
+            self.serve_poll(poll)
+
+    def serve_freed(self, freed: Iterable[Queue], workers: Iterable[RemoteWorker]) -> None:
+        """Leases have ended: of these queues, and of these remote workers."""
+        matching = self._matching
+        if freed and matching.lanes.waiting and (matching.polls.by_queue or matching.admission is not None):
+            self.serve_queues(matching.relieved(freed))
+        for worker in workers:
+            self.serve_worker(worker)
+
+    def serve_queues(self, queues: Container[Queue]) -> None:
+        """These queues may lease again: serve the polls and remote workers there with the best tasks of all of them."""
+        matching = self._matching
+        for _ in range(len(matching.lanes.waiting)):
+            found = matching.lanes.take_best(lambda lane: lane.place in queues and matching.has_taker(lane))
+            if found is None or self._offer_and_read(*found, lambda: self.serve_queues(queues)):
+                return
+
+    def serve_worker(self, worker: RemoteWorker) -> None:
+        """A remote worker has room: offer it what waits in its lanes."""
+        matching = self._matching
+        for _ in range(sum(worker.slots.values())):
+            if not matching.lanes.waiting or not worker.open:
+                return
+            found = matching.lanes.take_best(lambda lane: worker.takes(lane) and matching.admits(lane.place))
+            if found is None:
+                return
+            task_id, key = found
+            if matching.admission is None:
+                self._engine.submit(key, Offer(task_id=task_id))
+            elif self._offer_and_read(task_id, key, lambda: self.serve_worker(worker)):
+                return
+
+    def serve_executor(self, executor: Executor) -> None:
+        """An executor has room: offer it what waits in its lanes."""
+        matching = self._matching
+        if not matching.lanes.waiting:
+            return
+
+        def wanted(lane: Lane) -> bool:
+            return executor.runs(
+                lane.kind, lane.type, lane.namespace, lane.queue, lane.compatibility
+            ) and executor.has_room(lane.kind, lane.type)
+
+        while (found := matching.lanes.take_best(wanted)) is not None:
+            if self._offer_to_executor(executor, *found):
+                return  # it has not taken room yet; asking for more now would read the whole lane for one slot
+
+    def _offer_to_executor(self, executor: Executor, task_id: str, key: int) -> bool:
+        """Offer a task that an executor may have; whether its instance is being read first, after which this goes on."""
+        offer = Offer(task_id=task_id)
+        later = False
+
+        def answered(_: Any, error: BaseException | None) -> None:
+            if isinstance(error, Unavailable):
+                self._engine.submit_later(key, offer)
+            if later:
+                self._reading -= 1
+                # An executor asks for one more when it ends a task; a task that it did not take leaves its slot to another.
+                if task_id not in executor.holding or not self._reading:
+                    self.serve_executor(executor)
+
+        self._engine.submit(key, offer, answered)
+        later = self._engine.loading.reads(key)
+        self._reading += later
+        return later
+
+    def _offer_and_read(self, task_id: str, key: int, then: Callable[[], None]) -> bool:
+        """Offer a task; whether its instance is being read first. Then `then` is called when that is through."""
+        offer = Offer(task_id=task_id)
+        later = False
+
+        def answered(_: Any, error: BaseException | None) -> None:
+            if isinstance(error, Unavailable):
+                self._engine.submit_later(key, offer)
+            if later:
+                then()
+
+        self._engine.submit(key, offer, answered)
+        later = self._engine.loading.reads(key)
+        return later
+
+    # -- leases that come to nothing
+
+    def on_unleased(self, tasks: Collection[Task]) -> None:
+        """Slots were reserved for these tasks, and they are not leased after all: others may have the slots."""
+        matching = self._matching
+        if tasks:
+            if matching.admission is not None:
+                for task in tasks:
+                    matching.admission.settled(task.id, queue_of(task))
+            self._serve_soon()
+
+    def _serve_soon(self) -> None:
+        if self._matching.lanes.waiting and not self._serving_soon:
+            self._serving_soon = True
+            self._engine.world.soon(self._serve_now)
+
+    def _serve_now(self) -> None:
+        self._serving_soon = False
+        if self._engine.down is None:  # otherwise all are served when the database is back
+            self.serve_all()

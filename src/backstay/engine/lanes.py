@@ -1,0 +1,100 @@
+"""Lanes: ready tasks that wait for a worker, by what a worker must be to run them. Memory only; the task rows are the truth.
+
+The most urgent task of all lanes goes first, with fair shares between the fairness keys of a queue (`backlog`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable, Iterator
+
+from backstay.engine.backlog import Backlog, Rank, Shares
+from backstay.engine.leases import Queue, queue_of
+from backstay.engine.workers import Lane, lane_of
+from backstay.kernel.decision import TaskChange
+from backstay.kernel.task import Task
+from backstay.kernel.values import Micros
+
+
+class Lanes:
+    def __init__(self) -> None:
+        self._lanes: dict[Lane, Backlog] = {}
+        self._shares: dict[Queue, Shares] = {}
+        self.waiting: set[str] = set()  # ids of the tasks in all lanes
+        self._closed = 0  # tasks that closed while they waited, at most; they still take up room
+
+    def add(self, task: Task) -> None:
+        if task.id in self.waiting:
+            return
+        self.waiting.add(task.id)
+        lane = lane_of(task)
+        backlog = self._lanes.get(lane)
+        if backlog is None:
+            backlog = self._lanes[lane] = Backlog(self._shares.setdefault(queue_of(task), Shares()), self.waiting)
+        backlog.add(task)
+
+    def clear(self) -> None:
+        """Forget all tasks: another process hands them out now."""
+        self._lanes.clear()
+        self.waiting.clear()
+        self._closed = 0
+
+    def remove_closed(self, changes: Iterable[TaskChange], left: Container[str]) -> None:
+        """Tasks were committed; those that are not `left` have closed. Their room is freed when it is as much as is in use."""
+        for change in changes:
+            task_id = change.task_id
+            if task_id in self.waiting and task_id not in left:
+                self.waiting.discard(task_id)
+                self._closed += 1
+        if self._closed > len(self.waiting):
+            self._closed = 0
+            self._lanes = {lane: backlog for lane, backlog in self._lanes.items() if backlog.tidy()}
+
+    def take_best(self, wanted: Callable[[Lane], bool]) -> tuple[str, int] | None:
+        """Take out the best waiting task of the wanted lanes: its id and its instance."""
+        best: tuple[Rank, Lane] | None = None
+        for lane, rank in self._ranked():
+            if (best is None or rank < best[0]) and wanted(lane):
+                best = (rank, lane)
+        if best is None:
+            return None
+        task_id, workflow = self._lanes[best[1]].take()
+        self.waiting.discard(task_id)
+        return task_id, workflow
+
+    def take_all(self, wanted: Callable[[Lane], bool]) -> list[int]:
+        """Take out every task of the wanted lanes: their instances."""
+        found: dict[int, None] = {}
+        for lane, _ in list(self._ranked()):
+            if wanted(lane):
+                for _, task_id, workflow in self._lanes.pop(lane).all():
+                    self.waiting.discard(task_id)
+                    found[workflow] = None
+        return list(found)
+
+    def queues(self) -> set[Queue]:
+        """Queues with tasks that wait."""
+        return {lane.place for lane in self._lanes}
+
+    def waiting_since(self) -> dict[Queue, list[Micros]]:
+        """Since when the ready tasks of each queue have been waiting."""
+        found: dict[Queue, list[Micros]] = {}
+        for lane, _ in self._ranked():
+            found.setdefault(lane.place, []).extend(available for available, _, _ in self._lanes[lane].all())
+        return found
+
+    def count_of_session(self, namespace: str, session_id: str) -> int:
+        """How many activities of a session wait for its worker."""
+        return sum(
+            len(self._lanes[lane].all())
+            for lane, _ in self._ranked()
+            if lane.namespace == namespace and lane.session is not None and lane.session.session_id == session_id
+        )
+
+    def _ranked(self) -> Iterator[tuple[Lane, Rank]]:
+        """Lanes where something waits, with the rank of their first task; empty ones are removed."""
+        for lane, backlog in list(self._lanes.items()):
+            rank = backlog.first()
+            if rank is not None:
+                yield lane, rank
+            else:
+                self._lanes.pop(lane, None)

@@ -1,0 +1,106 @@
+"""Parked polls: workers outside this process that wait here for one task each.
+
+A poll is parked until a task is reserved for it, or its time is over. It is answered once, after the commit that leased its
+task; between the two it is reserved and no longer parked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from backstay.engine.leases import Queue
+from backstay.engine.workers import Lane
+from backstay.kernel.features.lease import Claimant
+from backstay.kernel.task import Lease, Task
+
+
+class ParkedPoll:
+    __slots__ = ("future", "kind", "lease", "namespace", "owner", "queue", "session", "types", "worker")
+
+    def __init__(
+        self,
+        kind: str,
+        namespace: str,
+        queue: str,
+        types: frozenset[str] | None,
+        lease: Callable[[], Lease],
+        future: asyncio.Future[Any],
+        worker: Claimant,
+        owner: str,
+    ) -> None:
+        self.owner = owner
+        self.session: str | None = None  # of the activity that is reserved for it
+        self.kind = kind
+        self.namespace = namespace
+        self.queue = queue
+        self.types = types
+        self.lease = lease
+        self.future = future
+        self.worker = worker
+
+    @property
+    def place(self) -> Queue:
+        return self.kind, self.namespace, self.queue
+
+    def matches(self, lane: Lane) -> bool:
+        return (
+            lane.kind == self.kind
+            and lane.namespace == self.namespace
+            and lane.queue == self.queue
+            and (self.types is None or lane.type in self.types)
+            and self.worker.serves(lane) is None
+        )
+
+
+class ParkedPolls:
+    def __init__(self) -> None:
+        self.by_queue: dict[Queue, dict[ParkedPoll, None]] = {}  # oldest first; a queue without polls is not in it
+        self._reserved: dict[str, ParkedPoll] = {}  # by task
+
+    def park(self, poll: ParkedPoll) -> None:
+        self.by_queue.setdefault(poll.place, {})[poll] = None
+
+    def unpark(self, poll: ParkedPoll) -> bool:
+        """Take a poll out; False if it was not parked any more."""
+        parked = self.by_queue.get(poll.place)
+        if parked is None or poll not in parked:
+            return False
+        del parked[poll]
+        if not parked:
+            del self.by_queue[poll.place]
+        return True
+
+    def replace(self, before: ParkedPoll, after: ParkedPoll) -> bool:
+        """Another poll takes the place of this one; whether a task had been reserved for it."""
+        self.unpark(before)
+        for task_id, poll in self._reserved.items():
+            if poll is before:
+                self._reserved[task_id] = after
+                after.session = before.session
+                return True
+        return False
+
+    def is_parked(self, poll: ParkedPoll) -> bool:
+        return poll in self.by_queue.get(poll.place, ())
+
+    def all(self) -> list[ParkedPoll]:
+        return [poll for parked in self.by_queue.values() for poll in parked]
+
+    def on(self, queue: Queue) -> list[ParkedPoll]:
+        return list(self.by_queue.get(queue, ()))
+
+    def reserve(self, task: Task, poll: ParkedPoll) -> None:
+        """The task goes to this poll when its lease is on disk."""
+        self.unpark(poll)
+        self._reserved[task.id] = poll
+        poll.session = None if task.session is None else task.session.session_id
+
+    def take_reserved(self, task_id: str) -> ParkedPoll | None:
+        """The poll that this task was reserved for; the reservation ends."""
+        return self._reserved.pop(task_id, None)
+
+    def count_reserved(self, namespace: str, session_id: str) -> int:
+        """How many activities of a session are on their way to its worker."""
+        return sum(poll.session == session_id and poll.namespace == namespace for poll in self._reserved.values())
