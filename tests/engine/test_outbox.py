@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,6 @@ from backstay import AsyncBackstay, child, gather, signal, sleep, wait, workflow
 from backstay.engine.engine import Engine
 from backstay.engine.outbox import Outbox
 from backstay.engine.sweep import ASK
-from backstay.kernel.features.child.parcels import SignalFromParent
 from backstay.kernel.features.delivery import Deliver
 from backstay.kernel.send import Send
 from backstay.kernel.values import SECOND
@@ -100,16 +100,25 @@ def deaf(outbox: Outbox, send: Send) -> None:
     """Nothing is delivered."""
 
 
+@contextmanager
+def losing(monkeypatch: pytest.MonkeyPatch, kind: str) -> Iterator[None]:
+    """No send with a parcel of this kind is delivered meanwhile."""
+    dispatch = Outbox.dispatch
+
+    def lose(outbox: Outbox, send: Send) -> None:
+        if type(send.parcel).__name__ != kind:
+            dispatch(outbox, send)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Outbox, "dispatch", lose)
+        yield
+
+
 @pytest.mark.parametrize("kept", ["StartFromParent", "ChildReport"])
 def test_what_was_not_delivered_is_found_by_the_next_engine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: str
 ) -> None:
     path = tmp_path / "app.db"
-    dispatch = Outbox.dispatch
-
-    def lose(outbox: Outbox, send: Send) -> None:
-        if type(send.parcel).__name__ != kept:
-            dispatch(outbox, send)
 
     async def first() -> None:
         async with AsyncBackstay(path, ALL) as app:
@@ -121,8 +130,7 @@ def test_what_was_not_delivered_is_found_by_the_next_engine(
             assert await app.handle(fan, "fan").result(timeout=10) == 3
             assert names(await app.history("fan")).count("ChildRunCompleted") == 3
 
-    with monkeypatch.context() as patch:
-        patch.setattr(Outbox, "dispatch", lose)
+    with losing(monkeypatch, kept):
         asyncio.run(first())
     asyncio.run(second())
     assert rows(path) == 0
@@ -167,16 +175,10 @@ def test_what_is_delivered_twice_has_its_effect_once(tmp_path: Path, monkeypatch
 def test_a_send_that_is_lost_for_good_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: str) -> None:
     """Rows that vanish behind everybody's back: the slow sweep asks after the children."""
     path = tmp_path / "app.db"
-    dispatch = Outbox.dispatch
 
     async def story() -> None:
         async with AsyncBackstay(path, ALL) as app:
-            with monkeypatch.context() as patch:
-                patch.setattr(
-                    Outbox,
-                    "dispatch",
-                    lambda s, send: deaf(s, send) if type(send.parcel).__name__ == lost else dispatch(s, send),
-                )
+            with losing(monkeypatch, lost):
                 handle = await app.start(fan, "fan", 3)
                 await eventually(lambda: rows(path) == 3, "three rows are left")
                 rows(path, "delete from send")
@@ -214,16 +216,10 @@ def test_a_signal_to_a_child_that_is_lost_for_good_is_sent_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, restarts: bool
 ) -> None:
     path = tmp_path / "app.db"
-    dispatch = Outbox.dispatch
 
     async def story() -> None:
         async with AsyncBackstay(path, ALL) as app:
-            with monkeypatch.context() as patch:
-                patch.setattr(
-                    Outbox,
-                    "dispatch",
-                    lambda s, send: None if isinstance(send.parcel, SignalFromParent) else dispatch(s, send),
-                )
+            with losing(monkeypatch, "SignalFromParent"):
                 await app.start(speaker, "speaker", 3)
                 await eventually(lambda: rows(path) == 3, "three signals are on their way")
                 rows(path, "delete from send where key = (select min(key) from send)")

@@ -13,9 +13,10 @@ import asyncpg
 import httpx
 import pytest
 
-from backstay import AsyncClient, AsyncWorker, Signal, activity, query, update, wait, workflow
+from backstay import AsyncClient, AsyncWorker, activity, workflow
 from backstay.store.postgresql.connection import address
 
+from ..remote.account import Account
 from ..remote.lossy import Lossy
 from ..sdk.kit import eventually
 from .conftest import Place
@@ -38,32 +39,6 @@ def adds(count: int) -> int:
     for _ in range(count):
         total = add(total)
     return total
-
-
-@workflow(type="failover-account")
-class Account:
-    close = Signal[bool]()
-
-    def __init__(self) -> None:
-        self.balance = 0
-
-    @query
-    def total(self) -> int:
-        return self.balance
-
-    @update
-    def deposit(self, amount: int) -> int:
-        self.balance += amount
-        return self.balance
-
-    @deposit.validator
-    def positive(self, amount: int) -> None:
-        if amount <= 0:
-            raise ValueError("a deposit is positive")
-
-    def handle(self) -> int:
-        wait(self.close)
-        return self.balance
 
 
 class Server:

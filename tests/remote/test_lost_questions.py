@@ -9,43 +9,18 @@ from typing import Any
 
 import pytest
 
-from backstay import AsyncClient, AsyncHandle, AsyncWorker, RequestRefused, Signal, query, update, wait, workflow
+from backstay import AsyncClient, AsyncHandle, AsyncWorker, RequestRefused
 from backstay.kernel.values import SECOND
 from backstay.sdk.remote import transport
 from backstay.server import remote_queries
 from backstay.server.native import worker_link
 
 from ..sdk.kit import eventually
+from .account import Account
 from .kit import TOKEN, House
 from .lossy import Lossy
 
 ASKED = b'"deliveries":[["question"'
-
-
-@workflow
-class Account:
-    close = Signal[bool]()
-
-    def __init__(self) -> None:
-        self.balance = 0
-
-    @query
-    def total(self) -> int:
-        return self.balance
-
-    @update
-    def deposit(self, amount: int) -> int:
-        self.balance += amount
-        return self.balance
-
-    @deposit.validator
-    def positive(self, amount: int) -> None:
-        if amount <= 0:
-            raise ValueError("a deposit is positive")
-
-    def handle(self) -> int:
-        wait(self.close)
-        return self.balance
 
 
 class Gone(Lossy):
