@@ -1,4 +1,4 @@
-"""A long activity that says it is alive: progress for whoever looks, and a short timeout for when it is not.
+"""A long activity that reports its progress, and is tried again soon after it falls silent.
 
 With `heartbeat="300ms"` an attempt that says nothing for that long is given up and tried again, however long the whole
 work may take.

@@ -1,4 +1,4 @@
-"""Local activities: short, cheap work done beside the workflow task itself, recorded with it in one commit.
+"""Local activities: short work done beside the workflow task, recorded with it in one commit.
 
 An ordinary activity is a task of its own: scheduled, leased, completed. A local one saves those trips. It suits lookups
 and small calculations; if its process dies in the middle it is simply done again.

@@ -1,4 +1,4 @@
-"""An order: reserve, charge, wait a moment, ship. The card terminal is flaky, and nobody has to care.
+"""An order: reserve, charge, wait a moment, ship. The card terminal is flaky, and the retries deal with it.
 
 Run it with `python examples/order.py`, or live with `dw dev examples/order.py` and, beside it,
 `dw start examples/order.py:order order-1 '{"id": "o-1", "sku": "book"}'`.
@@ -46,7 +46,7 @@ def ship(order: Order) -> str:
 
 @workflow
 def order(order: Order) -> list[str]:
-    """Straight-line code. Each call of an activity is recorded; after a crash the code goes on behind the last one."""
+    """Straight-line code. Each call of an activity is recorded; after a crash the code resumes after the last one."""
     try:
         reservation = reserve(order.sku)
     except SoldOutError as sold_out:
