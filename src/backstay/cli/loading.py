@@ -19,7 +19,8 @@ from typing import Any, NamedTuple, TypeGuard
 
 from backstay.cli.problems import Problem
 from backstay.sdk.author.activity import Definition as ActivityDefinition
-from backstay.sdk.author.workflow import WorkflowDefinition, WorkflowFn, definition_of
+from backstay.sdk.author.workflow import WorkflowFn, definition_of
+from backstay.sdk.author.workflow_definition import WorkflowDefinition
 from backstay.sdk.errors import DefinitionError
 from backstay.sdk.worker.registry import Registry, Types, activity_methods
 

@@ -344,9 +344,9 @@ class WorkflowInterrupted(Evicted):
 
 
 class ContinueAsNewRequested(BaseException):
-    def __init__(self, target: Any, arguments: bytes) -> None:
+    def __init__(self, definition: Any, arguments: bytes) -> None:
         super().__init__("continue as new")
-        self.target = target
+        self.definition = definition
         self.arguments = arguments
 
 

@@ -27,7 +27,8 @@ from backstay.sdk.author.options import check, expect
 from backstay.sdk.author.step import Call, Step
 from backstay.sdk.errors import DefinitionError, NotInWorkflow
 from backstay.sdk.replay.failures import throw
-from backstay.sdk.replay.live_run import LiveRun, LocalActivityPlaceholder
+from backstay.sdk.replay.live_run import LiveRun
+from backstay.sdk.replay.operation import LocalActivityPlaceholder
 from backstay.sdk.replay.workflow_greenlet import current_greenlet, current_run
 
 P = ParamSpec("P")

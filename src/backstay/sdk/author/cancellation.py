@@ -14,7 +14,8 @@ from backstay.kernel.event import Recorded
 from backstay.kernel.feature import Outcome
 from backstay.kernel.features.cancel import CancelRequested
 from backstay.sdk.errors import NotInWorkflow
-from backstay.sdk.replay.live_run import CANCEL, REQUESTED, LiveRun, stopped
+from backstay.sdk.replay.live_run import LiveRun
+from backstay.sdk.replay.operation import CANCEL, REQUESTED, stopped
 from backstay.sdk.replay.workflow_greenlet import current_greenlet, current_run
 
 Cancelled = asyncio.CancelledError

@@ -28,7 +28,8 @@ from backstay.sdk.author.handlers import Signal, SignalMethod
 from backstay.sdk.author.options import check
 from backstay.sdk.author.primitives import Immediate
 from backstay.sdk.author.step import Call, Step
-from backstay.sdk.author.workflow import Entry, WorkflowDefinition, WorkflowFn, definition_of
+from backstay.sdk.author.workflow import Entry, WorkflowFn, definition_of
+from backstay.sdk.author.workflow_definition import WorkflowDefinition
 from backstay.sdk.client.handle import packed
 from backstay.sdk.errors import ChildStopped, ChildTimedOut, DefinitionError, NotInWorkflow
 from backstay.sdk.replay.failures import remember, throw

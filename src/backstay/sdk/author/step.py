@@ -14,7 +14,8 @@ from backstay.kernel.feature import Outcome
 from backstay.kernel.groups import GroupEntry, topology
 from backstay.sdk.author.cancellation import last_word
 from backstay.sdk.errors import NotInWorkflow
-from backstay.sdk.replay.live_run import LiveRun, Operation, asked_for
+from backstay.sdk.replay.live_run import LiveRun
+from backstay.sdk.replay.operation import Operation, asked_for
 from backstay.sdk.replay.workflow_greenlet import current_greenlet, current_run
 
 T_co = TypeVar("T_co", covariant=True)

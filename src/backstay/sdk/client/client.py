@@ -36,7 +36,8 @@ from backstay.sdk.author.activity import Definition as ActivityDefinition
 from backstay.sdk.author.durations import Duration, to_seconds
 from backstay.sdk.author.handlers import Signal, SignalMethod
 from backstay.sdk.author.options import check, expect, listed
-from backstay.sdk.author.workflow import Entry, NamedWorkflow, WorkflowDefinition, WorkflowFn, definition_of
+from backstay.sdk.author.workflow import Entry, NamedWorkflow, WorkflowFn, definition_of
+from backstay.sdk.author.workflow_definition import WorkflowDefinition
 from backstay.sdk.client.handle import AsyncHandle, Known, accept, error_of, packed
 from backstay.sdk.client.schedules import AsyncSchedules
 from backstay.sdk.client.transport import Transport

@@ -20,7 +20,8 @@ from backstay.sdk.client.streams import Reader, follow
 
 if TYPE_CHECKING:
     from backstay.sdk.author.activity import Definition as ActivityDefinition
-    from backstay.sdk.author.workflow import NamedWorkflow, WorkflowDefinition
+    from backstay.sdk.author.workflow import NamedWorkflow
+    from backstay.sdk.author.workflow_definition import WorkflowDefinition
     from backstay.sdk.client.client import AsyncClient
 
 P = ParamSpec("P")

@@ -19,7 +19,8 @@ from backstay.protocol import schedules as ask
 from backstay.sdk import errors
 from backstay.sdk.author.durations import Duration, to_seconds
 from backstay.sdk.author.options import check, expect
-from backstay.sdk.author.workflow import Entry, WorkflowDefinition, WorkflowFn, definition_of
+from backstay.sdk.author.workflow import Entry, WorkflowFn, definition_of
+from backstay.sdk.author.workflow_definition import WorkflowDefinition
 
 if TYPE_CHECKING:
     from backstay.sdk.client.client import AsyncClient

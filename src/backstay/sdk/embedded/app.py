@@ -19,7 +19,7 @@ from backstay.kernel.values import Routing
 from backstay.protocol.export import exporter
 from backstay.protocol.requests import Request
 from backstay.sdk.author.options import expect, listed, served
-from backstay.sdk.author.workflow import WorkflowDefinition
+from backstay.sdk.author.workflow_definition import WorkflowDefinition
 from backstay.sdk.client.client import AsyncClient
 from backstay.sdk.client.sync import Client
 from backstay.sdk.embedded.host import EngineHost

@@ -16,7 +16,7 @@ from backstay.kernel.message import Refused
 from backstay.kernel.task import Block, Task
 from backstay.protocol.commands import Inquiry
 from backstay.sdk.author.child import shown
-from backstay.sdk.author.workflow import WorkflowDefinition
+from backstay.sdk.author.workflow_definition import WorkflowDefinition
 from backstay.sdk.replay.guard import guard_of
 from backstay.sdk.replay.inbound import Ran, call_member, run_handler
 from backstay.sdk.replay.live_run import LiveRun

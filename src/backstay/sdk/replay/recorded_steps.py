@@ -14,7 +14,7 @@ from backstay.kernel.machine import Machine
 from backstay.kernel.task import Block
 
 if TYPE_CHECKING:
-    from backstay.sdk.replay.live_run import Operation
+    from backstay.sdk.replay.operation import Operation
 
 TOPOLOGY = "parallel all barrier matching current topology"
 NO_HISTORY = "no typed history"

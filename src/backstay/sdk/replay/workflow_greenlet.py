@@ -1,7 +1,16 @@
 """The greenlets that workflow code runs on. The current run is an attribute of the current greenlet.
 
+A durable call in a `def` workflow must stop in the middle of ordinary Python functions and go on there later. A thread for
+each run could do that, and would cost too much for thousands of runs that wait for months; a greenlet keeps the stack alone.
+
 Greenlets are pooled, because making one costs more than a whole resumed step. A greenlet that ends hands itself back;
 one that is suspended in a durable call belongs to its run until the call is answered or the run is given up.
+
+**The hidden loop.** All this happens on a thread on which an event loop runs: the engine's or the worker's. While a greenlet
+runs, that loop is hidden from it (`hidden_loop`; why, see `backstay.runtime_hooks`). An `async def` workflow has its own loop,
+and that is a second thing to switch: it belongs to the thread and not to the greenlet, so a greenlet that suspends in the
+middle of a coroutine takes the workflow's loop away from the thread (`suspend`) and puts it back when it goes on. Otherwise
+the next run on this thread would find the loop of the last one, and its tasks would wait in the wrong history.
 """
 
 from __future__ import annotations

@@ -1,8 +1,14 @@
-"""The worker inside an embedding process: runs workflow code on the engine's thread and activities beside it.
+"""The executor: runs workflow code on the thread of the engine, or of the worker's connection, and activities beside it.
 
-Live code of a run (its live run) stays here between tasks and goes on from new events alone; without one, a task is answered
-`COLD` and comes back with the whole history. A workflow type whose code keeps the engine's thread busy for more than a few
-milliseconds moves to a thread of its own from then on, so that it never stalls leases, timers or other workflows.
+**Sticky runs.** A live run stays here between tasks and goes on from new events alone; without one, a task is answered `COLD`
+and comes back with the whole history. A live run may be ahead of history, never beside it: it has already done what its last
+completion says. So it is dropped (`forget`) whenever that completion may not be what was recorded, or no longer counts: it was
+refused, an update's handler raised half-way, the code has a new definition, the run is over, another process has moved the run
+(`consumed` differs), or its memory is wanted. Kept in such a case, it would answer the next task from a state that no replay
+arrives at. Dropping is always safe and costs one replay: `test_evicted_code_ends_the_same_and_has_its_effects_once`.
+
+A workflow type whose code keeps the thread busy for more than a few milliseconds moves to a thread of its own from then on,
+so that it never stalls leases, timers or other workflows.
 """
 
 from __future__ import annotations

@@ -19,7 +19,8 @@ from backstay.sdk import errors
 from backstay.sdk.author.activity import Definition as ActivityDefinition
 from backstay.sdk.author.background import Functions, runner
 from backstay.sdk.author.options import expect
-from backstay.sdk.author.workflow import WorkflowDefinition, WorkflowFn, definition_of
+from backstay.sdk.author.workflow import WorkflowFn, definition_of
+from backstay.sdk.author.workflow_definition import WorkflowDefinition
 from backstay.sdk.errors import DefinitionError, NonDeterminismWarning
 from backstay.sdk.replay.guard import Guard, guard_of, watch
 

@@ -15,7 +15,7 @@ from backstay.sdk.replay.guard import audit, monitor
 from backstay.sdk.replay.guard.verdict import Guard
 
 if TYPE_CHECKING:
-    from backstay.sdk.author.workflow import WorkflowDefinition
+    from backstay.sdk.author.workflow_definition import WorkflowDefinition
 
 __all__ = ["Guard", "guard_of", "watch"]
 
