@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Self, TypeVar
 
-from backstay.kernel.decision import Decision, RunRow
+from backstay.kernel.decision import Decision, RunRow, WorkflowRow
 from backstay.kernel.event import Event, HistoryDamaged
 from backstay.store import Applied, Deferred, Entry, Loaded, RunFilter, Unavailable
 from backstay.store.postgresql.connection import LOCK, Address, address, connect, prepare
@@ -23,8 +23,8 @@ from backstay.store.sql import queries
 T = TypeVar("T")
 
 CLOSING = 5.0  # seconds to leave in good order
-INSTANCE = 16  # columns of an instance at the beginning of what `load` answers; then those of its run
-RUN = 19
+INSTANCE = len(WorkflowRow.__struct_fields__)  # columns of an instance at the beginning of a row of `load`
+RUN = len(RunRow.__struct_fields__)  # the columns of its run, which follow
 
 
 class PostgresqlStore(Reading):

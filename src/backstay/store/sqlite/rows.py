@@ -2,6 +2,9 @@
 
 `sqlite3` binds integers, text and bytearrays as they are. For anything else, bytes and None too, it first searches for an
 adapter, which costs more than the binding. So blobs are bytearrays here, and the statements make null of 0 and ''.
+
+The tuples name their columns one by one, although PostgreSQL's name nearly the same: one is built at every step, and a
+getter or a function that both share takes twice as long for it (0.9 instead of 0.4 microseconds).
 """
 
 from __future__ import annotations
