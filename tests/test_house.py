@@ -109,7 +109,7 @@ CYCLE_AT_RUN_TIME = 4
 CYCLE_WITH_TYPES = {
     "cli": 1,
     "codec": 1,
-    "engine": 10,
+    "engine": 5,
     "kernel": 4,
     "protocol": 1,
     "sdk": 6,

@@ -1,4 +1,4 @@
-"""One instance in a batch: the turn its messages share, and what to do when its decision is on disk."""
+"""A batch entry: the turn that the messages of one instance share, and what to do when its decision is on disk."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from backstay.kernel.message import Message
 from backstay.kernel.turn import Turn
 
 Asked = tuple[Message, Reply | None, Any, bool]
-"""A message, who waits for its answer, the answer, and whether to decide it anew if this decision does not commit."""
+"""A message, the callback for its answer, the answer, and whether to decide it again if this decision does not commit."""
 
 
 class BatchEntry(Struct, eq=False):

@@ -66,18 +66,22 @@ class InlineCode:
             self._engine.keep_flushing()
 
     def _activate(self, entry: Entry, task_id: str, executor: Executor) -> None:
+        """Run the code of a task that was due when it got in line. Since then much may have happened to the task.
+
+        In this order: its entry was dropped; another worker has the task, or it is gone; its type has moved to a thread of
+        its own; its code is cold and its history has to be read first. Each of these leaves the task to another way.
+        """
         flow = entry.flow
         item = entry.open
         task = flow.tasks.get(task_id) if item is None else item.turn.task(task_id)
         if entry.dead:
-            # Evicted or thrown away before its turn came: whatever is due there is found from its rows.
+            # Evicted or rolled back: what is due there is found from its rows.
             self._engine.reconcile(flow.key)
             return
         if entry.held or task is None or task.state != "ready":
             return
-        # Its type may have moved to a thread of its own meanwhile.
         if not executor.inline(task.kind, task.type):
-            if task_id in flow.tasks:
+            if task_id in flow.tasks:  # otherwise it is created with this turn, and offered then
                 self._engine.submit(flow.key, Offer(task_id=task_id))
             return
         run = flow.run

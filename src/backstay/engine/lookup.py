@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from backstay.engine.cache import Reply
-from backstay.engine.idempotency import submit_late
+from backstay.engine.cache import Cache, Reply
+from backstay.engine.idempotency import CommandLog, submit_late
 from backstay.kernel.message import Message
-from backstay.store import Ready
-
-if TYPE_CHECKING:
-    from backstay.engine.engine import Engine
+from backstay.store import Ready, Store
 
 log = logging.getLogger("backstay.engine")
 
@@ -24,8 +21,17 @@ Asked = tuple[str, Message, Reply]
 """An instance id, the message for it, and the callback for the answer."""
 
 
+class Creates(CommandLog, Protocol):
+    """The part of an engine that decides messages for instances, also for those that do not exist yet."""
+
+    store: Store
+    cache: Cache
+
+    def create(self, namespace: str, workflow_id: str, message: Message, reply: Reply) -> None: ...
+
+
 class InstanceLookup:
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Creates) -> None:
         self._engine = engine
         self._unknown: dict[str, list[Asked]] = {}  # by namespace
 

@@ -9,20 +9,21 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any, Protocol
 
 from msgspec.structs import replace
 
-from backstay.engine.idempotency import with_record
+from backstay.engine.cache import Reply
+from backstay.engine.idempotency import CommandLog, with_record
 from backstay.engine.world import Alarm
 from backstay.kernel.features.delivery import Deliver, Returned
+from backstay.kernel.features.start import Definition
+from backstay.kernel.machine import Machine
 from backstay.kernel.message import Message, Refused
 from backstay.kernel.send import Send, unpack
-from backstay.kernel.values import SECOND
-from backstay.store import StoreError
-
-if TYPE_CHECKING:
-    from backstay.engine.engine import Engine
+from backstay.kernel.values import SECOND, Routing
+from backstay.store import Store, StoreError
 
 log = logging.getLogger("backstay.engine")
 
@@ -32,10 +33,22 @@ Pair = tuple[int, str, str]
 """Sender and receiver: the sender's key, the receiver's namespace and workflow id."""
 
 
+class Delivers(CommandLog, Protocol):
+    """The part of an engine that the outbox delivers to: instances by name, and the rows of messages."""
+
+    store: Store
+    machine: Machine
+    holder: bool
+    define: Callable[[Routing, str], tuple[Routing, Definition | None]]
+
+    def address(self, namespace: str, workflow_id: str, message: Message, reply: Reply) -> None: ...
+    async def key_of(self, namespace: str, workflow_id: str) -> int | None: ...
+
+
 class Outbox:
     """Messages from one instance to another arrive in order: the next is delivered when the one before was taken."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Delivers) -> None:
         self._engine = engine
         self._under_way: set[int] = set()
         self._queues: dict[Pair, deque[Send]] = {}

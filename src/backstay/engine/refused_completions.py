@@ -7,14 +7,12 @@ keeps its lease, and the task fails when the lease ends without an accepted repo
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
+from backstay.engine.cache import Reply
 from backstay.kernel.features.workflow_task import CompleteWorkflowTask, FailWorkflowTask
-from backstay.kernel.message import Refused
+from backstay.kernel.message import Message, Refused
 from backstay.kernel.task import Block
-
-if TYPE_CHECKING:
-    from backstay.engine.engine import Engine
 
 # About the lease, the run or the moment, not about the content: another worker may get another answer.
 _NOT_ITS_FAULT = frozenset(
@@ -25,10 +23,16 @@ _NOT_ITS_FAULT = frozenset(
 )
 
 
+class Submits(Protocol):
+    """The part of an engine that decides messages."""
+
+    def submit(self, key: int, message: Message, reply: Reply | None = None, *, again: bool = True) -> None: ...
+
+
 def note_refusal(
-    engine: Engine, key: int, message: CompleteWorkflowTask, error: BaseException | None, *, keep: bool = False
+    engine: Submits, key: int, message: CompleteWorkflowTask, error: BaseException | None, *, keep: bool = False
 ) -> None:
-    """`keep`: the worker may correct itself under its lease."""
+    """Fail the task of a refused completion. `keep`: the worker may correct itself under its lease."""
     if not isinstance(error, Refused) or error.reason in _NOT_ITS_FAULT:
         return
     block = Block(message=f"its completion was refused: {error}", type="CompletionRefused", reason=error.reason)
