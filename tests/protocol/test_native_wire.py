@@ -118,13 +118,13 @@ PINNED: list[tuple[Any, bytes]] = [
         worker.TaskFailed(5, "01RUN-w1", 1, Block(message="m", type="T")),
         b'["task_failed",5,"01RUN-w1",1,{"message":"m","type":"T"}]',
     ),
-    (worker.ActivityDone(5, "01RUN", 3, 1, b"x"), b'["activity",5,"01RUN",3,1,"eA==",null,null]'),
+    (worker.AttemptDone(5, "01RUN", 3, 1, b"x"), b'["activity",5,"01RUN",3,1,"eA==",null,null]'),
     (
-        worker.ActivityDone(5, "01RUN", 3, 1, None, worker.Resumed(4, 11, [])),
+        worker.AttemptDone(5, "01RUN", 3, 1, None, worker.Resumed(4, 11, [])),
         b'["activity",5,"01RUN",3,1,null,[4,11,[],[],null],null]',
     ),
     (
-        worker.ActivityFailed(5, "01RUN", 3, 1, Failure(message="m"), True),
+        worker.AttemptFailed(5, "01RUN", 3, 1, Failure(message="m"), True),
         b'["activity_failed",5,"01RUN",3,1,{"message":"m"},true]',
     ),
     (worker.Heartbeat(5, "01RUN", 3, 1, None), b'["beat",5,"01RUN",3,1,null]'),

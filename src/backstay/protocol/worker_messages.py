@@ -28,7 +28,7 @@ TaskVerb = (
 )
 """The requests that the kernel decides."""
 
-TaskReport = wire.TaskDone | wire.TaskFailed | wire.ActivityDone | wire.ActivityFailed | wire.Heartbeat
+TaskReport = wire.TaskDone | wire.TaskFailed | wire.AttemptDone | wire.AttemptFailed | wire.Heartbeat
 """The reports that the kernel decides."""
 
 
@@ -109,7 +109,7 @@ def message_of_report(report: TaskReport, owner: str, commands: list[Command]) -
                 met=report.met,
                 breach=report.breach,
             )
-        case wire.ActivityDone():
+        case wire.AttemptDone():
             return CompleteActivity(
                 step=report.step,
                 attempt=report.attempt,
@@ -118,7 +118,7 @@ def message_of_report(report: TaskReport, owner: str, commands: list[Command]) -
                 result=report.result,
                 breach=report.breach,
             )
-        case wire.ActivityFailed():
+        case wire.AttemptFailed():
             return FailActivity(
                 step=report.step,
                 attempt=report.attempt,
@@ -140,7 +140,7 @@ def message_of_report(report: TaskReport, owner: str, commands: list[Command]) -
 
 
 def message_of_resumed(
-    report: wire.ActivityDone, resumed: wire.Resumed, owner: str, commands: list[Command]
+    report: wire.AttemptDone, resumed: wire.Resumed, owner: str, commands: list[Command]
 ) -> CompleteWorkflowTask:
     """The message of what code did with a result ahead of the server: it claims and completes the task that the result is
     about to cause, and is refused unless history has exactly that result in that place."""

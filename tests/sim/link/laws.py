@@ -101,9 +101,9 @@ class LinkAuditor(Auditor):
         report = reported.report
         name = reported.process.worker_id
         match report:
-            case wire.ActivityFailed(gave_up=True):
+            case wire.AttemptFailed(gave_up=True):
                 self.sim.done("attempt given up")  # no outcome: whoever is there makes another
-            case wire.ActivityDone() | wire.ActivityFailed():
+            case wire.AttemptDone() | wire.AttemptFailed():
                 id = attempt_id(report.run_id, report.step, report.attempt)
                 if answer.refused is None:
                     self.sim.done("activity reported")

@@ -29,7 +29,7 @@ LINK_MUTANTS = [
     ),
     Mutant(
         "the reply to a poll makes reports forgotten",
-        "backstay.sdk.remote.worker_link:Session._answered",
+        "backstay.sdk.remote.worker_link:ServerLink._answered",
         "zip(batch, answers, strict=True)",
         "zip(batch or self._outgoing._out.clear() or (), answers, strict=True)",
         link=True,
@@ -75,14 +75,14 @@ LINK_MUTANTS = [
     ),
     Mutant(
         "what is out is lost with its connection",
-        "backstay.sdk.remote.worker_link:Session._doubt",
+        "backstay.sdk.remote.worker_link:ServerLink._doubt",
         "self._outgoing.lost()",
         "self._outgoing._out.clear()",
         link=True,
     ),
     Mutant(
         "what could not be written is not said again",
-        "backstay.sdk.remote.worker_link:Session._answered",
+        "backstay.sdk.remote.worker_link:ServerLink._answered",
         "self.host.later(AGAIN, partial(self._outgoing.again, pending))",
         "",
         link=True,
@@ -146,7 +146,7 @@ LINK_MUTANTS = [
     ),
     Mutant(
         "a server that is gone is hammered",
-        "backstay.sdk.remote.worker_link:Session._reopen",
+        "backstay.sdk.remote.worker_link:ServerLink._reopen",
         "await asyncio.sleep(self._pause * (0.5 + random() / 2))",
         "await asyncio.sleep(0)",
         link=True,

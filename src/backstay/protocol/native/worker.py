@@ -114,7 +114,7 @@ class TaskFailed(Struct, frozen=True, array_like=True, tag="task_failed"):
     block: Block
 
 
-class ActivityDone(Struct, frozen=True, array_like=True, tag="activity", omit_defaults=True):
+class AttemptDone(Struct, frozen=True, array_like=True, tag="activity", omit_defaults=True):
     key: int
     run_id: str
     step: int
@@ -124,7 +124,7 @@ class ActivityDone(Struct, frozen=True, array_like=True, tag="activity", omit_de
     breach: Breach | None = None  # instead of a result: it passes this limit
 
 
-class ActivityFailed(Struct, frozen=True, array_like=True, tag="activity_failed"):
+class AttemptFailed(Struct, frozen=True, array_like=True, tag="activity_failed"):
     key: int
     run_id: str
     step: int
@@ -158,7 +158,7 @@ class QueryAnswer(Struct, frozen=True, array_like=True, tag="told", omit_default
     refused: Refusal | None = None
 
 
-Report = TaskDone | TaskFailed | ActivityDone | ActivityFailed | Heartbeat | GivenBack | QueryAnswer
+Report = TaskDone | TaskFailed | AttemptDone | AttemptFailed | Heartbeat | GivenBack | QueryAnswer
 
 
 class Exchange(Struct, frozen=True, kw_only=True, omit_defaults=True):

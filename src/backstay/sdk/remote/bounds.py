@@ -55,9 +55,9 @@ class Bounds:
     def reduced(self, report: wire.Report, size: int) -> wire.Report:
         """What to say instead of a report of so many bytes, which is too large even alone."""
         match report:
-            case wire.ActivityDone(resumed=wire.Resumed()):
+            case wire.AttemptDone(resumed=wire.Resumed()):
                 return replace(report, resumed=None)  # what the code did comes with its next task, and is judged there
-            case wire.ActivityDone(result=result):
+            case wire.AttemptDone(result=result):
                 breach = report.breach or self.over(result) or self._over_body(size)
                 return replace(report, result=None, breach=breach)
             case wire.TaskDone(commands=commands) if any(_is_long(command) for command in commands):
@@ -69,7 +69,7 @@ class Bounds:
                 return wire.TaskFailed(report.key, report.task_id, report.attempt, self._block(size))
             case wire.TaskFailed(block=block):
                 return replace(report, block=Block(message=_short(block.message), type=block.type, reason=block.reason))
-            case wire.ActivityFailed(failure=failure):
+            case wire.AttemptFailed(failure=failure):
                 return replace(report, failure=_shortened(failure))
             case wire.Heartbeat():
                 return replace(report, progress=None)

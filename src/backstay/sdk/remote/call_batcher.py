@@ -20,7 +20,7 @@ BYTES = 256 << 10  # of one call that may go with others, and about of all that 
 Waiting = tuple[calls.BatchedCall, asyncio.Future[Reply]]
 
 
-class Together:
+class CallBatcher:
     def __init__(self, http: HttpClient, seconds: float) -> None:
         self._http = http
         self._seconds = seconds  # to wait for a reply

@@ -1,6 +1,12 @@
-"""Eager resume: when the one step a live run waits for has ended here, its code goes on at once, ahead of the server.
+"""Eager resume: when the one step that a run's code waits for has ended on this worker, the code goes on at once.
 
-What it did is reported with the result. If something else reached the run first, the server says so, and the live run is dropped.
+It runs ahead of the server, on the event that the server is about to record, and what it did is reported together with the
+result. If something else reached the run first the server says so, and the code is dropped: the run's next task replays it.
+So code may only run ahead where it would do the same in that task. It must wait for this step and nothing else, no report
+about it may be without an answer, and it must not look at the clock, since the time of the event is the server's to say.
+Code that does is found out while it runs; its workflow type does not run ahead any more. Without these rules two histories
+of one run would differ (`test_code_that_looks_at_the_clock_does_not_run_ahead`,
+`test_code_that_ran_ahead_of_a_signal_is_dropped_and_replayed`). What the server checks is in `server/native/reports.py`.
 """
 
 from __future__ import annotations
@@ -13,13 +19,13 @@ from backstay.kernel.features.workflow_task import WorkflowAssignment
 from backstay.kernel.task import START
 from backstay.kernel.values import attempt_id, execution_id, workflow_task_id
 from backstay.protocol.native import worker as wire
-from backstay.sdk.remote.sticky import Standing, Standings, advance
+from backstay.sdk.remote.sticky import StickyCode, StickyRuns, advance
 from backstay.sdk.replay.live_run import LiveRun
 from backstay.sdk.worker.executor import WorkerExecutor
 
 
 class Ahead:
-    def __init__(self, executor: WorkerExecutor, standings: Standings) -> None:
+    def __init__(self, executor: WorkerExecutor, standings: StickyRuns) -> None:
         self._executor = executor
         self._standings = standings
         self._patient: set[str] = set()  # workflow types whose code does not run ahead
@@ -53,7 +59,7 @@ class Ahead:
             and self._executor.inline("workflow", workflow_type)
         )
 
-    def _done(self, run: int, live_run: LiveRun, standing: Standing) -> wire.Resumed:
+    def _done(self, run: int, live_run: LiveRun, standing: StickyCode) -> wire.Resumed:
         advance(live_run, standing.unseen - len(standing.events), standing.length + 1)
         commands, handled = live_run.take_commands()
         met = live_run.ended_at

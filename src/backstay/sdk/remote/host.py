@@ -1,7 +1,7 @@
 """A server as the worker's executor sees it: tasks come as deliveries, what is done leaves as reports.
 
-Live code of a run (its live run) stays here between tasks (`standing.py`). A task for code that stands elsewhere is answered by
-reading history from its beginning (`tasks.py`). Code may go on ahead of the server (`ahead.py`).
+The live code of a run stays here between tasks (`sticky.py`). A task for code that is elsewhere, or that has moved on, is run
+from the beginning of its history (`tasks.py`). Code may go on ahead of the server (`eager.py`).
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from backstay.protocol.native.events import unpack
 from backstay.sdk.remote.bounds import Bounds
 from backstay.sdk.remote.outgoing import Pending
 from backstay.sdk.remote.reports import Reports
-from backstay.sdk.remote.sticky import Standings
-from backstay.sdk.remote.tasks import FetchHistory, Held, Tasks
+from backstay.sdk.remote.sticky import StickyRuns
+from backstay.sdk.remote.tasks import FetchHistory, HeldCode, Tasks
 from backstay.sdk.replay.workflow_greenlet import hidden_loop
 from backstay.sdk.worker.executor import WorkerExecutor
 from backstay.sdk.worker.host import Heard, Reply
@@ -94,7 +94,7 @@ class RemoteHost:
             compatibility=compatibility,
             workflow_deadline=workflow_deadline,
         )
-        self._standings = Standings(self.executor, live)
+        self._standings = StickyRuns(self.executor, live)
         self._fetch = fetch
         self._tasks = Tasks(self, self.executor, self._standings, fetch)
         self._reports = Reports(self.executor, self._standings, self._tasks, bounds, send)
@@ -105,7 +105,7 @@ class RemoteHost:
     # -- what the executor asks of its engine
 
     def held(self, start: Callable[[BaseException | None], None]) -> object:
-        return Held(start)
+        return HeldCode(start)
 
     def report(self, key: int, message: Message, reply: Reply | None) -> None:
         self._reports.make(key, message, reply)

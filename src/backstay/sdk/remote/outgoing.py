@@ -119,7 +119,7 @@ def _attempt(beat: wire.Heartbeat) -> tuple[str, int, int]:
 
 def weight(report: wire.Report) -> int:
     """About how many bytes of payload."""
-    if isinstance(report, wire.ActivityDone):
+    if isinstance(report, wire.AttemptDone):
         return 0 if report.result is None else len(report.result)
     size = 0
     if isinstance(report, wire.TaskDone):

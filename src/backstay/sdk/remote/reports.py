@@ -18,7 +18,7 @@ from backstay.protocol.native.client import Refusal
 from backstay.sdk.remote.bounds import Bounds
 from backstay.sdk.remote.eager import Ahead
 from backstay.sdk.remote.outgoing import Pending
-from backstay.sdk.remote.sticky import Standings, advance
+from backstay.sdk.remote.sticky import StickyRuns, advance
 from backstay.sdk.remote.tasks import Tasks
 from backstay.sdk.worker import host
 from backstay.sdk.worker.executor import WorkerExecutor
@@ -27,7 +27,7 @@ from backstay.sdk.worker.host import Reply
 log = logging.getLogger("backstay.worker")
 
 
-class Heard(NamedTuple):
+class HeartbeatAnswer(NamedTuple):
     """The answer to a heartbeat."""
 
     can_continue: bool
@@ -38,7 +38,7 @@ class Reports:
     def __init__(
         self,
         executor: WorkerExecutor,
-        standings: Standings,
+        standings: StickyRuns,
         tasks: Tasks,
         bounds: Bounds,
         send: Callable[[Pending], None],
@@ -67,7 +67,7 @@ class Reports:
             case CompleteActivity():
                 self._activity_done(key, message)
             case FailActivity():
-                ended = wire.ActivityFailed(
+                ended = wire.AttemptFailed(
                     key, message.run_id, message.step, message.attempt, message.failure, message.gave_up
                 )
                 self._queue(Pending(ended, self._task_of(message), None, _ended))
@@ -78,7 +78,7 @@ class Reports:
         beat = wire.Heartbeat(key, message.run_id, message.step, message.attempt, message.progress)
 
         def answered(answer: wire.Answered) -> None:
-            heard(Heard(answer.goes_on and answer.refused is None, answer.cancel_requested))
+            heard(HeartbeatAnswer(answer.goes_on and answer.refused is None, answer.cancel_requested))
 
         self._send(Pending(beat, None, None, answered))
 
@@ -100,7 +100,7 @@ class Reports:
         pending.again = True
         if pending.run is not None:
             self._standings.forget(pending.run)
-        if isinstance(pending.report, wire.ActivityDone) and pending.report.resumed is not None:
+        if isinstance(pending.report, wire.AttemptDone) and pending.report.resumed is not None:
             pending.report = replace(pending.report, resumed=None)
         return pending
 
@@ -136,12 +136,12 @@ class Reports:
     def _activity_done(self, key: int, message: CompleteActivity) -> None:
         breach = self._bounds.over(message.result)
         if breach is not None:
-            over = wire.ActivityDone(key, message.run_id, message.step, message.attempt, None, breach=breach)
+            over = wire.AttemptDone(key, message.run_id, message.step, message.attempt, None, breach=breach)
             self._queue(Pending(over, self._task_of(message), None, _ended))
             return
         run = self._standings.run_of(message.run_id)
         resumed = None if run is None else self._ahead.resume(run, message)
-        done = wire.ActivityDone(key, message.run_id, message.step, message.attempt, message.result, resumed)
+        done = wire.AttemptDone(key, message.run_id, message.step, message.attempt, message.result, resumed)
         if resumed is None or run is None:
             self._queue(Pending(done, self._task_of(message), None, _ended))
             return

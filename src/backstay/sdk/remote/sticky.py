@@ -12,7 +12,7 @@ from backstay.sdk.replay.live_run import LiveRun
 from backstay.sdk.worker.executor import WorkerExecutor
 
 
-class Standing(NamedTuple):
+class StickyCode(NamedTuple):
     """Where live code is, as the server knows it; `unseen` events of which `events` are told, the others are nothing to it."""
 
     run_id: str
@@ -22,17 +22,17 @@ class Standing(NamedTuple):
     events: list[Recorded]
 
 
-class Standings:
+class StickyRuns:
     """Of all live code that is at rest; beyond `limit` the one that has rested longest is given up."""
 
     def __init__(self, executor: WorkerExecutor, limit: int) -> None:
         self._executor = executor
         self._limit = limit
-        self._by_run: OrderedDict[int, Standing] = OrderedDict()
+        self._by_run: OrderedDict[int, StickyCode] = OrderedDict()
         self._runs: dict[str, int] = {}  # run id -> run
         self._reporting: dict[int, int] = {}  # run -> reports without an answer
 
-    def get(self, run: int) -> Standing | None:
+    def get(self, run: int) -> StickyCode | None:
         return self._by_run.get(run)
 
     def run_of(self, run_id: str) -> int | None:
@@ -71,7 +71,7 @@ class Standings:
         if stand is None or self._executor.live(run) is None:
             self.forget(run)
             return
-        self._by_run[run] = Standing(run_id, stand.length, stand.checksum, stand.count, unpack(stand.events))
+        self._by_run[run] = StickyCode(run_id, stand.length, stand.checksum, stand.count, unpack(stand.events))
         self._runs[run_id] = run
         while len(self._by_run) > self._limit:
             self.forget(next(iter(self._by_run)))

@@ -13,7 +13,7 @@ from backstay.kernel.message import Refused
 from backstay.kernel.task import Task
 from backstay.protocol.native import worker as wire
 from backstay.protocol.native.events import unpack
-from backstay.sdk.remote.sticky import Standings
+from backstay.sdk.remote.sticky import StickyRuns
 from backstay.sdk.replay.live_run import LiveRun
 from backstay.sdk.worker.executor import WorkerExecutor
 
@@ -25,7 +25,7 @@ log = logging.getLogger("backstay.worker")
 FetchHistory = Callable[[str, int, int], Coroutine[Any, Any, list[Recorded]]]
 
 
-class Held(NamedTuple):
+class HeldCode(NamedTuple):
     """Code that goes on beside its task, under the lease it has."""
 
     start: Callable[[BaseException | None], None]
@@ -58,7 +58,7 @@ class Tasks:
         self,
         host: RemoteHost,
         executor: WorkerExecutor,
-        standings: Standings,
+        standings: StickyRuns,
         fetch: FetchHistory,
     ) -> None:
         self._host = host
@@ -201,7 +201,7 @@ class Tasks:
         result = executor.activate(assignment, events, 0 if live_run is None else live_run.consumed)
         if result is self._host.cold:
             self._begin_cold_again(assignment)
-        elif isinstance(result, Held):
+        elif isinstance(result, HeldCode):
             result.start(None)
         else:
             executor.holding.discard(task.id)

@@ -25,7 +25,7 @@ from backstay.protocol import schedules, streams
 from backstay.protocol.native import client as calls
 from backstay.sdk import errors
 from backstay.sdk.remote import http
-from backstay.sdk.remote.call_batcher import Together
+from backstay.sdk.remote.call_batcher import CallBatcher
 from backstay.sdk.remote.http import LIMIT, HttpClient, Lost, NotHttp, Reply
 
 R = TypeVar("R")
@@ -91,7 +91,7 @@ class HttpTransport:
     def __init__(self, access: Access, *, patience: float = 15.0) -> None:
         self.access = access
         self._http = access.client()
-        self._together = Together(self._http, REPLY_SECONDS)
+        self._together = CallBatcher(self._http, REPLY_SECONDS)
         self._patience = patience  # seconds without any answer until a caller is told
         self._away = False  # somebody waits for a server that has not answered for so long
 

@@ -23,7 +23,6 @@ from types import TracebackType
 from typing import Any, Self, TypedDict, Unpack
 
 from backstay import collector
-from backstay.kernel.event import Recorded
 from backstay.kernel.machine import Machine
 from backstay.protocol.native import worker as wire
 from backstay.sdk.author.options import expect, served
@@ -33,8 +32,9 @@ from backstay.sdk.remote.bounds import Bounds
 from backstay.sdk.remote.host import RemoteHost
 from backstay.sdk.remote.http import Lost
 from backstay.sdk.remote.outgoing import Pending
+from backstay.sdk.remote.tasks import FetchHistory
 from backstay.sdk.remote.transport import PAUSES, Access
-from backstay.sdk.remote.worker_link import Reset, Session
+from backstay.sdk.remote.worker_link import Reset, ServerLink
 from backstay.sdk.replay.guard.shims import install as install_shims
 from backstay.sdk.replay.reactions import REACTIONS
 from backstay.sdk.worker.registry import Guard, Registry, Types
@@ -124,26 +124,30 @@ class AsyncWorker:
         loop = asyncio.get_running_loop()
         machine = Machine()
         bounds = Bounds(machine.limits)
-        self.host = RemoteHost(
-            loop,
-            machine,
-            self.registry,
-            self.worker_id,
-            self._send,
-            self._history,
-            bounds,
-            namespace=self.access.namespace,
-            queues=frozenset(self.queues),
-            compatibility=self._compatibility,
-            threads=self._threads,
-            tasks=self._async_tasks,
-            live=self._live,
-            workflow_deadline=self._workflow_deadline,
-        )
-        self.executor = self.host.executor
+
+        def host(send: Callable[[Pending], None], history: FetchHistory) -> RemoteHost:
+            return RemoteHost(
+                loop,
+                machine,
+                self.registry,
+                self.worker_id,
+                send,
+                history,
+                bounds,
+                namespace=self.access.namespace,
+                queues=frozenset(self.queues),
+                compatibility=self._compatibility,
+                threads=self._threads,
+                tasks=self._async_tasks,
+                live=self._live,
+                workflow_deadline=self._workflow_deadline,
+            )
+
         known = {*machine.outcomes, *REACTIONS.by_event}
         self._quiet = sorted(name for name, kind in machine.kinds.items() if kind not in known)
-        self.session = Session(self.access, self.host, self._opening, bounds)
+        self.session = ServerLink(self.access, host, self._opening, bounds)
+        self.host = self.session.host
+        self.executor = self.host.executor
         try:
             await self._first_open()
         except BaseException:
@@ -193,12 +197,6 @@ class AsyncWorker:
             assert self._life is not None
             await asyncio.wait({self._life})
             self._life.result()
-
-    def _send(self, pending: Pending) -> None:
-        self.session.send(pending)
-
-    async def _history(self, task_id: str, attempt: int, after: int) -> list[Recorded]:
-        return await self.session.history(task_id, attempt, after)
 
     async def _first_open(self) -> None:
         """A server may be about to come up. One that refuses us is told at once."""

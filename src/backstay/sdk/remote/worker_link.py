@@ -1,7 +1,16 @@
-"""A worker's talk with its server: one exchange parked for what comes, others for what has been done.
+"""The link of a worker to its server: one exchange parked for tasks, others for reports.
 
 Reports gather while a request is out and leave together. If anything goes wrong with either lane, both are given up: the
-worker opens another station, says what it holds, and sends again what was not answered.
+worker opens another link, says what it holds, and sends again what was not answered.
+
+**Why everything is given up at once.** When a request fails, the worker cannot know whether the server has read it, nor
+whether tasks were on their way back. Repeating single requests would need a record of replies on the server. Instead the
+next link begins with what the worker works on (`RemoteHost.claims`), and the server releases every other lease it has here.
+Reports without an answer are sent again, in their order and marked `again`, so the server looks in history before it decides
+them. That is safe for outcomes, which history knows by task and attempt. It is not safe for what code did ahead of the
+server, since nobody knows where its run stands by now: that part is left out, and the code dropped (`Reports.doubt`). Without
+the mark an outcome would be refused that is already recorded; without the list tasks would be lost with their reply. Tests:
+`tests/remote/test_losses.py`; mutants "what is out is lost with its connection", "a worker keeps what it does not hold".
 """
 
 from __future__ import annotations
@@ -27,6 +36,7 @@ from backstay.sdk.remote.bounds import Bounds
 from backstay.sdk.remote.host import RemoteHost
 from backstay.sdk.remote.http import HttpClient, Lost, NotHttp, Reply
 from backstay.sdk.remote.outgoing import Outgoing, Pending, weight
+from backstay.sdk.remote.tasks import FetchHistory
 from backstay.sdk.remote.transport import NOT_NOW, PAUSES, Access, refusal, said_by
 
 log = logging.getLogger("backstay.worker")
@@ -38,20 +48,23 @@ STEADY = 5.0  # seconds that a station must last until the next one may be opene
 
 
 class Reset(Exception):
-    """This station is over; open another."""
+    """This link is over; open another."""
 
 
-class Session:
+class ServerLink:
     def __init__(
         self,
         access: Access,
-        host: RemoteHost,
+        host: Callable[[Callable[[Pending], None], FetchHistory], RemoteHost],
         opening: Callable[[list[wire.HeldTask]], wire.OpenLink],
         bounds: Bounds,
     ) -> None:
-        """`bounds`: set to what the server says of itself, whenever a station is opened."""
+        """`host`: makes what the link's tasks are for, from how it sends reports and reads on in a history.
+
+        `bounds`: set to what the server says of itself, whenever a link is opened.
+        """
         self.access = access
-        self.host = host
+        self.host = host(self.send, self.history)
         self._bounds = bounds
         self._opening = opening
         self._http: HttpClient = access.client()
@@ -74,7 +87,7 @@ class Session:
         """Leave out of a report what the server does not take: it is older than this SDK."""
         report = pending.report
         match report:
-            case wire.ActivityDone(resumed=wire.Resumed(commands=commands)) if self._refused(commands):
+            case wire.AttemptDone(resumed=wire.Resumed(commands=commands)) if self._refused(commands):
                 self.host.doubt(pending)  # the next task runs the code again, and says what is wrong
                 pending.again = False
             case wire.TaskDone(commands=commands) if refused := self._refused(commands):
@@ -160,13 +173,13 @@ class Session:
             except (Lost, Reset, errors.ServerError, errors.RequestRefused) as why:
                 if str(why) != said:
                     said = str(why)
-                    log.warning("cannot open a station at %s: %s; trying again", self.access.url, why)
+                    log.warning("cannot open a link to %s: %s; trying again", self.access.url, why)
             except Exception as error:
                 if repr(error) != said:
                     said = repr(error)
-                    log.exception("opening a station at %s failed; trying again", self.access.url)
+                    log.exception("opening a link to %s failed; trying again", self.access.url)
             else:
-                log.info("at %s again", self.access.url)
+                log.info("worker %s reconnected to %s", self.host.executor.owner, self.access.url)
                 return
 
     async def drain(self) -> None:
@@ -180,7 +193,7 @@ class Session:
         try:
             await self._http.post(wire.CLOSE, body, 5.0)
         except (Lost, NotHttp):
-            log.info("could not say goodbye to %s; it notices", self.access.url)
+            log.info("worker %s could not close its link to %s", self.host.executor.owner, self.access.url)
         self._http.close()
         await asyncio.sleep(0)  # a socket is closed by the loop's next round
 
@@ -250,7 +263,7 @@ class Session:
         pending.size = weight(pending.report)
         if pending.report == report:
             raise Reset(f"{type(report).__name__} of {size} bytes is more than it takes")
-        if not isinstance(report, wire.ActivityDone) or report.resumed is None:
+        if not isinstance(report, wire.AttemptDone) or report.resumed is None:
             what = f"{type(report).__name__} for run {run_of(pending.task_id)}" if pending.task_id else "a report"
             log.error("%s has %d bytes, the server takes %d (max_body_bytes)", what, size, self._bounds.body)
         if pending.run is not None:

@@ -21,7 +21,7 @@ from backstay.server.server import Server
 LINES = "application/x-ndjson"
 
 
-class Together:
+class CallBatch:
     """The calls of one request, and the answers that have not left yet."""
 
     def __init__(self, server: Server, call: Call) -> None:
@@ -83,9 +83,9 @@ class Together:
 
 async def many(server: Server, call: Call) -> Answer:
     """Several calls of a client of the same release; each is answered in a line of its own, or together with others."""
-    together = Together(server, call)
-    together.take(call.decode(calls.Calls).calls)
-    return Answer({}, content_type=LINES, parts=together.answers())
+    batch = CallBatch(server, call)
+    batch.take(call.decode(calls.Calls).calls)
+    return Answer({}, content_type=LINES, parts=batch.answers())
 
 
 ROUTES = [Route("POST", calls.MANY, many, "own", OPERATOR, body=calls.Calls, answers=LINES)]

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from backstay.protocol.native import worker as wire
+from backstay.server.native.worker_link import WorkerLink
 from backstay.server.pending_reply import PendingReply
 from backstay.server.routing import Answer
-
-if TYPE_CHECKING:
-    from backstay.server.native.worker_link import WorkerLink
+from backstay.server.server import Server
 
 
 class PendingExchange(PendingReply):
@@ -17,9 +14,8 @@ class PendingExchange(PendingReply):
 
     __slots__ = ("_link", "answers", "left")
 
-    def __init__(self, link: WorkerLink, reports: int, parked: float | None) -> None:
+    def __init__(self, server: Server, link: WorkerLink, reports: int, parked: float | None) -> None:
         """`parked`: seconds to wait for tasks; None: it has reports."""
-        server = link.server
         super().__init__(server, server.engine.world.future(), parked, self._expired)
         self._link = link
         self.answers: list[wire.Answered] = [wire.Answered()] * reports

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from backstay.server.server import Server
 
 
-class Reports:
+class ReportBatch:
     """The reports of one exchange."""
 
     def __init__(self, server: Server, link: WorkerLink, reply: PendingExchange, again: bool) -> None:
@@ -63,7 +63,7 @@ class Reports:
             return
         if isinstance(report, wire.TaskDone):
             self._task_done(place, entry, report)
-        elif isinstance(report, wire.ActivityDone) and report.resumed is not None:
+        elif isinstance(report, wire.AttemptDone) and report.resumed is not None:
             self._resumed(place, entry, report, report.resumed)
         else:
             self._engine.submit(report.key, message_of_report(report, self._owner, []), partial(self._answered, place))
@@ -92,7 +92,7 @@ class Reports:
         else:
             stand = self._link.stand(entry, run, seen, len(self._reply.answers))
 
-    def _resumed(self, place: int, entry: Entry, report: wire.ActivityDone, resumed: wire.Resumed) -> None:
+    def _resumed(self, place: int, entry: Entry, report: wire.AttemptDone, resumed: wire.Resumed) -> None:
         """Eager resume: a result and what the worker's code made of it, in one commit if nothing came in between.
 
         A worker whose code waits for just this result does not wait for the server's task: it runs the code at once, on
@@ -206,7 +206,7 @@ def _no(refusal: Refused) -> wire.Answered:
     return wire.Answered(refused=Refusal(refusal.reason, refusal.message, refusal.fields))
 
 
-def _stands(entry: Entry, report: wire.ActivityDone, resumed: wire.Resumed) -> bool:
+def _stands(entry: Entry, report: wire.AttemptDone, resumed: wire.Resumed) -> bool:
     """Whether the run is exactly where the code saw it, and nothing else is due there."""
     flow = entry.flow
     run = flow.run

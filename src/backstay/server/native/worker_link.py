@@ -19,10 +19,13 @@ the first step a run stands still with its worker; without the second, every res
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any, Protocol
 
 from backstay.engine.cache import Entry
+from backstay.engine.engine import Engine
 from backstay.engine.history_pages import fitting, read_page, size_of
 from backstay.engine.recovery import COME_BACK
 from backstay.engine.remote_workers import RemoteWorker, StickyRun
@@ -36,13 +39,11 @@ from backstay.kernel.values import LEASE, SECOND
 from backstay.protocol.native import worker as wire
 from backstay.protocol.native.events import pack
 from backstay.server.native.deliveries import Deliveries, size_of_arguments
-from backstay.server.native.pending_exchange import PendingExchange
-from backstay.server.remote_queries import Question
+from backstay.server.remote_queries import Question, Questions
+from backstay.server.rollouts import Rollouts
+from backstay.server.settings import Settings
 from backstay.server.workers import Worker
 from backstay.store import Unavailable
-
-if TYPE_CHECKING:
-    from backstay.server.server import Server
 
 log = logging.getLogger("backstay.server")
 
@@ -52,12 +53,38 @@ UNSEEN = 2 * SECOND
 LOST = COME_BACK
 
 
+class LinkServer(Protocol):
+    """What a link needs of its server."""
+
+    engine: Engine
+    settings: Settings
+    rollouts: Rollouts
+    questions: Questions
+    draining: bool
+
+    def release(self, task: Task, *, begun: bool = True) -> None: ...
+    def take_back(self, task: Task) -> None: ...
+
+
+class OpenExchange(Protocol):
+    """An exchange without a reply: `answer` is the future of its bytes, `answers` those to its reports."""
+
+    @property
+    def answer(self) -> asyncio.Future[Any]: ...
+    @property
+    def answers(self) -> list[wire.Answered]: ...
+
+
 class WorkerLink:
     """One worker's connection: its leases (`station`), what its next reply takes along, and its parked exchange."""
 
-    def __init__(self, server: Server, worker: Worker, opening: wire.OpenLink) -> None:
+    def __init__(
+        self, server: LinkServer, worker: Worker, opening: wire.OpenLink, close: Callable[[WorkerLink], None]
+    ) -> None:
+        """`close`: called with the link when its worker has been out of sight for too long."""
         self.server = server
         self.worker = worker
+        self._out_of_sight = close
         self.id = server.engine.world.ids.ulid()
         self.station = RemoteWorker(
             worker.worker_id,
@@ -76,8 +103,8 @@ class WorkerLink:
         self._most = server.settings.max_page_bytes  # of history in one reply
         self._quiet = frozenset(opening.quiet)
         self._deliveries = Deliveries(self._most)
-        self._parked: PendingExchange | None = None
-        self._ready: list[PendingExchange] = []
+        self._parked: OpenExchange | None = None
+        self._ready: list[OpenExchange] = []
         self._turning = False
         self._alarm: Alarm | None = None
         self._rings_at = 0
@@ -179,7 +206,7 @@ class WorkerLink:
     def _unseen(self) -> None:
         """Nobody has listened here for a while. Workflow tasks are short and cheap to repeat: they go to others."""
         if self._missed:
-            self.server.worker_links.close(self)
+            self._out_of_sight(self)
             return
         self._missed = True
         self.station.open = False
@@ -361,7 +388,7 @@ class WorkerLink:
 
     # -- exchanges
 
-    def park(self, reply: PendingExchange) -> None:
+    def park(self, reply: OpenExchange) -> None:
         before, self._parked = self._parked, reply
         if before is not None and not before.answer.done():
             before.answer.set_result(wire.encode(wire.Exchanged()))
@@ -373,19 +400,19 @@ class WorkerLink:
         if self._deliveries:
             self._turn_soon()
 
-    def unpark(self, reply: PendingExchange) -> None:
+    def unpark(self, reply: OpenExchange) -> None:
         """An exchange has ended, answered or not."""
         if self._parked is reply:
             self._parked = None
         if self._parked is None and not self.closed:
             self._watch(UNSEEN)
 
-    def complete(self, reply: PendingExchange) -> None:
+    def complete(self, reply: OpenExchange) -> None:
         """Everything reported in an exchange has been dealt with."""
         self._ready.append(reply)
         self._turn_soon()
 
-    def expire(self, reply: PendingExchange) -> None:
+    def expire(self, reply: OpenExchange) -> None:
         if not reply.answer.done():
             self._answer(reply)
 
@@ -403,7 +430,7 @@ class WorkerLink:
         if self._parked is not None and self._deliveries:
             self._answer(self._parked)
 
-    def _answer(self, reply: PendingExchange) -> None:
+    def _answer(self, reply: OpenExchange) -> None:
         if reply.answer.done():
             return
         if reply is self._parked:

@@ -78,7 +78,7 @@ class WorkerLinks:
         """The worker says itself what it holds, here or elsewhere, so nothing of it is taken away."""
         for task in list(link.station.held.values()):
             if task.state == "leased":  # what is still on its way to disk comes here, and goes back
-                link.server.engine.matching.remote_workers.release(task.id)
+                self._server.engine.matching.remote_workers.release(task.id)
         link.close()
 
     def look_at_rollouts(self) -> None:

@@ -13,7 +13,7 @@ from backstay.protocol.native.events import pack
 from backstay.server.auth import WORKER
 from backstay.server.call import Call, Gone
 from backstay.server.native.pending_exchange import PendingExchange
-from backstay.server.native.reports import Reports
+from backstay.server.native.reports import ReportBatch
 from backstay.server.native.worker_link import BATCHES, WorkerLink
 from backstay.server.pending_reply import too_many_parked
 from backstay.server.problems import Elsewhere, Problem, Stopping, invalid
@@ -45,7 +45,7 @@ async def open_station(server: Server, call: Call) -> Answer:
         # A definition that differs from the one a run was blocked by is reason to try it again.
         server.engine.deployed.update(worker.workflow_definition_fingerprints)
         await server.recovery.deployed()
-    link = WorkerLink(server, worker, opening)
+    link = WorkerLink(server, worker, opening, server.worker_links.close)
     lost = server.worker_links.open(link, opening.holding)
     opened = wire.Opened(
         station=link.id,
@@ -67,8 +67,8 @@ def take(server: Server, call: Call) -> PendingExchange | Answer:
     if body.holding:
         link.claimed(body.holding)
     if body.reports:
-        reply = PendingExchange(link, len(body.reports), None)
-        Reports(server, link, reply, body.again).take(body.reports)
+        reply = PendingExchange(server, link, len(body.reports), None)
+        ReportBatch(server, link, reply, body.again).take(body.reports)
         return reply
     if server.draining or not body.wait:
         return Answer({}, raw=wire.encode(wire.Exchanged(leaving=server.draining)))
@@ -76,7 +76,7 @@ def take(server: Server, call: Call) -> PendingExchange | Answer:
         raise too_many_parked(
             "this server holds as many polls as it may (max_parked_polls); open a station again in a second"
         )
-    return PendingExchange(link, 0, max(0.0, min(body.wait, wire.PARKED)))
+    return PendingExchange(server, link, 0, max(0.0, min(body.wait, wire.PARKED)))
 
 
 async def exchange(server: Server, call: Call) -> Answer:
