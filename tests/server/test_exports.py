@@ -21,7 +21,7 @@ from backstay import AsyncClient
 from backstay.codec import avro
 from backstay.engine import api as engine_api
 from backstay.protocol import export as protocol_export
-from backstay.protocol import run_detail
+from backstay.protocol import requests, run_detail
 from backstay.server.published.control import detail as detail_route
 from backstay.server.published.control import history as history_route
 from backstay.server.server import Server
@@ -361,7 +361,7 @@ async def test_an_export_is_the_same_whole_and_in_pieces(monkeypatch: pytest.Mon
         await busy(api)
         whole = await export(api)
         monkeypatch.setattr(engine_api, "LONG", 1)
-        monkeypatch.setattr(engine_api.ask, "PAGE_MAX", 2)
+        monkeypatch.setattr(requests, "PAGE_MAX", 2)
         monkeypatch.setattr(protocol_export, "_TOGETHER", 1)
         monkeypatch.setattr(history_route, "IN_MEMORY", 1000)
         monkeypatch.setattr(history_route, "PART", 777)
