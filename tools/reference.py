@@ -84,11 +84,15 @@ def settings(markdown: str) -> str:
 
 
 def _default(value: Any) -> str:
-    if value is None:
-        return "none"
-    return (
-        f"`{value}`" if isinstance(value, str) else f"{value:,}" if not isinstance(value, bool) else str(value).lower()
-    )
+    match value:
+        case None:
+            return "none"
+        case bool():
+            return str(value).lower()
+        case str():
+            return f"`{value}`"
+        case _:
+            return f"{value:,}" if value >= 10_000 else f"{value}"
 
 
 # -- errors

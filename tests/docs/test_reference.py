@@ -57,7 +57,7 @@ def test_the_settings_page_has_a_row_for_each_setting() -> None:
     page = (REFERENCE / "settings.md").read_text("utf-8")
     rows = re.findall(r"^\| `(\w+)` \|", page, re.M)
     assert sorted(rows) == sorted(field.name for field in msgspec.structs.fields(Settings))
-    assert "| `port` | `DW_PORT` | 8,080 |" in reference.settings(page)
+    assert "| `port` | `DW_PORT` | 8080 |" in reference.settings(page)
 
 
 def test_the_settings_page_names_the_flags_of_the_server() -> None:
