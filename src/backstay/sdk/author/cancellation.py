@@ -61,7 +61,7 @@ def _deliver(live_run: LiveRun) -> None:
 
 
 class Shield:
-    """Puts a cancel request off. At its end it is raised; behind an error, or `quietly`, at the next wait instead."""
+    """Puts a cancel request off. At its end it is raised; after an error, or `quietly`, at the next wait instead."""
 
     def __init__(self, *, quietly: bool = False) -> None:
         self._quietly = quietly

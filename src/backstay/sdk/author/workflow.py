@@ -223,7 +223,7 @@ def _anything(*args: Any) -> Any: ...
 
 
 def definition_of(target: Any) -> WorkflowDefinition:
-    """The definition behind anything an author can name a workflow by."""
+    """The definition of anything an author can name a workflow by."""
     if isinstance(target, WorkflowFn):
         return target.definition  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
     found = vars(target).get("__backstay_workflow__") if isinstance(target, type) else None

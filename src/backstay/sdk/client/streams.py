@@ -119,7 +119,7 @@ class Reader:
         self._offset = offset
 
     async def _next_run(self) -> str | None:
-        """The run behind this one. Runs are listed newest first."""
+        """The run after this one. Runs are listed newest first."""
         before: int | None = None
         following: str | None = None
         while True:
@@ -133,7 +133,7 @@ class Reader:
             before = page[-1].key
 
     def end(self) -> None:
-        """A stream that ended badly says so behind its last item."""
+        """A stream that ended badly says so after its last item."""
         if self.failed is not None:
             raise errors.RequestRefused(
                 "stream_errored", f"stream {self._name!r} of workflow {self._workflow_id!r}: {self.failed}"

@@ -82,7 +82,7 @@ def replayed(
 
 
 def _horizon(inquiry: Inquiry, history: list[Recorded]) -> int:
-    """How far tasks have looked. They decide behind what they have seen, so that says it, of a closed run too."""
+    """How far the tasks of the run have looked: what they decided is recorded after the last event they had seen."""
     return max(inquiry.cursor, *(entry.context.decided_after or 0 for entry in history), 0)
 
 

@@ -1,4 +1,4 @@
-"""The SDK's features put together: how live code meets each kind of news."""
+"""The table of reactions: what live code does with each event that reaches it from outside."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from backstay.sdk.replay.live_run import LiveRun, Reactions
 def settle(live_run: LiveRun) -> None:
     """Everything a task may see has been applied: it is for one update, or for all conditions.
 
-    Local activities are part of what an ordinary task does, so conditions come behind them. The task of an update does none
+    Local activities are part of what an ordinary task does, so conditions come after them. The task of an update does none
     of that: whatever its code has asked for is left to the ordinary task that follows.
     """
     task = live_run.assignment.task

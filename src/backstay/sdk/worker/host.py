@@ -43,7 +43,7 @@ class Host(Protocol):
     def events(
         self, after: int, assignment: WorkflowAssignment, then: Callable[[list[Recorded] | Exception], None]
     ) -> None:
-        """What this task may see of its run behind `after`: at once, or when it is there."""
+        """Get the events after `after` that this task may see: at once, or when they were read."""
         ...
 
     def done_holding(self, key: int, /) -> None: ...

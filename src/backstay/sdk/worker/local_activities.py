@@ -84,7 +84,7 @@ class _Round:
         self.attempts: dict[int, list[LocalAttempt]] = {}
         self.ended: dict[int, bytes | Failure] = {}
         self.trying: dict[int, Attempt] = {}
-        self.alarms: dict[int, Alarm] = {}  # the end of an attempt's time, or of the pause behind it
+        self.alarms: dict[int, Alarm] = {}  # the end of an attempt's time, or of the pause after it
 
     def begin(self) -> None:
         for step, call in list(self.live_run.locals.items()):
