@@ -7,11 +7,12 @@ that runs no tasks never takes over, since work would wait while it is the engin
 Who holds the lock is a question of speed, never of safety. Two processes may both believe for a moment to be the engine: one
 that was suspended, or cut off from its database, does not know yet that another took over. So nothing relies on the lock
 alone. Each decision is written under a guard on its instance's row, and of two decisions on the same state one fails and is
-decided again on what the other wrote (`rollback`); PostgreSQL also refuses the writes of an engine whose session has lost the
-lock. Without the guard a late commit of the old engine would overwrite what the new one decided. What the old engine remembers
+decided again on what the other wrote (`rollback`). On PostgreSQL the lock belongs to the session that writes: a process that
+loses it has lost its connection, and fences the batch that was under way before it goes on (`store/postgresql/writer.py`).
+Without the guard a late commit of the old engine would overwrite what the new one decided. What the old engine remembers
 is worthless as soon as another took over: every `term` has a number, and what was read from the database in one term is not
-used in the next. `tests/processes/test_take_over.py` and the simulator's nodes, which are suspended and cut off at random,
-show it.
+used in the next. `tests/processes/test_failover.py` and the simulator's nodes, which lose lock and database at random, show
+it.
 
 The in-process leases of a dead engine end with it. Their owner names the engine's incarnation, they have no time of expiry, and
 the next engine releases all that are not its own (`Recovery`). Leases of workers elsewhere outlive an engine: their workers come

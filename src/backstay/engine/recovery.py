@@ -120,7 +120,7 @@ class Recovery:
         in its owner. So a task that was running when its process died is offered again within milliseconds of the next start,
         and counts as a crash (`activity/crashes.py`); with a timeout instead it would wait for minutes, and renewals would cost a
         write per step. Leases of workers elsewhere have an expiry and stay: the worker is alive, and reports to this engine.
-        `tests/crash` kills an engine at each of its commits and shows both.
+        `tests/crash` kills an engine at every commit boundary, and `tests/processes/test_failover.py` moves workers to the next engine.
         """
         engine = self._engine
         seen: set[int] = set()
@@ -245,10 +245,10 @@ class Recovery:
 
         Set forward, timers that are due by the new time fire now. Set back, a deadline in memory may lie farther away than
         its own length: a timer of five seconds would fire a year later. A deadline begins again from now when its instance is
-        folded from disk (`Machine.rearm`), as after a restart. So all instances in memory are given up and everything is read
+        folded from disk (`Agenda.rearm`), as after a restart. So all instances in memory are given up and everything is read
         again. An instance that is moving right now cannot be given up: decisions that are on their way to disk stand on its
         state. It follows at one of the next looks (`_outdated`), and without that it alone would keep the old clock's deadlines.
-        `tests/engine/test_world.py`, `tests/kernel/test_clock.py` and the simulator, which sets clocks, show it.
+        `tests/engine/test_world.py`, `tests/kernel/test_clock.py` and `tests/sim/test_clock_set_back.py` show it.
         """
         engine = self._engine
         if self._outdated and self._up:
