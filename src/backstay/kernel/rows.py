@@ -1,4 +1,4 @@
-"""Rows beside history, as a state has them: of the instance itself, and of its run in the index."""
+"""The rows that are stored beside history: of the instance itself, and of its run in the index."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from backstay.kernel.state import Run, Workflow
 
 
 def run_row(flow: Workflow, run: Run) -> RunRow:
+    """The index row of a run."""
     labels = run.part(Identity)
     search = run.parts.get(SearchAttributes)
     archived = run.parts.get(Archived)
@@ -37,7 +38,8 @@ def run_row(flow: Workflow, run: Run) -> RunRow:
 
 
 def instance_row(flow: Workflow, awaited: int, outside: bool) -> WorkflowRow:
-    """`awaited`: how many others owe it an answer. `outside`: nothing has to move it until somebody else does."""
+    """The row of an instance. `awaited`: how many other instances owe it an answer. `outside`: only something from outside
+    makes it go on."""
     run = flow.run
     return WorkflowRow(
         flow.key,

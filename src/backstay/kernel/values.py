@@ -131,12 +131,12 @@ def signal_wait_id(run_id: str, step: int) -> str:
 
 
 def update_id(run_id: str, command_sequence: int, behind: int | None = None) -> str:
-    """`behind`: how long the run's history was when the update was accepted. Who looks for it begins there."""
+    """The id of an update. `behind`: the length of the run's history when it was accepted; a search begins there."""
     return f"{run_id}-u{command_sequence}" if behind is None else f"{run_id}-u{command_sequence}.{behind}"
 
 
 def accepted_behind(update_id: str) -> int:
-    """The history sequence behind which an update was accepted, as far as its id tells."""
+    """The length of the run's history when an update was accepted, if its id says so; otherwise 0."""
     behind = update_id.rpartition(".")[2]
     return int(behind) if behind.isdecimal() and behind.isascii() and len(behind) < 19 else 0
 

@@ -1,8 +1,7 @@
-"""Leases: who may work on a task. ready → leased → (spent | released | expired) → ready again, next attempt.
+"""Leases: which worker may work on a task. ready → leased → (spent | released | expired) → ready again, next attempt.
 
-A claim is a decision, so it is durable before anybody works. An expired or lost lease keeps the task and its id;
-it is offered again. Lost leases never count against a retry budget; what they count against is `activity/crashes` and
-`workflow_task/crashed`.
+A claim is a decision, so it is on disk before the worker begins. When a lease expires or is lost, the task keeps its id and
+is offered again. Lost leases never count against a retry budget; `activity/crashes` and `workflow_task/crashed` count them.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from backstay.kernel.values import LEASE, Micros
 
 
 class Routed(Protocol):
-    """A task's routing, or a lane of tasks with the same."""
+    """The routing of a task, or of a lane of tasks with the same routing."""
 
     @property
     def connection(self) -> str | None: ...
@@ -31,13 +30,13 @@ class Routed(Protocol):
 
 
 class Claimant(Struct, frozen=True, kw_only=True, gc=False):
-    """What a worker that claims by name says of itself. `connection` None: it serves every one."""
+    """What a worker says of itself that claims a task by its id. `connection` None: it serves every one."""
 
     connection: str | None = None
     compatibility: frozenset[str] | None = None
 
     def serves(self, routing: Routed) -> str | None:
-        """Why it may not run work routed like this; None if it may. The same rule as for polls."""
+        """Why it may not run tasks with this routing; None if it may. The same rule as for polls."""
         if self.connection is not None and routing.connection != self.connection:
             return "backend_unavailable"
         marker = routing.compatibility
@@ -52,7 +51,7 @@ _OF_ACTIVITIES = {"backend_unavailable": "backend_unsupported", "compatibility_b
 
 
 class Claim(Message, frozen=True, kw_only=True):
-    """Lease one specific task. `by` None: a worker of this process, which was matched before."""
+    """Lease one task by its id. `by` None: a worker of this process, which matching has chosen."""
 
     task_id: str
     lease: Lease
@@ -61,17 +60,17 @@ class Claim(Message, frozen=True, kw_only=True):
 
 
 class Offer(Message, frozen=True, kw_only=True):
-    """Put a ready task before the workers again; whoever has room may take it. `quiet`: only see that it is loaded."""
+    """Offer a ready task to the workers again. `quiet`: only load its instance."""
 
     task_id: str
     quiet: bool = False
 
 
 class Release(Message, frozen=True, kw_only=True):
-    """The worker cannot use its lease (it went away, or is stopping).
+    """End a lease that its worker cannot use, because it is gone or stopping.
 
-    `begun` False: it is certain that the task never left this process, so nobody has begun to work on it; or a worker that
-    lives has given back a workflow task, which nobody need begin twice.
+    `begun` False: work on the task has certainly not begun, because it never left this process; or a worker that is alive
+    has given a workflow task back.
     """
 
     task_id: str
@@ -81,7 +80,7 @@ class Release(Message, frozen=True, kw_only=True):
 
 
 class Renew(Message, frozen=True, kw_only=True):
-    """The worker is alive and still at it."""
+    """Extend a lease: the worker is alive and still works on the task."""
 
     task_id: str
     owner: str
@@ -101,7 +100,7 @@ def claim(turn: Turn, message: Claim) -> None:
 
 
 def claim_status(flow: Workflow, task_id: str, kind: str | None, now: Micros, by: Claimant | None = None) -> str | None:
-    """Why this task cannot be claimed now, in the words of the contract; None if it can."""
+    """Why this task cannot be claimed now, as a reason of the contract; None if it can."""
     task = flow.tasks.get(task_id)
     if task is None:
         return "run_closed" if flow.run is not None and not flow.run.open else "task_not_found"

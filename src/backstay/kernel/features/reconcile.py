@@ -1,7 +1,7 @@
-"""Reconcile: expected minus actual, and actual minus expected. The mechanism behind recovery, the sweep and repair.
+"""Reconcile: make the task rows of an instance what its history expects. Recovery, the sweep and repair use it.
 
-It restores whatever transport is missing from typed history, and only that. Work that may still be running is left alone:
-a running activity whose row is gone counts as live until its recorded lease is over.
+It restores rows that are missing, deletes rows that serve nothing, and ends leases that are over. Work that may still be
+running is left alone: a running activity whose row is gone counts as alive until its recorded lease is over.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Reconcile(Message, frozen=True, kw_only=True):
     asked_at: Micros | None = None  # when `holding` was true: it says nothing about leases given since
     force: bool = False
     ask: bool = False
-    unoffered: frozenset[str] = frozenset()  # tasks that have been ready for a while, and that nobody was told of
+    unoffered: frozenset[str] = frozenset()  # tasks that have been ready for a while and wait in no lane
 
 
 class Reconciled(Struct, frozen=True, kw_only=True):

@@ -1,11 +1,11 @@
-"""Workflow tasks: due exactly while a waking event stands behind the cursor; at most one per run.
+"""Workflow tasks: a run has one exactly while its history has a waking event after the cursor.
 
-The task's id derives from the first such event, so losing the row costs nothing. Completing it applies its commands in
+The task's id derives from the first such event, so a lost row can be made again. Completing a task applies its commands in
 order, all or none, and moves the cursor to what the code had seen. A failed task never fails the run: it stays, `failed`,
 until its backoff ends or, when replay is blocked, until another definition is deployed or an operator repairs it.
 
 Five chapters: `messages`, `due` (which task must exist, and what it may see), `outcomes` (complete, fail, heartbeat),
-`failed`, and `crashed` (nobody reported).
+`failed`, and `crashed` (its worker never reported).
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Workflow tasks that were begun and never reported, because their worker or its process is gone, or hangs inside C.
+"""Workflow tasks that a worker began and never reported on, because it is gone or hangs inside C.
 
-The first time is most often a deploy, and the task is offered again at once. After that its code is suspected: pauses as
-after a failure follow, and after `MOST` times in a row the task is blocked, before it takes one worker after the other. A
-report, whatever it says, starts the count anew, and so does whoever releases the block. The count is in the task's row:
-that nobody reported is no fact of the run, and a row that is lost with it costs a few more workers and no more.
+The first time is most often a deploy, and the task is offered again at once. After that its code is suspected: the task
+pauses as after a failure, and after `MOST` times in a row it is blocked, before it kills one worker after the other. Any
+report starts the count anew, and so does a repair. The count is in the task's row and not in history, because that a worker
+did not report is no fact of the run; if the row is lost, the count starts anew.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MOST = 10
 
 
 def lost(turn: Turn, task: Task, begun: bool) -> None:
-    """The lease of a workflow task is over, and nobody has said what became of it."""
+    """The lease of a workflow task has ended without a report."""
     if not serves(turn.flow, task):
         turn.drop(task.id)  # the one that is due now takes its place
     elif task.block is not None:

@@ -1,4 +1,4 @@
-"""When a workflow task is due, under which id, and what of the history belongs to it."""
+"""Which workflow task a run must have, under which id, and which part of history its code sees."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from backstay.kernel.values import update_task_id, workflow_task_id
 
 
 class WorkflowAssignment(Struct, frozen=True, kw_only=True, gc=False):
-    """A workflow task as its worker gets it. History comes beside it."""
+    """A workflow task as its worker gets it, beside the history."""
 
     task: Task
     namespace: str
@@ -30,7 +30,7 @@ class WorkflowAssignment(Struct, frozen=True, kw_only=True, gc=False):
     workflow_type: str
     started: WorkflowStarted
     last_sequence: int
-    cursor: int  # up to here an earlier task has already run this code
+    cursor: int  # the history sequence up to which earlier tasks have run this code
 
 
 def assign(flow: Workflow, task: Task) -> WorkflowAssignment:
@@ -48,14 +48,14 @@ def assign(flow: Workflow, task: Task) -> WorkflowAssignment:
         run_status=run.status,
         workflow_type=run.workflow_type,
         started=started,
-        # What a row that is not leased says it has seen is nobody's.
+        # Only a leased task has seen anything, whatever its row says.
         last_sequence=task.seen if task.seen is not None and task.state == "leased" else sees(run, task),
         cursor=flow.cursor,
     )
 
 
 def shown_to(assignment: WorkflowAssignment, events: list[Recorded]) -> list[Recorded]:
-    """The part of a history that belongs to a task: what it may see, and what code decided that had seen no more."""
+    """The part of a history that a task is shown: what it may see, and what code decided that had seen no more."""
     upto = assignment.last_sequence
     if not events or (events[-1].sequence <= upto and events[0].run == assignment.run_key):
         return events
@@ -63,17 +63,17 @@ def shown_to(assignment: WorkflowAssignment, events: list[Recorded]) -> list[Rec
 
 
 def place_of(entry: Recorded) -> int:
-    """Where replay applies an event: what code decided belongs right behind what it had seen."""
+    """The history sequence after which replay applies an event: what code decided comes right after what it had seen."""
     after = entry.context.decided_after
     return entry.sequence if after is None or met_later(entry.event) else after
 
 
 MET_LATER = frozenset({TimerFired, ActivityCancelled})
-"""Events of which that may be so."""
+"""The kinds of event of which that may be true."""
 
 
 def met_later(event: Event) -> bool:
-    """Whether code meets an event only in its next task, though that is recorded with what this one decided.
+    """Whether code sees an event only in its next task, though it is recorded with what this one decided.
 
     A timer of no delay fires in the commit of the task that asked for it; so does the end of an activity that was
     cancelled, if its code waits for that.
@@ -83,21 +83,22 @@ def met_later(event: Event) -> bool:
 
 
 def sees(run: Run, task: Task) -> int:
-    """How far into history a task that is claimed now may look."""
+    """The last history sequence that a task sees if it is claimed now."""
     return run.length if task.upto is None else task.upto
 
 
 def ensure(turn: Turn) -> None:
-    """See that the workflow task that is due exists. There is one at a time, a leased one goes first.
+    """See that the workflow task exists that the run needs. There is one at a time, and a leased one goes first.
 
-    An ordinary one is due and has no row yet: if its code runs before the turn is sealed, the row would be gone again with
-    the same commit. Whoever makes the turn knows whether it does, and otherwise says `create_task`.
+    An ordinary task gets no row yet (`turn.due`): if its code runs before the turn is sealed, the row would be deleted by
+    the same commit that writes it. The engine knows whether its code runs here, and otherwise calls `create_task`. Tests:
+    `test_code_that_ran_before_the_commit_leaves_no_task`, `test_a_task_whose_code_did_not_run_gets_a_row`.
     """
     flow = turn.flow
     run = turn.run
     waking = run.waking
     if waking and waking[0][0] <= flow.cursor:
-        # Most often all of them are behind it.
+        # Most often the task that moved the cursor had seen all of them.
         waking[:] = () if waking[-1][0] <= flow.cursor else [entry for entry in waking if entry[0] > flow.cursor]
     if flow.busy is not None or not (waking or run.apart):
         return
@@ -109,7 +110,7 @@ def ensure(turn: Turn) -> None:
         if update_task_id(run.run_id, run.apart[0][0]) in flow.tasks:
             return
         if waking:
-            turn.drop(workflow_task_id(run.run_id, waking[0][0]))  # it comes again, behind the one apart
+            turn.drop(workflow_task_id(run.run_id, waking[0][0]))  # it is made again after this one
     elif turn.due is not None or (flow.tasks and workflow_task_id(run.run_id, waking[0][0]) in flow.tasks):
         return
     task = _task(flow, run)
@@ -138,7 +139,7 @@ def _task(flow: Workflow, run: Run) -> Task:
 
 
 def due_id(flow: Workflow) -> str | None:
-    """The one workflow task that history has use for, leased or not. A row of another name is nobody's."""
+    """The id of the one workflow task that the run needs, leased or not. A row with another id serves nothing."""
     run = flow.current
     if run.apart:
         return update_task_id(run.run_id, run.apart[0][0])

@@ -1,4 +1,7 @@
-"""A failed task waits, longer each time, and is offered again; one whose replay is blocked waits for somebody."""
+"""Failed workflow tasks: each waits, longer after every failure, and is offered again.
+
+One whose replay is blocked waits until another definition is deployed or an operator repairs it.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from backstay.kernel.turn import Turn
 from backstay.kernel.values import SECOND, Micros
 
 BACKOFF = 3 * SECOND  # doubled with every failure
-LONGEST = 600 * SECOND  # that anybody may set as its end
+LONGEST = 600 * SECOND  # the upper bound of the setting
 
 
 def pause_after(failures: int) -> Micros:
@@ -19,7 +22,7 @@ def pause_after(failures: int) -> Micros:
 
 
 def set_aside(turn: Turn, task: Task, block: Block, crashes: int = 0) -> None:
-    """A task has failed: it waits for its next try, or for somebody if another try would end the same."""
+    """Mark a task as failed: it is tried again after a pause, or only after a repair if replay is blocked."""
     backoff = min(pause_after(task.repair_count), turn.machine.failure_backoff)
     turn.due = None
     turn.put(
@@ -54,7 +57,7 @@ def _revive(turn: Turn, task_id: str) -> None:
 
 
 def revive(turn: Turn, task: Task, crashes: int = 0) -> None:
-    """Offer a failed task again. Who does so for a reason of their own has the count of crashes begin anew."""
+    """Offer a failed task again. The count of its crashes starts anew unless the caller passes it on."""
     turn.put(
         replace(
             task,

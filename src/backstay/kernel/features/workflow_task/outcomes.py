@@ -1,4 +1,4 @@
-"""What becomes of a workflow task: completed with its commands, all or none; failed, and kept; renewed."""
+"""The reports on a workflow task: completed, with all of its commands or none; failed, and kept; renewed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from backstay.kernel.values import LEASE
 
 
 def _handled(turn: Turn, task: Task, message: CompleteWorkflowTask) -> list[str]:
-    """Failures that the code has handled. Who does not say so has handled what its task was shown, if it goes on."""
+    """The failures that the code has handled. If its worker does not say, those that the task was shown, if it goes on."""
     commands = message.commands
     if task.upto is not None or not commands or isinstance(commands[-1], close.FailWorkflow):
         return message.handled_failures
@@ -38,7 +38,7 @@ def complete(turn: Turn, message: CompleteWorkflowTask) -> None:
     commands = message.commands
     if not message.numbered and task.upto is None:
         commands = turn.machine.infer(turn, task, commands)
-    # Code may have ended ahead of the update its task is for; then that is what there is to say.
+    # Code may have ended the run before it came to the update that its task is for.
     apart = task.upto is not None and not _ends(commands)
     check(turn, commands, apart=apart)
     run = turn.run
@@ -182,9 +182,9 @@ def _apply(turn: Turn, commands: list[Command]) -> None:
 
 
 def _hung(turn: Turn, message: FailWorkflowTask) -> Task:
-    """A worker whose code hung was not heard of meanwhile, and has lost its lease to the next one, which hangs, too.
+    """The task of a worker whose code hung. It sent no heartbeats, so its lease may have gone to another, which hangs, too.
 
-    What it says is about the code, not about its own try, so it counts as long as the same task is open.
+    Its report is about the code and not about its own attempt, so it counts as long as the same task is open.
     """
     try:
         return _held(turn, message)
@@ -193,7 +193,7 @@ def _hung(turn: Turn, message: FailWorkflowTask) -> Task:
         if task is None or task.kind != "workflow" or message.lease is not None:
             raise
         if task.state == "failed" and (task.block is None or task.block.reason != CRASHED):
-            raise  # why it waits has been told; that its workers went silent is what this explains
+            raise  # why it failed is known already; only silent workers are explained by this report
         return task
 
 
@@ -223,10 +223,10 @@ def _held(turn: Turn, message: CompleteWorkflowTask | FailWorkflowTask) -> Task:
 
 
 def _met(task: Task, message: CompleteWorkflowTask, seen: int) -> bool:
-    """Whether what code saw when it ran ahead is what history has, and no more: that result, and nothing behind it.
+    """Whether code that went on with a result before it was recorded saw what history has: that result, and nothing after.
 
-    A result may be recorded as a failure (it passes a limit), or not at all (its time was over), and something else may
-    have taken the place of its event.
+    A result may be recorded as a failure (it exceeds a limit), or not at all (it came too late), and another event may have
+    its place in history.
     """
     resume = task.resume
     woken = (resume.workflow_sequence, resume.workflow_event_type, resume.activity_attempt_id)
@@ -234,7 +234,7 @@ def _met(task: Task, message: CompleteWorkflowTask, seen: int) -> bool:
 
 
 def _claimable(turn: Turn, task_id: str) -> Task:
-    """A task that was born before its code runs."""
+    """The ready task with this id, whose code has just run."""
     task = turn.flow.tasks.get(task_id)
     if task is None:
         raise Refused("task_not_found", f"task {task_id} does not exist or is already closed")
@@ -266,7 +266,7 @@ def _closed(run: Run | None, task_id: str) -> Refused:
 
 
 def _close(turn: Turn, task: Task) -> None:
-    """A task is done. If it was an ordinary one, everything it had seen is behind the cursor now."""
+    """End a task. If it was an ordinary one, the cursor moves to the last event it had seen."""
     turn.due = None
     turn.drop(task.id)
     assert task.seen is not None, "a leased workflow task knows what it has seen"
@@ -287,7 +287,7 @@ def limits(turn: Turn, commands: list[Command]) -> Breach | None:
 
 
 def _in_one_go(commands: list[Command]) -> int:
-    """The most steps that code took without waiting. How often a wait ends at once is up to others: signals pile up."""
+    """The most steps that code took without waiting. Waits that end at once do not count: signals may have piled up."""
     most = steps = 0
     for command in commands:
         if command.waited:
