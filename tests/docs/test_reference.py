@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from importlib import import_module
 
 import msgspec
 import pytest
@@ -23,6 +24,12 @@ REFERENCE = DOCS / "reference"
 def test_every_public_name_is_in_the_python_reference_once() -> None:
     named = re.findall(r"^::: backstay\.(\w+)$", (REFERENCE / "python.md").read_text("utf-8"), re.M)
     assert sorted(named) == sorted(backstay.__all__)
+
+
+def test_every_name_in_the_python_reference_can_be_imported() -> None:
+    for path in re.findall(r"^::: ([\w.]+)$", (REFERENCE / "python.md").read_text("utf-8"), re.M):
+        module, _, name = path.rpartition(".")
+        assert hasattr(import_module(module), name), path
 
 
 def documented(thing: object) -> bool:

@@ -31,30 +31,37 @@ class Attempt:
 
     @property
     def id(self) -> str:
+        """The id of the activity's execution: the same on every attempt."""
         return self._assignment.activity_execution_id
 
     @property
     def attempt_id(self) -> str:
+        """The id of this attempt."""
         return self._assignment.activity_attempt_id
 
     @property
     def number(self) -> int:
+        """The number of this attempt, from 1."""
         return self._assignment.attempt_number
 
     @property
     def type(self) -> str:
+        """The durable name of the activity."""
         return self._assignment.activity_type
 
     @property
     def task_id(self) -> str:
+        """The id of the task that this attempt was handed out with."""
         return self._assignment.task.id
 
     @property
     def workflow_id(self) -> str:
+        """The id of the workflow that asked for the activity."""
         return self._assignment.workflow_id
 
     @property
     def run_id(self) -> str:
+        """The run that asked for the activity."""
         return self._assignment.run_id
 
     @property
@@ -89,6 +96,7 @@ class Attempt:
         self._beat(self._assignment, self, progress)
 
     def cancel(self, *, stale: bool = False) -> None:
+        """Let the next heartbeat raise `ActivityCancelled`."""
         self.cancelled = True
         self.stale = stale
 

@@ -35,16 +35,28 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class RunInfo(NamedTuple):
+    """A run as its own code sees it."""
+
     workflow_id: str
+    """The id of the workflow."""
     run_id: str
+    """The id of this run."""
     type: str
+    """The durable name of the workflow."""
     namespace: str
+    """The namespace that it runs in."""
     attempt: int
+    """The number of the attempt at the current workflow task."""
     run_number: int
+    """The number of this run in its chain, from 1."""
     history_length: int
+    """How many events the history has."""
     continue_suggested: bool
-    schedule_id: str | None = None  # that started it
-    occurrence: datetime | None = None  # for which the schedule did
+    """Whether the history is so long that the run should continue as new."""
+    schedule_id: str | None = None
+    """The schedule that started it."""
+    occurrence: datetime | None = None
+    """The occurrence that the schedule started it for."""
 
 
 class Immediate:

@@ -155,6 +155,8 @@ class AsyncSchedules:
 
 
 class AsyncScheduleHandle:
+    """One schedule by its id: describe, change, pause, resume, trigger, backfill or delete it."""
+
     def __init__(self, client: AsyncClient, id: str) -> None:
         expect("id", id)
         self._client = client

@@ -68,12 +68,15 @@ class Schedules:
 
 
 class ScheduleHandle:
+    """One schedule by its id: describe, change, pause, resume, trigger, backfill or delete it."""
+
     def __init__(self, bridge: Bridge, handle: AsyncScheduleHandle) -> None:
         self._bridge = bridge
         self._handle = handle
 
     @property
     def id(self) -> str:
+        """The schedule id."""
         return self._handle.id
 
     def describe(self) -> Schedule:
