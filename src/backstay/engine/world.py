@@ -15,6 +15,7 @@ from typing import Any, Protocol, TypeVar
 
 from backstay.kernel.values import SECOND, Ids, Micros
 from backstay.threads import ThreadPool
+from backstay.ulid import PAIRS
 
 T = TypeVar("T")
 
@@ -30,9 +31,6 @@ LONG = 2 * SECOND
 
 # Linux stops its monotonic clock while the machine sleeps, and has another one that goes on.
 STEADY: Callable[[], int] = partial(time.clock_gettime_ns, getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
-
-_CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
-_PAIRS = [a + b for a in _CROCKFORD for b in _CROCKFORD]
 
 
 class Alarm(Protocol):
@@ -127,7 +125,7 @@ class Minted:
 
     def ulid(self) -> str:
         millisecond = self._now() // 1000
-        pairs = _PAIRS
+        pairs = PAIRS
         if millisecond >> 10 != self._stretch:
             self._stretch = millisecond >> 10
             self._prefix = "".join([pairs[(millisecond >> shift) & 1023] for shift in (40, 30, 20, 10)])

@@ -127,5 +127,13 @@ def decoded(decoder: msgspec.json.Decoder[T], body: bytes | msgspec.Raw) -> T:
         raise Problem(400, "malformed_json", "the body is nested too deeply", field="body") from None
 
 
+def converted(value: Any, shape: type[T]) -> T:
+    """A decoded body as this struct, or a refusal of whatever is wrong with it."""
+    try:
+        return msgspec.convert(value, shape)
+    except msgspec.MsgspecError as error:
+        raise undecodable(error) from None
+
+
 class Gone(Exception):
     """The caller hung up; nobody is left to answer."""

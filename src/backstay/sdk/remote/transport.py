@@ -27,6 +27,7 @@ from backstay.sdk import errors
 from backstay.sdk.remote import http
 from backstay.sdk.remote.call_batcher import CallBatcher
 from backstay.sdk.remote.http import LIMIT, HttpClient, Lost, NotHttp, Reply
+from backstay.ulid import PAIRS
 
 R = TypeVar("R")
 
@@ -37,8 +38,6 @@ NOT_NOW = frozenset({408, 429, 502, 503, 504})  # statuses of a server, or a pro
 PAUSES = (0.02, 1.0)  # between tries: the first one, and the longest
 GRACE = 1.0  # seconds for an answer that is on its way when its caller's time is over
 
-_CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
-_PAIRS = [a + b for a in _CROCKFORD for b in _CROCKFORD]
 _AGAIN = f"{calls.AGAIN_HEADER}: 1\r\n"
 
 
@@ -300,7 +299,7 @@ def _under_an_id(request: Any) -> Any:
 def fresh_id() -> str:
     """A ULID, like those that engines make."""
     number = (time.time_ns() // 1_000_000) << 80 | int.from_bytes(os.urandom(10))
-    return "".join([_PAIRS[number >> shift & 1023] for shift in range(120, -1, -10)])
+    return "".join([PAIRS[number >> shift & 1023] for shift in range(120, -1, -10)])
 
 
 def refusal(reply: Reply, access: Access) -> Exception:

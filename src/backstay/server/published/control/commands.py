@@ -116,8 +116,12 @@ async def append_message(server: Server, call: Call) -> Answer:
 
 
 async def signal_with_start(server: Server, call: Call) -> Answer:
-    body = call.decode(SignalWithStartBody)
-    start = start_request(server, call, body, call.params["workflow_id"])
+    return await signalled_with_start(server, call, call.decode(SignalWithStartBody), call.params["workflow_id"])
+
+
+async def signalled_with_start(server: Server, call: Call, body: SignalWithStartBody, workflow_id: str) -> Answer:
+    """Signal a workflow, which is started if it does not run, and answer how that went."""
+    start = start_request(server, call, body, workflow_id)
     done = await server.operations.call(
         tell.SignalWithStart(
             start=start,
@@ -137,7 +141,11 @@ async def signal_with_start(server: Server, call: Call) -> Answer:
 
 
 async def update(server: Server, call: Call) -> Answer:
-    body = call.decode(UpdateBody)
+    return await update_with(server, call, call.decode(UpdateBody))
+
+
+async def update_with(server: Server, call: Call, body: UpdateBody) -> Answer:
+    """Send an update, wait as long as the body says, and answer where it stands."""
     if body.wait_policy is not None:
         raise invalid("wait_policy", "wait_policy is now called wait_for")
     if body.wait_for not in ("accepted", "completed"):

@@ -17,6 +17,7 @@ from backstay.kernel.features.start import WorkflowStarted
 from backstay.kernel.views.actions import declared
 from backstay.protocol import requests as ask
 from backstay.protocol.history import iso
+from backstay.protocol.run_detail import BUCKETS
 from backstay.protocol.tasks import after_token, optional_iso, page_token
 from backstay.server.auth import OPERATOR
 from backstay.server.call import Call
@@ -28,9 +29,10 @@ from backstay.server.saved_views import SYSTEM, SavedView
 from backstay.server.server import Server
 from backstay.server.visibility_contract import VERSION, Filters, checked, definition, supported
 
-BUCKETS: dict[str, tuple[str, ...] | None] = {
+# A list of runs is by status, while the `status_bucket` of a run (`BUCKETS`) counts all that did not complete as failed.
+LISTS: dict[str, tuple[str, ...] | None] = {
     "all": None,
-    "running": ("pending", "running", "waiting"),
+    "running": BUCKETS["running"],
     **{status: (status,) for status in ("completed", "failed", "cancelled", "terminated")},
 }
 STRIDE = 200
@@ -57,14 +59,14 @@ class ViewBody(Struct, frozen=True, kw_only=True):
 
 async def flows(server: Server, call: Call) -> dict[str, Any]:
     bucket = call.params["bucket"]
-    if bucket not in BUCKETS:
-        raise invalid("bucket", f"bucket must be one of {', '.join(BUCKETS)}, not {bucket!r}")
+    if bucket not in LISTS:
+        raise invalid("bucket", f"bucket must be one of {', '.join(LISTS)}, not {bucket!r}")
     view = _view(server, call)
     applied = _asked(call).over(Filters() if view is None else Filters(fields=view.filters, labels=view.labels))
     token = call.query.get("next_page_token") or None
     before = after_token(token, "next_page_token") if token else None
     size = call.integer("page_size", 50, 1, 200)
-    found, last = await _page(server, call.namespace, BUCKETS[bucket], applied, before, size)
+    found, last = await _page(server, call.namespace, LISTS[bucket], applied, before, size)
     return {
         "flows": found,
         "flow_count": len(found),

@@ -58,10 +58,14 @@ class ReserveBody(Struct, frozen=True, kw_only=True):
 
 
 async def start(server: Server, call: Call) -> Answer:
-    body = call.decode(StartBody)
+    return await started(server, call, call.decode(StartBody))
+
+
+async def started(server: Server, call: Call, body: StartBody) -> Answer:
+    """Start a workflow, and answer how that went."""
     request = start_request(server, call, body, body.workflow_id)
     try:
-        started = await server.operations.call(request)
+        done = await server.operations.call(request)
     except Refused as refusal:
         if refusal.reason != "instance_already_started":
             raise
@@ -75,19 +79,19 @@ async def start(server: Server, call: Call) -> Answer:
             remediation="Use another workflow_id, or duplicate_policy use-existing to get the running one.",
         ) from None
     answer = {
-        "workflow_id": started.workflow_id,
-        "run_id": started.run_id,
+        "workflow_id": done.workflow_id,
+        "run_id": done.run_id,
         "workflow_type": body.workflow_type,
         "namespace": call.namespace,
         "task_queue": body.task_queue,
         "business_key": body.business_key,
         "payload_codec": CODEC,
         "status": "pending",
-        "outcome": started.outcome,
-        "command_id": started.command_id,
+        "outcome": done.outcome,
+        "command_id": done.command_id,
         "command_status": "accepted",
     }
-    return Answer(answer, 201 if started.outcome == "started_new" else 200)
+    return Answer(answer, 201 if done.outcome == "started_new" else 200)
 
 
 def start_request(server: Server, call: Call, body: StartBody, workflow_id: str | None) -> ask.StartWorkflow:
@@ -128,7 +132,7 @@ def start_request(server: Server, call: Call, body: StartBody, workflow_id: str 
 
 
 def _refuse_unsupported(call: Call) -> None:
-    given = msgspec.json.decode(call.body)
+    given = msgspec.json.decode(call.body or b"{}")
     for field in UNSUPPORTED_START_FIELDS:
         if field in given:
             raise invalid(field, f"{field} is not a field of a start; see the request contract in /api/cluster/info")

@@ -5,21 +5,22 @@ The credential is the same; a version header is not asked for. An update waits f
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
-import msgspec
 from msgspec import Struct
 
 from backstay.server.auth import OPERATOR, WORKER
-from backstay.server.call import Call
+from backstay.server.call import Call, converted
 from backstay.server.published.control import commands, queries
 from backstay.server.published.control.commands import CommandBody, SignalBody, SignalWithStartBody, UpdateBody
-from backstay.server.published.control.starting import StartBody, start
+from backstay.server.published.control.starting import StartBody, started
 from backstay.server.published.control.workflow_json import described, look
 from backstay.server.published.worker import activity_tasks
 from backstay.server.published.worker.polls import Name
 from backstay.server.routing import Answer, Route
 from backstay.server.server import Server
+
+T = TypeVar("T")
 
 
 class WaitingUpdateBody(UpdateBody, frozen=True, kw_only=True):
@@ -28,24 +29,24 @@ class WaitingUpdateBody(UpdateBody, frozen=True, kw_only=True):
 
 async def start_of_type(server: Server, call: Call) -> Answer:
     """Start by the type in the path."""
-    given = call.decode(dict[str, Any])
-    call.body = msgspec.json.encode(given | {"workflow_type": call.params["workflow_type"]})
-    answer = await start(server, call)
+    answer = await started(server, call, _of_type(call, StartBody))
     return answer._replace(status=202 if answer.status == 201 else answer.status)
 
 
 async def start_and_signal(server: Server, call: Call) -> Answer:
     """Start by the type in the path, and signal in the same commit."""
-    given = call.decode(dict[str, Any])
-    given["workflow_type"] = call.params["workflow_type"]
-    call.params["workflow_id"] = str(given.get("workflow_id") or server.engine.world.ids.ulid())
-    call.body = msgspec.json.encode(given)
-    return await commands.signal_with_start(server, call)
+    body = _of_type(call, SignalWithStartBody)
+    workflow_id = body.workflow_id or server.engine.world.ids.ulid()
+    return await commands.signalled_with_start(server, call, body, workflow_id)
+
+
+def _of_type(call: Call, shape: type[T]) -> T:
+    """The body as this struct, with the type in the path."""
+    return converted(call.decode(dict[str, Any]) | {"workflow_type": call.params["workflow_type"]}, shape)
 
 
 async def update(server: Server, call: Call) -> Answer:
-    call.body = msgspec.json.encode(call.decode(WaitingUpdateBody))
-    return await commands.update(server, call)
+    return await commands.update_with(server, call, call.decode(WaitingUpdateBody))
 
 
 async def describe(server: Server, call: Call) -> dict[str, Any]:
