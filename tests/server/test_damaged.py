@@ -9,8 +9,8 @@ import pytest
 from backstay import AsyncClient
 from backstay.kernel.event import HistoryDamaged
 from backstay.protocol.requests import DescribeWorkflow
+from backstay.server.router import Route
 from backstay.server.routes import ROUTES
-from backstay.server.routing import Route
 
 from .kit import ME, TOKEN, Api, blob, detail, serving, sql
 

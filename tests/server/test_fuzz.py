@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from backstay.server.documents import openapi
+from backstay.server.router import Route
 from backstay.server.routes import ROUTES
-from backstay.server.routing import Route
 
 from .kit import ME, TOKEN, Api, blob, serving
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from backstay.server.problems import Problem
+from backstay.server.http_errors import HttpError
 from backstay.server.visibility import parse
 
 from .kit import Api, serving
@@ -82,5 +82,5 @@ async def test_a_wrong_query_says_what_is_wrong_with_it(query: str, reason: str)
 )
 def test_the_grammar(text: str, terms: list[tuple[str, Any]]) -> None:
     assert parse(text) == terms
-    with pytest.raises(Problem):
+    with pytest.raises(HttpError):
         parse(text + " trailing")

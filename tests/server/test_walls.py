@@ -20,8 +20,8 @@ from backstay.kernel.message import Refused
 from backstay.kernel.values import SECOND
 from backstay.protocol.native import client as calls
 from backstay.protocol.native import worker as wire
+from backstay.server.router import Route
 from backstay.server.routes import ROUTES
-from backstay.server.routing import Route
 
 from ..store.seam import connection_of
 from .kit import Api, serving, until

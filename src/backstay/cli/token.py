@@ -42,13 +42,13 @@ def create(role: Any, namespace: str | None, note: str | None, path: options.Pla
         _show(made["token_id"], role, made["namespace"], made["token"])
         return
     from backstay.cli.reading import Reader
+    from backstay.server.http_errors import HttpError
     from backstay.server.namespaces import checked_name
-    from backstay.server.problems import Problem as Refusal
     from backstay.server.tokens import minted
 
     try:
         place = None if namespace is None else checked_name(namespace)
-    except Refusal as refusal:
+    except HttpError as refusal:
         raise Problem(refusal.message) from None
     with Reader(path) as reader:
         world = reader.world

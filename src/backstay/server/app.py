@@ -20,13 +20,13 @@ from backstay.protocol.versions import (
     VERSION_HEADER,
     accepts,
 )
-from backstay.server.auth import EVERY, admit, within
-from backstay.server.call import Call, ParsedCall
+from backstay.server.auth import EVERY, require_namespace, require_role
 from backstay.server.connections import room
-from backstay.server.problems import Problem, problem_of
+from backstay.server.http_errors import HttpError, problem_of
+from backstay.server.http_messages import HttpRequest, HttpResponse, ParsedRequest
 from backstay.server.published.control.contract import control_plane
+from backstay.server.router import Route, Router
 from backstay.server.routes import ROUTES
-from backstay.server.routing import Answer, Route, Router
 from backstay.server.server import Server
 
 
@@ -59,12 +59,12 @@ class App:
         self.handling.add(task)
         task.add_done_callback(self.handling.discard)
 
-    def admit(self, route: Route, call: Call, connection: Connection) -> None:
+    def admit(self, route: Route, call: HttpRequest, connection: Connection) -> None:
         """What can be said of a request before its body is read. A signature is of the whole request."""
         if route.plane != "open" and self.server.signatures is None:
             self.authenticate(route, call, connection)
 
-    def check(self, route: Route, call: ParsedCall, connection: Connection) -> None:
+    def check(self, route: Route, call: ParsedRequest, connection: Connection) -> None:
         """What can be said of a request once its body is here."""
         if route.plane == "open":
             return
@@ -76,26 +76,26 @@ class App:
         if call.body:
             check_content_type(call.headers)
         call.version = check_version(route, call.headers)
-        self.place(route, call)
+        self.resolve_namespace(route, call)
 
-    def authenticate(self, route: Route, call: Call, connection: Connection) -> None:
+    def authenticate(self, route: Route, call: HttpRequest, connection: Connection) -> None:
         """Who is calling, and whether this route is for them."""
-        call.roles, call.bound = self.server.gate.caller(call.headers)
+        call.roles, call.bound = self.server.authenticator.caller(call.headers)
         if not connection.known:
             connection.signed_in()
-        admit(call.roles, route.roles)
+        require_role(call.roles, route.roles)
 
-    def place(self, route: Route, call: Call) -> None:
+    def resolve_namespace(self, route: Route, call: HttpRequest) -> None:
         """Which namespace a call is about: one that exists, and that the caller may speak of."""
         server = self.server
         wanted = call.headers.get("x-namespace") or call.query.get("namespace") or server.settings.default_namespace
         call.namespace = wanted.lower()
         if not route.any_namespace or route.plane == "control":
-            within(call.params.get("namespace", call.namespace), call.bound)
+            require_namespace(call.params.get("namespace", call.namespace), call.bound)
         if not route.any_namespace:
             server.namespaces.check(call.namespace)
 
-    def rendered(self, route: Route | None, call: Call, answer: Answer) -> tuple[Headers, bytes]:
+    def rendered(self, route: Route | None, call: HttpRequest, answer: HttpResponse) -> tuple[Headers, bytes]:
         """An answer as it goes over the wire: in the envelope of its plane, with the headers of its status."""
         headers: Headers = [(b"content-type", answer.content_type.encode())]
         body: Mapping[str, Any] = answer.body
@@ -120,16 +120,16 @@ class App:
         return headers, content
 
 
-def failed(call: Call, error: Exception) -> Answer:
+def failed(call: HttpRequest, error: Exception) -> HttpResponse:
     """What a caller is told when there is no other answer."""
     problem = problem_of(error, f"{call.method} {call.path!r}")
-    return Answer(problem.body(), problem.status, last=problem.last)
+    return HttpResponse(problem.body(), problem.status, last=problem.last)
 
 
 def check_content_type(headers: Mapping[str, str]) -> None:
     given = headers.get("content-type", "application/json").partition(";")[0].strip().lower()
     if given != "application/json" and not given.endswith("+json"):
-        raise Problem(415, "unsupported_media_type", f"send application/json, not {given}", field="content-type")
+        raise HttpError(415, "unsupported_media_type", f"send application/json, not {given}", field="content-type")
 
 
 def check_version(route: Route, headers: Mapping[str, str]) -> str:
@@ -147,7 +147,7 @@ def _worker_version(headers: Mapping[str, str]) -> str:
     given = headers.get("x-durable-workflow-protocol-version")
     if given is not None and accepts(given):
         return given
-    raise Problem(
+    raise HttpError(
         400,
         "missing_protocol_version" if given is None else "unsupported_protocol_version",
         f"worker routes need the header {VERSION_HEADER}: {VERSION} or an older 1.x",
@@ -161,7 +161,7 @@ def _check_control_version(headers: Mapping[str, str]) -> None:
     given = headers.get("x-durable-workflow-control-plane-version")
     if given == CONTROL_PLANE:
         return
-    raise Problem(
+    raise HttpError(
         400,
         "missing_control_plane_version" if given is None else "unsupported_control_plane_version",
         f"this route needs the header {CONTROL_PLANE_HEADER}: {CONTROL_PLANE}",
@@ -175,7 +175,7 @@ def _check_own_version(headers: Mapping[str, str]) -> None:
     given = headers.get("x-backstay-protocol")
     if given == str(OWN_VERSION):
         return
-    raise Problem(
+    raise HttpError(
         400,
         "unsupported_backstay_protocol",
         f"this server speaks version {OWN_VERSION} of Backstay's own protocol, the caller {given or 'none'}",

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from hashlib import sha256
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from backstay.server.problems import Problem
+from backstay.server.http_errors import HttpError
 from backstay.server.settings import Settings
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class Caller(NamedTuple):
     namespace: str | None = None
 
 
-class Gate:
+class Authenticator:
     """`tokens`: those made at run time, beside the ones of the settings."""
 
     def __init__(self, settings: Settings, tokens: Tokens) -> None:
@@ -64,19 +64,19 @@ class Gate:
             if made is not None:
                 found, bound = OF_ROLE[made.role], made.namespace
         if not found:
-            raise Problem(401, "unauthorized", "send the server's token in the header: Authorization: Bearer TOKEN")
+            raise HttpError(401, "unauthorized", "send the server's token in the header: Authorization: Bearer TOKEN")
         return Caller(found, bound)
 
 
-def within(namespace: str, bound: str | None) -> None:
+def require_namespace(namespace: str, bound: str | None) -> None:
     """A token that is bound to a namespace opens no other, and does not tell whether there is one."""
     if bound is not None and namespace != bound:
-        raise Problem(403, "forbidden", f"this token opens the namespace {bound!r} only", namespace=namespace)
+        raise HttpError(403, "forbidden", f"this token opens the namespace {bound!r} only", namespace=namespace)
 
 
-def admit(roles: frozenset[Role], allowed: frozenset[Role]) -> None:
+def require_role(roles: frozenset[Role], allowed: frozenset[Role]) -> None:
     if not roles & allowed:
-        raise Problem(
+        raise HttpError(
             403,
             "forbidden",
             f"this token has the role {', '.join(sorted(roles))}; this route is for {' or '.join(sorted(allowed))}",

@@ -19,7 +19,7 @@ from backstay.server.sessions import TERMINAL
 from backstay.server.settings import Settings
 
 if TYPE_CHECKING:
-    from backstay.server.call import Call
+    from backstay.server.http_messages import HttpRequest
     from backstay.server.server import Server
 
 DUPLICATE_POLICIES = ["fail", "use-existing"]
@@ -115,7 +115,7 @@ def matching_role(server: Server) -> dict[str, Any]:
     }
 
 
-async def cluster_info(server: Server, call: Call) -> dict[str, Any]:
+async def cluster_info(server: Server, call: HttpRequest) -> dict[str, Any]:
     settings = server.settings
     return {
         "server_id": settings.server_id,

@@ -14,7 +14,7 @@ import msgspec
 
 from backstay.protocol.native import client as calls
 from backstay.protocol.versions import CONTROL_PLANE, CONTROL_PLANE_HEADER, VERSION, VERSION_HEADER
-from backstay.server.routing import Route
+from backstay.server.router import Route
 
 _PROBLEM = {
     "type": "object",

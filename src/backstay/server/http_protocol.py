@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from contextlib import aclosing
 from http import HTTPStatus
 from typing import Any, NamedTuple, cast
@@ -23,9 +23,10 @@ from typing import Any, NamedTuple, cast
 import httptools
 
 from backstay.server.app import App, Headers, failed
-from backstay.server.call import Call, Gone, ParsedCall
-from backstay.server.problems import Problem
-from backstay.server.routing import Answer, Begun, Route
+from backstay.server.http_errors import HttpError
+from backstay.server.http_messages import ClientDisconnected, HttpRequest, HttpResponse, ParsedRequest
+from backstay.server.pending_reply import PendingReply
+from backstay.server.router import Route
 from backstay.sockets import keep_alive
 
 log = logging.getLogger("backstay.server")
@@ -66,7 +67,7 @@ class HttpProtocol(asyncio.Protocol):
 
     **Disconnects.** Reading goes on while a request is answered, if nothing has been pipelined, because that is how a closed
     connection is noticed: `connection_lost` gives up a pending reply, cancels the sending of a streamed one and wakes
-    whoever waits in `Call.gone`. A handler that is working is not cancelled, since what it does may be half done; its reply
+    whoever waits in `HttpRequest.gone`. A handler that is working is not cancelled, since what it does may be half done; its reply
     is dropped. Without this a worker that died while it polled would be handed a task that nobody runs.
 
     **Heads that were seen before.** Our own clients and workers, and most others, send the same head with every request but
@@ -106,14 +107,14 @@ class HttpProtocol(asyncio.Protocol):
         self._body_bytes = 0
         self._body: list[bytes] = []
         self._text: bytes | None = None  # of the head that is being parsed, without its length, if it can be remembered
-        self._refusal: Problem | None = None  # of what cannot be parsed
+        self._refusal: HttpError | None = None  # of what cannot be parsed
         # -- what is answered
-        self._incoming: ParsedCall | None = None  # its body has not been received completely
-        self._queue: deque[ParsedCall] = deque()  # pipelined after the current one
-        self._current: Call | None = None
+        self._incoming: ParsedRequest | None = None  # its body has not been received completely
+        self._queue: deque[ParsedRequest] = deque()  # pipelined after the current one
+        self._current: HttpRequest | None = None
         self._route: Route | None = None  # of the current request, once it is admitted
         self._running = False  # a handler has the current request
-        self._begun: Begun | None = None  # the reply that is pending
+        self._pending: PendingReply | None = None  # the reply, if no coroutine makes it
         self._streaming: asyncio.Task[None] | None = None
         self._last = False  # the connection ends with the next reply
         self._writing_paused = False
@@ -145,8 +146,8 @@ class HttpProtocol(asyncio.Protocol):
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None
-        if self._begun is not None:
-            self._begun.give_up()
+        if self._pending is not None:
+            self._pending.give_up()
         if self._streaming is not None:
             self._streaming.cancel()
         if self._current is not None:
@@ -205,7 +206,7 @@ class HttpProtocol(asyncio.Protocol):
     def _receive_known(self, head: KnownHead, body: bytes) -> None:
         """Answer a request that came whole, and whose head has been parsed before."""
         route = head.route
-        self._current = call = Call(route.method, route.path, head.headers)
+        self._current = call = HttpRequest(route.method, route.path, head.headers)
         self._route = route
         call.version = head.version
         try:
@@ -214,7 +215,7 @@ class HttpProtocol(asyncio.Protocol):
             app = self._app
             app.authenticate(route, call, self)
             call.body = body
-            app.place(route, call)
+            app.resolve_namespace(route, call)
             self._begin(route, call)
         except Exception as error:
             self._reply(failed(call, error))
@@ -232,7 +233,7 @@ class HttpProtocol(asyncio.Protocol):
                 elif self._refusal is not None and self._incoming is None:
                     self._refuse(self._refusal)
                     return
-            if isinstance(self._current, ParsedCall) and not self._running and self._advance(self._current):
+            if isinstance(self._current, ParsedRequest) and not self._running and self._advance(self._current):
                 continue
             if self._running or not self._unread:
                 break
@@ -286,7 +287,7 @@ class HttpProtocol(asyncio.Protocol):
             if self._message_bytes - self._body_bytes > self._settings.max_head_bytes + CHUNK * self._body_bytes:
                 self._break_off(self._head_too_large())
 
-    def _break_off(self, refusal: Problem) -> None:
+    def _break_off(self, refusal: HttpError) -> None:
         """Nothing after this can be understood. Requests that came before are answered first."""
         self._input_over = True
         self._unread.clear()
@@ -320,7 +321,7 @@ class HttpProtocol(asyncio.Protocol):
         limit = self._settings.max_url_bytes
         self._url += url
         if len(self._url) > limit:
-            self._refusal = Problem(414, "url_too_long", f"a URL has at most {limit} bytes", configured_limit=limit)
+            self._refusal = HttpError(414, "url_too_long", f"a URL has at most {limit} bytes", configured_limit=limit)
             raise self._refusal
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -335,8 +336,8 @@ class HttpProtocol(asyncio.Protocol):
     def on_headers_complete(self) -> None:
         parser, headers = self._parser, self._headers
         try:
-            call = ParsedCall(parser.get_method().decode("ascii"), self._url, headers)
-        except Problem as problem:
+            call = ParsedRequest(parser.get_method().decode("ascii"), self._url, headers)
+        except HttpError as problem:
             self._refusal = problem
             raise
         call.http_1_0 = parser.get_http_version() == "1.0"
@@ -346,7 +347,7 @@ class HttpProtocol(asyncio.Protocol):
             call.keep_alive = False
             if "transfer-encoding" in headers or headers.get("content-length", "0") != "0":
                 # The parser takes what follows for another protocol.
-                self._refusal = Problem(400, "malformed_request", "a request with a body cannot ask for an upgrade")
+                self._refusal = HttpError(400, "malformed_request", "a request with a body cannot ask for an upgrade")
                 raise self._refusal
         if call.keep_alive and "transfer-encoding" not in headers:
             call.text = self._text
@@ -384,7 +385,7 @@ class HttpProtocol(asyncio.Protocol):
 
     # -- answering
 
-    def _advance(self, call: ParsedCall) -> bool:
+    def _advance(self, call: ParsedRequest) -> bool:
         """Take the current request as far as it goes with what has been received of it; false if it needs more."""
         app = self._app
         try:
@@ -403,7 +404,7 @@ class HttpProtocol(asyncio.Protocol):
             self._reply(failed(call, error))
         return True
 
-    def _has_body(self, call: ParsedCall) -> bool:
+    def _has_body(self, call: ParsedRequest) -> bool:
         """Whether the whole body has been received. One that is too large is refused as soon as that is known."""
         if call.too_large or int(call.headers.get("content-length", "0")) > self._settings.max_body_bytes:
             raise self._body_too_large()
@@ -412,26 +413,25 @@ class HttpProtocol(asyncio.Protocol):
             self._transport.write(_CONTINUE)
         return call.complete
 
-    def _begin(self, route: Route, call: Call) -> None:
+    def _begin(self, route: Route, call: HttpRequest) -> None:
         """Hand an admitted request to its handler."""
-        if route.begin is None:
-            self._running = True
-            self._app.run(self._handle(route, call))
-            return
-        begun = route.begin(self._app.server, call)
-        if isinstance(begun, Answer):
-            self._reply(begun)
+        given = route.handler(self._app.server, call)
+        if isinstance(given, HttpResponse):
+            self._reply(given)
             return
         self._running = True
-        self._begun = begun
-        begun.answer.add_done_callback(self._answered)
+        if isinstance(given, PendingReply):
+            self._pending = given
+            given.answer.add_done_callback(self._answered)
+        else:
+            self._app.run(self._handle(route, call, given))
 
     def _answered(self, _: asyncio.Future[Any]) -> None:
-        begun, call = self._begun, self._current
-        assert begun is not None
+        pending, call = self._pending, self._current
+        assert pending is not None
         assert call is not None
         try:
-            answer = begun.reply()
+            answer = pending.reply()
         except asyncio.CancelledError:
             self._transport.close()  # it was given up, since nobody waits for it
             return
@@ -443,16 +443,18 @@ class HttpProtocol(asyncio.Protocol):
         else:
             self._rest()
 
-    async def _handle(self, route: Route, call: Call) -> None:
+    async def _handle(
+        self, route: Route, call: HttpRequest, handler: Coroutine[Any, Any, Mapping[str, Any] | HttpResponse]
+    ) -> None:
         try:
-            answer = await route.handler(self._app.server, call)
-        except Gone:
+            answer = await handler
+        except ClientDisconnected:
             self._transport.close()
             return
         except Exception as error:
             answer = failed(call, error)
-        if not isinstance(answer, Answer):
-            answer = Answer(answer)
+        if not isinstance(answer, HttpResponse):
+            answer = HttpResponse(answer)
         if answer.parts is not None:
             await self._stream(route, call, answer)
         else:
@@ -461,7 +463,7 @@ class HttpProtocol(asyncio.Protocol):
 
     # -- sending
 
-    def _reply(self, answer: Answer) -> None:
+    def _reply(self, answer: HttpResponse) -> None:
         """Send the reply to the current request, and be done with it."""
         call, route = self._current, self._route
         assert call is not None
@@ -483,7 +485,7 @@ class HttpProtocol(asyncio.Protocol):
         if close:
             self._transport.close()
 
-    async def _stream(self, route: Route, call: Call, answer: Answer) -> None:
+    async def _stream(self, route: Route, call: HttpRequest, answer: HttpResponse) -> None:
         """Send a reply part by part, as fast as the client reads. It is given up when the connection is lost."""
         assert answer.parts is not None
         headers, _ = self._app.rendered(route, call, answer)
@@ -515,19 +517,21 @@ class HttpProtocol(asyncio.Protocol):
 
     def _end(self) -> None:
         """The current request is answered. What has not been received of it is read and dropped."""
-        self._current = self._route = self._begun = self._streaming = None
+        self._current = self._route = self._pending = self._streaming = None
         self._running = False
         self._waits_for = ""
 
-    def _refuse(self, problem: Problem) -> None:
+    def _refuse(self, problem: HttpError) -> None:
         """Say what is wrong with something that is no request, and hang up."""
-        headers, content = self._app.rendered(None, Call("", "", {}), Answer(problem.body(), problem.status))
+        headers, content = self._app.rendered(
+            None, HttpRequest("", "", {}), HttpResponse(problem.body(), problem.status)
+        )
         self._transport.write(_head(problem.status, headers, True) + content)
         self._transport.close()
 
     # -- heads that were seen before
 
-    def _remember(self, text: bytes, route: Route, call: ParsedCall) -> None:
+    def _remember(self, text: bytes, route: Route, call: ParsedRequest) -> None:
         """Remember the head of a request that has been admitted and checked."""
         plain = call.target == route.path and route.plane != "open"  # paths with ids in them do not come back
         whole = call.complete and call.headers.get("content-length") == str(len(call.body))
@@ -561,23 +565,23 @@ class HttpProtocol(asyncio.Protocol):
         call = self._current
         if self._in_head:
             seconds = self._settings.head_seconds
-            self._refuse(Problem(408, "head_timeout", f"the head of the request did not arrive within {seconds:g} s"))
+            self._refuse(HttpError(408, "head_timeout", f"the head of the request did not arrive within {seconds:g} s"))
         elif call is not None:
             seconds = self._settings.body_seconds
             said = f"the body did not arrive within {seconds:g} seconds"
-            self._reply(failed(call, Problem(408, "body_timeout", said)))
+            self._reply(failed(call, HttpError(408, "body_timeout", said)))
             self._rest()
         else:
             self._transport.close()
 
-    def _head_too_large(self) -> Problem:
+    def _head_too_large(self) -> HttpError:
         limit = self._settings.max_head_bytes
         said = f"the head of a request has at most {limit} bytes and {self._settings.max_headers} headers"
-        return Problem(431, "head_too_large", said, configured_limit=limit)
+        return HttpError(431, "head_too_large", said, configured_limit=limit)
 
-    def _body_too_large(self) -> Problem:
+    def _body_too_large(self) -> HttpError:
         limit = self._settings.max_body_bytes
-        return Problem(
+        return HttpError(
             413,
             "payload_too_large",
             f"the body is larger than {limit} bytes (max_body_bytes); store what is so large elsewhere and pass on where"
@@ -595,7 +599,7 @@ def _head(status: int, headers: Headers, close: bool) -> bytes:
     return b"".join(parts)
 
 
-def _malformed(error: httptools.HttpParserError) -> Problem:
+def _malformed(error: httptools.HttpParserError) -> HttpError:
     if isinstance(error, httptools.HttpParserCallbackError):
         log.error("a request could not be read", exc_info=error.__context__)  # a mistake of ours, not of the client
-    return Problem(400, "malformed_request", "this is not a request of HTTP/1.1")
+    return HttpError(400, "malformed_request", "this is not a request of HTTP/1.1")

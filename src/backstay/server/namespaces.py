@@ -7,7 +7,7 @@ import re
 from msgspec import Struct
 
 from backstay.kernel.values import Micros
-from backstay.server.problems import Problem, invalid
+from backstay.server.http_errors import HttpError, invalid
 from backstay.server.registry import StoredRegistry
 from backstay.store import Store
 
@@ -46,7 +46,7 @@ class Namespaces:
 
     def check(self, name: str) -> None:
         if self.get(name) is None:
-            raise Problem(
+            raise HttpError(
                 404,
                 "namespace_not_found",
                 f"there is no namespace {name!r}",

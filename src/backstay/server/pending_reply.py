@@ -11,7 +11,8 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from backstay.server.problems import Problem
+from backstay.server.http_errors import HttpError
+from backstay.server.http_messages import HttpResponse
 
 if TYPE_CHECKING:
     from backstay.server.server import Server
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 class PendingReply:
     """The reply to a call that has no answer yet. `answer` is done when there is something to reply.
 
-    What is replied, and what it means that nobody waits any more, is the business of its subclasses (`give_up`, `reply`).
+    What is replied, and what it means that nobody waits any more, is the business of its subclasses.
     """
 
     __slots__ = ("_alarm", "_server", "answer")
@@ -43,7 +44,15 @@ class PendingReply:
             self._alarm = None
             self._server.parked -= 1
 
+    def give_up(self) -> None:
+        """Nobody waits for the answer any more."""
+        raise NotImplementedError
 
-def too_many_parked(advice: str, **fields: Any) -> Problem:
+    def reply(self) -> HttpResponse:
+        """What to reply, once there is something. Ends it."""
+        raise NotImplementedError
+
+
+def too_many_parked(advice: str, **fields: Any) -> HttpError:
     """The refusal to park one more call: the server holds as many as it may."""
-    return Problem(429, "long_poll_capacity_exhausted", advice, **fields, retryable=True, retry_after_seconds=1)
+    return HttpError(429, "long_poll_capacity_exhausted", advice, **fields, retryable=True, retry_after_seconds=1)

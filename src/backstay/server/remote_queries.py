@@ -18,7 +18,7 @@ from backstay.kernel.features.start import WorkflowStarted
 from backstay.kernel.message import Refused
 from backstay.kernel.values import SECOND, Micros
 from backstay.protocol.commands import Inquiry
-from backstay.server.problems import Elsewhere, Stopping
+from backstay.server.http_errors import Elsewhere, Stopping
 from backstay.server.workers import Worker, Workers
 
 Kind = Literal["query", "validate"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from backstay.server.auth import EVERY
-from backstay.server.call import Call
 from backstay.server.documents import openapi, stream_document
+from backstay.server.http_messages import HttpRequest, HttpResponse
 from backstay.server.native import call_batches, client_routes, worker_routes
 from backstay.server.published.control import (
     activities,
@@ -30,18 +30,18 @@ from backstay.server.published.control import (
     workflows,
 )
 from backstay.server.published.worker import activity_tasks, lifecycle, query_tasks, worker_sessions, workflow_tasks
-from backstay.server.routing import Answer, Route
+from backstay.server.router import Route
 from backstay.server.server import Server
 
 
-async def openapi_document(server: Server, call: Call) -> Answer:
+async def openapi_document(server: Server, call: HttpRequest) -> HttpResponse:
     """This document."""
-    return Answer({}, raw=msgspec.json.encode(openapi(ROUTES)))
+    return HttpResponse({}, raw=msgspec.json.encode(openapi(ROUTES)))
 
 
-async def asyncapi_document(server: Server, call: Call) -> Answer:
+async def asyncapi_document(server: Server, call: HttpRequest) -> HttpResponse:
     """The worker protocol's stream semantics."""
-    return Answer({}, raw=stream_document())
+    return HttpResponse({}, raw=stream_document())
 
 
 ROUTES = [

@@ -23,13 +23,13 @@ from backstay.kernel.task import Task
 from backstay.kernel.values import SECOND, Micros, Routing
 from backstay.protocol.export import exporter
 from backstay.server.admission import Admission
-from backstay.server.auth import Gate
+from backstay.server.auth import Authenticator
 from backstay.server.discovery import server_capabilities
 from backstay.server.exporting import exporting
+from backstay.server.http_errors import Stopping
 from backstay.server.metrics import Observer
 from backstay.server.namespaces import Namespaces
 from backstay.server.native.worker_links import WorkerLinks
-from backstay.server.problems import Stopping
 from backstay.server.registry import StoredRegistry
 from backstay.server.remote_queries import Questions
 from backstay.server.retention import Retention
@@ -78,7 +78,7 @@ class Server:
         )
         self.rollouts = Rollouts(store, lambda: self.worker_links.look_at_rollouts())
         self.tokens = Tokens(store)
-        self.gate = Gate(settings, self.tokens)
+        self.authenticator = Authenticator(settings, self.tokens)
         self.attributes = StoredRegistry(store, "search_attribute", str)
         self.saved_views = StoredRegistry(store, "saved_view", SavedView)
         self.sweep_policy = SweepPolicy(settings, world.now)

@@ -21,7 +21,7 @@ from backstay.kernel.session import WorkerSession
 from backstay.kernel.values import SECOND, Micros
 from backstay.protocol.history import iso
 from backstay.protocol.tasks import optional_iso
-from backstay.server.problems import Problem
+from backstay.server.http_errors import HttpError
 from backstay.server.registry import StoredRegistry
 from backstay.server.workers import Worker, Workers
 from backstay.store import Store, Unavailable
@@ -197,7 +197,7 @@ class Sessions:
 
     # -- inside
 
-    def _refusal(self, worker: Worker, session: WorkerSession, *, creating: bool = False) -> Problem | None:
+    def _refusal(self, worker: Worker, session: WorkerSession, *, creating: bool = False) -> HttpError | None:
         """Why this worker may not work in this session now."""
         id = session.session_id
         if (session.queue or worker.task_queue) != worker.task_queue:
@@ -221,7 +221,7 @@ class Sessions:
             return None
         return self._closed_to(worker, session, found) or self._no_room(worker)
 
-    def _closed_to(self, worker: Worker, session: WorkerSession, found: Session | None) -> Problem | None:
+    def _closed_to(self, worker: Worker, session: WorkerSession, found: Session | None) -> HttpError | None:
         """Why this worker may not make the session, or take it over."""
         id = session.session_id
         if found is None:
@@ -240,7 +240,7 @@ class Sessions:
             return _refused(409, "session_reacquire_disallowed", message)
         return None
 
-    def _no_room(self, worker: Worker) -> Problem | None:
+    def _no_room(self, worker: Worker) -> HttpError | None:
         held = sum(s.worker_id == worker.worker_id and self.status(s) == "active" for s in self.of(worker.namespace))
         if held < worker.max_concurrent_worker_sessions:
             return None
@@ -256,7 +256,7 @@ class Sessions:
             raise self._shown(_refused(409, "session_owner_mismatch", message), worker.namespace, session_id)
         return found
 
-    def _shown(self, problem: Problem, namespace: str, session_id: str) -> Problem:
+    def _shown(self, problem: HttpError, namespace: str, session_id: str) -> HttpError:
         """The refusal, with the session as it is."""
         found = self.get(namespace, session_id)
         problem.fields["status"] = None if found is None else self.status(found)
@@ -330,5 +330,5 @@ class Sessions:
         return self._engine.world.now
 
 
-def _refused(status: int, reason: str, message: str, **more: Any) -> Problem:
-    return Problem(status, reason, message, admitted=False, outcome="rejected", **more)
+def _refused(status: int, reason: str, message: str, **more: Any) -> HttpError:
+    return HttpError(status, reason, message, admitted=False, outcome="rejected", **more)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from hashlib import sha256
 
 from backstay.kernel.values import SECOND, Micros
-from backstay.server.problems import Problem
+from backstay.server.http_errors import HttpError
 
 WINDOW = 300  # seconds around now that a signature may be of
 REMEMBERED = 500_000  # signatures: as many requests as can be told apart within one window
@@ -74,7 +74,7 @@ class Signatures:
         if short in self._seen or short in self._before:
             raise _unauthorized("this signed request has been made already; sign each one with a nonce of its own")
         if len(self._seen) >= REMEMBERED:
-            raise Problem(
+            raise HttpError(
                 429,
                 "signature_capacity_exhausted",
                 f"{REMEMBERED} signed requests were made in a few minutes, and no more can be told from repeated ones",
@@ -88,5 +88,5 @@ def _same(wanted: str, given: str) -> bool:
     return hmac.compare_digest(wanted.encode(), given.encode())
 
 
-def _unauthorized(message: str) -> Problem:
-    return Problem(401, "unauthorized", message)
+def _unauthorized(message: str) -> HttpError:
+    return HttpError(401, "unauthorized", message)

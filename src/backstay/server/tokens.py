@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from backstay.kernel.values import Micros
 from backstay.protocol.history import iso
 from backstay.protocol.tasks import optional_iso
-from backstay.server.problems import Problem
+from backstay.server.http_errors import HttpError
 from backstay.server.registry import StoredRegistry
 from backstay.store import Store
 
@@ -98,5 +98,5 @@ class Tokens:
     def _named(self, id: str) -> Token:
         found = self.kept.get("", id)
         if found is None:
-            raise Problem(404, "token_not_found", f"there is no token {id!r}", token_id=id)
+            raise HttpError(404, "token_not_found", f"there is no token {id!r}", token_id=id)
         return found

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from backstay.protocol.run_detail import BUCKETS
-from backstay.server.problems import Problem
+from backstay.server.http_errors import HttpError
 
 if TYPE_CHECKING:
     from backstay.server.server import Server
@@ -122,7 +122,7 @@ def _literal(text: str) -> Literal:
     return number
 
 
-def _problem(reason: str, message: str) -> Problem:
-    return Problem(
+def _problem(reason: str, message: str) -> HttpError:
+    return HttpError(
         422, reason, message, field="query", errors={"query": [message]}, validation_errors={"query": [message]}
     )

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from backstay.kernel.views.actions import REPAIR_REASONS
-from backstay.server.problems import Problem, invalid
+from backstay.server.http_errors import HttpError, invalid
 
 VERSION = 5
 SUPPORTED = range(1, VERSION + 1)
@@ -162,7 +162,7 @@ def _text(name: str, value: Any) -> str:
 
 def supported(version: int) -> None:
     if version not in SUPPORTED:
-        raise Problem(
+        raise HttpError(
             422,
             "unsupported_visibility_version",
             f"this view was saved under version {version} of the filters; this server knows {SUPPORTED[0]} to {VERSION}",

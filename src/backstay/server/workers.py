@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from backstay.kernel.features.start import Definition
 from backstay.kernel.values import SECOND, Micros
-from backstay.server.problems import Problem
+from backstay.server.http_errors import HttpError
 from backstay.server.registry import StoredRegistry
 from backstay.store import Store
 
@@ -89,7 +89,7 @@ class Workers:
 
     async def register(self, worker: Worker) -> None:
         if self.get(worker.namespace, worker.worker_id) is None and len(self.of(worker.namespace)) >= MOST:
-            raise Problem(
+            raise HttpError(
                 429,
                 "worker_capacity_exhausted",
                 f"namespace {worker.namespace!r} has {MOST} registered workers; deregister those that are gone, or wait"
@@ -146,7 +146,7 @@ class Workers:
         """A worker that must be known."""
         worker = self.get(namespace, worker_id)
         if worker is None:
-            raise Problem(
+            raise HttpError(
                 412,
                 "worker_not_registered",
                 f"worker {worker_id!r} is not registered in namespace {namespace!r}; POST /api/worker/register first",
@@ -158,7 +158,7 @@ class Workers:
         """The worker that polls, or why it may not. Polling is a sign of life."""
         worker = self.registered(namespace, worker_id)
         if worker.task_queue != queue:
-            raise Problem(
+            raise HttpError(
                 409,
                 "task_queue_mismatch",
                 f"worker {worker_id!r} is registered for queue {worker.task_queue!r}, not {queue!r}",
@@ -167,7 +167,7 @@ class Workers:
                 field="task_queue",
             )
         if build_id is not None and build_id != worker.build_id:
-            raise Problem(
+            raise HttpError(
                 409,
                 "build_id_mismatch",
                 f"worker {worker_id!r} is registered with build {worker.build_id!r}, not {build_id!r}",

@@ -12,10 +12,10 @@ from msgspec import Raw
 from backstay.kernel.message import Refused
 from backstay.protocol.native import client as calls
 from backstay.server.auth import OPERATOR
-from backstay.server.call import Call
+from backstay.server.http_errors import HttpError, problem_of
+from backstay.server.http_messages import HttpRequest, HttpResponse
 from backstay.server.native.client_routes import PendingCall, begin, refusal_body
-from backstay.server.problems import Problem, problem_of
-from backstay.server.routing import Answer, Route
+from backstay.server.router import Route
 from backstay.server.server import Server
 
 LINES = "application/x-ndjson"
@@ -24,7 +24,7 @@ LINES = "application/x-ndjson"
 class CallBatch:
     """The calls of one request, and the answers that have not left yet."""
 
-    def __init__(self, server: Server, call: Call) -> None:
+    def __init__(self, server: Server, call: HttpRequest) -> None:
         self._server = server
         self._call = call
         self._open: dict[asyncio.Future[Any], PendingCall] = {}
@@ -41,7 +41,7 @@ class CallBatch:
     def _begin(self, place: int, one: calls.BatchedCall) -> None:
         verb = calls.VERBS.get(one.verb)
         if verb is None:
-            raise Problem(404, "unknown_verb", f"this server knows no call {one.verb!r}")
+            raise HttpError(404, "unknown_verb", f"this server knows no call {one.verb!r}")
         begun = begin(self._server, self._call, verb, one.request)
         self._open[begun.answer] = begun
         begun.answer.add_done_callback(partial(self._done, place, one.verb))
@@ -81,11 +81,11 @@ class CallBatch:
                 begun.give_up()
 
 
-async def many(server: Server, call: Call) -> Answer:
+async def many(server: Server, call: HttpRequest) -> HttpResponse:
     """Several calls of a client of the same release; each is answered in a line of its own, or together with others."""
     batch = CallBatch(server, call)
     batch.take(call.decode(calls.Calls).calls)
-    return Answer({}, content_type=LINES, parts=batch.answers())
+    return HttpResponse({}, content_type=LINES, parts=batch.answers())
 
 
 ROUTES = [Route("POST", calls.MANY, many, "own", OPERATOR, body=calls.Calls, answers=LINES)]

@@ -14,10 +14,10 @@ from backstay.protocol import requests as ask
 from backstay.protocol import schedules, streams
 from backstay.protocol.native import client as calls
 from backstay.server.auth import OPERATOR
-from backstay.server.call import Call, decoded
+from backstay.server.http_errors import Stopping, undecodable
+from backstay.server.http_messages import HttpRequest, HttpResponse, decoded
 from backstay.server.pending_reply import PendingReply, too_many_parked
-from backstay.server.problems import Stopping, undecodable
-from backstay.server.routing import Answer, Route
+from backstay.server.router import Route
 from backstay.server.server import Server
 
 _LIST_MAX = 1000
@@ -58,23 +58,11 @@ class PendingCall(PendingReply):
             self._server.waiting.pop(self.answer, None)
         super().end()
 
-    async def awaited(self) -> Answer:
-        try:
-            await self.answer
-        except asyncio.CancelledError:
-            if not (self._given_up or self._sent_away):
-                raise
-        except Exception:
-            pass  # it is said in the reply
-        finally:
-            self.end()
-        return self.reply()
-
-    def reply(self) -> Answer:
+    def reply(self) -> HttpResponse:
         """The answer, as that of a route."""
         self.end()
         try:
-            return Answer({}, raw=self.body())
+            return HttpResponse({}, raw=self.body())
         except Refused as refusal:
             return _refused(refusal)
 
@@ -85,7 +73,7 @@ class PendingCall(PendingReply):
         return self._verb.encode_reply(self._not_yet if self._given_up else self.answer.result())
 
 
-def begin(server: Server, call: Call, verb: calls.Verb, body: bytes | msgspec.Raw) -> PendingCall:
+def begin(server: Server, call: HttpRequest, verb: calls.Verb, body: bytes | msgspec.Raw) -> PendingCall:
     """Begin to answer a call."""
     request = decoded(verb.asked, body or b"{}")
     asked: Any = _placed(server, call, request)
@@ -118,26 +106,22 @@ def refusal_body(refusal: Refused) -> bytes:
     return calls.encode(calls.Refusal(refusal.reason, refusal.message, refusal.fields))
 
 
-def _refused(refusal: Refused) -> Answer:
-    return Answer({}, 409, raw=refusal_body(refusal))
+def _refused(refusal: Refused) -> HttpResponse:
+    return HttpResponse({}, 409, raw=refusal_body(refusal))
 
 
 def _route(verb: calls.Verb) -> Route:
-    def take(server: Server, call: Call) -> PendingCall | Answer:
+    def answer(server: Server, call: HttpRequest) -> PendingCall | HttpResponse:
         try:
             return begin(server, call, verb, call.body)
         except Refused as refusal:
             return _refused(refusal)
 
-    async def answer(server: Server, call: Call) -> Answer:
-        taken = take(server, call)
-        return taken if isinstance(taken, Answer) else await taken.awaited()
-
     answer.__doc__ = f"{verb.request.__name__}, for clients of the same release."
-    return Route("POST", calls.PATH + verb.name, answer, "own", OPERATOR, body=verb.request, begin=take)
+    return Route("POST", calls.PATH + verb.name, answer, "own", OPERATOR, body=verb.request)
 
 
-def _placed(server: Server, call: Call, request: Any) -> Any:
+def _placed(server: Server, call: HttpRequest, request: Any) -> Any:
     """The request as the caller may make it: in the namespace it was admitted to, and of no other kind of caller."""
     again = "x-backstay-again" in call.headers
     if issubclass(type(request), tell.ToInstance):
@@ -180,7 +164,7 @@ def _fresh(request: Any, again: bool) -> bool:
     return request.fresh and not again
 
 
-def _start(server: Server, call: Call, start: ask.StartWorkflow, again: bool) -> ask.StartWorkflow:
+def _start(server: Server, call: HttpRequest, start: ask.StartWorkflow, again: bool) -> ask.StartWorkflow:
     routing = start.routing
     build = routing.compatibility or server.rollouts.promoted(call.namespace, routing.queue)
     definition = start.definition or server.workers.definition(

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from backstay.protocol.native import worker as wire
+from backstay.server.http_messages import HttpResponse
 from backstay.server.native.worker_link import WorkerLink
 from backstay.server.pending_reply import PendingReply
-from backstay.server.routing import Answer
 from backstay.server.server import Server
 
 
@@ -37,6 +37,6 @@ class PendingExchange(PendingReply):
             super().end()
             self._link.unpark(self)
 
-    def reply(self) -> Answer:
+    def reply(self) -> HttpResponse:
         self.end()
-        return Answer({}, raw=self.answer.result())
+        return HttpResponse({}, raw=self.answer.result())

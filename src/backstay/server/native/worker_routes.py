@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from backstay.engine.history_pages import fitting
 from backstay.kernel.command import command_type
 from backstay.kernel.machine import Machine
@@ -11,14 +9,14 @@ from backstay.protocol import requests as ask
 from backstay.protocol.native import worker as wire
 from backstay.protocol.native.events import pack
 from backstay.server.auth import WORKER
-from backstay.server.call import Call, Gone
+from backstay.server.http_errors import Elsewhere, HttpError, Stopping, invalid
+from backstay.server.http_messages import HttpRequest, HttpResponse
 from backstay.server.native.pending_exchange import PendingExchange
 from backstay.server.native.reports import ReportBatch
 from backstay.server.native.worker_link import BATCHES, WorkerLink
 from backstay.server.pending_reply import too_many_parked
-from backstay.server.problems import Elsewhere, Problem, Stopping, invalid
 from backstay.server.published.worker.lifecycle import leave
-from backstay.server.routing import Answer, Route
+from backstay.server.router import Route
 from backstay.server.server import Server
 from backstay.server.workers import CommandContract, Worker
 
@@ -28,7 +26,7 @@ _NAME = 255
 _QUEUES = 100
 
 
-async def open_station(server: Server, call: Call) -> Answer:
+async def open_station(server: Server, call: HttpRequest) -> HttpResponse:
     """Open a station: what a worker of the same release can run, and what it holds."""
     opening = call.decode(wire.OpenLink)
     _check(opening)
@@ -54,10 +52,11 @@ async def open_station(server: Server, call: Call) -> Answer:
         limits=server.engine.machine.limits,
         max_body_bytes=server.settings.max_body_bytes,
     )
-    return Answer({}, raw=wire.encode(opened))
+    return HttpResponse({}, raw=wire.encode(opened))
 
 
-def take(server: Server, call: Call) -> PendingExchange | Answer:
+def exchange(server: Server, call: HttpRequest) -> PendingExchange | HttpResponse:
+    """Reports for answers, and tasks with any reply. Without reports it waits until there are tasks."""
     body = call.decode(wire.Exchange)
     _refuse_guest(server)
     link = _link(server, call, body.worker_id, body.station)
@@ -71,7 +70,7 @@ def take(server: Server, call: Call) -> PendingExchange | Answer:
         ReportBatch(server, link, reply, body.again).take(body.reports)
         return reply
     if server.draining or not body.wait:
-        return Answer({}, raw=wire.encode(wire.Exchanged(leaving=server.draining)))
+        return HttpResponse({}, raw=wire.encode(wire.Exchanged(leaving=server.draining)))
     if server.parked >= server.settings.max_parked_polls:
         raise too_many_parked(
             "this server holds as many polls as it may (max_parked_polls); open a station again in a second"
@@ -79,24 +78,7 @@ def take(server: Server, call: Call) -> PendingExchange | Answer:
     return PendingExchange(server, link, 0, max(0.0, min(body.wait, wire.PARKED)))
 
 
-async def exchange(server: Server, call: Call) -> Answer:
-    """Reports for answers, and tasks with any reply. Without reports it waits until there are tasks."""
-    taken = take(server, call)
-    if isinstance(taken, Answer):
-        return taken
-    listening = asyncio.get_running_loop().create_task(call.gone())
-    listening.add_done_callback(lambda done: None if done.cancelled() else taken.give_up())
-    try:
-        await asyncio.wait((taken.answer,))
-    finally:
-        listening.cancel()
-        taken.end()
-    if taken.answer.cancelled():
-        raise Gone
-    return taken.reply()
-
-
-async def history(server: Server, call: Call) -> Answer:
+async def history(server: Server, call: HttpRequest) -> HttpResponse:
     """The rest of the history of a leased task, or of what a question is about."""
     body = call.decode(wire.HistoryWanted)
     most = server.settings.max_page_bytes
@@ -104,7 +86,7 @@ async def history(server: Server, call: Call) -> Answer:
     if question is not None:
         rest = [entry for entry in question.history if entry.sequence > body.after]
         events = fitting(rest, most)
-        return Answer({}, raw=wire.encode(wire.HistoryPart(events=pack(events), more=len(events) < len(rest))))
+        return HttpResponse({}, raw=wire.encode(wire.HistoryPart(events=pack(events), more=len(events) < len(rest))))
     page = await server.operations.call(
         ask.GetTaskHistory(
             task_id=body.task_id,
@@ -116,23 +98,23 @@ async def history(server: Server, call: Call) -> Answer:
         )
     )
     part = wire.HistoryPart(events=pack(page.history_events), more=page.has_more)
-    return Answer({}, raw=wire.encode(part))
+    return HttpResponse({}, raw=wire.encode(part))
 
 
-async def close_station(server: Server, call: Call) -> Answer:
+async def close_station(server: Server, call: HttpRequest) -> HttpResponse:
     """The worker goes; what it still had is offered to others."""
     body = call.decode(wire.Closing)
     link = server.worker_links.get(call.namespace, body.worker_id, body.station)
     if link is not None:
         server.worker_links.close(link)
         await leave(server, call.namespace, body.worker_id)
-    return Answer({}, raw=b"{}")
+    return HttpResponse({}, raw=b"{}")
 
 
-def _link(server: Server, call: Call, worker_id: str, station: str) -> WorkerLink:
+def _link(server: Server, call: HttpRequest, worker_id: str, station: str) -> WorkerLink:
     link = server.worker_links.get(call.namespace, worker_id, station)
     if link is None:
-        raise Problem(
+        raise HttpError(
             410,
             "station_unknown",
             f"worker {worker_id!r} has no open station {station!r} here; open one and say what you hold",
@@ -146,9 +128,9 @@ def _refuse_guest(server: Server) -> None:
         raise Elsewhere("engine_elsewhere")
 
 
-def _coming_up() -> Problem:
+def _coming_up() -> HttpError:
     message = "the engine of this server is coming up; open a station in a moment"
-    return Problem(503, "engine_starting", message, retryable=True, retry_after_seconds=1)
+    return HttpError(503, "engine_starting", message, retryable=True, retry_after_seconds=1)
 
 
 def _check(opening: wire.OpenLink) -> None:
@@ -162,7 +144,7 @@ def _check(opening: wire.OpenLink) -> None:
             raise invalid(field, f"{field} is from 0 to {_SLOTS}")
 
 
-def _registration(server: Server, call: Call, opening: wire.OpenLink) -> Worker:
+def _registration(server: Server, call: HttpRequest, opening: wire.OpenLink) -> Worker:
     now = server.now
     before = server.workers.get(call.namespace, opening.worker_id)
     return Worker(
@@ -203,7 +185,7 @@ def _registration(server: Server, call: Call, opening: wire.OpenLink) -> Worker:
 
 ROUTES = [
     Route("POST", wire.OPEN, open_station, "own", WORKER, body=wire.OpenLink),
-    Route("POST", wire.EXCHANGE, exchange, "own", WORKER, body=wire.Exchange, begin=take),
+    Route("POST", wire.EXCHANGE, exchange, "own", WORKER, body=wire.Exchange),
     Route("POST", wire.HISTORY, history, "own", WORKER, body=wire.HistoryWanted),
     Route("POST", wire.CLOSE, close_station, "own", WORKER, body=wire.Closing),
 ]

@@ -22,11 +22,11 @@ from backstay.protocol.run_detail import BUCKETS
 from backstay.protocol.task_commands.base import WireRetry
 from backstay.protocol.tasks import after_token, optional_iso, page_token
 from backstay.server.auth import OPERATOR
-from backstay.server.call import Call
-from backstay.server.problems import Problem, invalid
+from backstay.server.http_errors import HttpError, invalid
+from backstay.server.http_messages import HttpRequest, HttpResponse
 from backstay.server.published.control.starting import Name, Timeout
 from backstay.server.published.control.workflow_json import bucket
-from backstay.server.routing import Answer, Route
+from backstay.server.router import Route
 from backstay.server.server import Server
 
 
@@ -52,7 +52,7 @@ class ActivityBody(Struct, frozen=True, kw_only=True):
         )
 
 
-async def start(server: Server, call: Call) -> Answer:
+async def start(server: Server, call: HttpRequest) -> HttpResponse:
     """Start an activity as a durable job of its own."""
     body = call.decode(ActivityBody)
     if body.activity_id is not None and not valid_id(body.activity_id):
@@ -78,7 +78,7 @@ async def start(server: Server, call: Call) -> Answer:
     except Refused as refusal:
         if refusal.reason != "instance_already_started":
             raise
-        raise Problem(
+        raise HttpError(
             409,
             "instance_already_started",
             f"{body.activity_id!r} has already been started; ids are used once, by activities and workflows alike",
@@ -87,7 +87,7 @@ async def start(server: Server, call: Call) -> Answer:
             workflow_run_id=refusal.fields.get("run_id"),
             remediation="Use another activity_id, or leave it out to have one made.",
         ) from None
-    return Answer(
+    return HttpResponse(
         {
             "activity_id": started.workflow_id,
             "workflow_run_id": started.run_id,
@@ -104,7 +104,7 @@ async def start(server: Server, call: Call) -> Answer:
     )
 
 
-async def describe(server: Server, call: Call) -> dict[str, Any]:
+async def describe(server: Server, call: HttpRequest) -> dict[str, Any]:
     activity_id = call.params["activity_id"]
     rows = await server.operations.call(
         ask.ListWorkflows(
@@ -113,7 +113,7 @@ async def describe(server: Server, call: Call) -> dict[str, Any]:
     )
     found = await _shown(server, rows[0]) if rows else None
     if found is None:
-        raise Problem(
+        raise HttpError(
             404,
             "activity_not_found",
             f"there is no standalone activity {activity_id!r} in namespace {call.namespace!r}; an activity of a"
@@ -123,7 +123,7 @@ async def describe(server: Server, call: Call) -> dict[str, Any]:
     return found
 
 
-async def listing(server: Server, call: Call) -> dict[str, Any]:
+async def listing(server: Server, call: HttpRequest) -> dict[str, Any]:
     """Standalone activities, newest first."""
     size = call.integer("page_size", 50, 1, 200)
     status = call.query.get("status")

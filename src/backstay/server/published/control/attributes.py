@@ -8,9 +8,9 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from backstay.server.auth import OPERATOR
-from backstay.server.call import Call
-from backstay.server.problems import Problem, invalid
-from backstay.server.routing import Answer, Route
+from backstay.server.http_errors import HttpError, invalid
+from backstay.server.http_messages import HttpRequest, HttpResponse
+from backstay.server.router import Route
 from backstay.server.server import Server
 
 SYSTEM = {
@@ -32,7 +32,7 @@ class CreateBody(Struct, frozen=True, kw_only=True):
     type: Literal["keyword", "text", "int", "double", "bool", "datetime", "keyword_list"]
 
 
-async def listing(server: Server, call: Call) -> dict[str, Any]:
+async def listing(server: Server, call: HttpRequest) -> dict[str, Any]:
     return {
         "namespace": call.namespace,
         "system_attributes": SYSTEM,
@@ -40,24 +40,24 @@ async def listing(server: Server, call: Call) -> dict[str, Any]:
     }
 
 
-async def create(server: Server, call: Call) -> Answer:
+async def create(server: Server, call: HttpRequest) -> HttpResponse:
     body = call.decode(CreateBody)
     if not _NAME.fullmatch(body.name):
         raise invalid("name", "a search attribute is a letter, then up to 63 letters, digits or underscores")
     if body.name in SYSTEM:
-        raise Problem(409, "name_reserved", f"{body.name!r} is an attribute of the system", field="name")
+        raise HttpError(409, "name_reserved", f"{body.name!r} is an attribute of the system", field="name")
     if server.attributes.get(call.namespace, body.name) is not None:
-        raise Problem(409, "attribute_already_exists", f"there is an attribute {body.name!r} already", field="name")
+        raise HttpError(409, "attribute_already_exists", f"there is an attribute {body.name!r} already", field="name")
     if len(list(server.attributes.of(call.namespace))) >= LIMIT:
         raise invalid("name", f"a namespace has at most {LIMIT} attributes", "search_attribute_limit_reached")
     await server.attributes.put(call.namespace, body.name, body.type)
-    return Answer({"name": body.name, "type": body.type, "outcome": "created"}, 201)
+    return HttpResponse({"name": body.name, "type": body.type, "outcome": "created"}, 201)
 
 
-async def remove(server: Server, call: Call) -> dict[str, Any]:
+async def remove(server: Server, call: HttpRequest) -> dict[str, Any]:
     name = call.params["name"]
     if server.attributes.get(call.namespace, name) is None:
-        raise Problem(404, "attribute_not_found", f"there is no attribute {name!r}")
+        raise HttpError(404, "attribute_not_found", f"there is no attribute {name!r}")
     await server.attributes.remove(call.namespace, name)
     return {"name": name, "outcome": "deleted"}
 

@@ -20,11 +20,11 @@ from backstay.protocol import rejections
 from backstay.protocol.payloads import arguments, decoded, envelope
 from backstay.protocol.tasks import optional_iso
 from backstay.server.auth import OPERATOR
-from backstay.server.call import Call
-from backstay.server.problems import Problem, invalid
+from backstay.server.http_errors import HttpError, invalid
+from backstay.server.http_messages import HttpRequest, HttpResponse
 from backstay.server.published.control.starting import StartBody, start_request
 from backstay.server.published.control.workflow_json import found_run
-from backstay.server.routing import Answer, Route
+from backstay.server.router import Route
 from backstay.server.server import Server
 
 RequestId = Annotated[str, Meta(min_length=1, max_length=255)]
@@ -75,7 +75,7 @@ def given(body: SignalBody) -> tuple[bytes | None, dict[str, Any] | None]:
     return arguments(value, "input"), None
 
 
-def addressed(call: Call, request_id: str | None) -> dict[str, Any]:
+def addressed(call: HttpRequest, request_id: str | None) -> dict[str, Any]:
     context = {"route": call.path, "caller": call.headers.get("x-workflow-caller-label"), "auth": sorted(call.roles)}
     return {
         "workflow_id": call.params["workflow_id"],
@@ -87,7 +87,7 @@ def addressed(call: Call, request_id: str | None) -> dict[str, Any]:
     }
 
 
-async def signal(server: Server, call: Call) -> Answer:
+async def signal(server: Server, call: HttpRequest) -> HttpResponse:
     body = call.decode(SignalBody)
     positional, named = given(body)
     done = await server.operations.call(
@@ -95,12 +95,12 @@ async def signal(server: Server, call: Call) -> Answer:
             signal_name=call.params["name"], arguments=positional, named=named, **addressed(call, body.request_id)
         )
     )
-    return Answer(
+    return HttpResponse(
         accepted(call, done, body.request_id) | {"signal_name": done.target_name, "signal_id": done.signal_id}, 202
     )
 
 
-async def append_message(server: Server, call: Call) -> Answer:
+async def append_message(server: Server, call: HttpRequest) -> HttpResponse:
     """Put a message into a stream that the workflow reads in order."""
     body = call.decode(MessageBody)
     done = await server.operations.call(
@@ -112,14 +112,16 @@ async def append_message(server: Server, call: Call) -> Answer:
         )
     )
     told = {"stream_name": done.stream_name, "message_id": done.message_id, "position": done.position}
-    return Answer(accepted(call, done.command, None) | told | {"duplicate": done.command.repeated}, 202)
+    return HttpResponse(accepted(call, done.command, None) | told | {"duplicate": done.command.repeated}, 202)
 
 
-async def signal_with_start(server: Server, call: Call) -> Answer:
+async def signal_with_start(server: Server, call: HttpRequest) -> HttpResponse:
     return await signalled_with_start(server, call, call.decode(SignalWithStartBody), call.params["workflow_id"])
 
 
-async def signalled_with_start(server: Server, call: Call, body: SignalWithStartBody, workflow_id: str) -> Answer:
+async def signalled_with_start(
+    server: Server, call: HttpRequest, body: SignalWithStartBody, workflow_id: str
+) -> HttpResponse:
     """Signal a workflow, which is started if it does not run, and answer how that went."""
     start = start_request(server, call, body, workflow_id)
     done = await server.operations.call(
@@ -137,14 +139,14 @@ async def signalled_with_start(server: Server, call: Call, body: SignalWithStart
             "start_outcome": done.started.outcome,
             "start_command_id": done.started.command_id,
         }
-    return Answer(answer, 202)
+    return HttpResponse(answer, 202)
 
 
-async def update(server: Server, call: Call) -> Answer:
+async def update(server: Server, call: HttpRequest) -> HttpResponse:
     return await update_with(server, call, call.decode(UpdateBody))
 
 
-async def update_with(server: Server, call: Call, body: UpdateBody) -> Answer:
+async def update_with(server: Server, call: HttpRequest, body: UpdateBody) -> HttpResponse:
     """Send an update, wait as long as the body says, and answer where it stands."""
     if body.wait_policy is not None:
         raise invalid("wait_policy", "wait_policy is now called wait_for")
@@ -170,7 +172,7 @@ async def update_with(server: Server, call: Call, body: UpdateBody) -> Answer:
     return updated(status, answer | {"wait_for": body.wait_for})
 
 
-async def get_update(server: Server, call: Call) -> Answer:
+async def get_update(server: Server, call: HttpRequest) -> HttpResponse:
     """Where an update stands. A run in the path must be the one that accepted it, or one that it went on with."""
     if "run_id" in call.params:
         await _of_run(server, call)
@@ -186,7 +188,7 @@ async def get_update(server: Server, call: Call) -> Answer:
     return updated(status, {"workflow_id": status.workflow_id, "run_id": status.run_id, "wait_for": "status"})
 
 
-async def _of_run(server: Server, call: Call) -> None:
+async def _of_run(server: Server, call: HttpRequest) -> None:
     row = await found_run(server, call)
     update_id = call.params["update_id"]
     if run_of(update_id) == row.run_id:
@@ -196,10 +198,10 @@ async def _of_run(server: Server, call: Call) -> None:
         if isinstance(entry.event, UpdateAccepted) and entry.event.update_id == update_id:
             return
     said = f"run {row.run_id!r} of workflow {row.workflow_id!r} has no update {update_id!r}"
-    raise Problem(404, "update_not_found", said, run_id=row.run_id, update_id=update_id)
+    raise HttpError(404, "update_not_found", said, run_id=row.run_id, update_id=update_id)
 
 
-def updated(status: tell.UpdateStatus, answer: dict[str, Any]) -> Answer:
+def updated(status: tell.UpdateStatus, answer: dict[str, Any]) -> HttpResponse:
     answer |= {
         "update_id": status.update_id,
         "update_name": status.update_name,
@@ -213,12 +215,12 @@ def updated(status: tell.UpdateStatus, answer: dict[str, Any]) -> Answer:
         "result_envelope": None,
     }
     if status.event is None or not isinstance(status.event.event, UpdateCompleted):
-        return Answer(answer, 202)
+        return HttpResponse(answer, 202)
     end = status.event.event
     answer |= {"workflow_sequence": end.sequence, "closed_at": optional_iso(status.event.at)}
     if status.update_status == "completed":
         answer |= {"result": decoded(end.result), "result_envelope": envelope(end.result)}
-        return Answer(answer, 200)
+        return HttpResponse(answer, 200)
     answer |= {
         "failure_id": end.failure_id,
         "failure_message": end.message,
@@ -226,40 +228,40 @@ def updated(status: tell.UpdateStatus, answer: dict[str, Any]) -> Answer:
         "reason": "update_failed",
         "exception_type": end.exception_type,
     }
-    return Answer(answer, 422)
+    return HttpResponse(answer, 422)
 
 
-async def cancel(server: Server, call: Call) -> dict[str, Any]:
+async def cancel(server: Server, call: HttpRequest) -> dict[str, Any]:
     body = call.decode(CommandBody)
     done = await server.operations.call(tell.CancelWorkflow(reason=body.reason, **addressed(call, body.request_id)))
     return accepted(call, done, body.request_id) | {"reason": body.reason}
 
 
-async def terminate(server: Server, call: Call) -> dict[str, Any]:
+async def terminate(server: Server, call: HttpRequest) -> dict[str, Any]:
     body = call.decode(CommandBody)
     done = await server.operations.call(tell.TerminateWorkflow(reason=body.reason, **addressed(call, body.request_id)))
     return accepted(call, done, body.request_id) | {"reason": body.reason}
 
 
-async def pause(server: Server, call: Call) -> dict[str, Any]:
+async def pause(server: Server, call: HttpRequest) -> dict[str, Any]:
     body = call.decode(CommandBody)
     done = await server.operations.call(tell.PauseWorkflow(reason=body.reason, **addressed(call, body.request_id)))
     return accepted(call, done, body.request_id)
 
 
-async def unpause(server: Server, call: Call) -> dict[str, Any]:
+async def unpause(server: Server, call: HttpRequest) -> dict[str, Any]:
     body = call.decode(CommandBody)
     done = await server.operations.call(tell.UnpauseWorkflow(reason=body.reason, **addressed(call, body.request_id)))
     return accepted(call, done, body.request_id)
 
 
-async def archive(server: Server, call: Call) -> dict[str, Any]:
+async def archive(server: Server, call: HttpRequest) -> dict[str, Any]:
     body = call.decode(CommandBody)
     done = await server.operations.call(tell.ArchiveWorkflow(reason=body.reason, **addressed(call, body.request_id)))
     return accepted(call, done, body.request_id) | {"reason": body.reason}
 
 
-async def repair(server: Server, call: Call) -> dict[str, Any]:
+async def repair(server: Server, call: HttpRequest) -> dict[str, Any]:
     body = call.decode(CommandBody)
     try:
         done = await server.operations.call(tell.RepairWorkflow(**addressed(call, body.request_id)))
@@ -276,7 +278,7 @@ async def repair(server: Server, call: Call) -> dict[str, Any]:
     return accepted(call, done.command, body.request_id) | work
 
 
-def accepted(call: Call, done: Commanded, request_id: str | None, operation: str = "") -> dict[str, Any]:
+def accepted(call: HttpRequest, done: Commanded, request_id: str | None, operation: str = "") -> dict[str, Any]:
     """The receipt of a command; a rejected one is raised with it."""
     receipt: dict[str, Any] = {
         "workflow_id": done.workflow_id,
@@ -301,7 +303,7 @@ def accepted(call: Call, done: Commanded, request_id: str | None, operation: str
         receipt |= {"update_id": done.update_id, "update_status": "rejected", "update_name": done.target_name}
     if done.validation_errors:
         receipt |= {"errors": done.validation_errors, "validation_errors": done.validation_errors, "field": "input"}
-    raise Problem(status, reason, rejections.sentence(done), **receipt)
+    raise HttpError(status, reason, rejections.sentence(done), **receipt)
 
 
 _VERBS = {

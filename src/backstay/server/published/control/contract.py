@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from backstay.server.call import Call
+from backstay.server.http_messages import HttpRequest
 
 _LEGACY = {"query": "query_name", "signal": "signal_name", "update": "update_name", "wait_policy": "wait_for"}
 _NAMED = {"signal": "signal_name", "query": "query_name", "update": "update_name"}
@@ -66,7 +66,7 @@ _PROJECTED = [
 ]
 
 
-def control_plane(operation: str, call: Call, body: Mapping[str, Any]) -> dict[str, Any]:
+def control_plane(operation: str, call: HttpRequest, body: Mapping[str, Any]) -> dict[str, Any]:
     required, success = _FIELDS.get(operation, _COMMAND)
     answer: dict[str, Any] = {
         "schema": "durable-workflow.v2.control-plane-response",

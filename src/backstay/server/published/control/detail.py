@@ -12,20 +12,20 @@ from backstay.kernel.views.activities import activities
 from backstay.protocol import requests as ask
 from backstay.protocol.run_detail import PROJECTION_SOURCES, chart, declared, log, run_detail
 from backstay.server.auth import OPERATOR
-from backstay.server.call import Call
-from backstay.server.problems import Problem
+from backstay.server.http_errors import HttpError
+from backstay.server.http_messages import HttpRequest
 from backstay.server.published.control.damaged import damaged_detail
 from backstay.server.published.control.workflow_json import described, found_run, look, run_of_workflow
-from backstay.server.routing import Route
+from backstay.server.router import Route
 from backstay.server.server import Server
 
 
-async def current(server: Server, call: Call) -> dict[str, Any]:
+async def current(server: Server, call: HttpRequest) -> dict[str, Any]:
     """The current run of an instance."""
     try:
         found, history = await look(server, call)
         if found.run is None:
-            raise Problem(409, "instance_not_started", f"workflow {found.workflow_id!r} has no run yet")
+            raise HttpError(409, "instance_not_started", f"workflow {found.workflow_id!r} has no run yet")
         return await _detail(server, found, history, found.run)
     except HistoryDamaged as damage:
         asked = ask.ListWorkflows(workflow_id=call.params["workflow_id"], namespace=call.namespace, limit=1)
@@ -35,7 +35,7 @@ async def current(server: Server, call: Call) -> dict[str, Any]:
         return await damaged_detail(server, rows[0], damage)
 
 
-async def of_run(server: Server, call: Call) -> dict[str, Any]:
+async def of_run(server: Server, call: HttpRequest) -> dict[str, Any]:
     """Any run of an instance."""
     row = await found_run(server, call)
     try:

@@ -6,21 +6,21 @@ from typing import Any
 
 from backstay.protocol.history import iso
 from backstay.server.auth import EVERY, OPERATOR
-from backstay.server.call import Call
 from backstay.server.discovery import cluster_info
-from backstay.server.routing import Answer, Route
+from backstay.server.http_messages import HttpRequest, HttpResponse
+from backstay.server.router import Route
 from backstay.server.server import Server
 
 
-async def health(server: Server, call: Call) -> Answer:
+async def health(server: Server, call: HttpRequest) -> HttpResponse:
     """Whether this process serves. It does while its database can commit."""
     down = server.engine.down
     checks = {"database": "ok" if down is None else "unavailable"}
     body: dict[str, Any] = {"status": "serving", "timestamp": iso(server.now), "checks": checks}
-    return Answer(body) if down is None else Answer(body | {"status": "degraded"}, 503)
+    return HttpResponse(body) if down is None else HttpResponse(body | {"status": "degraded"}, 503)
 
 
-async def ready(server: Server, call: Call) -> Answer:
+async def ready(server: Server, call: HttpRequest) -> HttpResponse:
     """Whether to send traffic here: a server that drains, or waits for the engine lock, wants none."""
     checks = {
         "database": "ok" if server.engine.down is None else "unavailable",
@@ -29,10 +29,10 @@ async def ready(server: Server, call: Call) -> Answer:
     }
     good = server.engine.down is None and server.engine.holder and not server.draining
     body: dict[str, Any] = {"status": "ready" if good else "not_ready", "timestamp": iso(server.now), "checks": checks}
-    return Answer(body, 200 if good else 503)
+    return HttpResponse(body, 200 if good else 503)
 
 
-async def system_health(server: Server, call: Call) -> Answer:
+async def system_health(server: Server, call: HttpRequest) -> HttpResponse:
     """Findings about this namespace, worst first."""
     metrics = await server.observer.metrics(call.namespace)
     findings: list[dict[str, Any]] = []
@@ -63,7 +63,7 @@ async def system_health(server: Server, call: Call) -> Answer:
         findings.append({"severity": "warning", "code": "waiting_for_compatible_worker", "message": message, **gap})
     worst = "error" if any(f["severity"] == "error" for f in findings) else "warning" if findings else "ok"
     body = {"status": worst, "timestamp": iso(server.now), "findings": findings, "operator_metrics": metrics}
-    return Answer(body, 503 if worst == "error" else 200)
+    return HttpResponse(body, 503 if worst == "error" else 200)
 
 
 ROUTES = [

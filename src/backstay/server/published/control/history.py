@@ -13,10 +13,10 @@ from backstay.protocol import requests as ask
 from backstay.protocol.history import explained
 from backstay.protocol.tasks import after_token, page_token
 from backstay.server.auth import OPERATOR
-from backstay.server.call import Call
+from backstay.server.http_messages import HttpRequest, HttpResponse
 from backstay.server.published.control.workflow_json import found_run
 from backstay.server.published.worker.polls import watching
-from backstay.server.routing import Answer, Route
+from backstay.server.router import Route
 from backstay.server.server import Server
 
 HOLD = 30 * SECOND  # how long a reader who follows a run is kept waiting
@@ -25,7 +25,7 @@ IN_MEMORY = 1 << 20  # bytes of an export
 PART = 64 << 10
 
 
-async def history(server: Server, call: Call) -> dict[str, Any]:
+async def history(server: Server, call: HttpRequest) -> dict[str, Any]:
     row = await found_run(server, call)
     size = call.integer("page_size", 100, 1, 1000)
     token = call.query.get("next_page_token") or None
@@ -43,7 +43,7 @@ async def history(server: Server, call: Call) -> dict[str, Any]:
     }
 
 
-async def _news(server: Server, call: Call, run: int, after: int, limit: int) -> list[Recorded]:
+async def _news(server: Server, call: HttpRequest, run: int, after: int, limit: int) -> list[Recorded]:
     """Held until the run has something to tell, it closes, or the caller's patience is over."""
     world = server.engine.world
     deadline = world.ticks() + HOLD
@@ -58,7 +58,7 @@ async def _news(server: Server, call: Call, run: int, after: int, limit: int) ->
     return []
 
 
-async def export(server: Server, call: Call) -> Answer:
+async def export(server: Server, call: HttpRequest) -> HttpResponse:
     """The whole run as one verifiable file. Sent as it was summed up, byte for byte."""
     row = await found_run(server, call)
     asked = ask.ExportHistory(workflow_id=row.workflow_id, namespace=row.namespace, run_id=row.run_id)
@@ -72,9 +72,9 @@ async def export(server: Server, call: Call) -> Answer:
         file.close()
         raise
     if size > IN_MEMORY:
-        return Answer({}, parts=_sent(file))
+        return HttpResponse({}, parts=_sent(file))
     with file:
-        return Answer({}, raw=file.read())
+        return HttpResponse({}, raw=file.read())
 
 
 async def _sent(file: SpooledTemporaryFile[bytes]) -> AsyncGenerator[bytes]:

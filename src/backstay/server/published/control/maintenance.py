@@ -14,9 +14,9 @@ from backstay.kernel.values import Micros, execution_id, run_of
 from backstay.protocol.history import iso
 from backstay.server import repair
 from backstay.server.auth import ADMIN
-from backstay.server.call import Call
-from backstay.server.problems import Problem
-from backstay.server.routing import Answer, Route
+from backstay.server.http_errors import HttpError
+from backstay.server.http_messages import HttpRequest, HttpResponse
+from backstay.server.router import Route
 from backstay.server.server import Server
 
 Ids = Annotated[list[Annotated[str, Meta(min_length=1, max_length=255)]], Meta(max_length=1000)]
@@ -40,7 +40,7 @@ class TimeoutBody(Struct, frozen=True, kw_only=True):
     limit: Limit = SCAN
 
 
-async def repair_status(server: Server, call: Call) -> dict[str, Any]:
+async def repair_status(server: Server, call: HttpRequest) -> dict[str, Any]:
     """What a repair pass would look at."""
     found = await repair.candidates(server, call.namespace)
     return {
@@ -50,14 +50,14 @@ async def repair_status(server: Server, call: Call) -> dict[str, Any]:
     }
 
 
-async def repair_pass(server: Server, call: Call) -> Answer:
+async def repair_pass(server: Server, call: HttpRequest) -> HttpResponse:
     """Look at the candidates now, or at the named runs and instance: expected minus actual, for each.
 
     With a `sweep_owner` all namespaces are swept as well, and a wake marker with this name is left.
     """
     body = call.decode(RepairBody)
     if not server.engine.holder:
-        raise Problem(
+        raise HttpError(
             503,
             "engine_elsewhere",
             "another process runs the engine of this database; ask that one",
@@ -80,7 +80,7 @@ async def repair_pass(server: Server, call: Call) -> Answer:
     if body.sweep_owner is not None:
         await server.sweep.sweep()
         server.sweep_policy.swept(body.sweep_owner)
-    return Answer(
+    return HttpResponse(
         {
             "namespace": call.namespace,
             "throttled": False,
@@ -115,7 +115,7 @@ async def _named(server: Server, namespace: str, body: RepairBody, failures: lis
     return list(dict.fromkeys(keys))
 
 
-async def retention_status(server: Server, call: Call) -> dict[str, Any]:
+async def retention_status(server: Server, call: HttpRequest) -> dict[str, Any]:
     """Which closed runs are older than this namespace keeps them."""
     found = await server.retention.expired(call.namespace, SCAN)
     kept = server.namespaces.get(call.namespace)
@@ -131,7 +131,7 @@ async def retention_status(server: Server, call: Call) -> dict[str, Any]:
     }
 
 
-async def retention_pass(server: Server, call: Call) -> Answer:
+async def retention_pass(server: Server, call: HttpRequest) -> HttpResponse:
     """Remove them now, or those of them that are named."""
     body = call.decode(RetentionBody)
     runs, results = await _expired(server, call.namespace, body)
@@ -154,7 +154,7 @@ async def _expired(server: Server, namespace: str, body: RetentionBody) -> tuple
     return runs, unknown
 
 
-async def timeout_status(server: Server, call: Call) -> dict[str, Any]:
+async def timeout_status(server: Server, call: HttpRequest) -> dict[str, Any]:
     """Activities whose time is over and that were not told yet: none, while the engine is awake."""
     found = await _overdue(server, call.namespace, SCAN)
     return {
@@ -166,7 +166,7 @@ async def timeout_status(server: Server, call: Call) -> dict[str, Any]:
     }
 
 
-async def timeout_pass(server: Server, call: Call) -> Answer:
+async def timeout_pass(server: Server, call: HttpRequest) -> HttpResponse:
     """Wake the workflows of these activities now."""
     body = call.decode(TimeoutBody)
     found = await _overdue(server, call.namespace, body.limit)
@@ -204,9 +204,9 @@ async def _overdue(server: Server, namespace: str, limit: int) -> dict[str, int]
     return found
 
 
-def _counted(namespace: str, results: list[dict[str, Any]], done: str) -> Answer:
+def _counted(namespace: str, results: list[dict[str, Any]], done: str) -> HttpResponse:
     counts = Counter(result["outcome"] for result in results)
-    return Answer(
+    return HttpResponse(
         {
             "namespace": namespace,
             "processed": len(results),

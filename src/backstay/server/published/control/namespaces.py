@@ -10,11 +10,11 @@ from msgspec.structs import replace
 from backstay.protocol import requests as ask
 from backstay.protocol.history import iso
 from backstay.protocol.schedules import ListSchedules
-from backstay.server.auth import ADMIN, OPERATOR, within
-from backstay.server.call import Call
+from backstay.server.auth import ADMIN, OPERATOR, require_namespace
+from backstay.server.http_errors import HttpError
+from backstay.server.http_messages import HttpRequest, HttpResponse
 from backstay.server.namespaces import Namespace, checked_name
-from backstay.server.problems import Problem
-from backstay.server.routing import Answer, Route
+from backstay.server.router import Route
 from backstay.server.server import Server
 
 Days = Annotated[int, Meta(ge=1, le=365)]
@@ -32,17 +32,17 @@ class UpdateBody(Struct, frozen=True, kw_only=True):
     retention_days: Days | UnsetType = UNSET
 
 
-async def listing(server: Server, call: Call) -> dict[str, Any]:
+async def listing(server: Server, call: HttpRequest) -> dict[str, Any]:
     found = [namespace for namespace in server.namespaces.all() if call.bound in (None, namespace.name)]
     return {"namespaces": [_shown(namespace) for namespace in found]}
 
 
-async def create(server: Server, call: Call) -> Answer:
+async def create(server: Server, call: HttpRequest) -> HttpResponse:
     body = call.decode(CreateBody)
     name = checked_name(body.name)
-    within(name, call.bound)
+    require_namespace(name, call.bound)
     if server.namespaces.get(name) is not None:
-        raise Problem(409, "namespace_already_exists", f"there is a namespace {name!r} already", namespace=name)
+        raise HttpError(409, "namespace_already_exists", f"there is a namespace {name!r} already", namespace=name)
     namespace = Namespace(
         name=name,
         description=body.description,
@@ -51,14 +51,14 @@ async def create(server: Server, call: Call) -> Answer:
         updated_at=server.now,
     )
     await server.namespaces.put(namespace)
-    return Answer(_shown(namespace), 201)
+    return HttpResponse(_shown(namespace), 201)
 
 
-async def describe(server: Server, call: Call) -> dict[str, Any]:
+async def describe(server: Server, call: HttpRequest) -> dict[str, Any]:
     return _shown(_named(server, call))
 
 
-async def update(server: Server, call: Call) -> dict[str, Any]:
+async def update(server: Server, call: HttpRequest) -> dict[str, Any]:
     body = call.decode(UpdateBody)
     before = _named(server, call)
     after = replace(
@@ -71,19 +71,21 @@ async def update(server: Server, call: Call) -> dict[str, Any]:
     return _shown(after)
 
 
-async def remove(server: Server, call: Call) -> dict[str, Any]:
+async def remove(server: Server, call: HttpRequest) -> dict[str, Any]:
     namespace = _named(server, call)
     if namespace.name == server.namespaces.default:
-        raise Problem(409, "namespace_is_default", "the default namespace cannot be deleted", namespace=namespace.name)
+        raise HttpError(
+            409, "namespace_is_default", "the default namespace cannot be deleted", namespace=namespace.name
+        )
     if await server.operations.call(ask.ListWorkflows(namespace=namespace.name, limit=1)):
-        raise Problem(
+        raise HttpError(
             409,
             "namespace_not_empty",
             f"namespace {namespace.name!r} holds workflows, and nothing deletes those with it",
             namespace=namespace.name,
         )
     if (await server.operations.call(ListSchedules(namespace=namespace.name, limit=1))).schedules:
-        raise Problem(
+        raise HttpError(
             409,
             "namespace_not_empty",
             f"namespace {namespace.name!r} holds schedules, which would go on firing; delete them first",
@@ -93,7 +95,7 @@ async def remove(server: Server, call: Call) -> dict[str, Any]:
     return {"name": namespace.name, "status": "deleted", "deleted": {}}
 
 
-def _named(server: Server, call: Call) -> Namespace:
+def _named(server: Server, call: HttpRequest) -> Namespace:
     name = call.params["namespace"].lower()
     server.namespaces.check(name)
     found = server.namespaces.get(name)

@@ -7,13 +7,13 @@ from typing import Any
 from backstay.protocol import commands as tell
 from backstay.protocol.payloads import decoded, envelope
 from backstay.server.auth import OPERATOR
-from backstay.server.call import Call
+from backstay.server.http_messages import HttpRequest
 from backstay.server.published.control.commands import SignalBody, given
-from backstay.server.routing import Route
+from backstay.server.router import Route
 from backstay.server.server import Server
 
 
-async def query(server: Server, call: Call) -> dict[str, Any]:
+async def query(server: Server, call: HttpRequest) -> dict[str, Any]:
     positional, named = given(call.decode(SignalBody))
     found = await server.operations.call(
         tell.QueryWorkflow(

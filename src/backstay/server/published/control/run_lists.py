@@ -20,11 +20,11 @@ from backstay.protocol.history import iso
 from backstay.protocol.run_detail import BUCKETS
 from backstay.protocol.tasks import after_token, optional_iso, page_token
 from backstay.server.auth import OPERATOR
-from backstay.server.call import Call
-from backstay.server.problems import Problem, invalid
+from backstay.server.http_errors import HttpError, invalid
+from backstay.server.http_messages import HttpRequest, HttpResponse
 from backstay.server.published.control.damaged import SUMMARY
 from backstay.server.published.control.workflow_json import listed
-from backstay.server.routing import Answer, Route
+from backstay.server.router import Route
 from backstay.server.saved_views import SYSTEM, SavedView
 from backstay.server.server import Server
 from backstay.server.visibility_contract import VERSION, Filters, checked, definition, supported
@@ -57,7 +57,7 @@ class ViewBody(Struct, frozen=True, kw_only=True):
     labels: dict[str, str] = {}
 
 
-async def flows(server: Server, call: Call) -> dict[str, Any]:
+async def flows(server: Server, call: HttpRequest) -> dict[str, Any]:
     bucket = call.params["bucket"]
     if bucket not in LISTS:
         raise invalid("bucket", f"bucket must be one of {', '.join(LISTS)}, not {bucket!r}")
@@ -82,7 +82,7 @@ async def flows(server: Server, call: Call) -> dict[str, Any]:
     }
 
 
-def _asked(call: Call) -> Filters:
+def _asked(call: HttpRequest) -> Filters:
     labels: dict[str, str] = {}
     fields: dict[str, Any] = {}
     for name, value in call.query.items():
@@ -94,13 +94,13 @@ def _asked(call: Call) -> Filters:
     return Filters(fields=checked(fields), labels=labels)
 
 
-def _view(server: Server, call: Call) -> SavedView | None:
+def _view(server: Server, call: HttpRequest) -> SavedView | None:
     id = call.query.get("view")
     if not id:
         return None
     found = SYSTEM.get(id) or server.saved_views.get(call.namespace, id)
     if found is None:
-        raise Problem(404, "saved_view_not_found", f"there is no saved view {id!r}", view=id, field="view")
+        raise HttpError(404, "saved_view_not_found", f"there is no saved view {id!r}", view=id, field="view")
     supported(found.version)
     return found
 
@@ -201,13 +201,13 @@ _ENDED: dict[str, Any] = {
 _RESUME = ("wait_kind", "open_wait_id", "resume_source_kind", "resume_source_id")
 
 
-async def views(server: Server, call: Call) -> dict[str, Any]:
+async def views(server: Server, call: HttpRequest) -> dict[str, Any]:
     """Those of the server, and those that were saved in this namespace."""
     own = sorted((view for _, view in server.saved_views.of(call.namespace)), key=lambda view: view.name)
     return {"saved_views": [view.shown() for view in (*SYSTEM.values(), *own)], "namespace": call.namespace}
 
 
-async def save(server: Server, call: Call) -> Answer:
+async def save(server: Server, call: HttpRequest) -> HttpResponse:
     body = call.decode(ViewBody)
     supported(body.version)
     if body.bucket not in BUCKETS:
@@ -221,13 +221,13 @@ async def save(server: Server, call: Call) -> Answer:
         labels=body.labels,
     )
     await server.saved_views.put(call.namespace, view.id, view)
-    return Answer(view.shown(), 201)
+    return HttpResponse(view.shown(), 201)
 
 
-async def forget(server: Server, call: Call) -> dict[str, Any]:
+async def forget(server: Server, call: HttpRequest) -> dict[str, Any]:
     id = call.params["view_id"]
     if server.saved_views.get(call.namespace, id) is None:
-        raise Problem(404, "saved_view_not_found", f"there is no saved view {id!r} to remove", view=id)
+        raise HttpError(404, "saved_view_not_found", f"there is no saved view {id!r} to remove", view=id)
     await server.saved_views.remove(call.namespace, id)
     return {"id": id, "removed": True}
 

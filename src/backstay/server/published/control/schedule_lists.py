@@ -20,8 +20,8 @@ from backstay.protocol import schedules as ask
 from backstay.protocol.history import iso
 from backstay.protocol.payloads import decoded, envelope
 from backstay.protocol.tasks import optional_iso
-from backstay.server.call import Call
-from backstay.server.problems import Problem, invalid
+from backstay.server.http_errors import HttpError, invalid
+from backstay.server.http_messages import HttpRequest
 from backstay.server.server import Server
 
 STATUSES = ("active", "paused", "deleted")
@@ -52,7 +52,7 @@ class Token(NamedTuple):
 _decode_token = msgspec.json.Decoder(tuple[str, str, int, str]).decode
 
 
-async def listing(server: Server, call: Call) -> dict[str, Any]:
+async def listing(server: Server, call: HttpRequest) -> dict[str, Any]:
     """Schedules, newest first; deleted ones only by that status."""
     unknown = sorted(set(call.query) - _KNOWN)
     if unknown:
@@ -96,7 +96,7 @@ def _add(wanted: dict[str, Any], field: str, literal: str | float | bool, *, by:
     place.setdefault(key, literal)
 
 
-def _terms(server: Server, call: Call) -> list[tuple[str, Any]]:
+def _terms(server: Server, call: HttpRequest) -> list[tuple[str, Any]]:
     text = call.query.get("query") or ""
     found: list[tuple[str, Any]] = []
     at = 0
@@ -143,17 +143,17 @@ def _literal(written: str, *, text: bool) -> str | float | bool:
 # -- pages
 
 
-def _filters(call: Call) -> str:
+def _filters(call: HttpRequest) -> str:
     asked = [call.query.get(name) or "" for name in _FILTERS]
     return sha256(msgspec.json.encode(asked)).hexdigest()[:16]
 
 
-def _page_token(call: Call, last: Schedule) -> str:
+def _page_token(call: HttpRequest, last: Schedule) -> str:
     token = Token(call.namespace, _filters(call), last.created_at, last.schedule_id)
     return urlsafe_b64encode(msgspec.json.encode(token)).decode()
 
 
-def _token(call: Call) -> Token | None:
+def _token(call: HttpRequest) -> Token | None:
     text = call.query.get("next_page_token")
     if not text:
         return None
@@ -171,9 +171,9 @@ def _token(call: Call) -> Token | None:
     return token
 
 
-def _refused(status: int, reason: str, message: str, **more: Any) -> Problem:
+def _refused(status: int, reason: str, message: str, **more: Any) -> HttpError:
     errors = {"next_page_token": [message]}
-    return Problem(status, reason, message, field="next_page_token", errors=errors, validation_errors=errors, **more)
+    return HttpError(status, reason, message, field="next_page_token", errors=errors, validation_errors=errors, **more)
 
 
 # -- a schedule as it is shown

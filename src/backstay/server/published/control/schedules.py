@@ -16,10 +16,10 @@ from backstay.protocol.history import iso, to_wire
 from backstay.protocol.payloads import arguments
 from backstay.protocol.task_commands import memo
 from backstay.server.auth import OPERATOR
-from backstay.server.call import Call
-from backstay.server.problems import invalid
+from backstay.server.http_errors import invalid
+from backstay.server.http_messages import HttpRequest, HttpResponse
 from backstay.server.published.control.schedule_lists import listed, listing
-from backstay.server.routing import Answer, Route
+from backstay.server.router import Route
 from backstay.server.server import Server
 
 Name = Annotated[str, Meta(min_length=1, max_length=255)]
@@ -90,7 +90,7 @@ class BackfillBody(Struct, frozen=True, kw_only=True):
     overlap_policy: Overlap | None = None
 
 
-async def create(server: Server, call: Call) -> Answer:
+async def create(server: Server, call: HttpRequest) -> HttpResponse:
     """Create a schedule; without an id one is made."""
     body = call.decode(CreateScheduleBody)
     reply = await server.operations.call(
@@ -103,7 +103,7 @@ async def create(server: Server, call: Call) -> Answer:
             source="http",
         )
     )
-    return Answer(
+    return HttpResponse(
         {
             "schedule_id": reply.schedule_id,
             "outcome": reply.outcome,
@@ -115,7 +115,7 @@ async def create(server: Server, call: Call) -> Answer:
     )
 
 
-async def describe(server: Server, call: Call) -> dict[str, Any]:
+async def describe(server: Server, call: HttpRequest) -> dict[str, Any]:
     """What a schedule is right now."""
     found = await server.operations.call(
         ask.DescribeSchedule(schedule_id=call.params["schedule_id"], namespace=call.namespace)
@@ -123,26 +123,26 @@ async def describe(server: Server, call: Call) -> dict[str, Any]:
     return listed(found, call.namespace)
 
 
-async def update(server: Server, call: Call) -> dict[str, Any]:
+async def update(server: Server, call: HttpRequest) -> dict[str, Any]:
     """Change some of what a schedule is; the rest stays."""
     changes = _changes(call.decode(UpdateScheduleBody), call.namespace)
     reply = await server.operations.call(ask.UpdateSchedule(**_to(call), changes=changes))
     return _outcome(reply) | {"updated_at": iso(reply.at)}
 
 
-async def pause(server: Server, call: Call) -> dict[str, Any]:
+async def pause(server: Server, call: HttpRequest) -> dict[str, Any]:
     """Fire no more until it is resumed."""
     reply = await server.operations.call(ask.PauseSchedule(**_to(call), note=call.decode(NoteBody).note))
     return _outcome(reply) | {"paused": True, "note": reply.note}
 
 
-async def resume(server: Server, call: Call) -> dict[str, Any]:
+async def resume(server: Server, call: HttpRequest) -> dict[str, Any]:
     """Fire again, from now on."""
     reply = await server.operations.call(ask.ResumeSchedule(**_to(call), note=call.decode(NoteBody).note))
     return _outcome(reply) | {"paused": False, "note": reply.note}
 
 
-async def trigger(server: Server, call: Call) -> dict[str, Any]:
+async def trigger(server: Server, call: HttpRequest) -> dict[str, Any]:
     """Fire once, now."""
     policy = call.decode(TriggerBody).overlap_policy
     reply = await server.operations.call(ask.TriggerSchedule(**_to(call), overlap_policy=policy))
@@ -155,7 +155,7 @@ async def trigger(server: Server, call: Call) -> dict[str, Any]:
     }
 
 
-async def backfill(server: Server, call: Call) -> dict[str, Any]:
+async def backfill(server: Server, call: HttpRequest) -> dict[str, Any]:
     """Fire for every occurrence from start_time on and before end_time."""
     body = call.decode(BackfillBody)
     reply = await server.operations.call(
@@ -170,13 +170,13 @@ async def backfill(server: Server, call: Call) -> dict[str, Any]:
     return _outcome(reply) | {"fires_attempted": len(results), "results": results}
 
 
-async def delete(server: Server, call: Call) -> dict[str, Any]:
+async def delete(server: Server, call: HttpRequest) -> dict[str, Any]:
     """End a schedule; what it has started goes on, and its history stays."""
     reply = await server.operations.call(ask.DeleteSchedule(**_to(call)))
     return _outcome(reply) | {"deleted_at": iso(reply.at)}
 
 
-async def history(server: Server, call: Call) -> dict[str, Any]:
+async def history(server: Server, call: HttpRequest) -> dict[str, Any]:
     """What has happened to a schedule, after it was deleted too."""
     text = call.query.get("after_sequence") or "0"
     if not text.isascii() or not text.isdigit() or len(text) > 18:
@@ -243,7 +243,7 @@ def _action(body: ActionBody, namespace: str) -> Action:
     )
 
 
-def _to(call: Call) -> dict[str, Any]:
+def _to(call: HttpRequest) -> dict[str, Any]:
     return {
         "schedule_id": call.params["schedule_id"],
         "namespace": call.namespace,

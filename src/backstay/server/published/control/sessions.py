@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from backstay.server.auth import OPERATOR
-from backstay.server.call import Call
-from backstay.server.problems import Problem, invalid
-from backstay.server.routing import Route
+from backstay.server.http_errors import HttpError, invalid
+from backstay.server.http_messages import HttpRequest
+from backstay.server.router import Route
 from backstay.server.server import Server
 from backstay.server.sessions import TERMINAL
 
 STATUSES = ("active", *TERMINAL)
 
 
-async def sessions(server: Server, call: Call) -> dict[str, Any]:
+async def sessions(server: Server, call: HttpRequest) -> dict[str, Any]:
     status = call.query.get("status") or None
     if status is not None and status not in STATUSES:
         raise invalid("status", f"status must be one of {', '.join(STATUSES)}, not {status!r}")
@@ -30,10 +30,10 @@ async def sessions(server: Server, call: Call) -> dict[str, Any]:
     return {"namespace": call.namespace, "worker_sessions": found, "session_count": len(found)}
 
 
-async def session(server: Server, call: Call) -> dict[str, Any]:
+async def session(server: Server, call: HttpRequest) -> dict[str, Any]:
     found = server.sessions.get(call.namespace, call.params["session_id"])
     if found is None:
-        raise Problem(404, "session_not_found", f"there is no session {call.params['session_id']!r}")
+        raise HttpError(404, "session_not_found", f"there is no session {call.params['session_id']!r}")
     return server.sessions.view(found)
 
 

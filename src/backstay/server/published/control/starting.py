@@ -14,10 +14,10 @@ from backstay.protocol import requests as ask
 from backstay.protocol.payloads import arguments
 from backstay.protocol.task_commands import memo
 from backstay.server.auth import OPERATOR
-from backstay.server.call import Call
 from backstay.server.discovery import UNSUPPORTED_START_FIELDS
-from backstay.server.problems import Problem, invalid
-from backstay.server.routing import Answer, Route
+from backstay.server.http_errors import HttpError, invalid
+from backstay.server.http_messages import HttpRequest, HttpResponse
+from backstay.server.router import Route
 from backstay.server.server import Server
 
 Name = Annotated[str, Meta(min_length=1, max_length=255)]
@@ -57,11 +57,11 @@ class ReserveBody(Struct, frozen=True, kw_only=True):
     workflow_id: str | None = None
 
 
-async def start(server: Server, call: Call) -> Answer:
+async def start(server: Server, call: HttpRequest) -> HttpResponse:
     return await started(server, call, call.decode(StartBody))
 
 
-async def started(server: Server, call: Call, body: StartBody) -> Answer:
+async def started(server: Server, call: HttpRequest, body: StartBody) -> HttpResponse:
     """Start a workflow, and answer how that went."""
     request = start_request(server, call, body, body.workflow_id)
     try:
@@ -69,7 +69,7 @@ async def started(server: Server, call: Call, body: StartBody) -> Answer:
     except Refused as refusal:
         if refusal.reason != "instance_already_started":
             raise
-        raise Problem(
+        raise HttpError(
             409,
             "instance_already_started",
             f"workflow {request.workflow_id!r} has already been started; ids are used once",
@@ -91,10 +91,10 @@ async def started(server: Server, call: Call, body: StartBody) -> Answer:
         "command_id": done.command_id,
         "command_status": "accepted",
     }
-    return Answer(answer, 201 if done.outcome == "started_new" else 200)
+    return HttpResponse(answer, 201 if done.outcome == "started_new" else 200)
 
 
-def start_request(server: Server, call: Call, body: StartBody, workflow_id: str | None) -> ask.StartWorkflow:
+def start_request(server: Server, call: HttpRequest, body: StartBody, workflow_id: str | None) -> ask.StartWorkflow:
     _refuse_unsupported(call)
     if body.payload_codec not in (None, CODEC):
         raise invalid("payload_codec", f"the one payload codec is {CODEC!r}", "unsupported_payload_codec")
@@ -131,14 +131,14 @@ def start_request(server: Server, call: Call, body: StartBody, workflow_id: str 
     )
 
 
-def _refuse_unsupported(call: Call) -> None:
+def _refuse_unsupported(call: HttpRequest) -> None:
     given = msgspec.json.decode(call.body or b"{}")
     for field in UNSUPPORTED_START_FIELDS:
         if field in given:
             raise invalid(field, f"{field} is not a field of a start; see the request contract in /api/cluster/info")
 
 
-async def reserve(server: Server, call: Call) -> Answer:
+async def reserve(server: Server, call: HttpRequest) -> HttpResponse:
     """Make an instance id known, for one type, before its first run exists. Without an id one is made up."""
     body = call.decode(ReserveBody)
     if body.workflow_id is not None:
@@ -159,7 +159,7 @@ async def reserve(server: Server, call: Call) -> Answer:
         "reserved": done.reserved,
         "outcome": outcome,
     }
-    return Answer(answer, 201 if done.reserved else 200)
+    return HttpResponse(answer, 201 if done.reserved else 200)
 
 
 def _check_id(workflow_id: str) -> None:

@@ -16,9 +16,9 @@ from backstay.protocol.payloads import envelope
 from backstay.protocol.task_commands.streams import WireItem, WireItems
 from backstay.protocol.tasks import optional_iso
 from backstay.server.auth import OPERATOR
-from backstay.server.call import Call
+from backstay.server.http_messages import HttpRequest
 from backstay.server.published.worker.polls import watching
-from backstay.server.routing import Route
+from backstay.server.router import Route
 from backstay.server.server import Server
 
 MOST = 10**9
@@ -34,7 +34,7 @@ class CloseBody(Struct, frozen=True, kw_only=True):
     retention_seconds: Annotated[int, Meta(ge=1, le=MOST)] | None = None
 
 
-async def listing(server: Server, call: Call) -> dict[str, Any]:
+async def listing(server: Server, call: HttpRequest) -> dict[str, Any]:
     """The streams of a run, by name."""
     workflow_id, run_id = call.params["workflow_id"], call.params["run_id"]
     found = await server.operations.call(
@@ -47,11 +47,11 @@ async def listing(server: Server, call: Call) -> dict[str, Any]:
     }
 
 
-async def describe(server: Server, call: Call) -> dict[str, Any]:
+async def describe(server: Server, call: HttpRequest) -> dict[str, Any]:
     return _about(await server.operations.call(ask.DescribeStream(**_to(call))))
 
 
-async def read(server: Server, call: Call) -> dict[str, Any]:
+async def read(server: Server, call: HttpRequest) -> dict[str, Any]:
     """Items from an offset on; held for `wait_seconds` if there are none yet."""
     begin = call.integer("from", 0, 0, MOST)
     wait = call.integer("wait_seconds", 0, 0, ask.WAIT_MAX)
@@ -91,7 +91,7 @@ async def _held(server: Server, request: ask.ReadStream) -> ask.StreamPage:
         server.waiting.pop(reading, None)
 
 
-async def append(server: Server, call: Call) -> dict[str, Any]:
+async def append(server: Server, call: HttpRequest) -> dict[str, Any]:
     body = call.decode(AppendBody)
     items = [_given(item, position) for position, item in enumerate(body.items)]
     done = await server.operations.call(
@@ -105,7 +105,7 @@ async def append(server: Server, call: Call) -> dict[str, Any]:
     }
 
 
-async def close(server: Server, call: Call) -> dict[str, Any]:
+async def close(server: Server, call: HttpRequest) -> dict[str, Any]:
     """End a stream, well or with `error_reason`."""
     body = call.decode(CloseBody)
     return _about(
@@ -115,7 +115,7 @@ async def close(server: Server, call: Call) -> dict[str, Any]:
     )
 
 
-def _to(call: Call) -> dict[str, Any]:
+def _to(call: HttpRequest) -> dict[str, Any]:
     return {
         "workflow_id": call.params["workflow_id"],
         "run_id": call.params["run_id"],

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from backstay.server.auth import OPERATOR
-from backstay.server.call import Call
-from backstay.server.routing import Route
+from backstay.server.http_messages import HttpRequest
+from backstay.server.router import Route
 from backstay.server.server import Server
 
 
-async def operator_metrics(server: Server, call: Call) -> dict[str, Any]:
+async def operator_metrics(server: Server, call: HttpRequest) -> dict[str, Any]:
     return {"namespace": call.namespace, "operator_metrics": await server.observer.metrics(call.namespace)}
 
 

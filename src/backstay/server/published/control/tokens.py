@@ -7,9 +7,9 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 
 from backstay.server.auth import ADMIN
-from backstay.server.call import Call
-from backstay.server.problems import Problem
-from backstay.server.routing import Answer, Route
+from backstay.server.http_errors import HttpError
+from backstay.server.http_messages import HttpRequest, HttpResponse
+from backstay.server.router import Route
 from backstay.server.server import Server
 from backstay.server.tokens import Role, shown
 
@@ -24,7 +24,7 @@ class RotateBody(Struct, frozen=True, kw_only=True):
     pass
 
 
-async def create(server: Server, call: Call) -> Answer:
+async def create(server: Server, call: HttpRequest) -> HttpResponse:
     """Make a token. It is in this answer and nowhere else."""
     body = call.decode(CreateBody)
     namespace = None if body.namespace is None else body.namespace.lower()
@@ -34,15 +34,15 @@ async def create(server: Server, call: Call) -> Answer:
     made, secret = await server.tokens.create(
         server.engine.world.ids.ulid(), body.role, server.now, namespace, body.note
     )
-    return Answer(shown(made) | {"token": secret, "outcome": "created"}, 201)
+    return HttpResponse(shown(made) | {"token": secret, "outcome": "created"}, 201)
 
 
-async def listing(server: Server, call: Call) -> dict[str, Any]:
+async def listing(server: Server, call: HttpRequest) -> dict[str, Any]:
     bound = call.bound
     return {"tokens": [shown(token) for token in server.tokens.all() if bound in (None, token.namespace)]}
 
 
-async def rotate(server: Server, call: Call) -> dict[str, Any]:
+async def rotate(server: Server, call: HttpRequest) -> dict[str, Any]:
     """Give a token another secret; the old one is refused from now on."""
     call.decode(RotateBody)
     _mine(server, call)
@@ -50,21 +50,21 @@ async def rotate(server: Server, call: Call) -> dict[str, Any]:
     return shown(rotated) | {"token": secret, "outcome": "rotated"}
 
 
-async def revoke(server: Server, call: Call) -> dict[str, Any]:
+async def revoke(server: Server, call: HttpRequest) -> dict[str, Any]:
     _mine(server, call)
     return shown(await server.tokens.revoke(call.params["token_id"])) | {"outcome": "revoked"}
 
 
-def _mine(server: Server, call: Call) -> None:
+def _mine(server: Server, call: HttpRequest) -> None:
     """Who is bound to a namespace sees no token of another."""
     found = server.tokens.kept.get("", call.params["token_id"])
     if found is not None and call.bound is not None and found.namespace != call.bound:
-        raise Problem(404, "token_not_found", f"there is no token {found.id!r}", token_id=found.id)
+        raise HttpError(404, "token_not_found", f"there is no token {found.id!r}", token_id=found.id)
 
 
-def _within(call: Call, namespace: str | None) -> None:
+def _within(call: HttpRequest, namespace: str | None) -> None:
     if call.bound is not None and namespace != call.bound:
-        raise Problem(
+        raise HttpError(
             403,
             "forbidden",
             f"this token opens the namespace {call.bound!r} only, and so do the tokens that it makes",

@@ -10,14 +10,14 @@ from typing import Any, TypeVar
 from msgspec import Struct
 
 from backstay.server.auth import OPERATOR, WORKER
-from backstay.server.call import Call, converted
+from backstay.server.http_messages import HttpRequest, HttpResponse, converted
 from backstay.server.published.control import commands, queries
 from backstay.server.published.control.commands import CommandBody, SignalBody, SignalWithStartBody, UpdateBody
 from backstay.server.published.control.starting import StartBody, started
 from backstay.server.published.control.workflow_json import described, look
 from backstay.server.published.worker import activity_tasks
 from backstay.server.published.worker.polls import Name
-from backstay.server.routing import Answer, Route
+from backstay.server.router import Route
 from backstay.server.server import Server
 
 T = TypeVar("T")
@@ -27,29 +27,29 @@ class WaitingUpdateBody(UpdateBody, frozen=True, kw_only=True):
     wait_for: str = "completed"
 
 
-async def start_of_type(server: Server, call: Call) -> Answer:
+async def start_of_type(server: Server, call: HttpRequest) -> HttpResponse:
     """Start by the type in the path."""
     answer = await started(server, call, _of_type(call, StartBody))
     return answer._replace(status=202 if answer.status == 201 else answer.status)
 
 
-async def start_and_signal(server: Server, call: Call) -> Answer:
+async def start_and_signal(server: Server, call: HttpRequest) -> HttpResponse:
     """Start by the type in the path, and signal in the same commit."""
     body = _of_type(call, SignalWithStartBody)
     workflow_id = body.workflow_id or server.engine.world.ids.ulid()
     return await commands.signalled_with_start(server, call, body, workflow_id)
 
 
-def _of_type(call: Call, shape: type[T]) -> T:
+def _of_type(call: HttpRequest, shape: type[T]) -> T:
     """The body as this struct, with the type in the path."""
     return converted(call.decode(dict[str, Any]) | {"workflow_type": call.params["workflow_type"]}, shape)
 
 
-async def update(server: Server, call: Call) -> Answer:
+async def update(server: Server, call: HttpRequest) -> HttpResponse:
     return await commands.update_with(server, call, call.decode(WaitingUpdateBody))
 
 
-async def describe(server: Server, call: Call) -> dict[str, Any]:
+async def describe(server: Server, call: HttpRequest) -> dict[str, Any]:
     return described(server, *await look(server, call))
 
 
@@ -81,7 +81,7 @@ class HeartbeatAttempt(OwnedBody, frozen=True, kw_only=True):
     progress: Any = None
 
 
-async def claim_activity(server: Server, call: Call) -> Answer:
+async def claim_activity(server: Server, call: HttpRequest) -> HttpResponse:
     """Lease an activity task by its id. The answer names the attempt, by which everything else is said."""
     body = call.decode(ClaimAttempt)
     owner = body.worker_id or body.lease_owner or f"adapter-{server.engine.world.ids.ulid()}"
@@ -93,26 +93,26 @@ async def claim_activity(server: Server, call: Call) -> Answer:
     return await activity_tasks.claimed(server, call, owner, compatibility, body.connection)
 
 
-async def complete_attempt(server: Server, call: Call) -> dict[str, Any]:
+async def complete_attempt(server: Server, call: HttpRequest) -> dict[str, Any]:
     """The attempt has ended well."""
     body = call.decode(CompleteAttempt)
     return await activity_tasks.completed(server, call, call.params["attempt_id"], body.lease_owner, body.result)
 
 
-async def fail_attempt(server: Server, call: Call) -> dict[str, Any]:
+async def fail_attempt(server: Server, call: HttpRequest) -> dict[str, Any]:
     """The attempt has failed."""
     body = call.decode(FailAttempt)
     return await activity_tasks.failed(server, call, call.params["attempt_id"], body.lease_owner, body.failure)
 
 
-async def heartbeat_attempt(server: Server, call: Call) -> dict[str, Any]:
+async def heartbeat_attempt(server: Server, call: HttpRequest) -> dict[str, Any]:
     """Renew the lease of the attempt and report progress; the answer says whether to go on."""
     body = call.decode(HeartbeatAttempt)
     said = body.details if body.progress is None else body.progress
     return await activity_tasks.beat(server, call, call.params["attempt_id"], body.lease_owner, said)
 
 
-async def attempt_status(server: Server, call: Call) -> dict[str, Any]:
+async def attempt_status(server: Server, call: HttpRequest) -> dict[str, Any]:
     """Whether the attempt may go on, without renewing its lease."""
     owner = call.query.get("lease_owner") or None
     return await activity_tasks.stands(server, call, call.params["attempt_id"], owner)

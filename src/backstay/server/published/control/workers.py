@@ -12,11 +12,11 @@ from backstay.kernel.values import SECOND
 from backstay.protocol.history import iso
 from backstay.protocol.tasks import optional_iso
 from backstay.server.auth import ADMIN, OPERATOR
-from backstay.server.call import Call
-from backstay.server.problems import Problem, invalid
+from backstay.server.http_errors import HttpError, invalid
+from backstay.server.http_messages import HttpRequest
 from backstay.server.published.worker.lifecycle import leave
 from backstay.server.rollouts import Rollout
-from backstay.server.routing import Route
+from backstay.server.router import Route
 from backstay.server.server import Server
 from backstay.server.workers import Worker
 
@@ -45,7 +45,7 @@ def shown(server: Server, worker: Worker) -> dict[str, Any]:
     }
 
 
-async def workers(server: Server, call: Call) -> dict[str, Any]:
+async def workers(server: Server, call: HttpRequest) -> dict[str, Any]:
     status = call.query.get("status") or None
     if status is not None and status not in STATUSES:
         raise invalid("status", f"status must be one of {', '.join(STATUSES)}, not {status!r}")
@@ -62,18 +62,18 @@ async def workers(server: Server, call: Call) -> dict[str, Any]:
     }
 
 
-async def worker(server: Server, call: Call) -> dict[str, Any]:
+async def worker(server: Server, call: HttpRequest) -> dict[str, Any]:
     found = server.workers.get(call.namespace, call.params["worker_id"])
     if found is None:
-        raise Problem(404, "worker_not_found", f"there is no worker {call.params['worker_id']!r}")
+        raise HttpError(404, "worker_not_found", f"there is no worker {call.params['worker_id']!r}")
     return shown(server, found)
 
 
-async def remove_worker(server: Server, call: Call) -> dict[str, Any]:
+async def remove_worker(server: Server, call: HttpRequest) -> dict[str, Any]:
     return await leave(server, call.namespace, call.params["worker_id"])
 
 
-async def queues(server: Server, call: Call) -> dict[str, Any]:
+async def queues(server: Server, call: HttpRequest) -> dict[str, Any]:
     names = {queue for worker in server.workers.of(call.namespace) for queue in worker.queues}
     names |= {
         name for _, namespace, name in server.engine.matching.lanes.waiting_since() if namespace == call.namespace
@@ -84,7 +84,7 @@ async def queues(server: Server, call: Call) -> dict[str, Any]:
     }
 
 
-async def queue(server: Server, call: Call) -> dict[str, Any]:
+async def queue(server: Server, call: HttpRequest) -> dict[str, Any]:
     return _queue(server, call.namespace, call.params["queue"])
 
 
@@ -140,7 +140,7 @@ def _queue(server: Server, namespace: str, name: str) -> dict[str, Any]:
     }
 
 
-async def builds(server: Server, call: Call) -> dict[str, Any]:
+async def builds(server: Server, call: HttpRequest) -> dict[str, Any]:
     name = call.params["queue"]
     serving = server.workers.on(call.namespace, name)
     known = {worker.build_id for worker in serving}
@@ -216,7 +216,7 @@ def _rollout(server: Server, namespace: str, rollout: Rollout) -> dict[str, Any]
     }
 
 
-async def drain(server: Server, call: Call) -> dict[str, Any]:
+async def drain(server: Server, call: HttpRequest) -> dict[str, Any]:
     build = call.decode(BuildBody).build_id
     return _rollout(
         server,
@@ -225,12 +225,12 @@ async def drain(server: Server, call: Call) -> dict[str, Any]:
     )
 
 
-async def resume(server: Server, call: Call) -> dict[str, Any]:
+async def resume(server: Server, call: HttpRequest) -> dict[str, Any]:
     build = call.decode(BuildBody).build_id
     return _rollout(server, call.namespace, await server.rollouts.resume(call.namespace, call.params["queue"], build))
 
 
-async def promote(server: Server, call: Call) -> dict[str, Any]:
+async def promote(server: Server, call: HttpRequest) -> dict[str, Any]:
     build = call.decode(BuildBody).build_id
     return _rollout(
         server,

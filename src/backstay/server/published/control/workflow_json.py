@@ -17,10 +17,10 @@ from backstay.protocol.payloads import decoded, envelope
 from backstay.protocol.requests import Description
 from backstay.protocol.run_detail import BUCKET_OF, memo
 from backstay.protocol.tasks import optional_iso
-from backstay.server.problems import Problem
+from backstay.server.http_errors import HttpError
 
 if TYPE_CHECKING:
-    from backstay.server.call import Call
+    from backstay.server.http_messages import HttpRequest
     from backstay.server.server import Server
 
 
@@ -53,7 +53,7 @@ def listed(row: RunRow) -> dict[str, Any]:
     }
 
 
-async def look(server: Server, call: Call) -> tuple[Description, list[Recorded]]:
+async def look(server: Server, call: HttpRequest) -> tuple[Description, list[Recorded]]:
     """The instance that the path names, and the history of its current run."""
     workflow_id = call.params["workflow_id"]
     return await server.operations.look(ask.DescribeWorkflow(workflow_id=workflow_id, namespace=call.namespace))
@@ -166,12 +166,12 @@ def _shown(row: RunRow, opening: list[Recorded], last: Recorded | None, *, is_cu
     }
 
 
-async def found_run(server: Server, call: Call) -> RunRow:
+async def found_run(server: Server, call: HttpRequest) -> RunRow:
     """The run that the path names, if it is one of the workflow that the path names."""
     run_id, workflow_id = call.params["run_id"], call.params["workflow_id"]
     row = await server.engine.store.run(call.namespace, run_id)
     if row is None or row.workflow_id != workflow_id:
-        raise Problem(
+        raise HttpError(
             404,
             "run_not_found",
             f"workflow {workflow_id!r} has no run {run_id!r}",

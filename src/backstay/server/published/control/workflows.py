@@ -8,20 +8,20 @@ from backstay.protocol import requests as ask
 from backstay.protocol.run_detail import BUCKETS
 from backstay.protocol.tasks import after_token, page_token
 from backstay.server.auth import OPERATOR
-from backstay.server.call import Call
 from backstay.server.discovery import STATUS_ALIASES
-from backstay.server.problems import invalid
+from backstay.server.http_errors import invalid
+from backstay.server.http_messages import HttpRequest
 from backstay.server.published.control.workflow_json import described, found_run, listed, look, run_of_workflow
-from backstay.server.routing import Route
+from backstay.server.router import Route
 from backstay.server.server import Server
 from backstay.server.visibility import both, where
 
 
-async def describe(server: Server, call: Call) -> dict[str, Any]:
+async def describe(server: Server, call: HttpRequest) -> dict[str, Any]:
     return described(server, *await look(server, call))
 
 
-async def describe_run(server: Server, call: Call) -> dict[str, Any]:
+async def describe_run(server: Server, call: HttpRequest) -> dict[str, Any]:
     row = await found_run(server, call)
     found, history = await look(server, call)
     if found.run is not None and found.run.run_id == row.run_id:
@@ -29,7 +29,7 @@ async def describe_run(server: Server, call: Call) -> dict[str, Any]:
     return await run_of_workflow(server, row, is_current=False)
 
 
-async def runs(server: Server, call: Call) -> dict[str, Any]:
+async def runs(server: Server, call: HttpRequest) -> dict[str, Any]:
     workflow_id = call.params["workflow_id"]
     await server.operations.call(ask.DescribeWorkflow(workflow_id=workflow_id, namespace=call.namespace))
     rows = await server.operations.call(
@@ -43,7 +43,7 @@ async def runs(server: Server, call: Call) -> dict[str, Any]:
     }
 
 
-async def listing(server: Server, call: Call) -> dict[str, Any]:
+async def listing(server: Server, call: HttpRequest) -> dict[str, Any]:
     size = call.integer("page_size", 50, 1, 200)
     status = call.query.get("status")
     if status and status not in BUCKETS:

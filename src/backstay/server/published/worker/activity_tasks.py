@@ -15,11 +15,11 @@ from backstay.protocol.task_commands import Text, WireFailure
 from backstay.protocol.tasks import activity_task, optional_iso
 from backstay.protocol.versions import clamp_long_poll
 from backstay.server.auth import WORKER
-from backstay.server.call import Call
-from backstay.server.problems import Problem
+from backstay.server.http_errors import HttpError
+from backstay.server.http_messages import HttpRequest, HttpResponse
 from backstay.server.published.worker.polls import Name, PollBody, leased, nothing, park, polling
 from backstay.server.published.worker.workflow_tasks import ClaimBody, claiming
-from backstay.server.routing import Answer, Route
+from backstay.server.router import Route
 from backstay.server.server import Server
 
 
@@ -47,7 +47,7 @@ class HeartbeatBody(AttemptBody, frozen=True, kw_only=True):
     progress: Any = None
 
 
-async def poll(server: Server, call: Call) -> Answer:
+async def poll(server: Server, call: HttpRequest) -> HttpResponse:
     body = call.decode(PollBody)
     worker = polling(server, call, body)
     seconds = clamp_long_poll(body.timeout_seconds)
@@ -71,15 +71,15 @@ async def poll(server: Server, call: Call) -> Answer:
     return leased(assigned, activity_task(assigned))
 
 
-async def claim(server: Server, call: Call) -> Answer:
+async def claim(server: Server, call: HttpRequest) -> HttpResponse:
     body = call.decode(ClaimBody)
     worker = claiming(server, call, body.worker_id or body.lease_owner)
     return await claimed(server, call, worker.worker_id, worker.compatibility, body.connection)
 
 
 async def claimed(
-    server: Server, call: Call, owner: str, compatibility: frozenset[str] | None, connection: str | None
-) -> Answer:
+    server: Server, call: HttpRequest, owner: str, compatibility: frozenset[str] | None, connection: str | None
+) -> HttpResponse:
     """Lease the task in the path to its owner, who need not be a registered worker."""
     await _check_session(server, call, owner)
     assigned = await server.operations.call(
@@ -94,13 +94,15 @@ async def claimed(
     return leased(assigned, activity_task(assigned))
 
 
-async def complete(server: Server, call: Call) -> dict[str, Any]:
+async def complete(server: Server, call: HttpRequest) -> dict[str, Any]:
     body = call.decode(CompleteBody)
     _same_task(call, body)
     return await completed(server, call, body.activity_attempt_id, body.lease_owner, body.result)
 
 
-async def completed(server: Server, call: Call, attempt_id: str, owner: str | None, result: Any) -> dict[str, Any]:
+async def completed(
+    server: Server, call: HttpRequest, attempt_id: str, owner: str | None, result: Any
+) -> dict[str, Any]:
     """An attempt has ended well. `owner` None: the attempt says enough, as for the other verbs."""
     outcome = await server.operations.call(
         ask.CompleteActivityTask(
@@ -113,14 +115,14 @@ async def completed(server: Server, call: Call, attempt_id: str, owner: str | No
     return _outcome(outcome)
 
 
-async def fail(server: Server, call: Call) -> dict[str, Any]:
+async def fail(server: Server, call: HttpRequest) -> dict[str, Any]:
     body = call.decode(FailBody)
     _same_task(call, body)
     return await failed(server, call, body.activity_attempt_id, body.lease_owner, body.failure)
 
 
 async def failed(
-    server: Server, call: Call, attempt_id: str, owner: str | None, failure: ActivityFailure
+    server: Server, call: HttpRequest, attempt_id: str, owner: str | None, failure: ActivityFailure
 ) -> dict[str, Any]:
     outcome = await server.operations.call(
         ask.FailActivityTask(
@@ -133,14 +135,14 @@ async def failed(
     return _outcome(outcome)
 
 
-async def heartbeat(server: Server, call: Call) -> dict[str, Any]:
+async def heartbeat(server: Server, call: HttpRequest) -> dict[str, Any]:
     body = call.decode(HeartbeatBody)
     _same_task(call, body)
     said = body.details if body.progress is None else body.progress
     return _asked(call, body, await beat(server, call, body.activity_attempt_id, body.lease_owner, said))
 
 
-async def beat(server: Server, call: Call, attempt_id: str, owner: str | None, said: Any) -> dict[str, Any]:
+async def beat(server: Server, call: HttpRequest, attempt_id: str, owner: str | None, said: Any) -> dict[str, Any]:
     reply = await server.operations.call(
         ask.HeartbeatActivityTask(
             activity_attempt_id=attempt_id,
@@ -155,20 +157,20 @@ async def beat(server: Server, call: Call, attempt_id: str, owner: str | None, s
     return _state(reply)
 
 
-async def status(server: Server, call: Call) -> dict[str, Any]:
+async def status(server: Server, call: HttpRequest) -> dict[str, Any]:
     body = call.decode(AttemptBody)
     _same_task(call, body)
     return _asked(call, body, await stands(server, call, body.activity_attempt_id, body.lease_owner))
 
 
-async def stands(server: Server, call: Call, attempt_id: str, owner: str | None) -> dict[str, Any]:
+async def stands(server: Server, call: HttpRequest, attempt_id: str, owner: str | None) -> dict[str, Any]:
     reply = await server.operations.call(
         ask.GetActivityStatus(activity_attempt_id=attempt_id, namespace=call.namespace, lease_owner=owner)
     )
     return _state(reply)
 
 
-async def _check_session(server: Server, call: Call, owner: str) -> None:
+async def _check_session(server: Server, call: HttpRequest, owner: str) -> None:
     """A task of a worker session is for the worker that holds it, and only a registered one can."""
     place = await server.engine.store.locate(call.namespace, run_of(call.params["task_id"]))
     loaded = None if place is None else await server.engine.store.load(place.workflow)
@@ -179,13 +181,13 @@ async def _check_session(server: Server, call: Call, owner: str) -> None:
             server.sessions.took(call.namespace, task.session, worker.worker_id)
 
 
-def _same_task(call: Call, body: AttemptBody) -> None:
+def _same_task(call: HttpRequest, body: AttemptBody) -> None:
     """The path names a task and the body an attempt: they must be of the same step."""
     task_id = call.params["task_id"]
     run_id, _, rest = body.activity_attempt_id.partition("-")
     step = rest.partition("-")[0]
     if run_of(task_id) != run_id or not task_id.startswith(f"{run_id}-a{step}."):
-        raise Problem(
+        raise HttpError(
             409,
             "task_mismatch",
             f"attempt {body.activity_attempt_id!r} is not one of task {task_id!r}",
@@ -213,7 +215,7 @@ def _outcome(outcome: AttemptOutcome) -> dict[str, Any]:
     }
 
 
-def _asked(call: Call, body: AttemptBody, state: dict[str, Any]) -> dict[str, Any]:
+def _asked(call: HttpRequest, body: AttemptBody, state: dict[str, Any]) -> dict[str, Any]:
     """The task and the owner are those that the call has named, also when the attempt is over."""
     return state | {"task_id": call.params["task_id"], "lease_owner": body.lease_owner}
 

@@ -10,9 +10,9 @@ from msgspec.structs import replace
 
 from backstay.engine.instances import resolver
 from backstay.server.auth import WORKER
-from backstay.server.call import Call
-from backstay.server.problems import Problem
-from backstay.server.routing import Answer, Route
+from backstay.server.http_errors import HttpError
+from backstay.server.http_messages import HttpRequest, HttpResponse
+from backstay.server.router import Route
 from backstay.server.server import Server
 from backstay.server.workers import CommandContract, Worker
 from backstay.store import Unavailable
@@ -49,7 +49,7 @@ class HeartbeatBody(Struct, frozen=True, kw_only=True):
     heartbeat_interval_seconds: Interval | None = None
 
 
-async def register(server: Server, call: Call) -> Answer:
+async def register(server: Server, call: HttpRequest) -> HttpResponse:
     body = call.decode(RegisterBody)
     worker_id = body.worker_id or f"worker-{server.engine.world.ids.ulid()}"
     now = server.now
@@ -90,14 +90,14 @@ async def register(server: Server, call: Call) -> Answer:
         "task_queue": worker.task_queue,
         "status": "draining" if draining else "active",
     }
-    return Answer(acknowledged, 201)
+    return HttpResponse(acknowledged, 201)
 
 
-async def heartbeat(server: Server, call: Call) -> dict[str, Any]:
+async def heartbeat(server: Server, call: HttpRequest) -> dict[str, Any]:
     body = call.decode(HeartbeatBody)
     worker = server.workers.get(call.namespace, body.worker_id)
     if worker is None:
-        raise Problem(
+        raise HttpError(
             404,
             "worker_not_registered",
             f"worker {body.worker_id!r} is not registered in namespace {call.namespace!r}",
@@ -115,7 +115,7 @@ async def heartbeat(server: Server, call: Call) -> dict[str, Any]:
     return _acknowledged(server, worker) | {"acknowledged": True}
 
 
-async def deregister(server: Server, call: Call) -> dict[str, Any]:
+async def deregister(server: Server, call: HttpRequest) -> dict[str, Any]:
     return await leave(server, call.namespace, call.params["worker_id"])
 
 
@@ -129,7 +129,7 @@ async def leave(server: Server, namespace: str, worker_id: str) -> dict[str, Any
     """
     worker = server.workers.get(namespace, worker_id)
     if worker is None:
-        raise Problem(404, "worker_not_found", f"there is no worker {worker_id!r}", worker_id=worker_id)
+        raise HttpError(404, "worker_not_found", f"there is no worker {worker_id!r}", worker_id=worker_id)
     held = server.engine.leases.of(namespace, worker_id)
     given_back = [server.engine.world.future() for _ in held]
     for task, future in zip(held, given_back, strict=True):
@@ -162,7 +162,7 @@ def _refuse_changed(before: Worker, fingerprints: dict[str, str]) -> None:
     for workflow_type, fingerprint in fingerprints.items():
         known = before.workflow_definition_fingerprints.get(workflow_type)
         if known is not None and known != fingerprint:
-            raise Problem(
+            raise HttpError(
                 409,
                 "workflow_definition_changed",
                 f"worker {before.worker_id!r} is active with another definition of {workflow_type!r}",

@@ -17,10 +17,9 @@ from backstay.kernel.features.workflow_task import WorkflowAssignment
 from backstay.protocol.history import Encoding
 from backstay.protocol.requests import Request
 from backstay.protocol.tasks import lease
-from backstay.server.call import Call, Gone
+from backstay.server.http_errors import Elsewhere, HttpError
+from backstay.server.http_messages import ClientDisconnected, HttpRequest, HttpResponse
 from backstay.server.pending_reply import too_many_parked
-from backstay.server.problems import Elsewhere, Problem
-from backstay.server.routing import Answer
 from backstay.server.server import Server
 from backstay.server.workers import Worker
 
@@ -40,11 +39,11 @@ class PollBody(Struct, frozen=True, kw_only=True):
     accept_history_encoding: Encoding | None = None
 
 
-def polling(server: Server, call: Call, body: PollBody) -> Worker:
+def polling(server: Server, call: HttpRequest, body: PollBody) -> Worker:
     refuse_guest(server, call)
     worker = server.workers.polling(call.namespace, body.worker_id, body.task_queue, body.build_id)
     if server.rollouts.draining(call.namespace, worker.task_queue, worker.build_id):
-        raise Problem(
+        raise HttpError(
             409,
             "worker_draining",
             f"build {worker.build_id!r} drains on queue {worker.task_queue!r}: finish what you hold, take nothing new",
@@ -55,7 +54,7 @@ def polling(server: Server, call: Call, body: PollBody) -> Worker:
     return worker
 
 
-async def park(server: Server, call: Call, request: Request[A | None], seconds: float) -> A | None:
+async def park(server: Server, call: HttpRequest, request: Request[A | None], seconds: float) -> A | None:
     """The assignment this poll was given, or None. Whoever hangs up loses nothing: the lease goes back."""
     if server.draining:
         return None
@@ -66,7 +65,7 @@ async def park(server: Server, call: Call, request: Request[A | None], seconds: 
 
 
 @asynccontextmanager
-async def watching(server: Server, call: Call) -> AsyncGenerator[None]:
+async def watching(server: Server, call: HttpRequest) -> AsyncGenerator[None]:
     """Around a wait: it ends when the caller hangs up, and there are not too many of them."""
     if server.parked >= server.settings.max_parked_polls:
         raise _full(call)
@@ -79,26 +78,26 @@ async def watching(server: Server, call: Call) -> AsyncGenerator[None]:
         yield
     except asyncio.CancelledError:
         if watch.done():
-            raise Gone from None
+            raise ClientDisconnected from None
         raise
     finally:
         server.parked -= 1
         watch.cancel()
 
 
-def nothing(server: Server, call: Call, kind: str, worker: Worker) -> Answer:
+def nothing(server: Server, call: HttpRequest, kind: str, worker: Worker) -> HttpResponse:
     """Why there is no task: nothing is ready, the queue may not lease, or this server cannot tell."""
     refuse_guest(server, call)
     queue = (kind, worker.namespace, worker.task_queue)
     refusal = server.admission.refusal(queue)
     if refusal is not None and not server.draining:
-        return Answer({"task": None, "poll_status": "throttled", "reason": refusal, "retry_after_seconds": 1})
+        return HttpResponse({"task": None, "poll_status": "throttled", "reason": refusal, "retry_after_seconds": 1})
     if server.engine.down is not None and not server.draining:
-        return Answer({"task": None, "poll_status": "unavailable", "retry_after_seconds": 1})
-    return Answer({"task": None, "poll_status": "empty", "retry_after_seconds": None})
+        return HttpResponse({"task": None, "poll_status": "unavailable", "retry_after_seconds": 1})
+    return HttpResponse({"task": None, "poll_status": "empty", "retry_after_seconds": None})
 
 
-def refuse_guest(server: Server, call: Call) -> None:
+def refuse_guest(server: Server, call: HttpRequest) -> None:
     """A server that is not the engine has no tasks. Workers of the published package know this refusal and ask again."""
     if server.engine.holder or server.draining:
         return
@@ -117,11 +116,11 @@ def refuse_guest(server: Server, call: Call) -> None:
     )
 
 
-def leased(assigned: WorkflowAssignment | ActivityAssignment, task: Mapping[str, Any]) -> Answer:
-    return Answer({"task": task, "poll_status": "leased", "lease": lease(assigned.task)})
+def leased(assigned: WorkflowAssignment | ActivityAssignment, task: Mapping[str, Any]) -> HttpResponse:
+    return HttpResponse({"task": task, "poll_status": "leased", "lease": lease(assigned.task)})
 
 
-def _full(call: Call) -> Problem:
+def _full(call: HttpRequest) -> HttpError:
     return too_many_parked(
         "this server holds as many polls as it may (max_parked_polls); poll again in a second",
         poll_status="long_poll_capacity_exhausted",

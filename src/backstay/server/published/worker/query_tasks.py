@@ -16,11 +16,11 @@ from backstay.protocol.payloads import envelope, payload
 from backstay.protocol.task_commands import Text
 from backstay.protocol.versions import clamp_long_poll
 from backstay.server.auth import WORKER
-from backstay.server.call import Call
-from backstay.server.problems import Problem
+from backstay.server.http_errors import HttpError
+from backstay.server.http_messages import HttpRequest, HttpResponse
 from backstay.server.published.worker.polls import Name, PollBody, refuse_guest, watching
 from backstay.server.remote_queries import Kind, Question
-from backstay.server.routing import Answer, Route
+from backstay.server.router import Route
 from backstay.server.server import Server
 
 Attempt = Annotated[int, Meta(ge=1)]
@@ -59,23 +59,23 @@ class RejectBody(ValidationBody, frozen=True, kw_only=True):
     failure: QueryFailure
 
 
-async def poll(server: Server, call: Call) -> Answer:
+async def poll(server: Server, call: HttpRequest) -> HttpResponse:
     """A draining worker may still be asked: its runs have nobody else."""
     return await _poll(server, call, QUERY)
 
 
-async def poll_validation(server: Server, call: Call) -> Answer:
+async def poll_validation(server: Server, call: HttpRequest) -> HttpResponse:
     return await _poll(server, call, VALIDATE)
 
 
-async def _poll(server: Server, call: Call, kinds: frozenset[str]) -> Answer:
+async def _poll(server: Server, call: HttpRequest, kinds: frozenset[str]) -> HttpResponse:
     body = call.decode(PollBody)
     worker = server.workers.polling(call.namespace, body.worker_id, body.task_queue, body.build_id)
     refuse_guest(server, call)
     seconds = clamp_long_poll(body.timeout_seconds)
     if not seconds or server.draining:
         found = server.questions.poll(worker, kinds)
-        return Answer(EMPTY) if found is None else leased(server, found)
+        return HttpResponse(EMPTY) if found is None else leased(server, found)
     asker = server.questions.park(worker, kinds)
     try:
         async with watching(server, call):
@@ -89,16 +89,16 @@ async def _poll(server: Server, call: Call, kinds: frozenset[str]) -> Answer:
         raise
     if found is None:
         refuse_guest(server, call)  # it may be one since
-    return Answer(EMPTY) if found is None else leased(server, found)
+    return HttpResponse(EMPTY) if found is None else leased(server, found)
 
 
 EMPTY = {"task": None, "poll_status": "empty", "retry_after_seconds": None}
 
 
-def leased(server: Server, question: Question) -> Answer:
+def leased(server: Server, question: Question) -> HttpResponse:
     expires = iso(question.until)
     lease = {"leased_at": iso(server.now), "lease_expires_at": expires}
-    return Answer({"task": task(question), "poll_status": "leased", "lease": lease})
+    return HttpResponse({"task": task(question), "poll_status": "leased", "lease": lease})
 
 
 def task(question: Question) -> dict[str, Any]:
@@ -139,7 +139,7 @@ def task(question: Question) -> dict[str, Any]:
     }
 
 
-async def complete(server: Server, call: Call) -> dict[str, Any]:
+async def complete(server: Server, call: HttpRequest) -> dict[str, Any]:
     body = call.decode(CompleteBody)
     blob = payload(body.result_envelope, "result_envelope")
     question = _held(server, call, "query", body.lease_owner, body.query_task_attempt)
@@ -149,7 +149,7 @@ async def complete(server: Server, call: Call) -> dict[str, Any]:
     return _closed(server, question, "completed")
 
 
-async def fail(server: Server, call: Call) -> dict[str, Any]:
+async def fail(server: Server, call: HttpRequest) -> dict[str, Any]:
     body = call.decode(FailBody)
     question = _held(server, call, "query", body.lease_owner, body.query_task_attempt)
     if isinstance(question, dict):
@@ -162,7 +162,7 @@ async def fail(server: Server, call: Call) -> dict[str, Any]:
     return _closed(server, question, "failed")
 
 
-async def approve(server: Server, call: Call) -> dict[str, Any]:
+async def approve(server: Server, call: HttpRequest) -> dict[str, Any]:
     body = call.decode(ValidationBody)
     question = _held(server, call, "validate", body.lease_owner, body.update_validation_attempt)
     if isinstance(question, dict):
@@ -171,7 +171,7 @@ async def approve(server: Server, call: Call) -> dict[str, Any]:
     return _closed(server, question, "approved")
 
 
-async def reject(server: Server, call: Call) -> dict[str, Any]:
+async def reject(server: Server, call: HttpRequest) -> dict[str, Any]:
     body = call.decode(RejectBody)
     question = _held(server, call, "validate", body.lease_owner, body.update_validation_attempt)
     if isinstance(question, dict):
@@ -183,7 +183,7 @@ async def reject(server: Server, call: Call) -> dict[str, Any]:
     return _closed(server, question, "rejected")
 
 
-def _held(server: Server, call: Call, kind: Kind, owner: str, attempt: int) -> Question | dict[str, Any]:
+def _held(server: Server, call: HttpRequest, kind: Kind, owner: str, attempt: int) -> Question | dict[str, Any]:
     """The question that this worker answers, or the reply to a worker that has closed it before."""
     id = call.params["task_id"]
     before = server.questions.closed(call.namespace, id, kind, owner, attempt)
@@ -197,8 +197,8 @@ def _closed(server: Server, question: Question, outcome: str) -> dict[str, Any]:
     return {"task_id": question.id, "outcome": outcome, "recorded": True, "reason": None}
 
 
-def _refusal(reason: str, message: str) -> Problem:
-    return Problem(404 if reason.endswith("_not_found") else 409, reason, message)
+def _refusal(reason: str, message: str) -> HttpError:
+    return HttpError(404 if reason.endswith("_not_found") else 409, reason, message)
 
 
 ROUTES = [

@@ -8,10 +8,10 @@ from msgspec import Meta, Struct
 
 from backstay.kernel.session import WorkerSession
 from backstay.server.auth import WORKER
-from backstay.server.call import Call
-from backstay.server.problems import Problem
+from backstay.server.http_errors import HttpError
+from backstay.server.http_messages import HttpRequest, HttpResponse
 from backstay.server.published.worker.polls import Name
-from backstay.server.routing import Answer, Route
+from backstay.server.router import Route
 from backstay.server.server import Server
 from backstay.server.sessions import Session
 from backstay.server.workers import Worker
@@ -43,7 +43,7 @@ class CloseBody(Struct, frozen=True, kw_only=True):
     reason: Annotated[str, Meta(max_length=1000)] | None = None
 
 
-async def create(server: Server, call: Call) -> Answer:
+async def create(server: Server, call: HttpRequest) -> HttpResponse:
     body = call.decode(CreateBody)
     worker = _worker(server, call, body.worker_id)
     outcome, session = await server.sessions.create(
@@ -60,26 +60,26 @@ async def create(server: Server, call: Call) -> Answer:
             allow_reacquire_after_failure=body.allow_reacquire_after_failure,
         ),
     )
-    return Answer(_answer(server, outcome, session), 200 if outcome == "reused" else 201)
+    return HttpResponse(_answer(server, outcome, session), 200 if outcome == "reused" else 201)
 
 
-async def heartbeat(server: Server, call: Call) -> dict[str, Any]:
+async def heartbeat(server: Server, call: HttpRequest) -> dict[str, Any]:
     body = call.decode(HeartbeatBody)
     worker = _worker(server, call, body.worker_id)
     session = await server.sessions.renew(worker, call.params["session_id"], body.lease_seconds)
     return _answer(server, "heartbeat_recorded", session)
 
 
-async def close(server: Server, call: Call) -> dict[str, Any]:
+async def close(server: Server, call: HttpRequest) -> dict[str, Any]:
     body = call.decode(CloseBody)
     worker = _worker(server, call, body.worker_id)
     return _answer(server, *await server.sessions.close(worker, call.params["session_id"], body.reason))
 
 
-def _worker(server: Server, call: Call, worker_id: str) -> Worker:
+def _worker(server: Server, call: HttpRequest, worker_id: str) -> Worker:
     worker = server.workers.get(call.namespace, worker_id)
     if worker is None:
-        raise Problem(
+        raise HttpError(
             412,
             "worker_not_registered",
             f"worker {worker_id!r} is not registered in namespace {call.namespace!r}; POST /api/worker/register first",

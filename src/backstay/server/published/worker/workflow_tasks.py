@@ -21,13 +21,13 @@ from backstay.protocol.task_commands import Text, WireCommand
 from backstay.protocol.tasks import after_token, history_page, optional_iso, workflow_task
 from backstay.protocol.versions import clamp_long_poll
 from backstay.server.auth import WORKER
-from backstay.server.call import Call
-from backstay.server.problems import invalid
+from backstay.server.http_errors import invalid
+from backstay.server.http_messages import HttpRequest, HttpResponse
 from backstay.server.published.worker.polls import Name, PollBody, leased, nothing, park, polling, watching
 from backstay.server.published.worker.query_tasks import VALIDATE
 from backstay.server.published.worker.query_tasks import leased as asked
 from backstay.server.remote_queries import Question
-from backstay.server.routing import Answer, Route
+from backstay.server.router import Route
 from backstay.server.server import Server
 from backstay.server.workers import Worker
 
@@ -96,7 +96,7 @@ class ClaimBody(Struct, frozen=True, kw_only=True):
     accept_history_encoding: Encoding | None = None
 
 
-async def poll(server: Server, call: Call) -> Answer:
+async def poll(server: Server, call: HttpRequest) -> HttpResponse:
     body = call.decode(PollBody)
     worker = polling(server, call, body)
     seconds = clamp_long_poll(body.timeout_seconds)
@@ -122,7 +122,7 @@ async def poll(server: Server, call: Call) -> Answer:
 
 
 async def _either(
-    server: Server, call: Call, worker: Worker, request: ask.PollWorkflowTask, seconds: float
+    server: Server, call: HttpRequest, worker: Worker, request: ask.PollWorkflowTask, seconds: float
 ) -> WorkflowAssignment | Question | None:
     """One poll for two kinds of work: whichever comes first. What the other side had ready is given back."""
     if not seconds or server.draining:
@@ -145,7 +145,7 @@ async def _either(
             polling_task.cancel()
 
 
-async def claim(server: Server, call: Call) -> Answer:
+async def claim(server: Server, call: HttpRequest) -> HttpResponse:
     body = call.decode(ClaimBody)
     worker = claiming(server, call, body.worker_id or body.lease_owner)
     assigned = await server.operations.call(
@@ -160,7 +160,7 @@ async def claim(server: Server, call: Call) -> Answer:
     return leased(assigned, await _task(server, assigned, body))
 
 
-async def complete(server: Server, call: Call) -> dict[str, Any]:
+async def complete(server: Server, call: HttpRequest) -> dict[str, Any]:
     body = call.decode(CompleteBody)
     leased = server.engine.leases.get(call.namespace, call.params["task_id"])
     queue = "" if leased is None else leased.routing.queue
@@ -195,7 +195,7 @@ def _cursors(body: CompleteBody, commands: list[Command]) -> list[Command]:
     ]
 
 
-async def fail(server: Server, call: Call) -> dict[str, Any]:
+async def fail(server: Server, call: HttpRequest) -> dict[str, Any]:
     body = call.decode(FailBody)
     failure = body.failure
     blocked = failure.type in _REPLAY_BLOCKED or failure.reason in _REPLAY_BLOCKED
@@ -218,7 +218,7 @@ async def fail(server: Server, call: Call) -> dict[str, Any]:
     return _outcome(outcome) | {"next_task_id": outcome.next_task_id or next(iter(outcome.created_task_ids), None)}
 
 
-async def heartbeat(server: Server, call: Call) -> dict[str, Any]:
+async def heartbeat(server: Server, call: HttpRequest) -> dict[str, Any]:
     body = call.decode(LeaseBody)
     outcome = await server.operations.call(
         ask.HeartbeatTask(
@@ -238,7 +238,7 @@ async def heartbeat(server: Server, call: Call) -> dict[str, Any]:
     }
 
 
-async def history(server: Server, call: Call) -> dict[str, Any]:
+async def history(server: Server, call: HttpRequest) -> dict[str, Any]:
     body = call.decode(HistoryBody)
     after = body.after_sequence
     if after is None:
@@ -274,7 +274,7 @@ def described(server: Server, namespace: str, own_queue: str, command: Command) 
     return replace(command, definition=definition)
 
 
-def claiming(server: Server, call: Call, worker_id: str | None) -> Worker:
+def claiming(server: Server, call: HttpRequest, worker_id: str | None) -> Worker:
     """The worker that claims a task by its id."""
     if worker_id is None:
         raise invalid("worker_id", "worker_id is required")
@@ -283,7 +283,7 @@ def claiming(server: Server, call: Call, worker_id: str | None) -> Worker:
     return server.workers.polling(call.namespace, worker_id, queue, None)
 
 
-def _fingerprint(server: Server, call: Call, worker_id: str) -> str | None:
+def _fingerprint(server: Server, call: HttpRequest, worker_id: str) -> str | None:
     """Of the code that failed: another one is reason to try again."""
     worker = server.workers.get(call.namespace, worker_id)
     task = server.engine.leases.get(call.namespace, call.params["task_id"])

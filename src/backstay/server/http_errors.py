@@ -47,7 +47,7 @@ _STATUS = {
 _REASONS = {"workflow_not_found": "instance_not_found"}  # the word that published clients know
 
 
-class Problem(Exception):
+class HttpError(Exception):
     """An answer that is a refusal. `last`: the connection ends with it."""
 
     last = False
@@ -64,7 +64,7 @@ class Problem(Exception):
         return {"error": self.message, "message": self.message, "reason": self.reason, **self.fields}
 
 
-def refused(refusal: Refused) -> Problem:
+def refused(refusal: Refused) -> HttpError:
     """What the engine has refused, as an answer."""
     reason = _REASONS.get(refusal.reason, refusal.reason)
     status = _STATUS.get(reason) or (422 if reason.startswith("invalid_") else 409)
@@ -77,10 +77,10 @@ def refused(refusal: Refused) -> Problem:
     field = fields.get("field")
     if status == 422 and isinstance(field, str):
         fields = _errors(field, refusal.message) | fields
-    return Problem(status, reason, refusal.message, **fields)
+    return HttpError(status, reason, refusal.message, **fields)
 
 
-class Elsewhere(Problem):
+class Elsewhere(HttpError):
     """This server is not the engine of its database (any more): it has no work to hand out, and no workers to ask. Whoever
     wants either is to ask another server. Their connection ends, since a proxy that knows which one that is looks at new
     ones only."""
@@ -96,7 +96,7 @@ class Elsewhere(Problem):
         super().__init__(503, reason, said, retryable=True, retry_after_seconds=1, **fields)
 
 
-class Stopping(Problem):
+class Stopping(HttpError):
     """This server is about to stop: whoever would wait here asks the one that comes after it."""
 
     last = True
@@ -106,15 +106,15 @@ class Stopping(Problem):
         super().__init__(503, "server_draining", said, retryable=True, retry_after_seconds=1)
 
 
-def invalid(field: str, message: str, reason: str = "validation_failed") -> Problem:
+def invalid(field: str, message: str, reason: str = "validation_failed") -> HttpError:
     """A field of the request that cannot be used."""
-    return Problem(422, reason, message, field=field, **_errors(field, message))
+    return HttpError(422, reason, message, field=field, **_errors(field, message))
 
 
-def undecodable(error: msgspec.MsgspecError) -> Problem:
+def undecodable(error: msgspec.MsgspecError) -> HttpError:
     """A body that is not JSON, or not of the shape that was asked for."""
     if not isinstance(error, msgspec.ValidationError):
-        return Problem(400, "malformed_json", f"the body is not valid JSON: {error}", field="body")
+        return HttpError(400, "malformed_json", f"the body is not valid JSON: {error}", field="body")
     text = str(error)
     place = _AT.search(text)
     path = place[1] if place else ""
@@ -127,22 +127,22 @@ def undecodable(error: msgspec.MsgspecError) -> Problem:
     return invalid(field, f"{field}: {said[0].lower()}{said[1:]}")
 
 
-def problem_of(error: Exception, where: str) -> Problem:
+def problem_of(error: Exception, where: str) -> HttpError:
     """Whatever went wrong while a request was answered, as the answer. What is our own mistake is logged."""
     match error:
-        case Problem():
+        case HttpError():
             return error
         case Refused():
             return refused(error)
         case Unavailable():
             said = f"the database cannot be used now: {error}"
-            return Problem(503, "storage_unavailable", said, retryable=True, retry_after_seconds=1)
+            return HttpError(503, "storage_unavailable", said, retryable=True, retry_after_seconds=1)
         case RedactionFailed():
-            return Problem(500, "export_redaction_failed", str(error))
+            return HttpError(500, "export_redaction_failed", str(error))
         case HistoryDamaged():
             log.error("%s: %s", where, error)
             # Not a 5xx: asking again does not help, and clients would.
-            return Problem(
+            return HttpError(
                 409,
                 "history_damaged",
                 str(error),
@@ -154,10 +154,10 @@ def problem_of(error: Exception, where: str) -> Problem:
                 remediation="Restore the database from a backup. The detail of the run shows what its rows still claim.",
             )
         case StoreError():
-            return Problem(500, "storage_error", str(error))
+            return HttpError(500, "storage_error", str(error))
         case _:
             log.error("%s failed", where, exc_info=error)
-            return Problem(500, "internal_error", "the server made a mistake; its log says more")
+            return HttpError(500, "internal_error", "the server made a mistake; its log says more")
 
 
 def _errors(field: str, message: str) -> dict[str, Any]:

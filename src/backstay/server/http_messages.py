@@ -1,24 +1,24 @@
-"""One request, read and understood so far: who, where, what."""
+"""Requests and responses of HTTP, as handlers see them."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from typing import Any, TypeVar
+from collections.abc import AsyncGenerator, Mapping
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import parse_qs, unquote
 
 import httptools
 import msgspec
 
 from backstay.server.auth import EVERY, Role
-from backstay.server.problems import Problem, invalid, undecodable
+from backstay.server.http_errors import HttpError, invalid, undecodable
 
 T = TypeVar("T")
 
 _decoders: dict[type[Any], msgspec.json.Decoder[Any]] = {}
 
 
-class Call:
+class HttpRequest:
     """One request, as far as it has been received: its head at first, then its body."""
 
     keep_alive = True
@@ -60,7 +60,7 @@ class Call:
             try:
                 self._query = {name: values[-1] for name, values in parse_qs(text, True, max_num_fields=100).items()}
             except ValueError:
-                raise Problem(400, "malformed_query", "the query string has too many fields") from None
+                raise HttpError(400, "malformed_query", "the query string has too many fields") from None
         return self._query
 
     def integer(self, name: str, default: int, low: int, high: int) -> int:
@@ -93,7 +93,7 @@ class Call:
             self._gone.set_result(None)
 
 
-class ParsedCall(Call):
+class ParsedRequest(HttpRequest):
     """A request whose head has been parsed, and whose body is still to come."""
 
     __slots__ = ("complete", "expects_continue", "http_1_0", "keep_alive", "target", "text", "too_large")
@@ -103,7 +103,7 @@ class ParsedCall(Call):
             parsed = httptools.parse_url(url)
             path = (parsed.path or b"").decode("ascii")
         except (httptools.HttpParserInvalidURLError, UnicodeDecodeError):
-            raise Problem(400, "malformed_request", "the URL of the request cannot be read") from None
+            raise HttpError(400, "malformed_request", "the URL of the request cannot be read") from None
         query = parsed.query or b""
         super().__init__(method, unquote(path) if "%" in path else path, headers, query)
         self.target = f"{path}?{query.decode('latin-1')}" if query else path  # as it was sent
@@ -122,9 +122,9 @@ def decoded(decoder: msgspec.json.Decoder[T], body: bytes | msgspec.Raw) -> T:
     except msgspec.MsgspecError as error:
         raise undecodable(error) from None
     except UnicodeDecodeError:
-        raise Problem(400, "malformed_json", "the body is not UTF-8", field="body") from None
+        raise HttpError(400, "malformed_json", "the body is not UTF-8", field="body") from None
     except RecursionError:
-        raise Problem(400, "malformed_json", "the body is nested too deeply", field="body") from None
+        raise HttpError(400, "malformed_json", "the body is nested too deeply", field="body") from None
 
 
 def converted(value: Any, shape: type[T]) -> T:
@@ -135,5 +135,19 @@ def converted(value: Any, shape: type[T]) -> T:
         raise undecodable(error) from None
 
 
-class Gone(Exception):
+class HttpResponse(NamedTuple):
+    """What a handler answers. `raw`: bytes of a type of its own, without the envelope of the plane. `parts`: the same, sent as they come.
+
+    `last`: the connection ends with it, so that whoever asks again may be led to another server.
+    """
+
+    body: Mapping[str, Any]
+    status: int = 200
+    raw: bytes | None = None
+    content_type: str = "application/json"
+    parts: AsyncGenerator[bytes] | None = None
+    last: bool = False
+
+
+class ClientDisconnected(Exception):
     """The caller hung up; nobody is left to answer."""

@@ -1,21 +1,23 @@
 """Routes: which function answers which path, on which plane, for which roles.
 
-One function a route: it takes the server and the call, and gives the body of the answer, or `Answer` to say more.
+One function a route: it takes the server and the call, and gives the body of the answer, or `HttpResponse` to say more. Most are
+coroutines. The hot ones are plain functions that give an `HttpResponse` at once or a `PendingReply`: a call is then begun in the
+moment it is read, so that it joins the batch that is open, and costs no task.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from msgspec import Struct
 
 from backstay.server.auth import Role
-from backstay.server.problems import Problem
+from backstay.server.http_errors import HttpError
+from backstay.server.http_messages import HttpRequest, HttpResponse
 
 if TYPE_CHECKING:
-    from backstay.server.call import Call
+    from backstay.server.pending_reply import PendingReply
     from backstay.server.server import Server
 
 Plane = Literal["open", "discovery", "worker", "control", "own"]
@@ -28,41 +30,9 @@ Plane = Literal["open", "discovery", "worker", "control", "own"]
 _WITH_BODY = ("POST", "PUT", "PATCH", "DELETE")
 
 
-class Answer(NamedTuple):
-    """`raw`: bytes of a type of its own, without the envelope of the plane. `parts`: the same, sent as they come.
-
-    `last`: the connection ends with it, so that whoever asks again may be led to another server.
-    """
-
-    body: Mapping[str, Any]
-    status: int = 200
-    raw: bytes | None = None
-    content_type: str = "application/json"
-    parts: AsyncGenerator[bytes] | None = None
-    last: bool = False
-
-
-Handler = Callable[["Server", "Call"], Awaitable[Mapping[str, Any] | Answer]]
-
-
-class Begun(Protocol):
-    """A call that was taken, and whose answer is still to come."""
-
-    @property
-    def answer(self) -> asyncio.Future[Any]:
-        """Done when there is something to reply."""
-        ...
-
-    def give_up(self) -> None:
-        """Nobody waits for the answer any more."""
-        ...
-
-    def reply(self) -> Answer:
-        """What to reply, once there is something. Ends it."""
-        ...
-
-
-Begin = Callable[["Server", "Call"], Begun | Answer]
+Handler = Callable[
+    ["Server", HttpRequest], "Coroutine[Any, Any, Mapping[str, Any] | HttpResponse] | PendingReply | HttpResponse"
+]
 
 
 class Route(NamedTuple):
@@ -75,7 +45,6 @@ class Route(NamedTuple):
     any_namespace: bool = False  # does not ask whether the caller's namespace exists
     body: type[Struct] | None = None  # the struct that its requests are decoded into
     answers: str = "application/json"  # in which form it is answered when all is well
-    begin: Begin | None = None  # answers without a coroutine, instead of the handler
 
     @property
     def reads_body(self) -> bool:
@@ -116,12 +85,12 @@ class Router:
         parts = path.strip("/").split("/")
         found = _descend(self._root, parts, 0, ())
         if found is None:
-            raise Problem(404, "route_not_found", f"there is no route {path}; every route is under /api")
+            raise HttpError(404, "route_not_found", f"there is no route {path}; every route is under /api")
         node, values = found
         chosen = node.routes.get(method)
         if chosen is None:
             allowed = ", ".join(sorted(node.routes))
-            raise Problem(
+            raise HttpError(
                 405, "method_not_allowed", f"{path} takes {allowed}, not {method}", allowed=sorted(node.routes)
             )
         route, names = chosen
