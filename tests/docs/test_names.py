@@ -12,7 +12,7 @@ import backstay
 from backstay import BackstayError
 from backstay.kernel.machine import Machine
 
-from .pages import DOCS, PAGES, name_of, prose
+from .pages import DOCS, PAGES, ROOT, name_of, prose
 
 # Names of asyncio, of the programs on the pages, of what people come from, and of frameworks.
 ELSEWHERE = {"TaskGroup", "CardDeclined", "RetryPolicy", "Replayer", "AsyncResult", "SetWorkflowID", "Queue"} | {
@@ -33,6 +33,23 @@ def test_a_page_imports_only_public_names(page: Path) -> None:
 def test_the_classes_that_a_page_names_exist(page: Path) -> None:
     named = set(re.findall(r"`([A-Z][A-Za-z]*[a-z][A-Za-z]*)(?:[(:\[]|`)", prose(page.read_text("utf-8"))))
     assert named - {*dir(backstay), *Machine().kinds, *dir(builtins), *ELSEWHERE} == set()
+
+
+PACKAGES = "kernel|codec|protocol|store|engine|sdk|server|cli"
+ABOUT_THE_CODE = sorted((DOCS / "explanation").glob("*.md"))
+
+
+@pytest.mark.parametrize("page", ABOUT_THE_CODE, ids=name_of)
+def test_the_files_and_classes_that_an_explanation_names_exist(page: Path) -> None:
+    text = prose(page.read_text("utf-8"))
+    sources = ROOT / "src" / "backstay"
+    for path in re.findall(rf"`((?:{PACKAGES}|tests|bench|examples|tools)/[\w/.-]+)`", text):
+        assert (sources / path).exists() or (ROOT / path).exists(), path
+    classes = {
+        name for file in sources.rglob("*.py") for name in re.findall(r"^class (\w+)", file.read_text("utf-8"), re.M)
+    }
+    named = set(re.findall(r"`([A-Z][A-Za-z]*[a-z][A-Za-z]*)(?:[.(:\[]\w*|`)", text))
+    assert named - classes - {*dir(backstay), *dir(builtins), "CancelledError"} == set()
 
 
 def test_the_table_of_problems_names_our_errors() -> None:
