@@ -23,7 +23,7 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in titles}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CHANGELOG.md"], ids=name_of)
 def test_the_links_of_a_page_lead_somewhere(page: Path) -> None:
     for target in links(page):
         file, _, anchor = target.partition("#")
