@@ -17,7 +17,7 @@ from backstay.kernel.command import Command
 from backstay.kernel.features.activity import ScheduleActivity
 from backstay.kernel.features.cancel import Cancel, Terminate
 from backstay.kernel.features.child import CancelChild, Children, SignalChild, StartChildWorkflow
-from backstay.kernel.features.child.parcels import AskAfterSignals, SignalFromParent, SignalsArrived
+from backstay.kernel.features.child.messages import AskAfterSignals, SignalFromParent, SignalsArrived
 from backstay.kernel.features.close import CompleteWorkflow, FailWorkflow
 from backstay.kernel.features.continue_as_new import ContinueAsNew
 from backstay.kernel.features.deadline import Due

@@ -11,7 +11,7 @@ from backstay.kernel.command import Command
 from backstay.kernel.features.activity import ActivityTimedOut, RetryPolicy, ScheduleActivity
 from backstay.kernel.features.cancel import Cancel
 from backstay.kernel.features.child import ChildWorkflowScheduled
-from backstay.kernel.features.child.parcels import StartFromParent
+from backstay.kernel.features.child.messages import StartFromParent
 from backstay.kernel.features.close import CompleteWorkflow, FailWorkflow
 from backstay.kernel.features.pause import Pause, Unpause
 from backstay.kernel.features.reconcile import Reconcile

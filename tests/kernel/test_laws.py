@@ -45,7 +45,7 @@ from backstay.kernel.features.condition import (
 from backstay.kernel.features.continue_as_new import ContinueAsNew
 from backstay.kernel.features.deadline import Due
 from backstay.kernel.features.failures import Failures
-from backstay.kernel.features.intake import update_of
+from backstay.kernel.features.instance_commands import update_of
 from backstay.kernel.features.lease import Claim, Offer, Release
 from backstay.kernel.features.local_activity import LocalAttempt, RecordLocalActivity
 from backstay.kernel.features.memo import UpsertMemo

@@ -11,7 +11,7 @@ from typing import Any
 from backstay.kernel.command import Command
 from backstay.kernel.decision import CommandRecord, Decision
 from backstay.kernel.features.child import StartChildWorkflow
-from backstay.kernel.features.child.parcels import StartFromParent
+from backstay.kernel.features.child.messages import StartFromParent
 from backstay.kernel.features.delivery import Deliver
 from backstay.kernel.groups import GroupEntry
 from backstay.kernel.machine import Machine

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import backstay.kernel.features
-from backstay.kernel.features.intake import Commanded
+from backstay.kernel.features.instance_commands import Commanded
 from backstay.protocol import rejections
 
 WRONG = {"cents": ["must be int, not str"]}

@@ -19,7 +19,7 @@ from backstay.codec.exceptions import Exceptions
 from backstay.codec.values import dumps, loads
 from backstay.kernel.event import Recorded
 from backstay.kernel.features.child import Children
-from backstay.kernel.features.child.parcels import ChildReport, Close
+from backstay.kernel.features.child.messages import ChildReport, Close
 from backstay.kernel.features.deadline import Due
 from backstay.kernel.features.delivery import Deliver
 from backstay.kernel.features.lease import Claim

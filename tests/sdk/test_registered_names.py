@@ -360,7 +360,7 @@ def test_the_attribute_of_an_object_is_never_named_by_what_was_received() -> Non
         "codec/typenames.py": "literal names of typing's aliases",
         "engine/workflow_commands.py": "a literal of its callers",
         "engine/streams.py": "fields of a struct of ours",
-        "kernel/features/child/parent.py": "a tuple of literals",
+        "kernel/features/child/parent_side.py": "a tuple of literals",
         "kernel/features/condition.py": "fields of a struct of ours",
         "kernel/features/schedule/lifecycle.py": "fields of a struct of ours",
         "kernel/features/schedule/records.py": "fields of a struct of ours",

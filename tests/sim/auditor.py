@@ -18,8 +18,8 @@ from backstay.kernel.decision import Decision, WorkflowRow
 from backstay.kernel.event import HistoryDamaged, Recorded, clock
 from backstay.kernel.features import pause
 from backstay.kernel.features.activity import Activities
-from backstay.kernel.features.child.parcels import StartFromParent
-from backstay.kernel.features.workflow_task.due import due_id
+from backstay.kernel.features.child.messages import StartFromParent
+from backstay.kernel.features.workflow_task.expected import due_id
 from backstay.kernel.groups import Groups
 from backstay.kernel.machine import Machine
 from backstay.kernel.state import Run, Workflow

@@ -112,7 +112,7 @@ MUTANTS = [
     ),
     Mutant(
         "the rows of a task are believed",
-        "backstay.kernel.features.workflow_task.due:expect",
+        "backstay.kernel.features.workflow_task.expected:expect",
         "flow.busy is not None and flow.busy == due_id(flow)",
         "flow.busy is not None",
     ),
@@ -189,7 +189,7 @@ MUTANTS = [
     ),
     Mutant(
         "signals that are missing count as arrived",
-        "backstay.kernel.features.child.offspring:asked_after_signals",
+        "backstay.kernel.features.child.child_side:asked_after_signals",
         "[place for place, request_id in parcel.sent.items() if request_id not in message.known]",
         "[]",
     ),
@@ -241,7 +241,7 @@ MUTANTS = [
     ),
     Mutant(
         "a task that is tried again waits for the clock of before",
-        "backstay.kernel.features.workflow_task.failed:revive",
+        "backstay.kernel.features.workflow_task.backoff:revive",
         "created_at=turn.now",
         "created_at=task.created_at",
         far=True,
@@ -332,16 +332,21 @@ MUTANTS = [
         "signals.received.pop(event.signal_id, None)",
         "",
     ),
-    Mutant("a repeated command is done again", "backstay.kernel.features.intake:repeated", "before is None", "True"),
+    Mutant(
+        "a repeated command is done again",
+        "backstay.kernel.features.instance_commands:repeated",
+        "before is None",
+        "True",
+    ),
     Mutant(
         "the cursor stays behind",
-        "backstay.kernel.features.workflow_task.outcomes:_close",
+        "backstay.kernel.features.workflow_task.completion:_close",
         "turn.flow.cursor = task.seen",
         "",
     ),
     Mutant(
         "the cursor runs ahead",
-        "backstay.kernel.features.workflow_task.outcomes:_close",
+        "backstay.kernel.features.workflow_task.completion:_close",
         "turn.flow.cursor = task.seen",
         "turn.flow.cursor = turn.run.length",
     ),
@@ -360,7 +365,7 @@ MUTANTS = [
     ),
     Mutant(
         "decided_after is forgotten",
-        "backstay.kernel.features.workflow_task.outcomes:complete",
+        "backstay.kernel.features.workflow_task.completion:complete",
         "turn.context = context_of(task)",
         "",
     ),

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from backstay.codec import avro
 from backstay.kernel.decision import WorkflowRow
-from backstay.kernel.features.child.parcels import SignalFromParent
+from backstay.kernel.features.child.messages import SignalFromParent
 from backstay.kernel.send import unpack
 from backstay.kernel.task import Task
 from backstay.store import StoredSend

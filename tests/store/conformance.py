@@ -21,7 +21,7 @@ from backstay.kernel.decision import Decision
 from backstay.kernel.event import HistoryDamaged
 from backstay.kernel.features.activity import ScheduleActivity
 from backstay.kernel.features.cancel import Terminate
-from backstay.kernel.features.child.parcels import StartFromParent
+from backstay.kernel.features.child.messages import StartFromParent
 from backstay.kernel.features.close import CompleteWorkflow, FailWorkflow
 from backstay.kernel.features.continue_as_new import ContinueAsNew
 from backstay.kernel.features.delivery import Deliver

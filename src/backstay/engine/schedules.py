@@ -11,7 +11,7 @@ from backstay.engine.engine import Engine
 from backstay.engine.instances import Instances
 from backstay.kernel.decision import RunRow
 from backstay.kernel.features import schedule as kernel
-from backstay.kernel.features.intake import Commanding
+from backstay.kernel.features.instance_commands import Commanding
 from backstay.kernel.features.schedule import Plan, Schedule, ScheduleReply, of
 from backstay.kernel.features.schedule.action import workflow_id_of
 from backstay.kernel.features.schedule.firing import wanted

@@ -20,7 +20,7 @@ from backstay.kernel.decision import RunRow
 from backstay.kernel.event import Recorded
 from backstay.kernel.features import stream as kernel
 from backstay.kernel.features.stream import SEGMENT, Stream, StreamItemAppended, StreamKey, WriteStream, of
-from backstay.kernel.features.stream.intake import NEWS, refuse_closed, refuse_full
+from backstay.kernel.features.stream.append import NEWS, refuse_closed, refuse_full
 from backstay.kernel.message import Refused
 from backstay.kernel.values import SECOND, STREAMS, Micros
 from backstay.protocol import streams as ask

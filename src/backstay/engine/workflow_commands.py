@@ -20,7 +20,7 @@ from backstay.engine.waiters import Watcher
 from backstay.kernel import contract
 from backstay.kernel.event import Recorded
 from backstay.kernel.features import archive, cancel, pause
-from backstay.kernel.features.intake import Commanded
+from backstay.kernel.features.instance_commands import Commanded
 from backstay.kernel.features.message_stream import AppendMessage, Delivered, request_id
 from backstay.kernel.features.reconcile import Reconcile
 from backstay.kernel.features.repair import Repair, Repaired

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar
 from msgspec import Struct
 
 from backstay.kernel.event import Recorded
-from backstay.kernel.features.intake import Commanded
+from backstay.kernel.features.instance_commands import Commanded
 from backstay.kernel.features.message_stream import Delivered
 from backstay.kernel.features.repair import Repaired
 from backstay.kernel.features.signal_with_start import StartedAndSignalled

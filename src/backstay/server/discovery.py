@@ -6,7 +6,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from backstay.kernel.features.message_stream import SIGNAL
-from backstay.kernel.features.stream.intake import BATCH
+from backstay.kernel.features.stream.append import BATCH
 from backstay.kernel.limits import Limits
 from backstay.kernel.session import WorkerSession
 from backstay.kernel.values import CODEC

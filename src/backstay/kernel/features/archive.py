@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from backstay.kernel.event import Event, Recorded
 from backstay.kernel.feature import Deciding, Feature, History
-from backstay.kernel.features.intake import (
+from backstay.kernel.features.instance_commands import (
     NOT_CURRENT,
     NOT_STARTED,
     Reasoned,

@@ -13,7 +13,7 @@ from backstay.kernel.decision import CommandRecord
 from backstay.kernel.event import Context, Event, Recorded
 from backstay.kernel.feature import CommandRule, Deadline, Deciding, Feature, History, Lifecycle, nothing_to_check
 from backstay.kernel.features import close
-from backstay.kernel.features.intake import Commanding, accept, admitted, cause
+from backstay.kernel.features.instance_commands import Commanding, accept, admitted, cause
 from backstay.kernel.features.start import Identity
 from backstay.kernel.state import Run, Workflow
 from backstay.kernel.task import Resume

@@ -9,8 +9,8 @@ from backstay.kernel.command import Command, TerminalCommand
 from backstay.kernel.event import NO_CONTEXT, Recorded, StepEvent
 from backstay.kernel.feature import CommandRule, Deciding, Feature, History, Shape, nothing_to_check
 from backstay.kernel.features import close, memo, search
-from backstay.kernel.features.child.offspring import run_continued
-from backstay.kernel.features.child.parent import still_open
+from backstay.kernel.features.child.child_side import run_continued
+from backstay.kernel.features.child.parent_side import still_open
 from backstay.kernel.features.start import Definition, Identity, Start, definition_of, open_run, parent_of
 from backstay.kernel.limits import Breach, over_count
 from backstay.kernel.state import Run

@@ -18,7 +18,7 @@ from backstay.kernel.event import NO_CONTEXT, Context, Event, Recorded
 from backstay.kernel.feature import CommandRule, Deciding, Feature, History, Lifecycle
 from backstay.kernel.features import standalone
 from backstay.kernel.features.condition import Conditions
-from backstay.kernel.features.intake import Commanded, Telling, accept, cause, misdirected, repeated
+from backstay.kernel.features.instance_commands import Commanded, Telling, accept, cause, misdirected, repeated
 from backstay.kernel.limits import over_count
 from backstay.kernel.message import Refused
 from backstay.kernel.state import Run, Workflow

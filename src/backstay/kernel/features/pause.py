@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from backstay.kernel.event import Context, Event, Recorded
 from backstay.kernel.feature import Deciding, Feature, History, Lifecycle
-from backstay.kernel.features.intake import Reasoned, accept, admitted, cause
+from backstay.kernel.features.instance_commands import Reasoned, accept, admitted, cause
 from backstay.kernel.state import Run
 from backstay.kernel.turn import Turn
 from backstay.kernel.words import RUN, Phrase, Story, Words

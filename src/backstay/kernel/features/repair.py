@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from backstay.kernel.event import Event, Recorded
 from backstay.kernel.feature import Deciding, Feature, History
-from backstay.kernel.features.intake import Commanded, Commanding, accept, admitted, cause
+from backstay.kernel.features.instance_commands import Commanded, Commanding, accept, admitted, cause
 from backstay.kernel.features.reconcile import Reconcile, Reconciled, reconcile
 from backstay.kernel.features.timer import Timers
 from backstay.kernel.state import Run

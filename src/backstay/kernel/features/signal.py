@@ -16,7 +16,7 @@ from backstay.kernel.event import Context, Event, Recorded, StepEvent
 from backstay.kernel.feature import CommandRule, Deciding, Feature, History, Lifecycle, Shape, nothing_to_check
 from backstay.kernel.features import timer
 from backstay.kernel.features.condition import check_timeout
-from backstay.kernel.features.intake import (
+from backstay.kernel.features.instance_commands import (
     Rejection,
     Telling,
     accept,

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from backstay.kernel.decision import CommandRecord
 from backstay.kernel.feature import Deciding, Feature
 from backstay.kernel.features import signal as signals
-from backstay.kernel.features.intake import Commanded, Rejection, judge, reject, repeated
+from backstay.kernel.features.instance_commands import Commanded, Rejection, judge, reject, repeated
 from backstay.kernel.features.signal import Signal
 from backstay.kernel.features.start import Start, Started, check_start, start, start_now
 from backstay.kernel.message import Message, Refused

@@ -16,7 +16,7 @@ from backstay.kernel.event import Context, Event, Recorded
 from backstay.kernel.failure import Failure
 from backstay.kernel.feature import CommandRule, Deciding, Feature, History, Lifecycle
 from backstay.kernel.features import signal
-from backstay.kernel.features.intake import (
+from backstay.kernel.features.instance_commands import (
     Rejection,
     Telling,
     accept,

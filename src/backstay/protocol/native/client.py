@@ -21,7 +21,7 @@ from msgspec import Meta, Raw, Struct
 
 from backstay.kernel.decision import RunRow
 from backstay.kernel.event import Recorded
-from backstay.kernel.features.intake import Commanded
+from backstay.kernel.features.instance_commands import Commanded
 from backstay.kernel.features.message_stream import Delivered
 from backstay.kernel.features.repair import Repaired
 from backstay.kernel.features.schedule import Schedule, ScheduleReply

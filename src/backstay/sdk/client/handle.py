@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeAlias, TypeVar, o
 
 from backstay.codec.values import dumps, loads
 from backstay.kernel.event import Recorded
-from backstay.kernel.features.intake import Commanded
+from backstay.kernel.features.instance_commands import Commanded
 from backstay.kernel.features.reconcile import Reconciled
 from backstay.protocol import commands as tell
 from backstay.protocol import rejections

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from backstay.codec.values import dumps, loads
 from backstay.kernel.command import Command
 from backstay.kernel.features.stream import Item, WriteStream, check_name
-from backstay.kernel.features.stream.intake import BATCH
+from backstay.kernel.features.stream.append import BATCH
 from backstay.kernel.message import Refused
 from backstay.kernel.values import execution_id
 from backstay.protocol.streams import PAGE_MAX, ReadStream

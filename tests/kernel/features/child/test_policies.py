@@ -18,7 +18,7 @@ from backstay.kernel.features.child import (
     ParentClosePolicyApplied,
     ParentClosePolicyFailed,
 )
-from backstay.kernel.features.child.parcels import ChildReport, PolicyAnswer, StartFromParent, StopFromParent
+from backstay.kernel.features.child.messages import ChildReport, PolicyAnswer, StartFromParent, StopFromParent
 from backstay.kernel.features.close import CompleteWorkflow, FailWorkflow
 from backstay.kernel.features.continue_as_new import ContinueAsNew
 from backstay.kernel.features.delivery import Returned

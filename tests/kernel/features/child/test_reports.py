@@ -11,7 +11,7 @@ from backstay.kernel.failure import Failure
 from backstay.kernel.features.archive import Archive
 from backstay.kernel.features.cancel import Cancel, Terminate
 from backstay.kernel.features.child import Children, ChildRunCompleted, ChildRunFailed, ChildRunStarted
-from backstay.kernel.features.child.parcels import ChildReport
+from backstay.kernel.features.child.messages import ChildReport
 from backstay.kernel.features.close import CompleteWorkflow, FailWorkflow
 from backstay.kernel.features.continue_as_new import ContinueAsNew
 from backstay.kernel.features.failures import FailureHandled

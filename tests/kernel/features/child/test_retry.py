@@ -9,7 +9,7 @@ import pytest
 from backstay.kernel.features.activity import ScheduleActivity
 from backstay.kernel.features.cancel import Cancel
 from backstay.kernel.features.child import ChildRunFailed, ChildRunStarted
-from backstay.kernel.features.child.parcels import ChildReport
+from backstay.kernel.features.child.messages import ChildReport
 from backstay.kernel.features.close import CompleteWorkflow, FailWorkflow
 from backstay.kernel.features.continue_as_new import ContinueAsNew
 from backstay.kernel.features.reconcile import Reconcile

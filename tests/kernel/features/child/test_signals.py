@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from backstay.kernel.features.child import CancelChild, SignalChild, SignalChildFromUpdate, signalling
-from backstay.kernel.features.child.parcels import (
+from backstay.kernel.features.child.messages import (
     AskAfterSignals,
     SignalFromParent,
     SignalsArrived,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from backstay.kernel.features.child import Children, ChildRunFailed, ChildRunStarted, ChildWorkflowScheduled
-from backstay.kernel.features.child.parcels import ChildReport, StartFromParent
+from backstay.kernel.features.child.messages import ChildReport, StartFromParent
 from backstay.kernel.features.close import CompleteWorkflow, WorkflowFailed
 from backstay.kernel.features.memo import UpsertMemo
 from backstay.kernel.features.reconcile import Reconcile

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from backstay.kernel.features.child.parcels import ChildReport
+from backstay.kernel.features.child.messages import ChildReport
 from backstay.kernel.features.close import CompleteWorkflow, FailWorkflow
 from backstay.kernel.features.continue_as_new import ContinueAsNew
 from backstay.kernel.features.reconcile import Reconcile

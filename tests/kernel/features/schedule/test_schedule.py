@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from backstay.kernel.features.child.parcels import ChildReport, StopFromParent
+from backstay.kernel.features.child.messages import ChildReport, StopFromParent
 from backstay.kernel.features.close import CompleteWorkflow
 from backstay.kernel.features.continue_as_new import ContinueAsNew
 from backstay.kernel.features.reconcile import Reconcile

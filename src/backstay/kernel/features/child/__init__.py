@@ -23,7 +23,7 @@ from backstay.kernel.feature import (
     Value,
     nothing_to_check,
 )
-from backstay.kernel.features.child import offspring, parcels, parent, records, signalling, words
+from backstay.kernel.features.child import child_side, messages, parent_side, records, signalling, words
 from backstay.kernel.features.child.records import (
     CancelChild,
     CarriedChildClosed,
@@ -125,13 +125,13 @@ FEATURE = Feature(
     name="child",
     deciding=Deciding(
         commands={
-            StartChildWorkflow: CommandRule(parent.check, parent.start),
-            CancelChild: CommandRule(nothing_to_check, parent.cancel),
+            StartChildWorkflow: CommandRule(parent_side.check, parent_side.start),
+            CancelChild: CommandRule(nothing_to_check, parent_side.cancel),
             SignalChild: CommandRule(signalling.check, signalling.signal),
             SignalChildFromUpdate: CommandRule(signalling.check, signalling.signal_from_update),
         },
-        limits=parent.limits,
-        dispatch=parent.dispatch,
+        limits=parent_side.limits,
+        dispatch=parent_side.dispatch,
     ),
     history=History(
         evolve={
@@ -154,23 +154,23 @@ FEATURE = Feature(
         outcomes={ChildRunCompleted: _value, **dict.fromkeys(_UNSUCCESSFUL, _thrown), ChildSignalSent: _sent},
     ),
     lifecycle=Lifecycle(
-        cancel=parent.cancel_open,
-        on_close=parent.run_closed,
-        after_close=offspring.run_closed,
-        waits_externally=parent.outside,
+        cancel=parent_side.cancel_open,
+        on_close=parent_side.run_closed,
+        after_close=child_side.run_closed,
+        waits_externally=parent_side.outside,
     ),
     sends=Sends(
         receive={
-            parcels.StartFromParent: offspring.started,
-            parcels.SignalFromParent: offspring.signalled,
-            parcels.StopFromParent: offspring.stopped,
-            parcels.AskAfterSignals: offspring.asked_after_signals,
-            parcels.ChildReport: parent.reported,
-            parcels.SignalsArrived: signalling.answered,
-            parcels.PolicyAnswer: parent.policy_answered,
+            messages.StartFromParent: child_side.started,
+            messages.SignalFromParent: child_side.signalled,
+            messages.StopFromParent: child_side.stopped,
+            messages.AskAfterSignals: child_side.asked_after_signals,
+            messages.ChildReport: parent_side.reported,
+            messages.SignalsArrived: signalling.answered,
+            messages.PolicyAnswer: parent_side.policy_answered,
         },
-        unanswered=parent.awaited,
-        resend=parent.ask_after,
+        unanswered=parent_side.awaited,
+        resend=parent_side.ask_after,
     ),
     words=words.WORDS,
 )

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from itertools import islice
 
 from backstay.kernel import groups
-from backstay.kernel.features.child.parcels import AskAfterSignals, SignalFromParent, SignalsArrived
+from backstay.kernel.features.child.messages import AskAfterSignals, SignalFromParent, SignalsArrived
 from backstay.kernel.features.child.records import (
     Child,
     ChildSignalsConfirmed,

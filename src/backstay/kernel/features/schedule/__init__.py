@@ -7,7 +7,7 @@ Chapters: `cron` and `spec` (when), `records` (facts and state), `messages` (wha
 from __future__ import annotations
 
 from backstay.kernel.feature import Deadline, Deciding, Feature, History, Lifecycle, Sends
-from backstay.kernel.features.child.parcels import ChildReport
+from backstay.kernel.features.child.messages import ChildReport
 from backstay.kernel.features.schedule import action, firing, lifecycle, records, words
 from backstay.kernel.features.schedule.messages import (
     BackfillSchedule,

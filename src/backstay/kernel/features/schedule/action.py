@@ -8,8 +8,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from backstay.kernel.features.child.offspring import start_of, take
-from backstay.kernel.features.child.parcels import StartFromParent
+from backstay.kernel.features.child.child_side import start_of, take
+from backstay.kernel.features.child.messages import StartFromParent
 from backstay.kernel.features.delivery import Deliver
 from backstay.kernel.features.schedule.records import Cause, Occasion, Overlap, ScheduleTriggered
 from backstay.kernel.send import Parcel

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from msgspec.structs import replace
 
 from backstay.kernel.features import close
-from backstay.kernel.features.child.parcels import ChildReport, stop
+from backstay.kernel.features.child.messages import ChildReport, stop
 from backstay.kernel.features.delivery import Deliver
 from backstay.kernel.features.schedule import messages
 from backstay.kernel.features.schedule.action import StartFromSchedule, workflow_id_of

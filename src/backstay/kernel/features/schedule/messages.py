@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from backstay.kernel.decision import CommandRecord
-from backstay.kernel.features.intake import Commanding, cause, fingerprint, refuse_another
+from backstay.kernel.features.instance_commands import Commanding, cause, fingerprint, refuse_another
 from backstay.kernel.features.schedule import spec
 from backstay.kernel.features.schedule.records import OVERLAPS, PLAN, Overlap, Plan, Schedule, of
 from backstay.kernel.features.start import Start, check_limits, check_options

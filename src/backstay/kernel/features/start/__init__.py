@@ -15,7 +15,7 @@ from backstay.kernel.decision import CommandRecord
 from backstay.kernel.event import Recorded
 from backstay.kernel.feature import Deadline, Deciding, Feature, History
 from backstay.kernel.features import memo, search
-from backstay.kernel.features.intake import fingerprint, refuse_another
+from backstay.kernel.features.instance_commands import fingerprint, refuse_another
 from backstay.kernel.features.start import words
 from backstay.kernel.features.start.records import (
     BACKGROUND,

@@ -8,8 +8,8 @@ belongs to grows with them. Chapters: `records` (facts and state), `intake` (wha
 from __future__ import annotations
 
 from backstay.kernel.feature import CommandRule, Deciding, Feature, History, Lifecycle, Sends
-from backstay.kernel.features.stream import intake, output, records, words
-from backstay.kernel.features.stream.intake import Appended, AppendItems, FinishStream, Items, check_name
+from backstay.kernel.features.stream import append, output, records, words
+from backstay.kernel.features.stream.append import Appended, AppendItems, FinishStream, Items, check_name
 from backstay.kernel.features.stream.output import WriteStream, WriteToStream
 from backstay.kernel.features.stream.records import (
     SEGMENT,
@@ -46,7 +46,7 @@ __all__ = [
 
 FEATURE = Feature(
     name="stream",
-    deciding=Deciding(messages={AppendItems: intake.append, FinishStream: intake.finish}),
+    deciding=Deciding(messages={AppendItems: append.append, FinishStream: append.finish}),
     history=History(
         evolve={
             StreamOpened: records.opened,
@@ -58,7 +58,7 @@ FEATURE = Feature(
     lifecycle=Lifecycle(waits_externally=records.outside),
     sends=Sends(
         kind="stream",
-        receive={WriteToStream: intake.written},
+        receive={WriteToStream: append.written},
     ),
     words=words.WORDS,
 )

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from backstay.kernel.command import Command, StepCommand
 from backstay.kernel.features.side_effect import SideEffectRecorded
-from backstay.kernel.features.stream.intake import check_items, check_name
+from backstay.kernel.features.stream.append import check_items, check_name
 from backstay.kernel.features.stream.records import Item, StreamKey
 from backstay.kernel.limits import Breach, over_count
 from backstay.kernel.message import Refused

@@ -11,8 +11,10 @@ Five chapters: `messages`, `due` (which task must exist, and what it may see), `
 from __future__ import annotations
 
 from backstay.kernel.feature import Deciding, Feature, TaskRule
+from backstay.kernel.features.workflow_task.backoff import BACKOFF, LONGEST, REPAIR, revive
+from backstay.kernel.features.workflow_task.completion import complete, fail, heartbeat, limits
 from backstay.kernel.features.workflow_task.crashed import lost
-from backstay.kernel.features.workflow_task.due import (
+from backstay.kernel.features.workflow_task.expected import (
     MET_LATER,
     WorkflowAssignment,
     assign,
@@ -24,7 +26,6 @@ from backstay.kernel.features.workflow_task.due import (
     serves,
     shown_to,
 )
-from backstay.kernel.features.workflow_task.failed import BACKOFF, LONGEST, REPAIR, revive
 from backstay.kernel.features.workflow_task.messages import (
     CRASHED,
     DEADLINE_EXCEEDED,
@@ -34,7 +35,6 @@ from backstay.kernel.features.workflow_task.messages import (
     HeartbeatWorkflowTask,
     TaskOutcome,
 )
-from backstay.kernel.features.workflow_task.outcomes import complete, fail, heartbeat, limits
 
 __all__ = [
     "BACKOFF",

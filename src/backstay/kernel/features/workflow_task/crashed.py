@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from backstay.kernel.features.workflow_task.due import serves
-from backstay.kernel.features.workflow_task.failed import set_aside
+from backstay.kernel.features.workflow_task.backoff import set_aside
+from backstay.kernel.features.workflow_task.expected import serves
 from backstay.kernel.features.workflow_task.messages import CRASHED
 from backstay.kernel.task import Block, Task
 from backstay.kernel.turn import Turn

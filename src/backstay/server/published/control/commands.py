@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from backstay.kernel.event import HistoryDamaged
-from backstay.kernel.features.intake import Commanded
+from backstay.kernel.features.instance_commands import Commanded
 from backstay.kernel.features.update import UpdateAccepted, UpdateCompleted
 from backstay.kernel.values import run_of
 from backstay.protocol import commands as tell

@@ -6,8 +6,8 @@ from msgspec.structs import replace
 
 from backstay.kernel.command import Command, StepCommand, TerminalCommand
 from backstay.kernel.features import close, deadline, failures
-from backstay.kernel.features.workflow_task.due import sees, serves
-from backstay.kernel.features.workflow_task.failed import set_aside
+from backstay.kernel.features.workflow_task.backoff import set_aside
+from backstay.kernel.features.workflow_task.expected import sees, serves
 from backstay.kernel.features.workflow_task.messages import (
     CRASHED,
     DEADLINE_EXCEEDED,

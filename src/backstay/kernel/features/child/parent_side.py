@@ -7,7 +7,7 @@ from typing import Any
 from backstay.kernel import groups
 from backstay.kernel.command import Command
 from backstay.kernel.features.child import signalling
-from backstay.kernel.features.child.parcels import (
+from backstay.kernel.features.child.messages import (
     ChildReport,
     Close,
     PolicyAnswer,

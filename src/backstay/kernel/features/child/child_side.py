@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from backstay.kernel.features.cancel import Cancel, Stopped, Terminate
 from backstay.kernel.features.cancel import cancel as cancel_run
 from backstay.kernel.features.cancel import terminate as terminate_run
-from backstay.kernel.features.child.parcels import (
+from backstay.kernel.features.child.messages import (
     AskAfterSignals,
     ChildReport,
     Close,
@@ -23,7 +23,7 @@ from backstay.kernel.features.child.parcels import (
 from backstay.kernel.features.close import WorkflowCompleted, WorkflowFailed
 from backstay.kernel.features.deadline import WorkflowTimedOut
 from backstay.kernel.features.delivery import Deliver
-from backstay.kernel.features.intake import Commanded
+from backstay.kernel.features.instance_commands import Commanded
 from backstay.kernel.features.memo import Memo
 from backstay.kernel.features.search import SearchAttributes
 from backstay.kernel.features.signal import Signal
