@@ -24,7 +24,7 @@ from rich.text import Text
 
 from backstay.cli import format
 from backstay.cli.problems import Missing
-from backstay.cli.reading import Reader
+from backstay.cli.reading import StoreReader
 from backstay.cli.timeline import line_of
 from backstay.kernel.event import Recorded
 from backstay.kernel.features.activity import ActivityCompleted, ActivityRetryScheduled, ActivityStarted
@@ -45,7 +45,7 @@ class Show:
         self.history: list[Recorded] = []
         self.kills: list[int] = []
         self._story = Story(format)
-        self._reader: Reader | None = None
+        self._reader: StoreReader | None = None
         self._app: subprocess.Popen[str] | None = None
 
     def start(self) -> None:
@@ -56,7 +56,7 @@ class Show:
         self._app = app
         self._say(f"process {app.pid} runs the shop", "bold cyan")
         if self._reader is None:
-            self._reader = Reader(str(self.directory / DATABASE)).__enter__()
+            self._reader = StoreReader(str(self.directory / DATABASE)).__enter__()
 
     def kill(self, when: str) -> None:
         """SIGKILL: no handler, no goodbye, nothing flushed."""

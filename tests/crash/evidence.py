@@ -11,8 +11,8 @@ from backstay.kernel.event import Recorded, StepEvent
 from backstay.kernel.features.archive import Archived
 from backstay.kernel.features.child import ChildRunCompleted, ChildUnsuccessful
 from backstay.kernel.machine import Machine
-from backstay.kernel.state import Run, Workflow
-from backstay.kernel.turn import watch
+from backstay.kernel.state import Instance, Run
+from backstay.kernel.turn import add_task_deadlines
 from backstay.store import Loaded, RunFilter, StoredSend
 from backstay.store.sqlite import SqliteStore
 
@@ -113,19 +113,19 @@ def check_families(found: dict[str, Evidence]) -> None:
                 assert told == (child.run_id, child.status, child.closed_reason, child.number)
 
 
-def fold(loaded: Loaded) -> Workflow:
+def fold(loaded: Loaded) -> Instance:
     """The instance as an engine would see it."""
     row = loaded.row
-    flow = Workflow(row.key, row.namespace, row.workflow_id)
+    flow = Instance(row.key, row.namespace, row.workflow_id)
     flow.exists = True
-    flow.last, flow.command_sequence, flow.cursor = row.last, row.command_sequence, row.cursor
+    flow.last_decision, flow.command_sequence, flow.cursor = row.last_decision, row.command_sequence, row.cursor
     flow.next_wake = row.next_wake
     assert loaded.run is not None
     run = flow.run = Run(loaded.run.key, loaded.run.run_id, loaded.run.number)
     MACHINE.fold(flow, run, loaded.history)
     for task in loaded.tasks:
         flow.tasks[task.id] = task
-        watch(run, task)
+        add_task_deadlines(run, task)
     return flow
 
 
@@ -170,7 +170,7 @@ def check_closed(evidence: Evidence, lines: list[ledger.Line], status: str = "co
     loaded = evidence.loaded
     assert loaded.run is not None
     assert loaded.run.status == status
-    assert loaded.row.awaited == 0
+    assert loaded.row.unanswered == 0
     assert loaded.tasks == []
     assert loaded.row.next_wake is None
     assert MACHINE.expect(fold(loaded)) == ({}, None)

@@ -53,7 +53,7 @@ def schedule_on_disk(path: Path) -> tuple[Schedule, list[Recorded]] | None:
     expected = MACHINE.expect(flow)
     assert (expected.tasks, loaded.tasks) == ({}, [])
     assert loaded.row.next_wake == expected.next_wake
-    assert loaded.row.awaited == len(schedule.running) + len(schedule.owed)
+    assert loaded.row.unanswered == len(schedule.running) + len(schedule.owed)
     assert row.status == schedule.status
     return schedule, loaded.history
 

@@ -24,7 +24,7 @@ from backstay.engine.outbox import Outbox
 from backstay.engine.world import Alarm, AsyncioWorld
 from backstay.kernel.send import Send
 from backstay.kernel.values import SECOND
-from backstay.store.sqlite.writer import Writer
+from backstay.store.sqlite.writer import SqliteWriter
 
 from . import ledger, workflows
 
@@ -69,15 +69,15 @@ class Boundaries:
         self.committed = 0
 
     def install(self) -> None:
-        write, commit = Writer._write, Writer._commit
+        write, commit = SqliteWriter._write, SqliteWriter._commit
 
-        def counted_write(writer: Writer, *args: Any) -> Any:
+        def counted_write(writer: SqliteWriter, *args: Any) -> Any:
             self.written += 1
             if self.side == "before" and self.written == self.commit:
                 die()
             return write(writer, *args)
 
-        def counted_commit(writer: Writer, *args: Any) -> Any:
+        def counted_commit(writer: SqliteWriter, *args: Any) -> Any:
             self.committed += 1
             if self.committed != self.commit:
                 return commit(writer, *args)
@@ -88,7 +88,7 @@ class Boundaries:
                 die()
             return result
 
-        Writer._write, Writer._commit = counted_write, counted_commit  # type: ignore[method-assign]
+        SqliteWriter._write, SqliteWriter._commit = counted_write, counted_commit  # type: ignore[method-assign]
 
 
 def run(job: Job) -> None:
@@ -153,7 +153,7 @@ def _die_sending(kind: str, count: int) -> None:
     left = [count]
 
     def dispatch_or_die(outbox: Outbox, send: Send) -> None:
-        if type(send.parcel).__name__ == kind:
+        if type(send.message).__name__ == kind:
             left[0] -= 1
             if left[0] == 0:
                 die()

@@ -14,7 +14,7 @@ from backstay import AsyncBackstay, WorkflowStopped, activity, signal, wait, wor
 from backstay.codec.values import dumps
 from backstay.kernel.decision import Decision
 from backstay.kernel.features.activity import ScheduleActivity
-from backstay.kernel.features.signal import Signal
+from backstay.kernel.features.signal import DeliverSignal
 from backstay.kernel.machine import Machine
 from backstay.kernel.task import Lease, Task
 from backstay.kernel.turn import Turn
@@ -255,7 +255,7 @@ def test_a_caller_who_chokes_on_the_answer_keeps_it_from_nobody_else(caplog: pyt
     async def story() -> None:
         async with AsyncBackstay(":memory:", [Listener]) as app:
             handle = await app.start(Listener, "l", 2)
-            (key,) = [entry.flow.key for entry in app.engine.cache]
+            (key,) = [entry.instance.key for entry in app.engine.cache]
             answered: list[str] = []
 
             def choke(*_: object) -> None:
@@ -263,7 +263,7 @@ def test_a_caller_who_chokes_on_the_answer_keeps_it_from_nobody_else(caplog: pyt
                 raise ZeroDivisionError
 
             def say(word: str, reply: Callable[..., None]) -> None:
-                message = Signal(
+                message = DeliverSignal(
                     name="say", arguments=dumps([word]), values=[word], request_id=None, source="test", context={}
                 )
                 app.engine.submit(key, message, reply)

@@ -14,7 +14,7 @@ from backstay import AsyncBackstay, Signal, activity, wait, workflow
 from backstay.kernel.event import Recorded
 from backstay.kernel.features import signal
 from backstay.kernel.machine import Machine
-from backstay.kernel.state import Run, Workflow
+from backstay.kernel.state import Instance, Run
 
 go = Signal[int]("go")
 
@@ -31,7 +31,7 @@ def story(path: Path | str, tell: Callable[[AsyncBackstay, list[int]], Coroutine
             folds: list[int] = []
             fold = Machine.fold
 
-            def counting(self: Machine, flow: Workflow, run: Run, history: list[Recorded]) -> None:
+            def counting(self: Machine, flow: Instance, run: Run, history: list[Recorded]) -> None:
                 folds.append(len(history))
                 fold(self, flow, run, history)
 
@@ -59,7 +59,7 @@ def test_what_is_not_on_disk_yet_is_not_told():
         before = await app.describe("p")
         key = app.engine.cache.named("default", "p")
         assert key is not None
-        app.engine.submit(key, signal.Signal(name="go", arguments=None, values=[1]))
+        app.engine.submit(key, signal.DeliverSignal(name="go", arguments=None, values=[1]))
         entry = app.engine.cache.get(key)
         assert entry is not None
         assert entry.inflight

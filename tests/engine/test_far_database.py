@@ -31,7 +31,7 @@ def twice() -> list[str]:
 
 
 async def evict(app: AsyncBackstay) -> None:
-    await eventually(lambda: not any(entry.inflight or entry.held for entry in app.engine.cache))
+    await eventually(lambda: not any(entry.inflight or entry.code_is_busy for entry in app.engine.cache))
     for entry in app.engine.cache:
         app.engine.discard_cached(entry)
 
@@ -62,7 +62,7 @@ def test_what_another_process_has_changed_while_it_was_read_is_read_again(
         async with AsyncBackstay(path, [patient]) as holder, AsyncBackstay(path, [patient]) as guest:
             assert (holder.engine.holder, guest.engine.holder) == (True, False)
             await holder.start(patient, "p")
-            (key,) = [entry.flow.key for entry in holder.engine.cache]
+            (key,) = [entry.instance.key for entry in holder.engine.cache]
             await evict(holder)
             read = SlowRead(holder.engine.store, "load")
             holder.engine.reconcile(key)
@@ -82,7 +82,7 @@ def test_a_poll_goes_on_to_the_next_task_when_the_one_it_was_offered_is_gone() -
         async with AsyncBackstay(":memory:", [patient]) as app:
             elsewhere = app.options(queue="elsewhere")
             await elsewhere.start(patient, "gone")
-            (task_id,) = [id for entry in app.engine.cache for id in entry.flow.tasks]
+            (task_id,) = [id for entry in app.engine.cache for id in entry.instance.tasks]
             await elsewhere.start(patient, "there")
             await app._engine_room.call(ClaimWorkflowTask(task_id=task_id, worker_id="another"))
             await evict(app)

@@ -176,7 +176,7 @@ def test_no_build_schedules_an_activity_over_a_recorded_timer() -> None:
         handle = await app.start(order, "o")
         await asyncio.sleep(1)
         app.registry.workflows["order"] = changed.definition
-        app.executor.forget(app.engine.cache.get(app.engine.cache.named("default", "o") or 0).flow.current.key)  # type: ignore[union-attr]
+        app.executor.forget(app.engine.cache.get(app.engine.cache.named("default", "o") or 0).instance.current.key)  # type: ignore[union-attr]
         await asyncio.sleep(120)
         description = await handle.describe()
         assert description.liveness_state == "workflow_replay_blocked"

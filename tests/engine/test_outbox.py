@@ -106,7 +106,7 @@ def losing(monkeypatch: pytest.MonkeyPatch, kind: str) -> Iterator[None]:
     dispatch = Outbox.dispatch
 
     def lose(outbox: Outbox, send: Send) -> None:
-        if type(send.parcel).__name__ != kind:
+        if type(send.message).__name__ != kind:
             dispatch(outbox, send)
 
     with monkeypatch.context() as patch:

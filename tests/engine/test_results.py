@@ -21,7 +21,7 @@ from backstay import (
     wait,
     workflow,
 )
-from backstay.engine.waiters import CHECKS, Watcher
+from backstay.engine.waiters import CHECKS, Waiter
 from backstay.kernel.features.memo import UpsertMemo
 from backstay.kernel.features.start import Start
 from backstay.protocol import requests as ask
@@ -235,7 +235,7 @@ def test_those_who_wait_are_looked_at_once_at_a_time_however_often_another_proce
 
             futures = [app.engine.world.future() for _ in looks]
             for number, future in enumerate(futures):
-                waiters.add(number, "news", Watcher(str, partial(look, number), future))
+                waiters.add(number, "news", Waiter(str, partial(look, number), future))
             for _ in range(5):
                 waiters.check_all()
                 await asyncio.sleep(0)

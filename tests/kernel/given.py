@@ -16,8 +16,8 @@ import pytest
 from msgspec.structs import replace
 
 from backstay.kernel.command import Command
-from backstay.kernel.decision import CommandRecord, Decision, RunRow, WorkflowRow
-from backstay.kernel.event import Event, Recorded, pack_held, restore, unpack_held
+from backstay.kernel.decision import CommandRecord, Decision, InstanceRow, RunRow
+from backstay.kernel.event import Event, Recorded, pack_buffered, restore, unpack_buffered
 from backstay.kernel.failure import Failure
 from backstay.kernel.features.activity import (
     Activities,
@@ -30,7 +30,7 @@ from backstay.kernel.features.activity import (
 )
 from backstay.kernel.features.activity.records import Execution
 from backstay.kernel.features.archive import Archived
-from backstay.kernel.features.cancel import Cancellation
+from backstay.kernel.features.cancel import CancelState
 from backstay.kernel.features.child import Child, Children
 from backstay.kernel.features.condition import Conditions
 from backstay.kernel.features.deadline import Due
@@ -40,8 +40,8 @@ from backstay.kernel.features.memo import Memo
 from backstay.kernel.features.pause import Paused
 from backstay.kernel.features.schedule import of as schedule_of
 from backstay.kernel.features.search import SearchAttributes
-from backstay.kernel.features.signal import Signal, Signals
-from backstay.kernel.features.start import Definition, Identity, Start
+from backstay.kernel.features.signal import DeliverSignal, Signals
+from backstay.kernel.features.start import Identity, RecordedDefinition, Start
 from backstay.kernel.features.timer import Timers
 from backstay.kernel.features.update import Update, Updates
 from backstay.kernel.features.version import Versions
@@ -51,9 +51,9 @@ from backstay.kernel.limits import Limits
 from backstay.kernel.machine import NOTHING_DEPLOYED, Machine
 from backstay.kernel.message import Message, Refused
 from backstay.kernel.rows import instance_row
-from backstay.kernel.state import Run, Workflow
+from backstay.kernel.state import Instance, Run
 from backstay.kernel.task import Block, Lease, Task
-from backstay.kernel.turn import Turn, watch
+from backstay.kernel.turn import Turn, add_task_deadlines
 from backstay.kernel.values import LEASE, SECOND, Micros
 from backstay.kernel.views.timeline import tell
 from backstay.kernel.words import Story
@@ -71,7 +71,7 @@ def parameter(name: str, type: str | None = None, **more: Any) -> dict[str, Any]
     return {"name": name, "required": True, "type": type, "allows_null": False, **more}
 
 
-TALKING = Definition(
+TALKING = RecordedDefinition(
     signals=["go", "stop", "note"],
     signal_contracts=[
         {"name": "go", "mode": "wait", "parameters": []},
@@ -118,13 +118,13 @@ def nobody(task: Task) -> None:
 class Decided(Decision):
     """A decision, and what a test also looks at: the ready tasks that nobody took, and whether anything is written."""
 
-    born: list[Task] = []
+    unassigned: list[Task] = []
     idle: bool = False
 
 
 def decide(
     machine: Machine,
-    state: Workflow,
+    state: Instance,
     message: Message,
     now: Micros,
     ids: Any,
@@ -132,27 +132,27 @@ def decide(
     deployed: Mapping[str, str | None] = NOTHING_DEPLOYED,
 ) -> Decided:
     """One message in a turn of its own, as the engine makes it: decide, match, seal."""
-    turn = machine.open(state, ids, deployed)
+    turn = machine.begin(state, ids, deployed)
     machine.decide(turn, message, now)
-    born = match(machine, turn, offer)
+    unassigned = match(machine, turn, offer)
     idle = machine.idle(turn)
     sealed = Decision(instance_row(state, 0, False), turn.after, reply=turn.reply) if idle else machine.seal(turn)
-    return Decided(**vars_of(sealed, Decision.__struct_fields__), born=born, idle=idle)
+    return Decided(**vars_of(sealed, Decision.__struct_fields__), unassigned=unassigned, idle=idle)
 
 
 def match(machine: Machine, turn: Turn, offer: Offering = nobody) -> list[Task]:
     """Offer what a message made ready, as the engine does; the tasks that nobody took."""
     machine.create_task(turn)
-    born: list[Task] = []
+    unassigned: list[Task] = []
     while turn.ready:
         ready, turn.ready = turn.ready, {}
         for task in ready.values():
             lease = offer(task)
             if lease is None:
-                born.append(task)
+                unassigned.append(task)
             else:
                 machine.grant(turn, task, lease)
-    return born
+    return unassigned
 
 
 class Flow:
@@ -167,11 +167,11 @@ class Flow:
     ) -> None:
         self.machine = machine
         self.ids = ids or Ids()
-        self.state = Workflow(self.ids.key(), namespace, workflow_id)
+        self.state = Instance(self.ids.key(), namespace, workflow_id)
         self.latest: Micros = T0
         self.now = T0
         self.decisions: list[Decided] = []
-        self.row: WorkflowRow | None = None
+        self.row: InstanceRow | None = None
         self.rows: dict[str, Task] = {}
         self.runs: dict[int, RunRow] = {}
         self.histories: dict[int, list[Recorded]] = {}
@@ -195,7 +195,17 @@ class Flow:
         if at is not None:
             self.now = instant(at)
         decision = decide(self.machine, self.state, message, self.now, self.ids, offer, self.deployed)
-        for field in ("events", "tasks", "runs", "commands", "leased", "closed", "sends", "took", "told"):
+        for field in (
+            "events",
+            "tasks",
+            "runs",
+            "commands",
+            "leased",
+            "closed",
+            "sends",
+            "taken_sends",
+            "notifications",
+        ):
             setattr(decision, field, list(getattr(decision, field)))  # tuple or list is the kernel's own business
         self.decisions.append(decision)
         if not decision.idle:
@@ -213,8 +223,8 @@ class Flow:
         return caught.value
 
     def _store(self, decision: Decision) -> None:
-        assert decision.after == (0 if self.row is None else self.row.last), "the guard names another decision"
-        self.row = decision.workflow
+        assert decision.after == (0 if self.row is None else self.row.last_decision), "the guard names another decision"
+        self.row = decision.instance
         for entry in decision.events:
             self.histories.setdefault(entry.run, []).append(entry)
             assert tell(self.stories.setdefault(entry.run, Story(PLAIN)), entry).text, "every event has words"
@@ -224,7 +234,7 @@ class Flow:
                 self.rows.pop(change.task_id, None)
             else:
                 self.rows[change.task_id] = change.task
-        assert decision.workflow.expects == len(self.rows) + self.state.missing
+        assert decision.instance.expects == len(self.rows) + self.state.missing_tasks
         for new, row in decision.runs:
             assert new == (row.key not in self.runs)
             self.runs[row.key] = row
@@ -282,7 +292,7 @@ class Flow:
         return self.claim(self.workflow_task.id, owner, at)
 
     def signal(self, name: str = "go", at: float | None = None, **more: Any) -> Decided:
-        return self.when(Signal(name=name, **more), at)
+        return self.when(DeliverSignal(name=name, **more), at)
 
     def update(self, name: str = "add", at: float | None = None, **more: Any) -> Decided:
         return self.when(Update(name=name, **more), at)
@@ -292,7 +302,7 @@ class Flow:
         return self.when(self.retried(message), at)
 
     def retried(self, message: Any) -> Any:
-        kind = type(message).__name__.lower()
+        kind = message.command_type
         found = [c for c in self.commands if (c.command_type, c.request_id) == (kind, message.request_id)]
         return replace(message, retained=found[0] if found else None)
 
@@ -412,14 +422,14 @@ def vars_of(thing: object, fields: Iterable[str]) -> dict[str, Any]:
     return {field: getattr(thing, field) for field in fields}
 
 
-def refold(flow: Flow) -> Workflow:
+def refold(flow: Flow) -> Instance:
     """The instance as an engine that has just come up folds it: from the stored bytes and rows, nothing else."""
     row = flow.row
     assert row is not None
-    state = Workflow(row.key, row.namespace, row.workflow_id)
+    state = Instance(row.key, row.namespace, row.workflow_id)
     state.workflow_type = row.workflow_type
     state.exists = True
-    state.last = row.last
+    state.last_decision = row.last_decision
     state.command_sequence = row.command_sequence
     state.cursor = row.cursor
     state.next_wake = row.next_wake
@@ -429,9 +439,9 @@ def refold(flow: Flow) -> Workflow:
         run = state.run = Run(index.key, index.run_id, index.number)
         flow.machine.fold(state, run, reread(flow.machine, flow.histories[row.run]))
         for task in flow.rows.values():
-            state.keep(task)
-            watch(run, task)
-    state.held = unpack_held(flow.machine.kinds, pack_held(row.held))
+            state.keep_task(task)
+            add_task_deadlines(run, task)
+    state.buffered_events = unpack_buffered(flow.machine.kinds, pack_buffered(row.buffered_events))
     return state
 
 
@@ -446,7 +456,7 @@ def reread(machine: Machine, history: Iterable[Recorded]) -> list[Recorded]:
     return found
 
 
-def snapshot(flow: Flow, state: Workflow | None = None) -> dict[str, Any]:
+def snapshot(flow: Flow, state: Instance | None = None) -> dict[str, Any]:
     """Everything that an instance is, as plain data.
 
     Left out is what lives in memory only and may differ after a restart: unrecorded heartbeats, and that a retry whose
@@ -456,13 +466,13 @@ def snapshot(flow: Flow, state: Workflow | None = None) -> dict[str, Any]:
     run = state.run
     found: dict[str, Any] = {
         "exists": state.exists,
-        "last": state.last,
+        "last": state.last_decision,
         "type": state.workflow_type,
         "reserved_at": state.reserved_at,
         "command_sequence": state.command_sequence,
         "cursor": state.cursor,
-        "held": list(state.held),
-        "busy": state.busy,
+        "held": list(state.buffered_events),
+        "busy": state.running_task,
         "next_wake": state.next_wake,
         "tasks": msgspec.to_builtins(state.tasks),
     }
@@ -473,15 +483,15 @@ def snapshot(flow: Flow, state: Workflow | None = None) -> dict[str, Any]:
     agenda = sorted(entry for entry in set(run.agenda) if _counts(flow, state, entry))
     found |= vars_of(run, fields + more)
     found |= {
-        "waking": [entry for entry in run.waking if entry[0] > state.cursor],
-        "apart": list(run.apart),
+        "waking": [entry for entry in run.wake_events if entry[0] > state.cursor],
+        "apart": list(run.own_task_events),
         "agenda": agenda,
         "activities": {step: _plain(execution) for step, execution in run.part(Activities).open.items()},
         "timers": (dict(run.part(Timers).pending), copy(run.part(Timers).fired)),
         "signals": (dict(run.part(Signals).received), dict(run.part(Signals).waits)),
         "conditions": dict(run.part(Conditions).open),
         "updates": dict(run.part(Updates).pending),
-        "cancellation": run.part(Cancellation).requested,
+        "cancellation": run.part(CancelState).requested,
         "paused": run.part(Paused).entry,
         "archived": vars_of(run.part(Archived), Archived.__slots__),
         "versions": dict(run.part(Versions).markers),
@@ -496,7 +506,7 @@ def snapshot(flow: Flow, state: Workflow | None = None) -> dict[str, Any]:
     return found
 
 
-def _counts(flow: Flow, state: Workflow, entry: tuple[Micros, str, int | str]) -> bool:
+def _counts(flow: Flow, state: Instance, entry: tuple[Micros, str, int | str]) -> bool:
     at, kind, id = entry
     if kind == "heartbeat" or (kind in ("retry", "first_task") and at <= flow.latest):
         return False

@@ -12,7 +12,7 @@ from backstay.kernel.features.cancel import Cancel
 from backstay.kernel.features.close import FailWorkflow
 from backstay.kernel.features.continue_as_new import ContinueAsNew
 from backstay.kernel.features.reconcile import Reconcile
-from backstay.kernel.features.start import Definition, Parent
+from backstay.kernel.features.start import Parent, RecordedDefinition
 from backstay.kernel.features.timer import StartTimer
 from backstay.kernel.state import Moment
 from backstay.kernel.task import Block
@@ -59,7 +59,7 @@ def claimed() -> Flow:
 
 
 def leaving() -> Flow:
-    flow = given(definition=Definition(cleanup_seconds=50), at=BEFORE)
+    flow = given(definition=RecordedDefinition(cleanup_seconds=50), at=BEFORE)
     flow.when(Cancel())
     return flow
 
@@ -105,7 +105,7 @@ def restart(flow: Flow, at: float, known: dict[tuple[int, Moment], Micros] | Non
     """The engine comes up again, and the clock says this."""
     flow.now = instant(at)
     flow.reopen()
-    flow.machine.agenda.rearm(flow.state, flow.now, {} if known is None else known)
+    flow.machine.agenda.restart_after_clock_change(flow.state, flow.now, {} if known is None else known)
     flow.when(Reconcile(incarnation="new", holding=None))
 
 
@@ -129,10 +129,10 @@ def test_what_is_farther_away_than_its_own_length_begins_again_from_now(case: st
     assert names(decision.events)[: len(expected)] == expected
     assert all(entry.at >= last for entry in flow.history[length_before:]), "recorded times do not decrease"
     if not expected:
-        assert decision.born, "a task is offered again"
+        assert decision.unassigned, "a task is offered again"
         (task,) = flow.tasks.values()
         assert task.state == "ready"
-        assert task.due(flow.now)
+        assert task.is_due(flow.now)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -141,7 +141,7 @@ def test_a_clock_that_goes_on_changes_nothing(case: str) -> None:
     wake = flow.state.next_wake
     restart(flow, BEFORE)
     assert flow.state.run is not None
-    assert flow.state.run.rearmed == {}
+    assert flow.state.run.moved_deadlines == {}
     assert flow.state.next_wake == wake
 
 
@@ -165,7 +165,7 @@ def test_what_is_set_after_the_clock_went_back_counts_by_the_new_clock() -> None
     )
     assert flow.state.next_wake == instant(NOW + 36)
     restart(flow, NOW + 10)
-    assert flow.run.rearmed == {}
+    assert flow.run.moved_deadlines == {}
     assert flow.state.next_wake == instant(NOW + 36)
     flow.begin(3, at=NOW + 20)
     flow.finish(3, at=NOW + 21)
@@ -189,7 +189,7 @@ def test_a_ready_task_of_the_old_clock_is_handed_out_at_once(lost: bool) -> None
     if lost:
         flow.lose("RUN1-w2")
     restart(flow, NOW)
-    assert flow.workflow_task.due(flow.now)
+    assert flow.workflow_task.is_due(flow.now)
     assert flow.claim("RUN1-w2").owner == "worker-1"
 
 
@@ -200,7 +200,7 @@ def test_a_task_that_was_tried_again_by_a_clock_since_set_back_is_handed_out_at_
     flow.when(Reconcile(incarnation="E1", force=True), at=BEFORE)
     assert flow.workflow_task.state == "ready"
     restart(flow, NOW)
-    assert flow.workflow_task.due(flow.now)
+    assert flow.workflow_task.is_due(flow.now)
     assert flow.claim("RUN1-w2").owner == "worker-1"
 
 
@@ -217,7 +217,7 @@ def test_heartbeats_are_recorded_again_after_the_clock_went_back() -> None:
     restart_at = NOW
     flow.now = instant(restart_at)
     flow.reopen()
-    flow.machine.agenda.rearm(flow.state, flow.now, {})
+    flow.machine.agenda.restart_after_clock_change(flow.state, flow.now, {})
     assert names(flow.beat(1, at=NOW + 1).events) == ["ActivityHeartbeatRecorded"]
     assert flow.beat(1, at=NOW + 1.5).events == []
     assert flow.state.next_wake == instant(NOW + 21)

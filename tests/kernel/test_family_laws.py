@@ -70,11 +70,11 @@ class Family:
         self.check()
 
     def lose(self) -> None:
-        found = [send for send in self.world.on_their_way() if isinstance(send.parcel, LOST)]
+        found = [send for send in self.world.on_their_way() if isinstance(send.message, LOST)]
         if found:
             send = self.random.choice(found)
             del self.world.rows[send.key]
-            self.lost.add(getattr(send.parcel, "request_id", ""))
+            self.lost.add(getattr(send.message, "request_id", ""))
 
     def anyone(self) -> Member:
         return self.random.choice([flow for flow in self.world.flows.values() if flow.state.run is not None])
@@ -161,13 +161,13 @@ class Family:
     def ask(self) -> None:
         """That a child had closed by itself is no fact of its parent's: after a restart it may be asked once more."""
         for flow in self.world.flows.values():
-            if flow.row is not None and flow.row.awaited:
+            if flow.row is not None and flow.row.unanswered:
                 flow.when(Reconcile(incarnation="e", ask=True))
         self.world.settle()
 
     @staticmethod
     def waits(flow: Member) -> bool:
-        return flow.state.run is not None and flow.run.open and bool(flow.run.agenda or flow.run.part(Children).open)
+        return flow.state.run is not None and flow.run.is_open and bool(flow.run.agenda or flow.run.part(Children).open)
 
     # -- what always holds
 
@@ -226,7 +226,7 @@ class Family:
             assert event.output == child.run.ended_by.output  # type: ignore[union-attr]
 
     def signals_once(self) -> None:
-        sent = {send.parcel.request_id for send in self.world.log if isinstance(send.parcel, SignalFromParent)}
+        sent = {send.message.request_id for send in self.world.log if isinstance(send.message, SignalFromParent)}
         for request_id in sent:
             found = [c for flow in self.world.flows.values() for c in flow.commands if c.request_id == request_id]
             assert len(found) == 1 or (request_id in self.lost and not found), "only its sender can make up for a loss"
@@ -247,5 +247,5 @@ def test_a_family_stays_in_order(seed: int, length: int) -> None:
     for flow in family.world.flows.values():
         if flow.state.run is not None:
             assert flow.row is not None
-            assert not flow.run.open or flow.run.part(Children).open == {}, "everybody's children have reported"
-            assert flow.row.awaited == 0
+            assert not flow.run.is_open or flow.run.part(Children).open == {}, "everybody's children have reported"
+            assert flow.row.unanswered == 0

@@ -333,7 +333,7 @@ def test_at_most_so_many_starts_are_sent() -> None:
     world, parent = calling(*(call(parallel_group_path=entry) for entry in where))
 
     def sent() -> list[int]:
-        return [start_of(send).parent.sequence for send in world.log if isinstance(send.parcel, StartFromParent)]
+        return [start_of(send).parent.sequence for send in world.log if isinstance(send.message, StartFromParent)]
 
     assert names(parent.history).count("ChildWorkflowScheduled") == 4
     assert sent() == [1, 2]

@@ -33,7 +33,7 @@ from backstay.kernel.features.activity import (
     ScheduleActivity,
 )
 from backstay.kernel.features.activity.records import Execution
-from backstay.kernel.features.archive import Archive, Earlier
+from backstay.kernel.features.archive import Archive, EarlierRun
 from backstay.kernel.features.cancel import Cancel, CancelRequested, CancelWorkflow, Terminate
 from backstay.kernel.features.close import CompleteWorkflow, FailWorkflow
 from backstay.kernel.features.condition import (
@@ -54,8 +54,15 @@ from backstay.kernel.features.reconcile import Reconcile
 from backstay.kernel.features.repair import Repair
 from backstay.kernel.features.search import UpsertSearchAttributes
 from backstay.kernel.features.side_effect import RecordSideEffect
-from backstay.kernel.features.signal import ApplySignal, OpenSignalWait, Signal, SignalReceived, Signals, open_waits
-from backstay.kernel.features.signal_with_start import SignalWithStart
+from backstay.kernel.features.signal import (
+    ApplySignal,
+    DeliverSignal,
+    OpenSignalWait,
+    SignalReceived,
+    Signals,
+    open_waits,
+)
+from backstay.kernel.features.signal_with_start import SignalAndStart
 from backstay.kernel.features.start import Reserve
 from backstay.kernel.features.timer import CancelTimer, StartTimer, Timers
 from backstay.kernel.features.update import (
@@ -73,7 +80,7 @@ from backstay.kernel.features.workflow_task import (
     CompleteWorkflowTask,
     FailWorkflowTask,
     HeartbeatWorkflowTask,
-    sees,
+    history_end,
 )
 from backstay.kernel.limits import Limits
 from backstay.kernel.machine import Machine
@@ -267,7 +274,7 @@ class Story:
             assert snapshot(flow) == before, f"refused as {outcome.reason}, yet something changed"
         else:
             if run is not None and flow.state.run is run and run.part(Paused).entry is not None:
-                assert (outcome.born, outcome.leased) == ([], []), "handed out while paused"
+                assert (outcome.unassigned, outcome.leased) == ([], []), "handed out while paused"
             self.remember(outcome)
             if left is not None and outcome.reply.recorded:
                 self.inferred.append(Inferred(left, outcome.events))
@@ -278,10 +285,10 @@ class Story:
         if not isinstance(message, CompleteWorkflowTask) or message.numbered or message.task_id not in self.flow.tasks:
             return None
         task = self.flow.tasks[message.task_id]
-        if task.upto is not None:
+        if task.history_limit is not None:
             return None
         run = self.flow.run
-        seen = sees(run, task) if task.seen is None else task.seen
+        seen = history_end(run, task) if task.seen is None else task.seen
         again = [command.condition_key for command in message.commands if isinstance(command, OpenConditionWait)]
         left: dict[int, str] = {}
         for step, wait in run.part(Conditions).open.items():
@@ -326,8 +333,8 @@ class Story:
         flow = self.flow
         run = flow.run
         (task,) = (task for task in flow.tasks.values() if task.kind == "workflow")
-        seen = sees(run, task) if task.seen is None else task.seen
-        if task.upto is not None:
+        seen = history_end(run, task) if task.seen is None else task.seen
+        if task.history_limit is not None:
             update_id = task.resume.workflow_update_id or ""
             wrong: list[Command] = [*act.commands[:1], CompleteUpdate(update_id=update_id)]
             good = (
@@ -377,13 +384,13 @@ class Story:
             "request_id": "r1" if act.taker == 0 else None,
         }
 
-    def earlier(self, key: int) -> Earlier | None:
+    def earlier(self, key: int) -> EarlierRun | None:
         """An earlier run, as the shell hands it in."""
         if key == self.flow.run.key:
             return None
         row = self.flow.runs[key]
         history = reread(self.flow.machine, self.flow.histories[key])
-        return Earlier(key=row.key, run_id=row.run_id, number=row.number, history=history)
+        return EarlierRun(key=row.key, run_id=row.run_id, number=row.number, history=history)
 
     def message(self, act: Act) -> Message:
         flow = self.flow
@@ -408,19 +415,19 @@ class Story:
                 if not lease:
                     return self.message(act._replace(verb=self.next_verb(act)))
                 numbered = act.which < 4
-                apart = flow.tasks[lease["task_id"]].upto is not None
+                apart = flow.tasks[lease["task_id"]].history_limit is not None
                 found = self.answers(act) if numbered or apart else list(act.commands)
                 if act.how and not apart and not (found and isinstance(found[-1], TerminalCommand)):
                     found.append(StartTimer(delay_seconds=float(act.how)))  # so that the story goes on
                 return CompleteWorkflowTask(**lease, commands=found, handled_failures=raised, numbered=numbered)
             case "signal":
                 name = ("go", "note", "stop", "go", "note", "typo")[act.which]
-                return flow.retried(Signal(name=name, **self.addressed(act)))
+                return flow.retried(DeliverSignal(name=name, **self.addressed(act)))
             case "update":
                 return flow.retried(Update(name="typo" if act.which == 5 else "add", **self.addressed(act)))
             case "both":
                 start = started(**STARTS[act.which % len(STARTS)])
-                return SignalWithStart(start=start, signal=Signal(name=("go", "note", "typo")[act.how % 3]))
+                return SignalAndStart(start=start, signal=DeliverSignal(name=("go", "note", "typo")[act.how % 3]))
             case "pause" | "unpause":
                 return (Pause if act.verb == "pause" else Unpause)(reason="why")
             case "stop":
@@ -529,9 +536,9 @@ def the_end_is_the_end(story: Story) -> None:
         failed = [entry for entry in behind if isinstance(entry.event, UpdateCompleted)]
         assert all(entry.event.outcome == "update_failed" for entry in failed)  # type: ignore[attr-defined]
         assert failed == behind[: len(failed)], "what fails with the run fails in its last breath"
-    if flow.state.run is not None and not flow.run.open:
+    if flow.state.run is not None and not flow.run.is_open:
         assert flow.rows == {}
-        assert flow.state.held == []
+        assert flow.state.buffered_events == []
         assert flow.state.next_wake is None
         assert flow.machine.expect(flow.state) == ({}, None)
     current = None if flow.row is None else flow.row.run
@@ -622,13 +629,13 @@ def every_accepted_signal_is_received_and_applied_once(story: Story) -> None:
     applied = [id for _, id in facts(story, "SignalApplied", "signal_id")]
     assert len(set(received)) == len(received), "told twice to one run"
     assert len(set(applied)) == len(applied), "applied twice"
-    held = [event.signal_id for event, _ in flow.state.held if isinstance(event, SignalReceived)]
+    held = [event.signal_id for event, _ in flow.state.buffered_events if isinstance(event, SignalReceived)]
     known = accepted(story, "signal")
     assert {id for _, id in received} <= {id for id, _ in known}
     for id, origin in known:
         open = (flow.run.key, id) in received
         assert not (open and id in held)
-        if flow.run.open and flow.run.key == origin:
+        if flow.run.is_open and flow.run.key == origin:
             assert open or id in held, "lost"
         if flow.runs[origin].closed_reason == "continued" and (origin, id) in received and id not in applied:
             assert any(key > origin and other == id for key, other in received), "lost on the way to the next run"
@@ -657,7 +664,7 @@ def every_accepted_update_ends_once(story: Story) -> None:
     ends = Counter(id for _, id in facts(story, "UpdateCompleted", "update_id"))
     open = [
         *flow.run.part(Updates).pending,
-        *(e.update_id for e, _ in flow.state.held if isinstance(e, UpdateAccepted)),
+        *(e.update_id for e, _ in flow.state.buffered_events if isinstance(e, UpdateAccepted)),
     ]
     assert len(set(open)) == len(open)
     for id, _ in accepted(story, "update"):
@@ -761,7 +768,7 @@ def test_whatever_is_lost_reconciling_brings_back_what_the_run_needs_to_come_to_
     flow = story.flow
     for act in story_of:
         story.live(act)
-    if flow.state.run is None or not flow.run.open:
+    if flow.state.run is None or not flow.run.is_open:
         return
     flow.when(Unpause())
     flow.now = max(flow.now, flow.run.last_at) + 2 * LEASE  # nobody works on it any more
@@ -772,13 +779,13 @@ def test_whatever_is_lost_reconciling_brings_back_what_the_run_needs_to_come_to_
         if not work_once(flow):
             break
     assert flow.rows == {}
-    assert not flow.run.open or not (flow.run.part(Activities).open or flow.run.part(Timers).pending)
+    assert not flow.run.is_open or not (flow.run.part(Activities).open or flow.run.part(Timers).pending)
 
 
 def work_once(flow: Flow) -> bool:
     """Do one ready task, or else let the time pass to the next wake. False: there is nothing left to do."""
     ready = [task for task in flow.rows.values() if task.state == "ready" and task.available_at <= flow.now]
-    if ready and ready[0].upto is not None:
+    if ready and ready[0].history_limit is not None:
         flow.complete(CompleteUpdate(update_id=ready[0].resume.workflow_update_id or ""))
     elif ready and ready[0].kind == "workflow":
         flow.complete()

@@ -19,12 +19,12 @@ from backstay.kernel.features.deadline import Due
 from backstay.kernel.features.reconcile import Reconcile
 from backstay.kernel.features.schedule import (
     OVERLAPS,
-    BackfillSchedule,
-    DeleteSchedule,
-    PauseSchedule,
-    ResumeSchedule,
-    TriggerSchedule,
-    UpdateSchedule,
+    ScheduleBackfill,
+    ScheduleDelete,
+    SchedulePause,
+    ScheduleResume,
+    ScheduleTrigger,
+    ScheduleUpdate,
     firing,
 )
 from backstay.kernel.features.schedule.records import (
@@ -93,21 +93,21 @@ class Life:
         policy: Any = self.random.choice([None, *OVERLAPS])
         message = self.random.choice(
             [
-                TriggerSchedule(overlap_policy=policy),
-                TriggerSchedule(),
-                PauseSchedule(),
-                ResumeSchedule(),
-                ResumeSchedule(),
-                UpdateSchedule(changes={"overlap_policy": self.random.choice(OVERLAPS)}),
-                UpdateSchedule(changes={"spec": plan(**self.random.choice(SPECS)).spec}),
-                BackfillSchedule(start=now - 300 * SECOND, end=now, overlap_policy=policy),
-                *([DeleteSchedule()] if self.random.random() < 0.1 else []),
+                ScheduleTrigger(overlap_policy=policy),
+                ScheduleTrigger(),
+                SchedulePause(),
+                ScheduleResume(),
+                ScheduleResume(),
+                ScheduleUpdate(changes={"overlap_policy": self.random.choice(OVERLAPS)}),
+                ScheduleUpdate(changes={"spec": plan(**self.random.choice(SPECS)).spec}),
+                ScheduleBackfill(start=now - 300 * SECOND, end=now, overlap_policy=policy),
+                *([ScheduleDelete()] if self.random.random() < 0.1 else []),
             ]
         )
         try:
             self.one.flow.when(message)
         except Refused as refusal:
-            if refusal.reason != "schedule_not_found" or self.one.flow.run.open:
+            if refusal.reason != "schedule_not_found" or self.one.flow.run.is_open:
                 raise
 
     def work(self, *, ending: bool = False) -> None:
@@ -120,9 +120,9 @@ class Life:
 
     def finish(self) -> None:
         """From here on everybody comes to an end, and everything arrives."""
-        if self.one.flow.run.open:
-            self.one.flow.when(UpdateSchedule(changes={"overlap_policy": "skip"}))
-            self.one.flow.when(PauseSchedule())
+        if self.one.flow.run.is_open:
+            self.one.flow.when(ScheduleUpdate(changes={"overlap_policy": "skip"}))
+            self.one.flow.when(SchedulePause())
         for _ in range(300):
             self.work(ending=True)
             for send in self.world.on_their_way():
@@ -147,7 +147,7 @@ class Life:
         state = self.one.state
         assert (state.status == "active") == (state.next_fire is not None)
         assert flow.row is not None
-        assert flow.row.awaited == len(state.running) + len(state.owed)
+        assert flow.row.unanswered == len(state.running) + len(state.owed)
         assert state.remaining_actions is None or state.remaining_actions >= 0
 
     def events(self, *kinds: type[Any]) -> list[Any]:

@@ -195,7 +195,7 @@ def every(base: type[Any]) -> Iterator[type[Any]]:
     for kind in base.__subclasses__():
         if kind.__subclasses__():
             yield from every(kind)
-        elif kind.__module__.startswith("backstay."):
+        elif kind.__module__.startswith("backstay.kernel."):
             yield kind
 
 

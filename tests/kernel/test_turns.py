@@ -18,12 +18,12 @@ from backstay.kernel.features.close import CompleteWorkflow
 from backstay.kernel.features.lease import Claim
 from backstay.kernel.features.pause import Pause
 from backstay.kernel.features.reconcile import Reconcile
-from backstay.kernel.features.signal import Signal
+from backstay.kernel.features.signal import DeliverSignal
 from backstay.kernel.features.update import Update
 from backstay.kernel.features.workflow_task import CompleteWorkflowTask, FailWorkflowTask
 from backstay.kernel.machine import Machine
 from backstay.kernel.message import Message, Refused
-from backstay.kernel.state import Workflow
+from backstay.kernel.state import Instance
 from backstay.kernel.task import Block, Lease
 from backstay.kernel.turn import Turn
 
@@ -45,10 +45,10 @@ class Shared(Story):
     def __init__(self, cuts: int) -> None:
         super().__init__()
         self.flow.ids = Counted()
-        self.flow.state = Workflow(self.flow.ids.key(), "default", "order-1")
+        self.flow.state = Instance(self.flow.ids.key(), "default", "order-1")
         self.cuts = cuts
         self.ids = Counted()
-        self.together = Workflow(self.ids.key(), "default", "order-1")
+        self.together = Instance(self.ids.key(), "default", "order-1")
         self.machine = Machine(limits=LIMITS)
         self.turn: Turn | None = None
         self.events: list[Recorded] = []
@@ -69,7 +69,7 @@ class Shared(Story):
         return outcome
 
     def take(self, message: Message, act: Act) -> Any:
-        turn = self.turn or self.machine.open(self.together, self.ids, deployed=self.flow.deployed)
+        turn = self.turn or self.machine.begin(self.together, self.ids, deployed=self.flow.deployed)
         try:
             reply = self.machine.decide(turn, message, self.flow.now)
         except Refused as refusal:
@@ -94,7 +94,11 @@ class Shared(Story):
         assert self.events == decided
         assert self.commands == self.flow.commands
         assert other.tasks == one.tasks
-        assert (other.cursor, other.busy, other.held) == (one.cursor, one.busy, one.held)
+        assert (other.cursor, other.running_task, other.buffered_events) == (
+            one.cursor,
+            one.running_task,
+            one.buffered_events,
+        )
         assert self.machine.agenda.next_wake(other) == self.machine.agenda.next_wake(one)
         assert self.machine.expect(other) == self.machine.expect(one)
 
@@ -113,25 +117,25 @@ def test_messages_that_share_a_turn_come_to_the_same_as_one_by_one(story_of: lis
 HERE = Lease(owner="engine-1/worker")
 
 
-def begun() -> tuple[Workflow, Turn]:
+def begun() -> tuple[Instance, Turn]:
     """An instance whose code runs here, in the turn that started it."""
     ids = Ids()
-    flow = Workflow(ids.key(), "default", "order-1")
-    turn = MACHINE.open(flow, ids)
+    flow = Instance(ids.key(), "default", "order-1")
+    turn = MACHINE.begin(flow, ids)
     MACHINE.decide(turn, started(), T0)
     return flow, turn
 
 
 def ran(turn: Turn, *commands: Command) -> None:
-    assert turn.due is not None
+    assert turn.due_task is not None
     message = CompleteWorkflowTask(
-        task_id=turn.due.id, owner=HERE.owner, attempt=1, commands=list(commands), lease=HERE
+        task_id=turn.due_task.id, owner=HERE.owner, attempt=1, commands=list(commands), lease=HERE
     )
     MACHINE.decide(turn, message, T0)
 
 
 def due(turn: Turn) -> str | None:
-    return None if turn.due is None else turn.due.id
+    return None if turn.due_task is None else turn.due_task.id
 
 
 def kinds(turn: Turn) -> list[str]:
@@ -146,13 +150,13 @@ def test_code_that_ran_before_the_commit_leaves_no_task() -> None:
     assert [change.task_id for change in decision.tasks] == ["RUN1-a1.1"]
     assert kinds(turn)[-1] == "ActivityScheduled"
     assert turn.events[-1].context.task_id == "RUN1-w2"
-    assert (flow.cursor, decision.workflow.expects) == (2, 1)
+    assert (flow.cursor, decision.instance.expects) == (2, 1)
 
 
 def test_several_wakes_and_runs_of_the_code_share_a_turn() -> None:
     flow, turn = begun()
     ran(turn, ScheduleActivity(activity_type="charge", arguments=b""))
-    assert turn.due is None
+    assert turn.due_task is None
     MACHINE.decide(turn, Claim(task_id="RUN1-a1.1", lease=HERE), T0)
     done = CompleteActivity(run_id="RUN1", step=1, attempt=1, owner=HERE.owner, result=b"r")
     MACHINE.decide(turn, done, T0)
@@ -189,11 +193,11 @@ def reconciled(turn: Turn) -> None:
 def test_a_task_whose_code_did_not_run_gets_a_row(what: Callable[[Turn], None], state: str) -> None:
     flow, turn = begun()
     what(turn)
-    assert turn.due is None
+    assert turn.due_task is None
     assert [(task.id, task.state, task.repair_count) for task in flow.tasks.values()] == [
         ("RUN1-w2", state, 1 if state == "failed" else 0)
     ]
-    assert MACHINE.seal(turn).workflow.expects == 1
+    assert MACHINE.seal(turn).instance.expects == 1
 
 
 def test_a_completion_that_is_refused_leaves_its_task_due() -> None:
@@ -206,14 +210,14 @@ def test_a_completion_that_is_refused_leaves_its_task_due() -> None:
 def test_the_end_of_a_run_takes_its_due_task_away() -> None:
     flow, turn = begun()
     MACHINE.decide(turn, Terminate(), T0)
-    assert (turn.due, flow.tasks) == (None, {})
+    assert (turn.due_task, flow.tasks) == (None, {})
     assert MACHINE.seal(turn).ended is not None
 
 
 def test_the_task_of_an_update_goes_ahead_of_code_that_is_due() -> None:
     flow, turn = begun()
     MACHINE.decide(turn, Update(name="add"), T0)
-    assert turn.due is None
+    assert turn.due_task is None
     (task,) = flow.tasks.values()
     assert task.resume.workflow_update_id is not None
 
@@ -222,6 +226,6 @@ def test_code_of_a_paused_run_is_not_due_here() -> None:
     flow, turn = begun()
     MACHINE.decide(turn, Pause(), T0)
     ran(turn)
-    MACHINE.decide(turn, Signal(name="go"), T0)
-    assert turn.due is None
+    MACHINE.decide(turn, DeliverSignal(name="go"), T0)
+    assert turn.due_task is None
     assert [task.state for task in flow.tasks.values()] == ["ready"]

@@ -15,7 +15,7 @@ from backstay.kernel.features.child.messages import StartFromParent
 from backstay.kernel.features.delivery import Deliver
 from backstay.kernel.groups import GroupEntry
 from backstay.kernel.machine import Machine
-from backstay.kernel.send import Parcel, Send, pack, unpack
+from backstay.kernel.send import OutboxMessage, Send, pack, unpack
 
 from .given import MACHINE, Decided, Flow, Ids, instant
 
@@ -37,13 +37,13 @@ class Member(Flow):
     def _store(self, decision: Decision) -> None:
         super()._store(decision)
         for send in decision.sends:
-            body = pack(send.parcel)
+            body = pack(send.message)
             assert send.sender == self.state.key
             self.world.rows[send.key] = Send(
-                send.key, send.sender, send.namespace, send.workflow_id, unpack(type(send.parcel), body)
+                send.key, send.sender, send.namespace, send.workflow_id, unpack(type(send.message), body)
             )
             self.world.log.append(send)
-        for key in decision.took:
+        for key in decision.taken_sends:
             self.world.rows.pop(key, None)
 
 
@@ -75,23 +75,23 @@ class World:
                 return self.flow(event.child_workflow_instance_id)
         raise AssertionError(f"step {step} called no child")
 
-    def on_their_way(self, kind: type[Parcel] | None = None) -> list[Send]:
-        return [send for _, send in sorted(self.rows.items()) if kind is None or isinstance(send.parcel, kind)]
+    def on_their_way(self, kind: type[OutboxMessage] | None = None) -> list[Send]:
+        return [send for _, send in sorted(self.rows.items()) if kind is None or isinstance(send.message, kind)]
 
-    def one(self, kind: type[Parcel]) -> Send:
+    def one(self, kind: type[OutboxMessage]) -> Send:
         (send,) = self.on_their_way(kind)
         return send
 
     def deliver(self, send: Send) -> Decision:
         flow = self.flow(send.workflow_id, send.namespace)
         recorded = {c.request_id for c in flow.commands}
-        known = frozenset(request_id for request_id in send.parcel.seeks if request_id in recorded)
+        known = frozenset(request_id for request_id in send.message.asked_request_ids if request_id in recorded)
         return flow.when(Deliver(send=send, retained=self.retained(flow, send), known=known))
 
     @staticmethod
     def retained(flow: Flow, send: Send) -> CommandRecord | None:
         """As the shell does: the record of the first command that had this request id."""
-        request_id = getattr(send.parcel, "request_id", None)
+        request_id = getattr(send.message, "request_id", None)
         return next((c for c in flow.commands if request_id is not None and c.request_id == request_id), None)
 
     def settle(self) -> None:
@@ -140,5 +140,5 @@ def group(
 
 
 def start_of(send: Send) -> StartFromParent:
-    assert isinstance(send.parcel, StartFromParent)
-    return send.parcel
+    assert isinstance(send.message, StartFromParent)
+    return send.message

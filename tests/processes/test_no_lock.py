@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from backstay import AsyncBackstay, activity, sleep, workflow
-from backstay.store.postgresql.writer import Writer
+from backstay.store.postgresql.writer import PostgresqlWriter
 
 from ..sdk.kit import eventually, names
 
@@ -38,7 +38,7 @@ def database(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest
     if request.param == "postgresql":
         url = request.getfixturevalue("postgresql_url")
 
-        async def begin(self: Writer) -> bool:
+        async def begin(self: PostgresqlWriter) -> bool:
             async def term(session: object) -> bool:
                 self._term = (await session.fetch(self._sql["begin_term"]))[0][0]  # type: ignore[attr-defined]
                 self.holder = True
@@ -46,7 +46,7 @@ def database(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest
 
             return self.holder or await self.do(term)  # type: ignore[arg-type]
 
-        monkeypatch.setattr(Writer, "acquire", begin)
+        monkeypatch.setattr(PostgresqlWriter, "acquire", begin)
         return url
     monkeypatch.setattr("fcntl.flock", lambda *_: None)
     return str(tmp_path / "shared.db")

@@ -66,7 +66,7 @@ from backstay.kernel.features.memo import MemoUpserted
 from backstay.kernel.features.message_stream import MessageCursorAdvanced, MessageCursorCarried, MessageReceived
 from backstay.kernel.features.pause import WorkflowPaused, WorkflowUnpaused
 from backstay.kernel.features.repair import RepairRequested
-from backstay.kernel.features.schedule import Action, Plan, Schedule, Spec
+from backstay.kernel.features.schedule import Action, Schedule, SchedulePlan, Spec
 from backstay.kernel.features.schedule.records import (
     ScheduleActionBuffered,
     ScheduleActionClosed,
@@ -313,7 +313,7 @@ CASES: list[tuple[Event, dict[str, Any]]] = [
     (StreamRolledOver(continued_to_run_id="S2"), {"continued_to_run_id": "S2"}),
     (StreamClosed(status="errored", error_reason="broke"), {"status": "errored", "error_reason": "broke"}),
     (
-        ScheduleCarriedOn(state=Schedule(schedule_id="s", plan=Plan(**PLAN), created_at=AT, updated_at=AT)),
+        ScheduleCarriedOn(state=Schedule(schedule_id="s", plan=SchedulePlan(**PLAN), created_at=AT, updated_at=AT)),
         {},
     ),
     (ArchiveRequested(workflow_command_id="R-c7", outcome="archived"), {"command_type": "archive"}),

@@ -14,7 +14,7 @@ import pytest
 from backstay.kernel.failure import Failure
 from backstay.kernel.features.activity import ActivityAssignment, Progress
 from backstay.kernel.features.close import CompleteWorkflow
-from backstay.kernel.features.start import Definition
+from backstay.kernel.features.start import RecordedDefinition
 from backstay.kernel.limits import Breach, Limits
 from backstay.kernel.retry import RetryPolicy
 from backstay.kernel.task import START, Block, Task
@@ -22,9 +22,9 @@ from backstay.kernel.values import Routing
 from backstay.protocol.commands import Inquiry
 from backstay.protocol.native import client, worker
 from backstay.protocol.native.client import Refusal
-from backstay.protocol.native.events import Entry
+from backstay.protocol.native.events import WireEvent
 
-EVENT = Entry(7, 3, "TimerFired", 12, msgspec.Raw(b'{"sequence":1}'), msgspec.Raw(b"null"), 99)
+EVENT = WireEvent(7, 3, "TimerFired", 12, msgspec.Raw(b'{"sequence":1}'), msgspec.Raw(b"null"), 99)
 REFUSAL = Refusal("stale_lease", "it is another worker's", {"task_id": "t1"})
 TASK = Task(
     id="01RUN-a3.1",
@@ -43,7 +43,7 @@ TASK = Task(
     call="poll",
     step=3,
     seen=6,
-    upto=8,
+    history_limit=8,
 )
 ASSIGNMENT = ActivityAssignment(
     task=TASK,
@@ -75,7 +75,7 @@ INQUIRY = Inquiry(
 PINNED: list[tuple[Any, bytes]] = [
     (worker.HeldTask("01RUN-w1", 2), b'["01RUN-w1",2]'),
     (
-        worker.OpenLink(worker_id="w", queues=["default"], workflows={"order": Definition(fingerprint="f")}),
+        worker.OpenLink(worker_id="w", queues=["default"], workflows={"order": RecordedDefinition(fingerprint="f")}),
         b'{"worker_id":"w","queues":["default"],"workflows":{"order":{"fingerprint":"f"}}}',
     ),
     (

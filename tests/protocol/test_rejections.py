@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 import backstay.kernel.features
-from backstay.kernel.features.instance_commands import Commanded
+from backstay.kernel.features.instance_commands import CommandReply
 from backstay.protocol import rejections
 
 WRONG = {"cents": ["must be int, not str"]}
 
 
-def rejected(reason: str, **more: object) -> Commanded:
+def rejected(reason: str, **more: object) -> CommandReply:
     kind = "update" if "update" in reason else "archive" if reason == "run_not_closed" else "signal"
     values: dict[str, object] = {
         "workflow_id": "expense-1",
@@ -24,7 +24,7 @@ def rejected(reason: str, **more: object) -> Commanded:
         "accepted": False,
         "rejection_reason": reason,
     }
-    return Commanded(**(values | more))  # type: ignore[arg-type]
+    return CommandReply(**(values | more))  # type: ignore[arg-type]
 
 
 def reasons() -> list[str]:
@@ -83,7 +83,7 @@ def test_every_reason_is_explained(reason: str):
             " name that, or no run at all",
         ),
     ],
-    ids=lambda case: case.rejection_reason if isinstance(case, Commanded) else "",
+    ids=lambda case: case.rejection_reason if isinstance(case, CommandReply) else "",
 )
-def test_it_says_what_happened_and_what_to_do(command: Commanded, said: str):
+def test_it_says_what_happened_and_what_to_do(command: CommandReply, said: str):
     assert rejections.sentence(command) == said

@@ -695,7 +695,7 @@ async def test_a_task_whose_history_cannot_be_read_for_its_worker_is_handed_out_
             del store.history
             raise Unavailable("the disk reports an error")
 
-        await eventually(lambda: not any(entry.inflight or entry.flow.tasks for entry in engine.cache))
+        await eventually(lambda: not any(entry.inflight or entry.instance.tasks for entry in engine.cache))
         for entry in engine.cache:
             engine.discard_cached(entry)
         store.history = fails

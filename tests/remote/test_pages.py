@@ -150,7 +150,7 @@ async def test_an_update_is_shown_what_was_decided_after_it() -> None:
         await eventually(holding.is_set)
         asking = [asyncio.ensure_future(run.update(Busy.ask)) for _ in range(MANY)]
         (entry,) = house.server.engine.cache
-        await eventually(lambda: len(entry.flow.held) == MANY)
+        await eventually(lambda: len(entry.instance.buffered_events) == MANY)
         let_go.set()
         assert {int(text.rstrip("x")) for text in await asyncio.gather(*asking)} == {*range(1, MANY + 1)}
         assert await run.result() == MANY

@@ -147,7 +147,7 @@ class Parent(Drive):
 
     def play(self) -> None:
         for _ in range(3000):
-            if not self.flow.current.open:
+            if not self.flow.current.is_open:
                 return
             tasks = [task for task in self.flow.tasks.values() if task.available_at <= self.now]
             choices: list[Any] = [*tasks, *self.flow.current.part(Children).open.values()]
@@ -335,7 +335,7 @@ def test_a_failure_of_the_same_moment_that_the_code_had_not_seen_does_not_replac
     (task,) = drive.flow.tasks.values()
     drive.act(task)  # leased: what it sees is settled
     drive.end(1, ok=False)
-    while drive.flow.current.open:
+    while drive.flow.current.is_open:
         drive.act(next(iter(drive.flow.tasks.values())))  # live code and a cold replay do every task, and agree
     assert result(drive.history) == "2"
     assert drive.live is not None

@@ -389,7 +389,7 @@ async def test_what_is_kept_for_a_local_activity_goes_with_it_not_with_its_timeo
         handle = await app.start(run, "r")
         await begun.wait()
         (entry,) = app.engine.cache
-        live_run = weakref.ref(app.executor.live(entry.flow.current.key))
+        live_run = weakref.ref(app.executor.live(entry.instance.current.key))
         go_on.set()
         assert await handle.result() == 1
         del entry
@@ -454,7 +454,7 @@ async def test_code_that_is_busy_on_its_thread_when_its_run_is_closed_begins_no_
         await handle.terminate()
         go_on.set()
         await eventually(lambda: not app.executor.holding, "its task was let go")
-        assert not any(entry.held for entry in app.engine.cache)
+        assert not any(entry.code_is_busy for entry in app.engine.cache)
         assert calls == []
 
 

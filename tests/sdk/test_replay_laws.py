@@ -49,7 +49,7 @@ from backstay.kernel.features.start import Start
 from backstay.kernel.features.workflow_task import CompleteWorkflowTask
 from backstay.kernel.machine import Machine
 from backstay.kernel.message import Message
-from backstay.kernel.state import Workflow
+from backstay.kernel.state import Instance
 from backstay.kernel.task import Lease, Task
 from backstay.kernel.values import SECOND
 from backstay.sdk.author.workflow import definition_of
@@ -246,7 +246,7 @@ class Drive:
         self.tape = cycle(tape)
         self.now = 1_800_000_000 * SECOND
         self.ids = Minted(lambda: self.now, Random(0))
-        self.flow = Workflow(self.ids.key(), "default", "w")
+        self.flow = Instance(self.ids.key(), "default", "w")
         self.history: list[Recorded] = []
         self.live: LiveRun | None = None
         self.tasks = 0
@@ -268,7 +268,7 @@ class Drive:
     def play(self) -> None:
         """Until the first run of the instance is closed."""
         for _ in range(3000):
-            if self.flow.current.key != self.run or not self.flow.current.open:
+            if self.flow.current.key != self.run or not self.flow.current.is_open:
                 return
             actions = [task for task in self.flow.tasks.values() if task.available_at <= self.now]
             choices: list[Task | None] = list(actions)

@@ -121,7 +121,7 @@ class Cancelling(Drive):
 
     def play(self) -> None:
         for _ in range(200):
-            if not self.flow.current.open:
+            if not self.flow.current.is_open:
                 return
             choices: list[Any] = [task for task in self.flow.tasks.values() if task.available_at <= self.now]
             if not choices and MACHINE.agenda.next_wake(self.flow) is not None:

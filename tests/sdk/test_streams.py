@@ -21,7 +21,7 @@ from backstay import (
     wait,
     workflow,
 )
-from backstay.engine.waiters import ENDED, Waiters, Watcher
+from backstay.engine.waiters import ENDED, Waiter, Waiters
 from backstay.engine.world import AsyncioWorld
 from backstay.protocol.streams import CloseStream
 
@@ -122,7 +122,7 @@ async def test_a_watcher_that_fails_keeps_nobody_from_the_news() -> None:
     waiters = Waiters(AsyncioWorld(asyncio.get_running_loop()))
     futures: list[asyncio.Future[Any]] = [asyncio.get_running_loop().create_future() for _ in range(3)]
     for answer, future in zip((str.upper, fails, str.title), futures, strict=True):
-        waiters.add(1, ENDED, Watcher(answer, look, future))
+        waiters.add(1, ENDED, Waiter(answer, look, future))
     waiters.notify(1, ENDED, "it ended")
     assert [futures[0].result(), futures[2].result()] == ["IT ENDED", "It Ended"]
     with pytest.raises(ValueError, match="it ended"):

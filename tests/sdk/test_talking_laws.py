@@ -19,9 +19,9 @@ from backstay.codec.exceptions import Exceptions
 from backstay.codec.values import dumps, loads
 from backstay.kernel.event import Recorded
 from backstay.kernel.features.cancel import Cancel
-from backstay.kernel.features.signal import Signal as SendSignal
+from backstay.kernel.features.signal import DeliverSignal as SendSignal
 from backstay.kernel.features.update import CompleteUpdate, FailUpdate, Update
-from backstay.kernel.features.workflow_task import CompleteWorkflowTask, WorkflowAssignment, shown_to
+from backstay.kernel.features.workflow_task import CompleteWorkflowTask, WorkflowAssignment, events_shown
 from backstay.kernel.task import Lease, Task
 from backstay.protocol.commands import Inquiry
 from backstay.sdk.replay.live_run import LiveRun
@@ -172,7 +172,7 @@ class TalkingDrive(Drive):
 
     def play(self) -> None:
         for _ in range(400):
-            if self.flow.current.key != self.run or not self.flow.current.open:
+            if self.flow.current.key != self.run or not self.flow.current.is_open:
                 return
             tasks = [task for task in self.flow.tasks.values() if task.available_at <= self.now]
             choices: list[Any] = [*tasks, *tasks]
@@ -218,12 +218,12 @@ class TalkingDrive(Drive):
         assignment = MACHINE.assign(self.flow, task)
         mine = [entry for entry in self.history if entry.run == self.run]
         live = self.live_code(task)
-        fresh = [entry for entry in shown_to(assignment, mine) if entry.sequence not in self.met]
+        fresh = [entry for entry in events_shown(assignment, mine) if entry.sequence not in self.met]
         self.met |= {entry.sequence for entry in fresh}
         first = self.turn(live, fresh, task)
         self.said_since += first.pop("said")
         replay = self.live_run(task)
-        cold = self.turn(replay, shown_to(assignment, mine), task)
+        cold = self.turn(replay, events_shown(assignment, mine), task)
         assert cold.pop("said") == self.said_since
         assert cold == first
         state = answer_on(live, self.inquiry(assignment))
@@ -392,14 +392,16 @@ class Waiting:
 def test_a_task_is_for_the_update_that_it_names_whatever_history_has_first(named: int) -> None:
     drive = TalkingDrive(Waiting, [], [0], threaded=False)
     drive.act(next(iter(drive.flow.tasks.values())))
-    while drive.flow.busy is not None:
-        drive.act(drive.flow.tasks[drive.flow.busy])
+    while drive.flow.running_task is not None:
+        drive.act(drive.flow.tasks[drive.flow.running_task])
     for n in (5, 6, 7):
         drive.message(Update(name="told", arguments=dumps([n]), values=[n]))
     accepted = [entry for entry in drive.history if entry.type == "UpdateAccepted"]
     (task,) = drive.flow.tasks.values()
     update_id: str = accepted[named].event.update_id  # type: ignore[attr-defined]
-    asked = replace(task, upto=accepted[-1].sequence, resume=replace(task.resume, workflow_update_id=update_id))
+    asked = replace(
+        task, history_limit=accepted[-1].sequence, resume=replace(task.resume, workflow_update_id=update_id)
+    )
     live_run = drive.live_run(task)
     live_run.assignment = replace(live_run.assignment, task=asked)
     live_run.resume(drive.history, drive.flow.cursor)

@@ -27,7 +27,7 @@ from backstay import (
     workflow,
 )
 from backstay.sdk.errors import WorkflowInterrupted
-from backstay.sdk.worker.watchdog import Hit, Question, Watch, Watchdog
+from backstay.sdk.worker.watchdog import Interruption, QueryReplay, ThreadWatch, Watchdog
 
 from .kit import blocked, eventually, evicting, memory
 
@@ -347,12 +347,12 @@ def test_the_exception_never_arrives_outside_what_is_watched(caplog: Any) -> Non
         watch = dog.here()
         try:
             for number in range(150):
-                found = watch.run(Question(Run()), partial(turn, deadline * (0.5 + number % 20 / 10)))
+                found = watch.run(QueryReplay(Run()), partial(turn, deadline * (0.5 + number % 20 / 10)))
                 ended.append(found)
                 for _ in range(200):
                     len([])  # a place where it could arrive
             ended.append(
-                watch.run(Question(Run()), partial(turn, 60))
+                watch.run(QueryReplay(Run()), partial(turn, 60))
             )  # on a machine that is busy this may be the first
         except BaseException as error:
             ended.append(error)
@@ -363,16 +363,16 @@ def test_the_exception_never_arrives_outside_what_is_watched(caplog: Any) -> Non
     dog.stop()
     assert not thread.is_alive()
     assert len(ended) == 151
-    assert all(found == "done" or isinstance(found, Hit) for found in ended)
-    assert isinstance(ended[-1], Hit)
+    assert all(found == "done" or isinstance(found, Interruption) for found in ended)
+    assert isinstance(ended[-1], Interruption)
 
 
 def test_a_strike_that_is_late_is_taken_back() -> None:
     """The code has ended, the strike is on its way: it must not meet the next function that is called."""
     from backstay.sdk.worker import watchdog
 
-    watch = Watch()
-    hit = Hit(1.0, "here", "")
+    watch = ThreadWatch()
+    hit = Interruption(1.0, "here", "")
 
     def struck_at_the_end() -> str:
         watch.hit = hit
@@ -380,7 +380,7 @@ def test_a_strike_that_is_late_is_taken_back() -> None:
         return "done"
 
     for _ in range(100):
-        assert watch.run(Question(Run()), struck_at_the_end) is hit
+        assert watch.run(QueryReplay(Run()), struck_at_the_end) is hit
         assert watch.hit is None
 
 
@@ -389,4 +389,4 @@ def test_what_code_raises_by_itself_comes_out() -> None:
         raise ValueError("its own")
 
     with pytest.raises(ValueError, match="its own"):
-        Watch().run(Question(Run()), wrong)
+        ThreadWatch().run(QueryReplay(Run()), wrong)

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 import pytest
 
-from backstay.cli.logs import Lines
+from backstay.cli.logs import LogFormatter
 from backstay.server.routes import ROUTES
 
 from .kit import ME, TOKEN, blob, serving
@@ -199,7 +199,7 @@ async def test_what_is_not_http_is_answered_and_not_logged(said: bytes, caplog: 
 
 def test_a_record_in_the_log_is_one_record() -> None:
     record = logging.LogRecord("n", logging.ERROR, "", 0, "%s failed", ("a\nERROR root: b\x1b[2J\r\x85",), None)
-    assert Lines("%(levelname)s %(name)s: %(message)s").format(record) == (
+    assert LogFormatter("%(levelname)s %(name)s: %(message)s").format(record) == (
         "ERROR n: a\n    ERROR root: b\\x1b[2J\\x0d\\x85 failed"
     )
 

@@ -238,7 +238,7 @@ async def test_a_command_whose_row_cannot_be_read_is_named_beside_those_that_can
         assert sql(api, f"update command set body = {body} where command_type = 'signal'") == 1
         shown = (await detail(api))["commands"]
         exported = (await api.control("GET", f"/workflows/o-1/runs/{run_id}/history/export")).json()["commands"]
-        described = await api.server.operations.call(DescribeWorkflow(workflow_id="o-1"))
+        described = await api.server.api.call(DescribeWorkflow(workflow_id="o-1"))
         for start, signal in (shown, exported):
             assert (start["command_type"], start["status"], start["unreadable"]) == ("start", "accepted", None)
             assert (signal["command_type"], signal["sequence"]) == ("signal", sent["command_sequence"])

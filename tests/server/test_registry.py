@@ -7,23 +7,23 @@ from collections.abc import Callable
 from typing import Any
 
 from backstay.server.registry import StoredRegistry
-from backstay.store import Entry
+from backstay.store import RegistryEntry
 
 
 class Registry:
     """The store as `StoredRegistry` sees it. A read is answered when it may be, with what was there when it was asked."""
 
     def __init__(self) -> None:
-        self.rows: dict[tuple[str, str], Entry] = {}
+        self.rows: dict[tuple[str, str], RegistryEntry] = {}
         self.may_answer = asyncio.Event()
         self.may_answer.set()
 
-    async def kept(self, kind: str) -> list[Entry]:
+    async def kept(self, kind: str) -> list[RegistryEntry]:
         found = list(self.rows.values())
         await self.may_answer.wait()
         return found
 
-    def keep(self, entry: Entry, done: Callable[[None], None]) -> None:
+    def keep(self, entry: RegistryEntry, done: Callable[[None], None]) -> None:
         if entry.body is None:
             self.rows.pop((entry.namespace, entry.name), None)
         else:

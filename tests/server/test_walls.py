@@ -405,7 +405,7 @@ async def test_reports_of_a_worker_of_our_own_reach_only_its_namespace() -> None
         before = both.rows(), both.waiting()
         opened = await both.send(A, "worker", "POST", wire.OPEN, {"worker_id": ME, "queues": ["q"]})
         task, activity = both.tasks["workflow"], both.tasks["activity"]
-        keys = {entry.flow.workflow_id: key for key, entry in both.api.server.engine.cache._entries.items()}
+        keys = {entry.instance.workflow_id: key for key, entry in both.api.server.engine.cache._entries.items()}
         run_id, step, attempt = activity["activity_attempt_id"].split("-")
         reports = [
             ["task", keys["plain-b"], task["task_id"], 1, [{"type": "fail_workflow", "message": "taken"}]],

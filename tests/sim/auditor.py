@@ -14,18 +14,18 @@ from msgspec.structs import replace
 
 from backstay.codec.values import loads
 from backstay.engine.waiters import ENDED
-from backstay.kernel.decision import Decision, WorkflowRow
+from backstay.kernel.decision import Decision, InstanceRow
 from backstay.kernel.event import HistoryDamaged, Recorded, clock
 from backstay.kernel.features import pause
 from backstay.kernel.features.activity import Activities
 from backstay.kernel.features.child.messages import StartFromParent
-from backstay.kernel.features.workflow_task.expected import due_id
+from backstay.kernel.features.workflow_task.expected import due_task_id
 from backstay.kernel.groups import Groups
 from backstay.kernel.machine import Machine
-from backstay.kernel.state import Run, Workflow
+from backstay.kernel.state import Instance, Run
 from backstay.kernel.task import Task
-from backstay.kernel.turn import watch
-from backstay.kernel.values import SECOND, activity_task_id, kind_at
+from backstay.kernel.turn import add_task_deadlines
+from backstay.kernel.values import SECOND, activity_task_id, instance_kind
 from backstay.protocol.commands import SIGNAL_WAIT
 from backstay.protocol.export import bundle, canonical
 from backstay.sdk.replay.live_run import LiveRun
@@ -134,8 +134,8 @@ class Auditor:
 
     def committed(self, decision: Decision) -> None:
         for entry in decision.events:
-            self.event(entry, decision.workflow)
-        row = decision.workflow
+            self.event(entry, decision.instance)
+        row = decision.instance
         self.touched.add(row.key)
         if any(command.command_type == "pause" for command in decision.commands):
             self.halted.add(row.key)
@@ -153,7 +153,7 @@ class Auditor:
             made = (send.key, send.sender, send.workflow_id)
             self.must(made not in self.sent, "I9 a send is made once", made)
             self.sent.add(made)
-        self.taken.update(decision.took)
+        self.taken.update(decision.taken_sends)
         self.sim.operated(1)
 
     def left_alone(self, decision: Decision) -> None:
@@ -161,25 +161,25 @@ class Auditor:
         for change in decision.tasks:
             if change.task is not None:
                 if change.task.kind == "workflow" and change.task.state == "failed":
-                    self.halted.add(decision.workflow.key)
+                    self.halted.add(decision.instance.key)
                 if change.task.kind == "workflow" and change.task.state == "leased":
                     self.at_work.add(change.task_id)
                 else:
                     self.at_work.discard(change.task_id)
             elif change.task_id in self.at_work:
                 self.at_work.discard(change.task_id)
-                if not decision.events and decision.workflow.key not in self.sim.damaged:
-                    loaded = self.sim.disk.load(self.machine.kinds, decision.workflow.key)
+                if not decision.events and decision.instance.key not in self.sim.damaged:
+                    loaded = self.sim.disk.load(self.machine.kinds, decision.instance.key)
                     assert loaded is not None
-                    gone = due_id(self.fold(loaded)) != change.task_id
+                    gone = due_task_id(self.fold(loaded)) != change.task_id
                     self.must(gone, "I8 what is at work is left alone", (loaded.row.workflow_id, change.task_id))
 
     def handed_out(self, decision: Decision) -> None:
         """Of the open leaves of a bounded group, in the order they were scheduled, only the first few are handed out."""
         given = [(c.task.run, c.task.step) for c in decision.tasks if c.task is not None and c.task.step is not None]
         for send in decision.sends:
-            if isinstance(send.parcel, StartFromParent):
-                parent = send.parcel.parent
+            if isinstance(send.message, StartFromParent):
+                parent = send.message.parent
                 given.append((self.sim.disk.run_ids[parent.workflow_run_id], parent.sequence))
         for run, step in given:
             for group in self.runs[run].groups_of.get(step, ()):
@@ -204,7 +204,7 @@ class Auditor:
         if bounds:
             run.groups_of[step] = tuple(bounds)
 
-    def event(self, entry: Recorded, row: WorkflowRow) -> None:
+    def event(self, entry: Recorded, row: InstanceRow) -> None:
         run = self.runs.setdefault(entry.run, Watched())
         about = f"{row.workflow_id} {entry.sequence} {entry.type}"
         self.must(entry.sequence == run.length + 1, "I1 history is dense", about)
@@ -266,12 +266,12 @@ class Auditor:
 
     # -- checkpoints
 
-    def fold(self, loaded: Loaded) -> Workflow:
+    def fold(self, loaded: Loaded) -> Instance:
         row = loaded.row
-        flow = Workflow(row.key, row.namespace, row.workflow_id)
+        flow = Instance(row.key, row.namespace, row.workflow_id)
         flow.workflow_type = row.workflow_type
         flow.exists = True
-        flow.last = row.last
+        flow.last_decision = row.last_decision
         flow.command_sequence = row.command_sequence
         flow.cursor = row.cursor
         flow.next_wake = row.next_wake
@@ -279,9 +279,9 @@ class Auditor:
             run = flow.run = Run(loaded.run.key, loaded.run.run_id, loaded.run.number)
             self.machine.fold(flow, run, loaded.history)
             for task in loaded.tasks:
-                flow.keep(task)
-                watch(run, task)
-        flow.held = list(row.held)
+                flow.keep_task(task)
+                add_task_deadlines(run, task)
+        flow.buffered_events = list(row.buffered_events)
         return flow
 
     def checkpoint(self) -> None:
@@ -315,15 +315,15 @@ class Auditor:
             self.must(not missing and not more, "I8 what is expected exists", (id, missing, more))
             self.wake(flow, expected.next_wake, id)
         index = self.machine.index(flow, flow.run)
-        if flow.run.open:
+        if flow.run.is_open:
             index = replace(index, length=run.length)  # how long it is, the index says when it is over
         forged = run.key in self.sim.falsified
         self.must(forged or index == run, "I6 the index is the fold", (id, index, run))
         self.must(row.length == flow.run.length, "I6 the instance ends where its history does", id)
-        self.must(flow.run.open or not expected.tasks, "I2 nothing is expected of what is over", id)
+        self.must(flow.run.is_open or not expected.tasks, "I2 nothing is expected of what is over", id)
         self.bounds(flow, rows)
-        if flow.run.open and row.key not in self.sim.sabotaged:
-            moved = bool(expected.tasks) or expected.next_wake is not None or self.machine.waits_outside(flow.run)
+        if flow.run.is_open and row.key not in self.sim.sabotaged:
+            moved = bool(expected.tasks) or expected.next_wake is not None or self.machine.waits_externally(flow.run)
             self.must(moved, "I8 every open run has something that moves it", id)
 
     def heard(self) -> None:
@@ -372,7 +372,7 @@ class Auditor:
                 told = not shut or loaded.run.closed_at is not None
                 self.must(told, "I8 the index of a run that is over says so again", loaded.row.workflow_id)
 
-    def bounds(self, flow: Workflow, rows: dict[str, Task]) -> None:
+    def bounds(self, flow: Instance, rows: dict[str, Task]) -> None:
         """A bounded group has no more leaves in flight than it may."""
         groups = flow.current.parts.get(Groups)
         for id, group in groups.groups.items() if groups is not None else ():
@@ -401,7 +401,7 @@ class Auditor:
             withheld = not pause.allows(self.fold(loaded).current)
             self.must(withheld, "I8 what is ready is begun", (loaded.row.workflow_id, task))
 
-    def wake(self, flow: Workflow, due: int | None, id: str) -> None:
+    def wake(self, flow: Instance, due: int | None, id: str) -> None:
         stored = flow.next_wake
         if due is not None and due <= self.sim.latest():
             return  # it was delivered
@@ -678,7 +678,7 @@ class Auditor:
         disk = self.sim.disk
         row = disk.workflows[disk.names["default", told.id]]
         run = row.run or 0
-        held: list[Any] = [event for event, _ in row.held]
+        held: list[Any] = [event for event, _ in row.buffered_events]
         recorded: list[Any] = [] if told.damaged else [e.event for e in disk.history(self.machine.kinds, run)]
         sent = [e for e in (*recorded, *held) if type(e).__name__ == "SignalReceived" and e.signal_name == "note"]
         return run, len(sent)
@@ -709,6 +709,6 @@ class Auditor:
         return list(found.values())
 
 
-def _has_code(row: WorkflowRow) -> bool:
+def _has_code(row: InstanceRow) -> bool:
     """A schedule has none."""
-    return kind_at(row.namespace) == "workflow"
+    return instance_kind(row.namespace) == "workflow"

@@ -23,7 +23,7 @@ from backstay.kernel.features.workflow_task import (
     CompleteWorkflowTask,
     FailWorkflowTask,
     WorkflowAssignment,
-    shown_to,
+    events_shown,
 )
 from backstay.kernel.machine import Machine
 from backstay.kernel.message import Message, Refused
@@ -31,7 +31,7 @@ from backstay.kernel.task import Block, Task
 from backstay.kernel.values import SECOND, attempt_id
 from backstay.protocol import requests as ask
 from backstay.sdk.worker.executor import WorkerExecutor
-from backstay.sdk.worker.host import Heard
+from backstay.sdk.worker.host import HeartbeatAnswer
 from backstay.sdk.worker.registry import Registry
 from backstay.store import StoreError
 
@@ -65,7 +65,7 @@ class Host:
     def report(self, key: int, message: Message, reply: Reply | None) -> None:
         self._world.spawn(self._worker.report(message, reply or _unheard), "report")
 
-    def beat(self, key: int, message: HeartbeatActivity, heard: Callable[[Heard], None]) -> None:
+    def beat(self, key: int, message: HeartbeatActivity, heard: Callable[[HeartbeatAnswer], None]) -> None:
         self.report(key, message, lambda reply, _: None if reply is None else heard(reply))
 
     def room(self) -> None:
@@ -74,7 +74,7 @@ class Host:
     def events(
         self, after: int, assignment: WorkflowAssignment, then: Callable[[list[Recorded] | Exception], None]
     ) -> None:
-        then(shown_to(assignment, [entry for entry in self.shown if entry.sequence > after]))
+        then(events_shown(assignment, [entry for entry in self.shown if entry.sequence > after]))
 
     def done_holding(self, key: int) -> None:
         pass

@@ -60,7 +60,7 @@ class Wire:
 
         async def serve() -> None:
             try:
-                operations = node.app._engine_room.operations
+                operations = node.app._engine_room.api
                 if operations is None:
                     return
                 value, error = await operations.call(request), None

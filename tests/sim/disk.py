@@ -14,16 +14,16 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from backstay.kernel.decision import CommandRecord, Decision, RunRow, WorkflowRow
+from backstay.kernel.decision import CommandRecord, Decision, InstanceRow, RunRow
 from backstay.kernel.event import Event, HistoryDamaged, Recorded, restore
 from backstay.kernel.send import pack
 from backstay.kernel.task import Task
 from backstay.kernel.values import Micros
 from backstay.store import (
     Applied,
-    Entry,
     Loaded,
     Located,
+    RegistryEntry,
     RunFilter,
     StoredSend,
     StoreError,
@@ -65,7 +65,7 @@ class Disk:
     """The rows. Whoever changes them moves `version`, and leaves notices for the holder."""
 
     def __init__(self) -> None:
-        self.workflows: dict[int, WorkflowRow] = {}
+        self.workflows: dict[int, InstanceRow] = {}
         self.names: dict[tuple[str, str], int] = {}
         self.runs: dict[int, RunRow] = {}
         self.run_ids: dict[str, int] = {}
@@ -74,7 +74,7 @@ class Disk:
         self.commands: dict[int, list[CommandRecord]] = {}
         self.sends: dict[int, StoredSend] = {}
         self.notices: list[int] = []
-        self.registry: dict[tuple[str, str, str], Entry] = {}
+        self.registry: dict[tuple[str, str, str], RegistryEntry] = {}
         self._verified: dict[int, list[Recorded]] = {}  # history only grows: what was read once need not be read again
         self.version = 0
         self.holder: object | None = None
@@ -84,13 +84,13 @@ class Disk:
 
     def apply(self, decision: Decision, tell: bool) -> bool:
         """One decision, if its guard still matches."""
-        row = decision.workflow
+        row = decision.instance
         stored = self.workflows.get(row.key)
         name = (row.namespace, row.workflow_id)
         if decision.after == 0:
             if stored is not None or name in self.names:
                 return False
-        elif stored is None or stored.last != decision.after:
+        elif stored is None or stored.last_decision != decision.after:
             return False
         asked = [(c.request_id, c.command_type) for c in decision.commands if c.request_id is not None]
         if asked:
@@ -100,7 +100,7 @@ class Disk:
                 raise RecordedAlready(f"request id {request_id!r} has a record already")
         if any(s.key in self.sends for s in decision.sends) or any(n and r.key in self.runs for n, r in decision.runs):
             raise StoreError("a key is taken")  # two engines may mint the same one; no store has it twice
-        kept = replace(row, held=tuple(row.held))
+        kept = replace(row, buffered_events=tuple(row.buffered_events))
         if stored is not None and not decision.wake_moved and not any(is_new for is_new, _ in decision.runs):
             kept = replace(kept, next_wake=stored.next_wake)  # as files do: a wake that did not move is not written
         self.workflows[row.key] = kept
@@ -120,9 +120,9 @@ class Disk:
         self.commands.setdefault(row.key, []).extend(decision.commands)
         for s in decision.sends:
             self.sends[s.key] = StoredSend(
-                s.key, s.sender, s.namespace, s.workflow_id, type(s.parcel).__name__, pack(s.parcel)
+                s.key, s.sender, s.namespace, s.workflow_id, type(s.message).__name__, pack(s.message)
             )
-        for key in decision.took:
+        for key in decision.taken_sends:
             self.sends.pop(key, None)
         if tell:
             self.notices.append(row.key)
@@ -239,7 +239,7 @@ class MemoryStore:
             self._version = -1
         return error
 
-    def keep(self, entry: Entry, done: Callable[[Unavailable | None], None]) -> None:
+    def keep(self, entry: RegistryEntry, done: Callable[[Unavailable | None], None]) -> None:
         place = (entry.kind, entry.namespace, entry.name)
         if entry.body is None:
             self.disk.registry.pop(place, None)
@@ -248,7 +248,7 @@ class MemoryStore:
         done(None)
 
     @as_ready
-    def kept(self, kind: str) -> list[Entry]:
+    def kept(self, kind: str) -> list[RegistryEntry]:
         self._seam.read(self)
         return [entry for place, entry in sorted(self.disk.registry.items()) if place[0] == kind]
 
@@ -365,7 +365,7 @@ class MemoryStore:
             or (
                 w.expects == 0
                 and w.next_wake is None
-                and not w.outside
+                and not w.waits_externally
                 and w.run is not None
                 and self.disk.runs[w.run].closed_at is None
             )
@@ -418,7 +418,7 @@ class MemoryStore:
     @as_ready
     def awaiting(self, after: int, limit: int) -> list[int]:
         self._seam.read(self)
-        return sorted(w.key for w in self.disk.workflows.values() if w.awaited > 0 and w.key > after)[:limit]
+        return sorted(w.key for w in self.disk.workflows.values() if w.unanswered > 0 and w.key > after)[:limit]
 
 
 class Seam:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from backstay.kernel.decision import Decision
 from backstay.kernel.event import Event
-from backstay.store import Applied, Deferred, Entry, Unavailable
+from backstay.store import Applied, Deferred, RegistryEntry, Unavailable
 
 from .disk import READS, MemoryStore, Seam
 
@@ -106,7 +106,7 @@ class DistantStore(MemoryStore):
 
         self._node.world.spawn(go(), "commit")
 
-    def keep(self, entry: Entry, done: Callable[[Unavailable | None], None]) -> None:
+    def keep(self, entry: RegistryEntry, done: Callable[[Unavailable | None], None]) -> None:
         async def go() -> None:
             answer: list[Unavailable | None] = []
             await self._in_order(lambda: super(DistantStore, self).keep(entry, answer.append))

@@ -43,7 +43,7 @@ def read(text: bytes, kinds: dict[str, type[Event]]) -> list[Recorded]:
 
 def said(context: Context) -> Context:
     """What of a context an export says: nothing of a clock that went back, and nothing of a task whose row was gone."""
-    told = replace(context, ahead=None)
+    told = replace(context, clock_skew=None)
     return told if told.task_id is not None else replace(told, attempt=None, owner=None)
 
 

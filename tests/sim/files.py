@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import astuple
 
-from backstay.kernel.decision import Decision, WorkflowRow
-from backstay.kernel.event import Event, pack_held
+from backstay.kernel.decision import Decision, InstanceRow
+from backstay.kernel.event import Event, pack_buffered
 from backstay.store import Applied, Ready
 from backstay.store.sqlite import SqliteStore
 
@@ -79,7 +79,7 @@ class Files:
             last = dict(connection.execute("select key, last from workflow").fetchall())
         finally:
             connection.close()
-        there = [last.get(d.workflow.key) == d.workflow.last for d in decisions]
+        there = [last.get(d.instance.key) == d.instance.last_decision for d in decisions]
         return any(there)
 
     def compare(self) -> str | None:
@@ -94,7 +94,7 @@ class Files:
             connection.close()
 
     def _difference(self, connection: sqlite3.Connection, disk: Any) -> str | None:
-        names = ", ".join(WorkflowRow.__struct_fields__)
+        names = ", ".join(InstanceRow.__struct_fields__)
         rows = {row[0]: row for row in connection.execute(f"select {names} from workflow")}
         model = {key: _stored(row) for key, row in disk.workflows.items()}
         if rows != model:
@@ -123,10 +123,10 @@ class Files:
         return None
 
 
-def _stored(row: WorkflowRow) -> tuple[Any, ...]:
+def _stored(row: InstanceRow) -> tuple[Any, ...]:
     """An instance as the file keeps it."""
     *values, held = astuple(row)
-    return (*values, pack_held(list(held)) if held else None)
+    return (*values, pack_buffered(list(held)) if held else None)
 
 
 class FileStore(SqliteStore):

@@ -31,7 +31,10 @@ CAUGHT = Path(__file__).parent / "caught.json"
 MUTANTS = [
     # what the simulator itself has found, undone
     Mutant(
-        "bounded groups are handed out again", "backstay.kernel.machine:Machine.fold", "run.part(Groups).settled()", ""
+        "bounded groups are handed out again",
+        "backstay.kernel.machine:Machine.fold",
+        "run.part(Groups).clear_effects()",
+        "",
     ),
     Mutant(
         "a query does not wait for signals",
@@ -60,7 +63,7 @@ MUTANTS = [
     Mutant(
         "a command decided again forgets its first try",
         "backstay.engine.idempotency:submit_late",
-        "message.repeats() is None",
+        "message.idempotency_key() is None",
         "True",
     ),
     Mutant(
@@ -94,7 +97,7 @@ MUTANTS = [
     Mutant(
         "a stale decision is not decided again",
         "backstay.engine.rollback:Rollback.discard",
-        "[(message, reply) for item in items for message, reply, _, again in item.asked if again]",
+        "[(message, reply) for item in items for message, reply, _, again in item.messages if again]",
         "[]",
     ),
     Mutant("answers before the commit", "backstay.engine.engine:Engine._answer", "entry.inflight", "False"),
@@ -113,13 +116,13 @@ MUTANTS = [
     Mutant(
         "the rows of a task are believed",
         "backstay.kernel.features.workflow_task.expected:expect",
-        "flow.busy is not None and flow.busy == due_id(flow)",
-        "flow.busy is not None",
+        "instance.running_task is not None and instance.running_task == due_task_id(instance)",
+        "instance.running_task is not None",
     ),
     Mutant(
         "the index is believed",
         "backstay.engine.api:Api._ended",
-        "run.open",
+        "run.is_open",
         "loaded.run.closed_reason is None",
     ),
     Mutant(
@@ -153,22 +156,22 @@ MUTANTS = [
     Mutant(
         "a dropped wake",
         "backstay.engine.engine:Engine._seal",
-        "self.timers.set(entry.flow.key, entry.flow.next_wake)",
+        "self.timers.set(entry.instance.key, entry.instance.next_wake)",
         "",
     ),
     Mutant(
         "leases of the dead are kept",
-        "backstay.kernel.features.reconcile:_over",
+        "backstay.kernel.features.reconcile:_lease_is_over",
         'return owner is None or owner.partition("/")[0] != incarnation',
         "return False",
     ),
     Mutant(
         "nothing lost is restored",
         "backstay.kernel.features.reconcile:reconcile",
-        "turn.put(replace(task, repair_count=1))",
+        "turn.put_task(replace(task, repair_count=1))",
         "",
     ),
-    Mutant("what is not expected stays", "backstay.kernel.features.reconcile:reconcile", "turn.drop(id)", ""),
+    Mutant("what is not expected stays", "backstay.kernel.features.reconcile:reconcile", "turn.drop_task(id)", ""),
     Mutant(
         "the sweep finds no suspects",
         "backstay.engine.sweep:Sweep.sweep",
@@ -190,7 +193,7 @@ MUTANTS = [
     Mutant(
         "signals that are missing count as arrived",
         "backstay.kernel.features.child.child_side:asked_after_signals",
-        "[place for place, request_id in parcel.sent.items() if request_id not in message.known]",
+        "[place for place, request_id in sent.sent.items() if request_id not in message.known]",
         "[]",
     ),
     Mutant(
@@ -209,13 +212,13 @@ MUTANTS = [
     Mutant(
         "who waits looks first and watches then",
         "backstay.engine.waiters:Waiters.wait",
-        "self.add(key, topic, Watcher(answer, check, future))",
+        "self.add(key, topic, Waiter(answer, check, future))",
         "",
         far=True,
         also=(
             "backstay.engine.waiters:Waiters.wait",
             "found = None if to_come else await check()",
-            "found = None if to_come else await check()\nself.add(key, topic, Watcher(answer, check, future))",
+            "found = None if to_come else await check()\nself.add(key, topic, Waiter(answer, check, future))",
         ),
     ),
     Mutant(
@@ -251,8 +254,8 @@ MUTANTS = [
     Mutant(
         "a lost lease is no crash",
         "backstay.kernel.features.lease:_expire",
-        "turn.machine.lost(turn, turn.flow.tasks[task_id])",
-        "turn.release(turn.flow.tasks[task_id])",
+        "turn.features.lease_lost(turn, turn.instance.tasks[task_id])",
+        "turn.release(turn.instance.tasks[task_id])",
     ),
     Mutant(
         "a row offers what is running",
@@ -278,7 +281,7 @@ MUTANTS = [
     Mutant("giving up is an outcome", "backstay.kernel.features.activity.attempts:fail", "message.gave_up", "False"),
     Mutant(
         "an attempt of another counts",
-        "backstay.kernel.turn:Turn.hold",
+        "backstay.kernel.turn:Turn.require_lease",
         "task.attempt != attempt",
         "False",
         often=("lease runs out", "worker dies", "drain"),
@@ -291,7 +294,7 @@ MUTANTS = [
     ),
     Mutant(
         "an expired lease still counts",
-        "backstay.kernel.turn:Turn.hold",
+        "backstay.kernel.turn:Turn.require_lease",
         "task.until is not None and task.until <= self.now",
         "False",
     ),
@@ -322,7 +325,7 @@ MUTANTS = [
     Mutant(
         "facts held in a task are dropped",
         "backstay.kernel.machine:Machine._record_buffered",
-        "turn.record_as(event, context)",
+        "turn.record_with_context(event, context)",
         "",
     ),
     Mutant("a signal wakes nobody", "backstay.kernel.features.signal:FEATURE", "resume={SignalReceived: _wake}", ""),
@@ -334,21 +337,21 @@ MUTANTS = [
     ),
     Mutant(
         "a repeated command is done again",
-        "backstay.kernel.features.instance_commands:repeated",
+        "backstay.kernel.features.instance_commands:answer_retry",
         "before is None",
         "True",
     ),
     Mutant(
         "the cursor stays behind",
         "backstay.kernel.features.workflow_task.completion:_close",
-        "turn.flow.cursor = task.seen",
+        "turn.instance.cursor = task.seen",
         "",
     ),
     Mutant(
         "the cursor runs ahead",
         "backstay.kernel.features.workflow_task.completion:_close",
-        "turn.flow.cursor = task.seen",
-        "turn.flow.cursor = turn.run.length",
+        "turn.instance.cursor = task.seen",
+        "turn.instance.cursor = turn.run.length",
     ),
     Mutant(
         "a paused run gets tasks",

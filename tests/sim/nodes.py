@@ -65,7 +65,7 @@ class Troubled(Seam):
         if faults.fires("statement error"):
             broken = frozenset([faults.dice("statement error").randrange(len(decisions))])
         if faults.fires("conflict"):
-            self._node.sim.touch(faults.dice("conflict").choice(decisions).workflow.key)
+            self._node.sim.touch(faults.dice("conflict").choice(decisions).instance.key)
         applied = store.write(decisions, broken)
         self._node.sim.rows.written()
         return applied
@@ -191,7 +191,7 @@ class Node:
         app = self.app
         if faults.fires("evicted"):
             for entry in app.engine.cache:
-                if entry.inflight == 0 and not entry.held:
+                if entry.inflight == 0 and not entry.code_is_busy:
                     app.engine.discard_cached(entry)
                     break
         if faults.fires("moved to thread"):

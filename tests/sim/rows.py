@@ -9,7 +9,7 @@ import msgspec
 from msgspec.structs import replace
 
 from backstay.codec import avro
-from backstay.kernel.decision import WorkflowRow
+from backstay.kernel.decision import InstanceRow
 from backstay.kernel.features.child.messages import SignalFromParent
 from backstay.kernel.send import unpack
 from backstay.kernel.task import Task
@@ -101,7 +101,7 @@ class Rows:
             ("update workflow set last = ? where key = ?", (-self._touches, key)),
             ("insert into notice (workflow) values (?)", (key,)),
         ):
-            disk.workflows[key] = replace(row, last=-self._touches)
+            disk.workflows[key] = replace(row, last_decision=-self._touches)
             disk.notices.append(key)
             disk.version += 1
 
@@ -130,7 +130,7 @@ class Rows:
 
     # -- instances
 
-    def _set(self, row: WorkflowRow, **columns: Any) -> bool:
+    def _set(self, row: InstanceRow, **columns: Any) -> bool:
         named = ", ".join(f"{name} = ?" for name in columns)
         done = self._also((f"update workflow set {named} where key = ?", (*columns.values(), row.key)))
         if done:
@@ -138,11 +138,11 @@ class Rows:
             self._sim.log(f"the row of {row.workflow_id} says {columns}")
         return done
 
-    def _lose_wake(self, row: WorkflowRow) -> None:
+    def _lose_wake(self, row: InstanceRow) -> None:
         if self._set(row, next_wake=None):
             self._sim.sabotaged.add(row.key)
 
-    def _falsify_count(self, row: WorkflowRow) -> None:
+    def _falsify_count(self, row: InstanceRow) -> None:
         if self._set(row, expects=row.expects + 1):
             self._sim.sabotaged.add(row.key)
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from backstay.kernel.decision import Decision
 from backstay.kernel.event import Recorded, clock
-from backstay.kernel.values import SCHEDULES, SECOND, kind_at
+from backstay.kernel.values import SCHEDULES, SECOND, instance_kind
 from backstay.sdk.errors import RequestRefused
 from backstay.store import StoreError
 
@@ -196,8 +196,8 @@ class ScheduleLaws:
     # -- after every commit
 
     def committed(self, decision: Decision) -> None:
-        row = decision.workflow
-        if kind_at(row.namespace) != "schedule":
+        row = decision.instance
+        if instance_kind(row.namespace) != "schedule":
             return
         fired = 0
         for entry in decision.events:
@@ -323,7 +323,7 @@ class ScheduleLaws:
         disk = self._sim.disk
         for key, lives in self._lives.items():
             # One that was created anew sends the starts of the one before once more, and asks no further.
-            asking = disk.workflows[key].awaited > 0 or len(lives) > 1
+            asking = disk.workflows[key].unanswered > 0 or len(lives) > 1
             fired = [event for life in lives for event in life.started]
             numbers = Counter(event.trigger_number for event in fired)
             self._must(set(numbers.values()) <= {1}, "a fire has a number of its own", lives[0].id)

@@ -15,7 +15,7 @@ from backstay.store.opening import open_store
 from backstay.store.sqlite import SqliteStore
 
 from ..kernel.given import MACHINE
-from .instances import Instance, apply
+from .instances import StoredFlow, apply
 from .seam import connection_of
 
 NOBODY = 65534
@@ -101,7 +101,7 @@ def start_many(path: str) -> None:
     async def go() -> None:
         store = await opening(path)
         while True:
-            batch = [Instance() for _ in range(20)]
+            batch = [StoredFlow() for _ in range(20)]
             result = await apply(store, *(instance.start() for instance in batch))
             assert not result.stale
             assert not result.failed
@@ -125,7 +125,7 @@ def contend(path: str) -> None:
             tries += 1
             loaded = await store.load(key)
             assert loaded is not None
-            result = await apply(store, Instance.read(loaded).start())
+            result = await apply(store, StoredFlow.read(loaded).start())
             if result.down is not None:
                 while await store.probe() is not None:
                     pass
@@ -142,7 +142,7 @@ def fill_the_disk(path: str) -> None:
 
     async def go() -> None:
         store = opened(path)
-        kept, lost, later = Instance(), Instance(), Instance()
+        kept, lost, later = StoredFlow(), StoredFlow(), StoredFlow()
         assert (await apply(store, kept.start())).down is None
         statements: list[str] = []
         connection = connection_of(store)

@@ -32,11 +32,11 @@ from backstay.kernel.features.timer import StartTimer
 from backstay.kernel.send import unpack
 from backstay.kernel.task import Block
 from backstay.kernel.values import SECOND
-from backstay.store import ALL, Applied, Entry, Loaded, RunFilter, Store, Unavailable
+from backstay.store import ALL, Applied, Loaded, RegistryEntry, RunFilter, Store, Unavailable
 
 from ..kernel.world import call
 from .children import child, go, hear, kill
-from .instances import STEPS, T0, UNHURRIED, Instance, applied, apply, expected, instant, stored, walk
+from .instances import STEPS, T0, UNHURRIED, StoredFlow, applied, apply, expected, instant, stored, walk
 
 ACTIVITY = ScheduleActivity(activity_type="charge", arguments=b"\x00\xff")
 
@@ -54,8 +54,8 @@ class Database(Protocol):
         ...
 
 
-def instances(number: int, **options: Any) -> list[Instance]:
-    found = [Instance() for _ in range(number)]
+def instances(number: int, **options: Any) -> list[StoredFlow]:
+    found = [StoredFlow() for _ in range(number)]
     for position, instance in enumerate(found):
         instance.start(at=position, **options)
     return found
@@ -67,7 +67,7 @@ async def pruned(store: Store, workflow: int, run: int) -> bool | Unavailable:
     return await done
 
 
-async def keep(store: Store, entry: Entry) -> Unavailable | None:
+async def keep(store: Store, entry: RegistryEntry) -> Unavailable | None:
     done: asyncio.Future[Unavailable | None] = asyncio.get_running_loop().create_future()
     store.keep(entry, done.set_result)
     return await done
@@ -85,25 +85,25 @@ class Alone:
     async def test_an_entry_of_the_registry_is_kept_replaced_and_removed(self, database: Database) -> None:
         store = await database.open()
         for entry in (
-            Entry("worker", "default", "w2", b"{}"),
-            Entry("worker", "default", "w1", b"old"),
-            Entry("worker", "default", "w1", b"new"),
-            Entry("worker", "other", "w1", b"{}"),
-            Entry("namespace", "", "default", b"{}"),
-            Entry("worker", "default", "w2", None),
-            Entry("worker", "default", "never there", None),
+            RegistryEntry("worker", "default", "w2", b"{}"),
+            RegistryEntry("worker", "default", "w1", b"old"),
+            RegistryEntry("worker", "default", "w1", b"new"),
+            RegistryEntry("worker", "other", "w1", b"{}"),
+            RegistryEntry("namespace", "", "default", b"{}"),
+            RegistryEntry("worker", "default", "w2", None),
+            RegistryEntry("worker", "default", "never there", None),
         ):
             assert await keep(store, entry) is None
         assert await store.kept("worker") == [
-            Entry("worker", "default", "w1", b"new"),
-            Entry("worker", "other", "w1", b"{}"),
+            RegistryEntry("worker", "default", "w1", b"new"),
+            RegistryEntry("worker", "other", "w1", b"{}"),
         ]
 
     # -- retention
 
     async def test_closed_runs_are_found_by_when_they_were_closed(self, database: Database) -> None:
         store = await database.open()
-        early, late, open_, elsewhere = Instance(), Instance(), Instance(), Instance(namespace="other")
+        early, late, open_, elsewhere = StoredFlow(), StoredFlow(), StoredFlow(), StoredFlow(namespace="other")
         for instance, at in ((late, 50), (early, 10), (elsewhere, 10)):
             instance.start(at=0)
             instance.complete(CompleteWorkflow(), at=at)
@@ -116,7 +116,7 @@ class Alone:
 
     async def test_with_the_last_run_of_an_instance_goes_the_instance(self, database: Database) -> None:
         store = await database.open()
-        gone, stays = Instance(), Instance()
+        gone, stays = StoredFlow(), StoredFlow()
         for instance in (gone, stays):
             instance.start(at=0, request_id="r-1")
             instance.complete(CompleteWorkflow(), at=1)
@@ -129,7 +129,7 @@ class Alone:
 
     async def test_of_a_chain_that_goes_on_only_the_old_run_goes(self, database: Database) -> None:
         store = await database.open()
-        chain = Instance()
+        chain = StoredFlow()
         chain.start(at=0)
         first = chain.run
         chain.complete(ContinueAsNew(), at=1)
@@ -142,7 +142,7 @@ class Alone:
 
     async def test_an_instance_that_owes_a_send_stays(self, database: Database) -> None:
         store = await database.open()
-        parent = Instance()
+        parent = StoredFlow()
         parent.start(at=0)
         parent.complete(call(), at=1)
         parent.when(Terminate(), at=2)
@@ -157,7 +157,7 @@ class Alone:
 
     async def test_a_started_instance_is_read_back_as_it_was_decided(self, database: Database) -> None:
         store = await database.open()
-        instance = Instance()
+        instance = StoredFlow()
         instance.start(
             arguments=b"\x00\xff",
             business_key="invoice 7",
@@ -173,7 +173,7 @@ class Alone:
 
     async def test_a_run_of_every_kind_of_row_is_read_back_as_it_was_decided(self, database: Database) -> None:
         store = await database.open()
-        instance = Instance()
+        instance = StoredFlow()
         walk(instance, ["activity", "begin", "fail", "wait", "begin", "finish", "sleep", "wait", "again", "continue"])
         walk(instance, ["break", "heal", "continue", "label"])
         for decision in instance.written:
@@ -184,7 +184,7 @@ class Alone:
     @pytest.mark.contract("START-01")
     async def test_a_reserved_instance_is_known_and_has_no_run(self, database: Database) -> None:
         store = await database.open()
-        instance = Instance()
+        instance = StoredFlow()
         instance.when(Reserve(namespace="default", workflow_id=instance.workflow_id, workflow_type="order"))
         await applied(store, instance)
         loaded = await store.load(instance.key)
@@ -198,7 +198,7 @@ class Alone:
         self, database: Database
     ) -> None:
         store = await database.open()
-        here, there = Instance("here"), Instance("there")
+        here, there = StoredFlow("here"), StoredFlow("there")
         here.start()
         there.start()
         await applied(store, here, there)
@@ -225,7 +225,7 @@ class Alone:
 
     async def test_an_instance_is_found_by_name_within_its_namespace(self, database: Database) -> None:
         store = await database.open()
-        here, there = Instance("order-1", "here"), Instance("order-1", "there")
+        here, there = StoredFlow("order-1", "here"), StoredFlow("order-1", "there")
         here.start()
         there.start()
         await applied(store, here, there)
@@ -235,7 +235,7 @@ class Alone:
 
     async def test_a_run_is_located_by_its_id_within_its_namespace(self, database: Database) -> None:
         store = await database.open()
-        instance = Instance()
+        instance = StoredFlow()
         walk(instance, ["continue"])
         await applied(store, instance)
         first, second = instance.runs.values()
@@ -249,7 +249,7 @@ class Alone:
 
     async def test_commands_come_back_in_the_order_they_were_decided(self, database: Database) -> None:
         store = await database.open()
-        instance = Instance()
+        instance = StoredFlow()
         walk(instance, ["again", "continue", "again", "complete", "again"])
         instance.start()  # rejected by the closed run: a record and nothing else
         await applied(store, instance)
@@ -268,7 +268,7 @@ class Alone:
     @pytest.mark.parametrize("size", [1, 2, 3, 100])
     async def test_history_read_in_pages_is_the_whole_history(self, database: Database, size: int) -> None:
         store = await database.open()
-        instance = Instance()
+        instance = StoredFlow()
         walk(instance, ["label"])
         for _ in range(4):
             walk(instance, ["activity", "begin", "finish"])
@@ -290,7 +290,7 @@ class Alone:
 
     async def test_the_last_event_is_the_last(self, database: Database) -> None:
         store = await database.open()
-        instance = Instance()
+        instance = StoredFlow()
         walk(instance, ["complete"])
         await applied(store, instance)
         assert await store.last_event(instance.run.key) == instance.history[-1]
@@ -371,7 +371,7 @@ class Alone:
 
     async def test_of_two_starts_under_one_id_in_one_batch_the_first_is_taken(self, database: Database) -> None:
         store = await database.open()
-        first, second = Instance("order-1"), Instance("order-1")
+        first, second = StoredFlow("order-1"), StoredFlow("order-1")
         walk(first, ["activity"])
         walk(second, ["sleep"])
         (neighbour,) = instances(1)
@@ -386,7 +386,7 @@ class Alone:
 
     async def test_a_start_under_an_id_that_exists_is_stale(self, database: Database) -> None:
         store = await database.open()
-        first, second = Instance("order-1"), Instance("order-1")
+        first, second = StoredFlow("order-1"), StoredFlow("order-1")
         first.start()
         second.start()
         await applied(store, first)
@@ -450,7 +450,7 @@ class Alone:
     def test_however_a_sequence_of_decisions_is_cut_into_batches_the_rows_are_the_same(
         self, database: Database, runner: asyncio.Runner, walks: list[list[str]], cuts: list[int], seed: Any
     ) -> None:
-        crowd = [Instance() for _ in walks]
+        crowd = [StoredFlow() for _ in walks]
         for instance, steps in zip(crowd, walks, strict=True):
             walk(instance, steps)
         queues = [list(instance.written) for instance in crowd]
@@ -467,7 +467,7 @@ class Alone:
             for instance in crowd:
                 assert await stored(store, instance) == expected(instance)
             # A story may leave a run open with neither task nor wake, because its code asked for nothing more.
-            stuck = {i.key for i in crowd if i.run.open and not i.state.tasks and i.state.next_wake is None}
+            stuck = {i.key for i in crowd if i.run.is_open and not i.state.tasks and i.state.next_wake is None}
             suspects, _ = await store.mismatched(0, 10_000)
             assert {i.key for i in crowd} & set(suspects) == stuck
             await store.close()
@@ -476,7 +476,7 @@ class Alone:
 
     async def test_a_task_that_is_born_and_closed_in_one_batch_leaves_no_row(self, database: Database) -> None:
         store = await database.open()
-        instance = Instance()
+        instance = StoredFlow()
         walk(instance, ["activity", "begin", "finish", "complete"])
         await applied(store, instance)
         loaded = await store.load(instance.key)
@@ -505,7 +505,7 @@ class Alone:
     async def test_due_instances_come_earliest_first_up_to_the_limit(self, database: Database) -> None:
         store = await database.open()
         delays = [50, 10, 40, 20, 20]
-        sleepers = [Instance() for _ in delays]
+        sleepers = [StoredFlow() for _ in delays]
         for sleeper, delay in zip(sleepers, delays, strict=True):
             sleeper.start()
             sleeper.complete(StartTimer(delay_seconds=delay))
@@ -531,11 +531,11 @@ class Alone:
 
     async def test_waiting_instances_that_were_written_later_than_now_are_found(self, database: Database) -> None:
         store = await database.open()
-        sleepers = [Instance() for _ in range(4)]
+        sleepers = [StoredFlow() for _ in range(4)]
         for sleeper, at in zip(sleepers, [0, 100, 200, 300], strict=True):
             sleeper.start(at=at)
             sleeper.complete(StartTimer(delay_seconds=50))
-        resting = Instance()
+        resting = StoredFlow()
         resting.start(at=500)
         await applied(store, *sleepers, resting)
         found = [(instant(at + 50), sleeper.key) for sleeper, at in zip(sleepers[1:], [100, 200, 300], strict=True)]
@@ -549,7 +549,7 @@ class Alone:
     async def test_ready_tasks_are_paged_oldest_first(self, database: Database, size: int) -> None:
         store = await database.open()
         many = instances(4)
-        fan = Instance()
+        fan = StoredFlow()
         fan.start(at=2)  # as old as another one, and later three tasks of one age
         fan.complete(ACTIVITY, ACTIVITY, ACTIVITY)
         await applied(store, *many, fan)
@@ -597,21 +597,21 @@ class Alone:
 
     async def test_runs_are_filtered_by_what_their_index_row_holds(self, database: Database) -> None:
         store = await database.open()
-        open_one, done, lost, plain = (Instance() for _ in range(4))
+        open_one, done, lost, plain = (StoredFlow() for _ in range(4))
         open_one.start("order", business_key="b-1", visibility_labels={"region": "eu", "a.b": "1"})
         done.start("order", business_key="b-2", visibility_labels={"region": "us"})
         lost.start("refund", business_key="b-1")
         plain.start("refund")
         done.complete(CompleteWorkflow())
         lost.complete(FailWorkflow(message="no"))
-        elsewhere = Instance(namespace="elsewhere")
+        elsewhere = StoredFlow(namespace="elsewhere")
         elsewhere.start("order", business_key="b-1")
         await applied(store, open_one, done, lost, plain, elsewhere)
 
         async def listed(**where: Any) -> set[str]:
             return {run.workflow_id for run in await store.runs(RunFilter(**where))}
 
-        def ids(*wanted: Instance) -> set[str]:
+        def ids(*wanted: StoredFlow) -> set[str]:
             return {instance.workflow_id for instance in wanted}
 
         assert await listed() == ids(open_one, done, lost, plain)
@@ -631,7 +631,7 @@ class Alone:
 
     async def test_the_runs_of_one_instance_are_listed_by_its_id(self, database: Database) -> None:
         store = await database.open()
-        instance = Instance()
+        instance = StoredFlow()
         walk(instance, ["continue", "continue"])
         await applied(store, instance, *instances(2))
         found = await store.runs(RunFilter(workflow_id=instance.workflow_id))
@@ -667,7 +667,7 @@ class Alone:
             "list": ["eu"],
             "none": None,
         }
-        many = {name: Instance(name) for name in values}
+        many = {name: StoredFlow(name) for name in values}
         for name, instance in many.items():
             instance.start(search_attributes={"x": values[name]})
         await applied(store, *many.values())
@@ -690,19 +690,19 @@ class Alone:
 
     async def test_sends_are_read_in_their_order_until_they_are_taken(self, database: Database) -> None:
         store = await database.open()
-        parent = Instance()
+        parent = StoredFlow()
         parent.start()
         parent.step(call("a", arguments=b"\x00\xff"), call("b"), call("c"))
         await applied(store, parent)
         made = parent.decisions[-1].sends
         found = await store.sends(0, 10)
         assert [send.key for send in found] == [send.key for send in made]
-        assert [unpack(StartFromParent, send.body) for send in found] == [send.parcel for send in made]
+        assert [unpack(StartFromParent, send.body) for send in found] == [send.message for send in made]
         assert {(send.sender, send.kind, send.namespace) for send in found} == {
             (parent.key, "StartFromParent", "default")
         }
         assert [send.key for send in await store.sends(made[0].key, 1)] == [made[1].key]
-        child = Instance(made[1].workflow_id)
+        child = StoredFlow(made[1].workflow_id)
         child.when(Deliver(send=made[1]))
         await applied(store, child)
         assert [send.key for send in await store.sends(0, 10)] == [made[0].key, made[2].key]
@@ -710,22 +710,22 @@ class Alone:
 
     async def test_a_send_that_is_made_and_taken_in_one_batch_leaves_no_row(self, database: Database) -> None:
         store = await database.open()
-        parent = Instance()
+        parent = StoredFlow()
         parent.start()
         parent.step(call())
         (send,) = parent.decisions[-1].sends
-        child = Instance(send.workflow_id)
+        child = StoredFlow(send.workflow_id)
         child.when(Deliver(send=send))
         await applied(store, parent, child)
         assert await store.sends(0, 10) == []
 
     async def test_taking_what_was_taken_before_is_no_error(self, database: Database) -> None:
         store = await database.open()
-        parent = Instance()
+        parent = StoredFlow()
         parent.start()
         parent.step(call())
         (send,) = parent.decisions[-1].sends
-        child = Instance(send.workflow_id)
+        child = StoredFlow(send.workflow_id)
         child.when(Deliver(send=send))
         child.when(Deliver(send=send))
         assert len(child.written) == 2
@@ -734,7 +734,7 @@ class Alone:
 
     async def test_a_decision_that_is_skipped_neither_sends_nor_takes(self, database: Database) -> None:
         store = await database.open()
-        parent = Instance()
+        parent = StoredFlow()
         parent.start()
         await applied(store, parent)
         twin = parent.twin()
@@ -750,7 +750,7 @@ class Alone:
         parents = instances(3)
         for parent in parents:
             parent.step(call(), call())
-        alone = Instance()
+        alone = StoredFlow()
         alone.start()
         await applied(store, *parents, alone)
         keys = sorted(parent.key for parent in parents)
@@ -789,7 +789,7 @@ class Shared:
     @pytest.mark.contract("MATCH-01", "REPLAY-11")
     async def test_everything_is_there_after_closing_and_opening_again(self, database: Database) -> None:
         store = await database.open()
-        crowd = [Instance() for _ in range(4)]
+        crowd = [StoredFlow() for _ in range(4)]
         for instance, steps in zip(
             crowd,
             (["activity", "begin"], ["sleep"], ["activity", "begin", "fail", "label"], ["continue", "break"]),
@@ -831,7 +831,7 @@ class Shared:
 
     async def test_of_two_handles_that_start_one_id_exactly_one_wins(self, database: Database) -> None:
         one, other = await database.open(), await database.open()
-        first, second = Instance("order-1"), Instance("order-1")
+        first, second = StoredFlow("order-1"), StoredFlow("order-1")
         first.start()
         second.start()
         results = await asyncio.gather(apply(one, *first.written), apply(other, *second.written))
@@ -851,7 +851,7 @@ class Shared:
         again = instance.start()
         loaded = await other.load(instance.key)
         assert loaded is not None
-        assert loaded.row.last == again.after
+        assert loaded.row.last_decision == again.after
         assert await apply(other, again) == ALL
         assert await stored(one, instance) == expected(instance)
 
@@ -869,7 +869,7 @@ class Shared:
     @pytest.mark.parametrize("damage", DAMAGE)
     async def test_damage_is_refused_and_names_the_run_and_the_event(self, database: Database, damage: str) -> None:
         store = await database.open()
-        hurt, well = Instance(), Instance()
+        hurt, well = StoredFlow(), StoredFlow()
         for instance in (hurt, well):
             walk(instance, ["activity", "begin", "finish"])
         await applied(store, hurt, well)
@@ -891,7 +891,7 @@ class Shared:
 
     async def test_a_page_that_begins_behind_a_deleted_event_is_refused(self, database: Database) -> None:
         store = await database.open()
-        instance = Instance()
+        instance = StoredFlow()
         walk(instance, ["activity", "begin", "finish"])
         await applied(store, instance)
         await database.sql(f"delete from event where run = {instance.run.key} and sequence = 3")
@@ -901,7 +901,7 @@ class Shared:
 
     async def test_swapped_events_are_refused(self, database: Database) -> None:
         store = await database.open()
-        instance = Instance()
+        instance = StoredFlow()
         walk(instance, ["activity", "begin", "finish"])
         await applied(store, instance)
         run = instance.run.key
@@ -913,7 +913,7 @@ class Shared:
 
     async def test_a_damaged_last_event_is_refused(self, database: Database) -> None:
         store = await database.open()
-        instance = Instance()
+        instance = StoredFlow()
         walk(instance, ["complete"])
         await applied(store, instance)
         await database.sql(f"update event set body = context where run = {instance.run.key} and sequence = 3")
@@ -923,7 +923,7 @@ class Shared:
 
     async def test_a_command_that_cannot_be_read_takes_no_other_with_it(self, database: Database) -> None:
         store = await database.open()
-        instance, other = Instance(), Instance()
+        instance, other = StoredFlow(), StoredFlow()
         walk(instance, ["again", "complete"])
         await applied(store, instance)
         await applied(store, other)
@@ -941,7 +941,7 @@ class Shared:
 
     async def test_a_closed_run_that_lost_its_end_is_refused(self, database: Database) -> None:
         store = await database.open()
-        instance = Instance()
+        instance = StoredFlow()
         walk(instance, ["complete"])
         await applied(store, instance)
         await database.sql(f"delete from event where run = {instance.run.key} and sequence = 3")
@@ -951,7 +951,7 @@ class Shared:
 
     async def test_an_open_run_that_lost_its_newest_event_is_refused(self, database: Database) -> None:
         store = await database.open()
-        instance = Instance()
+        instance = StoredFlow()
         walk(instance, ["activity", "begin"])
         await applied(store, instance)
         last = instance.run.length
@@ -1161,7 +1161,7 @@ class Processes:
 
     async def test_processes_that_change_one_instance_never_lose_or_double_a_change(self, database: Database) -> None:
         store = await database.open()
-        instance = Instance("contended")
+        instance = StoredFlow("contended")
         instance.start()
         await applied(store, instance)
         with child("contend", database.where) as a, child("contend", database.where) as b:

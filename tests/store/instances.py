@@ -1,6 +1,6 @@
 """Instances as a store meets them: real decisions of the kernel, and what a database must hold after them.
 
-An `Instance` remembers the rows that its decisions amount to; `expected` and `stored` put both sides in one shape.
+An `StoredFlow` remembers the rows that its decisions amount to; `expected` and `stored` put both sides in one shape.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from backstay.kernel.features.reconcile import Reconcile
 from backstay.kernel.features.search import UpsertSearchAttributes
 from backstay.kernel.features.start import Start
 from backstay.kernel.features.timer import StartTimer
-from backstay.kernel.state import Workflow
+from backstay.kernel.state import Instance
 from backstay.kernel.task import Block
 from backstay.store import Applied, Loaded, RunFilter, Store
 
 from ..kernel.given import T0, Flow, instant
 
-__all__ = ["T0", "UNHURRIED", "Instance", "applied", "apply", "expected", "instant", "stored", "walk"]
+__all__ = ["T0", "UNHURRIED", "StoredFlow", "applied", "apply", "expected", "instant", "stored", "walk"]
 
 UNHURRIED = [
     HealthCheck.data_too_large,
@@ -66,12 +66,12 @@ class Numbers:
 NUMBERS = Numbers()
 
 
-class Instance(Flow):
+class StoredFlow(Flow):
     def __init__(self, workflow_id: str | None = None, namespace: str = "default") -> None:
         key = NUMBERS.key()
         super().__init__(workflow_id=workflow_id or f"order-{key}")
         self.ids: Any = NUMBERS
-        self.state = Workflow(key, namespace, workflow_id or f"order-{key}")
+        self.state = Instance(key, namespace, workflow_id or f"order-{key}")
 
     @property
     def key(self) -> int:
@@ -93,7 +93,7 @@ class Instance(Flow):
         return self.decisions[before:]
 
     @classmethod
-    def read(cls, loaded: Loaded) -> Instance:
+    def read(cls, loaded: Loaded) -> StoredFlow:
         """The instance as a process that has just loaded it holds it."""
         instance = cls(loaded.row.workflow_id, loaded.row.namespace)
         instance.row = loaded.row
@@ -104,7 +104,7 @@ class Instance(Flow):
         instance.reopen()
         return instance
 
-    def twin(self) -> Instance:
+    def twin(self) -> StoredFlow:
         """The same instance as another process holds it: equal now, and free to decide differently."""
         return copy.deepcopy(self)
 
@@ -120,13 +120,13 @@ async def apply(store: Store, *decisions: Decision) -> Applied:
     return await done
 
 
-async def applied(store: Store, *instances: Instance) -> None:
+async def applied(store: Store, *instances: StoredFlow) -> None:
     """Write all decisions of these instances, which must go through."""
     result = await apply(store, *(decision for instance in instances for decision in instance.written))
     assert result == Applied()
 
 
-def expected(instance: Instance) -> dict[str, Any]:
+def expected(instance: StoredFlow) -> dict[str, Any]:
     runs = dict(instance.runs)
     if instance.row is not None and instance.row.run in runs:
         runs[instance.row.run] = replace(runs[instance.row.run], length=instance.row.length)
@@ -139,7 +139,7 @@ def expected(instance: Instance) -> dict[str, Any]:
     }
 
 
-async def stored(store: Store, instance: Instance) -> dict[str, Any]:
+async def stored(store: Store, instance: StoredFlow) -> dict[str, Any]:
     """Everything of an instance that the store can read back."""
     loaded = await store.load(instance.key)
     runs = await store.runs(RunFilter(namespace=instance.state.namespace, workflow_id=instance.workflow_id))
@@ -172,16 +172,16 @@ STEPS = (
 )
 
 
-def walk(instance: Instance, steps: Sequence[str]) -> None:
+def walk(instance: StoredFlow, steps: Sequence[str]) -> None:
     """Lead a started instance through these steps, leaving out what is impossible where it stands."""
     if not instance.decisions:
         instance.start(search_attributes={"stage": 0}, at=0)
     for step in steps:
-        if instance.run.open:
+        if instance.run.is_open:
             _go(instance, step)
 
 
-def _go(instance: Instance, step: str) -> None:
+def _go(instance: StoredFlow, step: str) -> None:
     at = (instance.now - T0) / 1_000_000 + 1
     ready = [task for task in instance.tasks.values() if task.kind == "activity" and task.state == "ready"]
     running = [task.step or 0 for task in instance.tasks.values() if task.kind == "activity" and task.state == "leased"]

@@ -25,7 +25,7 @@ from backstay.store.sql import Migration, migrations
 from ..kernel.given import MACHINE
 from ..postgresql import with_schema
 from .conformance import Alone, Processes, Shared, instances, stale
-from .instances import Instance, applied, apply, expected, stored
+from .instances import StoredFlow, applied, apply, expected, stored
 from .proxy import Fault, Proxy, proxied
 
 ACTIVITY = ScheduleActivity(activity_type="charge")
@@ -365,7 +365,7 @@ async def test_a_handle_whose_row_was_tidied_away_enrols_again(database: Handles
 
 async def test_a_run_with_a_zero_byte_in_its_name_fails_alone(database: Handles) -> None:
     store = await database.open()
-    odd, (plain,) = Instance(), instances(1)
+    odd, (plain,) = StoredFlow(), instances(1)
     odd.start(business_key="a\0b")
     result = await apply(store, *odd.written, *plain.written)
     assert list(result.failed) == [0]
@@ -375,7 +375,7 @@ async def test_a_run_with_a_zero_byte_in_its_name_fails_alone(database: Handles)
 
 async def test_a_search_attribute_with_a_zero_byte_is_kept_and_found(database: Handles) -> None:
     store = await database.open()
-    odd, plain = Instance("odd"), Instance("plain")
+    odd, plain = StoredFlow("odd"), StoredFlow("plain")
     odd.start(search_attributes={"x": "a\0b"})
     plain.start(search_attributes={"x": "ab"})
     await applied(store, odd, plain)

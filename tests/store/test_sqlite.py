@@ -26,7 +26,7 @@ from backstay.store.sqlite.writer import Offload
 from ..kernel.given import MACHINE
 from .children import child, hear
 from .conformance import Alone, Processes, Shared, instances
-from .instances import Instance, applied, apply, expected, stored
+from .instances import StoredFlow, applied, apply, expected, stored
 from .seam import connection_of
 
 ROOT = Path(__file__).parents[2]
@@ -439,8 +439,8 @@ def test_another_name_for_the_same_file_does_not_give_a_second_engine(file: Hand
         assert not store.acquire().value
 
 
-def _started(**options: Any) -> Instance:
-    instance = Instance()
+def _started(**options: Any) -> StoredFlow:
+    instance = StoredFlow()
     instance.start(**options)
     return instance
 

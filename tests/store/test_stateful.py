@@ -19,12 +19,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from backstay.kernel.decision import Decision
-from backstay.store import Applied, Entry, RunFilter, Store
+from backstay.store import Applied, RegistryEntry, RunFilter, Store
 from backstay.store.sqlite import SqliteStore
 
 from ..kernel.given import MACHINE, T0, instant
 from ..sim.disk import Disk, MemoryStore, Seam
-from .instances import STEPS, UNHURRIED, Instance, apply, expected, stored, walk
+from .instances import STEPS, UNHURRIED, StoredFlow, apply, expected, stored, walk
 
 
 class StoreMachine(RuleBasedStateMachine):
@@ -37,7 +37,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.runner = asyncio.Runner()
         self.disk = Disk()
         self.model: Any = MemoryStore(self.disk, MACHINE.kinds, Seam())
-        self.crowd: list[Instance] = []
+        self.crowd: list[StoredFlow] = []
         self.waiting: list[Decision] = []  # decided, and not committed yet
         self.handles: list[Store] = []
 
@@ -51,15 +51,15 @@ class StoreMachine(RuleBasedStateMachine):
     # -- what processes do
 
     @rule(target=instances, steps=st.lists(st.sampled_from(STEPS), max_size=4))
-    def start(self, steps: list[str]) -> Instance:
-        instance = Instance()
+    def start(self, steps: list[str]) -> StoredFlow:
+        instance = StoredFlow()
         walk(instance, steps)
         self.crowd.append(instance)
         self.waiting += instance.written
         return instance
 
     @rule(instance=instances, steps=st.lists(st.sampled_from(STEPS), min_size=1, max_size=4))
-    def go_on(self, instance: Instance, steps: list[str]) -> None:
+    def go_on(self, instance: StoredFlow, steps: list[str]) -> None:
         before = len(instance.written)
         walk(instance, steps)
         self.waiting += instance.written[before:]
@@ -72,7 +72,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: not self.waiting)
     @rule(instance=instances, handle=st.integers(0, 1), step=st.sampled_from(STEPS), first=st.booleans())
-    def overtake(self, instance: Instance, handle: int, step: str, first: bool) -> None:
+    def overtake(self, instance: StoredFlow, handle: int, step: str, first: bool) -> None:
         """Two processes decide on the same state; who comes second has lost, whatever else is in its batch."""
         twin = deepcopy(instance)
         before = len(instance.written)
@@ -83,7 +83,7 @@ class StoreMachine(RuleBasedStateMachine):
             self.waiting += mine
             return
         assert self.both(handle, mine) == Applied()
-        other = Instance()
+        other = StoredFlow()
         other.start(at=0)
         self.crowd.append(other)
         batch = [*other.written, *theirs] if first else [*theirs, *other.written]
@@ -104,7 +104,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(handle=st.integers(0, 1), name=st.sampled_from("ab"), body=st.none() | st.binary(max_size=5))
     def keep(self, handle: int, name: str, body: bytes | None) -> None:
-        entry = Entry("worker", "default", name, body)
+        entry = RegistryEntry("worker", "default", name, body)
         for store in (self.handles[handle], self.model):
             done: list[Any] = []
             store.keep(entry, done.append)

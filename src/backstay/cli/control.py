@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from backstay.cli.options import ServerAt
-from backstay.cli.problems import Missing, Problem, waiting_for
+from backstay.cli.problems import CliError, Missing, waiting_for
 
 ANSWER = 30.0
 
@@ -21,7 +21,7 @@ def asked(
     from backstay.protocol.versions import CONTROL_PLANE, CONTROL_PLANE_HEADER
 
     if not server.url.startswith(("http://", "https://")):
-        raise Problem(f"{server.url!r} is no address of a server; write http://HOST:PORT")
+        raise CliError(f"{server.url!r} is no address of a server; write http://HOST:PORT")
     headers = {CONTROL_PLANE_HEADER: str(CONTROL_PLANE)}
     if namespace is not None:
         headers["X-Namespace"] = namespace
@@ -36,10 +36,10 @@ def asked(
             return json.loads(reply.read())
     except HTTPError as refusal:
         said = _said(refusal.read())
-        kind = Missing if said.get("reason") == "token_not_found" else Problem
+        kind = Missing if said.get("reason") == "token_not_found" else CliError
         raise kind(said.get("message") or f"{server.url} answers {refusal.code}") from None
     except (URLError, OSError, ValueError) as error:
-        raise Problem(f"{server.url} cannot be asked: {getattr(error, 'reason', error)}") from None
+        raise CliError(f"{server.url} cannot be asked: {getattr(error, 'reason', error)}") from None
 
 
 def _said(body: bytes) -> dict[str, Any]:

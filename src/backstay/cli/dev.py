@@ -16,7 +16,7 @@ from types import FrameType
 import click
 
 from backstay.cli import options
-from backstay.cli.problems import Problem
+from backstay.cli.problems import CliError
 
 RELOAD = 75
 SHORT = 2.0  # seconds: a process that crashes sooner is only started again after a save
@@ -51,7 +51,7 @@ def command(file: Path, path: str, namespace: str, queues: tuple[str, ...]) -> N
         checked(path)
     parent = Path(path.removeprefix("sqlite:")).parent
     if not is_server(path) and not parent.is_dir():
-        raise Problem(f"the directory {parent} does not exist; create it first")
+        raise CliError(f"the directory {parent} does not exist; create it first")
     sys.exit(
         _supervise(
             [sys.executable, "-P", "-m", "backstay.cli.dev_process", os.fspath(file), path, namespace, *queues], file

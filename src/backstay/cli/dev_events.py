@@ -12,7 +12,7 @@ from rich.text import Text
 
 from backstay.cli import format
 from backstay.cli.differences import side_by_side
-from backstay.cli.reading import Reader
+from backstay.cli.reading import StoreReader
 from backstay.cli.timeline import QUIET, STYLES
 from backstay.kernel.decision import RunRow
 from backstay.kernel.task import Task
@@ -25,8 +25,8 @@ TRACKED = 300  # runs of one look: this runs beside the engine and must not slow
 LINES = 40  # of one look; the rest is counted
 
 
-class Stream:
-    def __init__(self, reader: Reader, namespace: str, out: Console) -> None:
+class EventFeed:
+    def __init__(self, reader: StoreReader, namespace: str, out: Console) -> None:
         self._reader = reader
         self._namespace = namespace
         self._out = out

@@ -21,11 +21,11 @@ from rich.text import Text
 
 from backstay.cli import format
 from backstay.cli.console import console
-from backstay.cli.dev_events import Stream
-from backstay.cli.file_watch import Watch
+from backstay.cli.dev_events import EventFeed
+from backstay.cli.file_watch import FileWatch
 from backstay.cli.loading import Program, load, module_name, near
-from backstay.cli.problems import Problem, as_problems
-from backstay.cli.reading import Reader
+from backstay.cli.problems import CliError, as_problems
+from backstay.cli.reading import StoreReader
 from backstay.sdk.embedded import Backstay
 from backstay.store.address import shown
 
@@ -35,25 +35,25 @@ SETTLE = 0.05  # an editor may still be writing
 GRACE = 3.0  # for code that does not return, before it is cut off
 
 
-class Ending:
+class ProcessEnd:
     """Why this process ends, and with which exit code. Plain attributes: set by signal handlers and by another thread."""
 
     code: int | None = None
     why = ""
 
-    def now(self, code: int, why: str = "") -> None:
+    def end(self, code: int, why: str = "") -> None:
         if self.code is None:
             self.why = why
             self.code = code
 
     @property
-    def near(self) -> bool:
+    def is_near(self) -> bool:
         return self.code is not None
 
 
 def run(file: str, path: str, namespace: str, queues: list[str]) -> int:
     out = console()
-    ending = Ending()
+    ending = ProcessEnd()
     _listen(ending)
     source = Path(file)
     watch = _watch(source, ending)
@@ -61,34 +61,34 @@ def run(file: str, path: str, namespace: str, queues: list[str]) -> int:
     try:
         program = load(source)
         watch.look()  # from here on, a save of anything it has imported is seen
-    except Problem as problem:
+    except CliError as problem:
         out.print(Text(problem.message, "bold red"))
         out.print("waiting for the next save; Ctrl-C stops", style="bright_black")
         return _wait(ending, out)
     try:
         with as_problems():
             _serve(program, path, namespace, queues, ending, out)
-    except Problem as problem:
+    except CliError as problem:
         print(f"dw: {problem.message}", file=sys.stderr)
         return 2
     _say_why(ending, out)
     return ending.code or 0
 
 
-def _serve(program: Program, path: str, namespace: str, queues: list[str], ending: Ending, out: Console) -> None:
+def _serve(program: Program, path: str, namespace: str, queues: list[str], ending: ProcessEnd, out: Console) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # loading has told them as hints
         backstay = Backstay(
             path, program.things, namespace=namespace, queues=program.queues.union(queues), types=program.types
         )
-    with Reader(path, create=True) as reader:
-        stream = Stream(reader, namespace, out)
+    with StoreReader(path, create=True) as reader:
+        stream = EventFeed(reader, namespace, out)
         stream.remember()
         with backstay:
             _greet(program, backstay, out)
             stream.begin()
             waiting = not backstay.is_engine
-            while not ending.near:
+            while not ending.is_near:
                 stream.look()
                 if waiting and backstay.is_engine:
                     waiting = False
@@ -122,43 +122,43 @@ def _engine_pid(path: str) -> str:
         return ""
 
 
-def _wait(ending: Ending, out: Console) -> int:
-    while not ending.near:
+def _wait(ending: ProcessEnd, out: Console) -> int:
+    while not ending.is_near:
         time.sleep(LOOK)
     _say_why(ending, out)
     return ending.code or 0
 
 
-def _say_why(ending: Ending, out: Console) -> None:
+def _say_why(ending: ProcessEnd, out: Console) -> None:
     if ending.why:
         out.print(Text(f"{format.clock(format.now())}  {ending.why}", "cyan"))
 
 
-def _listen(ending: Ending) -> None:
+def _listen(ending: ProcessEnd) -> None:
     def stop(number: int, frame: FrameType | None) -> None:
-        if ending.near and number == signal.SIGINT:
+        if ending.is_near and number == signal.SIGINT:
             os._exit(130)  # a second Ctrl-C: exit at once
-        ending.now(0)
+        ending.end(0)
 
     signal.signal(signal.SIGINT, stop)
     signal.signal(signal.SIGTERM, stop)
 
 
-def _watch(file: Path, ending: Ending) -> Watch:
+def _watch(file: Path, ending: ProcessEnd) -> FileWatch:
     """Watch for saves on a thread, because the main one may be stuck in the file's own code; if it is, exit without waiting."""
-    watch = Watch(file, module_name(file)[1])
+    watch = FileWatch(file, module_name(file)[1])
     parent = os.getppid()
 
     def look() -> None:
-        while not ending.near:
+        while not ending.is_near:
             time.sleep(LOOK)
             saved = watch.look()
             if saved is not None:
                 time.sleep(SETTLE)
                 watch.look()
-                ending.now(RELOAD, f"{near(saved)} was saved; reloading")
+                ending.end(RELOAD, f"{near(saved)} was saved; reloading")
             elif os.getppid() != parent:
-                ending.now(0)  # the `dw dev` that started this process is gone
+                ending.end(0)  # the `dw dev` that started this process is gone
         time.sleep(GRACE)
         os._exit(ending.code or 0)
 

@@ -27,7 +27,7 @@ def command(id: str, path: options.Place, namespace: str, run_id: str | None, ou
       dw export order-1 > order-1.json
       dw export order-1 --run 01J9ZQ5W3V6K1Q7T0M8E2C4X5B -o first.json
     """
-    from backstay.cli.problems import Problem
+    from backstay.cli.problems import CliError
     from backstay.cli.reading import reader_of
     from backstay.protocol.requests import ExportHistory
 
@@ -39,4 +39,4 @@ def command(id: str, path: options.Place, namespace: str, run_id: str | None, ou
     try:
         output.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise Problem(f"{output} cannot be written: {error.strerror}") from None
+        raise CliError(f"{output} cannot be written: {error.strerror}") from None

@@ -9,7 +9,7 @@ from pathlib import Path
 Stamp = tuple[int, int, int]
 
 
-class Watch:
+class FileWatch:
     """The file and every loaded module that lives beside it or below."""
 
     def __init__(self, file: Path, root: Path) -> None:

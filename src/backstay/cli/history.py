@@ -11,7 +11,7 @@ import click
 from backstay.cli import options
 
 if TYPE_CHECKING:
-    from backstay.cli.reading import Reader, ServerReader
+    from backstay.cli.reading import ServerReader, StoreReader
     from backstay.kernel.event import Recorded
 
 LOOK = 0.05  # seconds between two looks while following
@@ -57,7 +57,7 @@ def command(
 class _Teller(ABC):
     """Prints the events of one run, each once."""
 
-    def __init__(self, reader: Reader | ServerReader, id: str, namespace: str, run_id: str | None) -> None:
+    def __init__(self, reader: StoreReader | ServerReader, id: str, namespace: str, run_id: str | None) -> None:
         from backstay.cli.problems import Missing
         from backstay.protocol.requests import DescribeWorkflow
 
@@ -108,7 +108,7 @@ class _Json(_Teller):
 
 class _Words(_Teller):
     def __init__(
-        self, reader: Reader | ServerReader, id: str, namespace: str, run_id: str | None, traces: bool
+        self, reader: StoreReader | ServerReader, id: str, namespace: str, run_id: str | None, traces: bool
     ) -> None:
         from backstay.cli import format
         from backstay.cli.console import console

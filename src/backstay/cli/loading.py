@@ -17,8 +17,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple, TypeGuard
 
-from backstay.cli.problems import Problem
-from backstay.sdk.author.activity import Definition as ActivityDefinition
+from backstay.cli.problems import CliError
+from backstay.sdk.author.activity import ActivityDefinition as ActivityDefinition
 from backstay.sdk.author.workflow import WorkflowFn, definition_of
 from backstay.sdk.author.workflow_definition import WorkflowDefinition
 from backstay.sdk.errors import DefinitionError
@@ -47,7 +47,7 @@ class Program(NamedTuple):
             wanted = self.workflows[name]
             return next(thing for thing in self.names.values() if definition_of(thing) is wanted)
         known = ", ".join(sorted(self.names)) or "none"
-        raise Problem(f"{near(self.file)} has no workflow {name!r}; it has: {known}")
+        raise CliError(f"{near(self.file)} has no workflow {name!r}; it has: {known}")
 
 
 def near(file: str | os.PathLike[str]) -> str:
@@ -58,9 +58,9 @@ def near(file: str | os.PathLike[str]) -> str:
 
 def check(file: Path) -> None:
     if not file.exists():
-        raise Problem(f"there is no file {near(file)}")
+        raise CliError(f"there is no file {near(file)}")
     if not file.is_file() or file.suffix != ".py":
-        raise Problem(f"{near(file)} is not a Python file")
+        raise CliError(f"{near(file)} is not a Python file")
 
 
 def load(file: Path) -> Program:
@@ -88,12 +88,12 @@ def module_name(file: Path) -> tuple[str, Path]:
 def _import(file: Path, name: str, root: Path) -> ModuleType:
     top = name.partition(".")[0]
     if top in sys.stdlib_module_names or top == "backstay":
-        raise Problem(f"{near(file)} has the name of another module, {top!r}; rename it")
+        raise CliError(f"{near(file)} has the name of another module, {top!r}; rename it")
     if os.fspath(root) not in sys.path:
         sys.path.insert(0, os.fspath(root))
     spec = spec_from_file_location(name, file.resolve())
     if spec is None or spec.loader is None:
-        raise Problem(f"{near(file)} is not a Python file")
+        raise CliError(f"{near(file)} is not a Python file")
     module = module_from_spec(spec)
     # By its own name, so that exceptions and classes are found again by the name that history keeps.
     sys.modules[name] = module
@@ -127,7 +127,7 @@ def _collect(file: Path, module: ModuleType) -> Program:
             for method in methods:
                 _note(program, queues, method)
     if len(types) > 1:
-        raise Problem(f"{near(file)} has {len(types)} type maps; keep one")
+        raise CliError(f"{near(file)} has {len(types)} type maps; keep one")
     served = {_class_of(thing) for thing in program.things}
     hints = [
         f"{thing.__name__} has activity methods but no instance at module level; assign one to serve them"
@@ -179,26 +179,28 @@ def _errors_of(file: Path, root: Path) -> Generator[None]:
     linecache.checkcache()
     try:
         yield
-    except Problem:
+    except CliError:
         raise
     except SyntaxError as error:
         where = f"{near(error.filename or file)}:{error.lineno or 1}"
         line = (error.text or "").strip()
-        raise Problem(f"{where}: SyntaxError: {error.msg}" + (f"\n    {line}" if line else "")) from None
+        raise CliError(f"{where}: SyntaxError: {error.msg}" + (f"\n    {line}" if line else "")) from None
     except SystemExit:
-        raise Problem(f"{near(file)} exits while it is imported; put that under `if __name__ == '__main__':`") from None
+        raise CliError(
+            f"{near(file)} exits while it is imported; put that under `if __name__ == '__main__':`"
+        ) from None
     except Exception as error:
         frames = [f for f in traceback.extract_tb(error.__traceback__) if _within(f.filename, root)]
         if isinstance(error, DefinitionError) and not frames:
             text = str(error)
             located = text.startswith((near(file), os.fspath(file)))
-            raise Problem(text if located else f"{near(file)}: {text}") from None
+            raise CliError(text if located else f"{near(file)}: {text}") from None
         if not frames:
-            raise Problem(f"{near(file)}: {type(error).__name__}: {error}") from None
+            raise CliError(f"{near(file)}: {type(error).__name__}: {error}") from None
         frame = frames[-1]
         kind = "" if isinstance(error, DefinitionError) else f"{type(error).__name__}: "
         shown = f"\n    {frame.line}" if frame.line else ""
-        raise Problem(f"{near(frame.filename)}:{frame.lineno}: {kind}{error}{shown}") from None
+        raise CliError(f"{near(frame.filename)}:{frame.lineno}: {kind}{error}{shown}") from None
 
 
 def _within(filename: str, root: Path) -> bool:

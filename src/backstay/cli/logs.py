@@ -13,12 +13,12 @@ _SHOWN = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if c
 }
 
 
-class Lines(logging.Formatter):
+class LogFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         return super().format(record).translate(_SHOWN).replace("\n", "\n    ")
 
 
 def log_to_stderr(level: int) -> None:
     handler = logging.StreamHandler()
-    handler.setFormatter(Lines("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    handler.setFormatter(LogFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=level, handlers=[handler])

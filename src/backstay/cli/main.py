@@ -38,7 +38,7 @@ COMMANDS = {
 }
 
 
-class Commands(click.Group):
+class CommandGroup(click.Group):
     """Imports a command's module when the command is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -81,7 +81,7 @@ def _show_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
         ctx.exit()
 
 
-@click.group(cls=Commands, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=CommandGroup, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version, help="Show the version."
 )

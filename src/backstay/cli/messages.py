@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from backstay.cli import options
-from backstay.cli.problems import Problem, Unsuccessful, as_problems, waiting_for
+from backstay.cli.problems import CliError, Unsuccessful, as_problems, waiting_for
 
 if TYPE_CHECKING:
     from backstay import Client
@@ -33,7 +33,7 @@ def parsed(args: tuple[str, ...], where: str) -> list[Any]:
     """Parse arguments as JSON; one that looks like an option is a mistake."""
     for text in args:
         if text.startswith("--"):
-            raise Problem(f"{where} has no option {text}; see {where} --help")
+            raise CliError(f"{where} has no option {text}; see {where} --help")
     return [_parsed(number, text) for number, text in enumerate(args, 1)]
 
 
@@ -41,7 +41,9 @@ def _parsed(number: int, text: str) -> Any:
     try:
         return json.loads(text)
     except ValueError:
-        raise Problem(f"argument {number} is not JSON: {text!r}; text needs quotes, for example '\"{text}\"'") from None
+        raise CliError(
+            f"argument {number} is not JSON: {text!r}; text needs quotes, for example '\"{text}\"'"
+        ) from None
 
 
 @contextmanager
@@ -193,7 +195,7 @@ def query(
     """
     given = parsed(args, "dw query")
     if app is None and not isinstance(path, options.ServerAt):
-        raise Problem("a query is answered by the workflow's code; name its file with --app FILE")
+        raise CliError("a query is answered by the workflow's code; name its file with --app FILE")
     with opened(path, namespace, app) as backstay:
         handle = backstay.handle(None, id)
         asked = handle if run_id is None else handle.of_run(run_id)

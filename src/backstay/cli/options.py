@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 import click
 from click.core import ParameterSource
 
-from backstay.cli.problems import Problem
+from backstay.cli.problems import CliError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -64,7 +64,7 @@ def _place(path: str, server: str | None, token: str | None) -> Place:
     if not named:
         return ServerAt(server, token)
     if context.get_parameter_source("server") is ParameterSource.COMMANDLINE:
-        raise Problem("name a database with --db or a server with --server, not both")
+        raise CliError("name a database with --db or a server with --server, not both")
     return path  # said here and now, it goes before the environment
 
 
@@ -80,5 +80,5 @@ def existing(path: str) -> str:
     with as_problems():
         checked(path)
     if not is_server(path) and not Path(path.removeprefix("sqlite:")).exists():
-        raise Problem(f"there is no database {path}; name one with --db or DW_DB, or make one with `dw dev`")
+        raise CliError(f"there is no database {path}; name one with --db or DW_DB, or make one with `dw dev`")
     return path

@@ -12,19 +12,19 @@ import click
 MOMENT = 1.0  # seconds
 
 
-class Problem(click.ClickException):
+class CliError(click.ClickException):
     """A mistake of the caller, who has to change something."""
 
     exit_code = 2
 
 
-class Missing(Problem):
+class Missing(CliError):
     """A workflow, run or schedule that does not exist."""
 
     exit_code = 1
 
 
-class Unsuccessful(Problem):
+class Unsuccessful(CliError):
     """A command that was carried out and did not end well."""
 
     exit_code = 1
@@ -56,7 +56,7 @@ def as_problems() -> Generator[None]:
     except (ScheduleNotFound, WorkflowNotFound) as missing:
         raise Missing(str(missing)) from None
     except Refused as refusal:
-        kind = Missing if refusal.reason in ("workflow_not_found", "run_not_found", "schedule_not_found") else Problem
+        kind = Missing if refusal.reason in ("workflow_not_found", "run_not_found", "schedule_not_found") else CliError
         raise kind(refusal.message) from None
     except (RequestRefused, ServerError, StoreError, HistoryDamaged) as error:
-        raise Problem(str(error)) from None
+        raise CliError(str(error)) from None

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from backstay.cli.options import Place, ServerAt, existing
-from backstay.cli.problems import Problem, as_problems, waiting_for
+from backstay.cli.problems import CliError, as_problems, waiting_for
 from backstay.codec.payloads import AvroPayloads
 from backstay.engine.node import Node
 from backstay.engine.world import AsyncioWorld
@@ -27,7 +27,7 @@ R = TypeVar("R")
 LOOK = 0.5  # seconds between two looks at a server
 
 
-class Reader:
+class StoreReader:
     def __init__(self, path: str, *, create: bool = False) -> None:
         self.path = path if create else existing(path)
         self._create = create
@@ -112,8 +112,8 @@ class ServerReader:
         return next((run for run in runs if run.run_id == run_id), None)
 
 
-def reader_of(place: Place, namespace: str) -> Reader | ServerReader:
-    return ServerReader(place, namespace) if isinstance(place, ServerAt) else Reader(place)
+def reader_of(place: Place, namespace: str) -> StoreReader | ServerReader:
+    return ServerReader(place, namespace) if isinstance(place, ServerAt) else StoreReader(place)
 
 
 def client_of(server: ServerAt, namespace: str) -> Client:
@@ -122,4 +122,4 @@ def client_of(server: ServerAt, namespace: str) -> Client:
     try:
         return Client(server.url, token=server.token, namespace=namespace)
     except ValueError as wrong:
-        raise Problem(str(wrong)) from None
+        raise CliError(str(wrong)) from None

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from backstay.cli import options
-from backstay.cli.problems import Problem, as_problems
+from backstay.cli.problems import CliError, as_problems
 
 if TYPE_CHECKING:
     from backstay.sdk.remote.transport import Access
@@ -50,14 +50,14 @@ def command(server: str | None, token: str | None, namespace: str, loop: bool, e
       DW_SERVER=http://127.0.0.1:8080 DW_TOKEN=... dw repair-pass --loop --every 2
     """
     if server is None:
-        raise Problem("name the server with --server or DW_SERVER; an engine without a server repairs by itself")
+        raise CliError("name the server with --server or DW_SERVER; an engine without a server repairs by itself")
     from backstay.sdk.remote.transport import Access
 
     access = Access(server, token, namespace)
     try:
         access.client()
     except ValueError as wrong:
-        raise Problem(str(wrong)) from None
+        raise CliError(str(wrong)) from None
     with as_problems():
         asyncio.run(_loop(access, every) if loop else _once(access))
 

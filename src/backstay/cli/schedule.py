@@ -12,10 +12,10 @@ import click
 
 from backstay.cli import options
 from backstay.cli.messages import alone, opened, parsed
-from backstay.cli.problems import Problem, as_problems
+from backstay.cli.problems import CliError, as_problems
 
 if TYPE_CHECKING:
-    from backstay.kernel.features.schedule import Fired, Schedule
+    from backstay.kernel.features.schedule import FiredOccurrence, Schedule
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -97,9 +97,9 @@ def create(
 
     file, colon, name = workflow.rpartition(":")
     if not colon or not file or not name:
-        raise Problem(f"{workflow!r} names no workflow; write FILE:WORKFLOW, for example shop.py:report")
+        raise CliError(f"{workflow!r} names no workflow; write FILE:WORKFLOW, for example shop.py:report")
     if not (given["cron"] or given["every"]):
-        raise Problem("a schedule needs --cron or --every, which say when it fires")
+        raise CliError("a schedule needs --cron or --every, which say when it fires")
     values = parsed(args, "dw schedule create")
     target = load(Path(file)).workflow(name)
 
@@ -224,7 +224,7 @@ def update(id: str, path: options.Place, namespace: str, **given: Any) -> None:
     """
     changes = _told(given)
     if not changes:
-        raise Problem("nothing to change; name something, for example --cron '0 3 * * *'")
+        raise CliError("nothing to change; name something, for example --cron '0 3 * * *'")
     with opened(path, namespace) as backstay, _durations():
         schedule = backstay.schedules.handle(id)
         schedule.update(**changes)
@@ -375,7 +375,7 @@ def _left(schedule: Schedule) -> str:
     return "" if left is None else f", {left} to go"
 
 
-def _fired(fired: Fired) -> str:
+def _fired(fired: FiredOccurrence) -> str:
     from backstay.cli import format
 
     if fired.workflow_id is not None:
@@ -390,7 +390,7 @@ def _time(text: str) -> datetime:
     try:
         at = datetime.fromisoformat(text)
     except ValueError:
-        raise Problem(f"{text!r} is no time; write 2027-01-31, 2027-01-31T06:00 or 2027-01-31T06:00Z") from None
+        raise CliError(f"{text!r} is no time; write 2027-01-31, 2027-01-31T06:00 or 2027-01-31T06:00Z") from None
     return at if at.tzinfo is not None else at.astimezone()
 
 
@@ -400,4 +400,4 @@ def _durations() -> Generator[None]:
     try:
         yield
     except (ValueError, TypeError) as error:
-        raise Problem(str(error)) from None
+        raise CliError(str(error)) from None

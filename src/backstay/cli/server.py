@@ -10,7 +10,7 @@ import click
 from msgspec.structs import replace
 
 from backstay.cli.logs import log_to_stderr
-from backstay.cli.problems import Problem, as_problems
+from backstay.cli.problems import CliError, as_problems
 
 
 @click.command(name="server")
@@ -44,7 +44,7 @@ def command(verbose: bool, **flags: Any) -> None:
     try:
         settings = load(flags)
     except WrongSetting as wrong:
-        raise Problem(str(wrong)) from None
+        raise CliError(str(wrong)) from None
     log_to_stderr(logging.INFO if verbose else logging.WARNING)
     made = None
     if settings.auth == "token" and not (
@@ -55,7 +55,7 @@ def command(verbose: bool, **flags: Any) -> None:
     try:
         from backstay.server.serve import CannotListen, run
     except ImportError as missing:
-        raise Problem(f"the server needs {missing.name}; install it with: pip install 'backstay[server]'") from None
+        raise CliError(f"the server needs {missing.name}; install it with: pip install 'backstay[server]'") from None
 
     def started(address: str) -> None:
         click.echo(f"Backstay serves {shown(settings.database)} at {address}")
@@ -66,4 +66,4 @@ def command(verbose: bool, **flags: Any) -> None:
         with as_problems():
             run(settings, started)
     except CannotListen as error:
-        raise Problem(str(error)) from None
+        raise CliError(str(error)) from None

@@ -9,7 +9,7 @@ import click
 
 from backstay.cli import options
 from backstay.cli.messages import parsed
-from backstay.cli.problems import Problem, Unsuccessful, as_problems, waiting_for
+from backstay.cli.problems import CliError, Unsuccessful, as_problems, waiting_for
 
 
 # A negative number is an argument of the workflow, not an option of ours.
@@ -36,7 +36,7 @@ def command(workflow: str, id: str, args: tuple[str, ...], path: options.Place, 
 
     file, colon, name = workflow.rpartition(":")
     if not colon or not file or not name:
-        raise Problem(f"{workflow!r} names no workflow; write FILE:WORKFLOW, for example shop.py:order")
+        raise CliError(f"{workflow!r} names no workflow; write FILE:WORKFLOW, for example shop.py:order")
     given = parsed(args, "dw start")
     program = load(Path(file))
     target = program.workflow(name)
@@ -84,7 +84,7 @@ def check_arguments(target: Any, given: list[Any]) -> None:
     try:
         definition_of(target).signature.pack_fitting(given, {})
     except TypeError as error:
-        raise Problem(str(error)) from None
+        raise CliError(str(error)) from None
 
 
 def _print_result(handle: Any) -> None:

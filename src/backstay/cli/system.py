@@ -9,7 +9,7 @@ import click
 
 from backstay.cli import options
 from backstay.cli.control import asked
-from backstay.cli.problems import Problem
+from backstay.cli.problems import CliError
 
 PATH = "/api/system/operator-metrics"
 
@@ -28,7 +28,7 @@ def operator_metrics(server: str | None, token: str | None, namespace: str, as_j
       dw system:operator-metrics --json | jq .operator_metrics.repair
     """
     if server is None:
-        raise Problem("name the server with --server or DW_SERVER")
+        raise CliError("name the server with --server or DW_SERVER")
     answer = asked(options.ServerAt(server, token), "GET", PATH, namespace=namespace)
     if as_json:
         click.echo(json.dumps(answer))

@@ -9,7 +9,7 @@ import click
 
 from backstay.cli import options
 from backstay.cli.control import asked
-from backstay.cli.problems import Missing, Problem
+from backstay.cli.problems import CliError, Missing
 
 
 @click.group(name="token")
@@ -41,7 +41,7 @@ def create(role: Any, namespace: str | None, note: str | None, path: options.Pla
         made = asked(path, "POST", "/api/tokens", {"role": role, "namespace": namespace, "note": note})
         _show(made["token_id"], role, made["namespace"], made["token"])
         return
-    from backstay.cli.reading import Reader
+    from backstay.cli.reading import StoreReader
     from backstay.server.http_errors import HttpError
     from backstay.server.namespaces import checked_name
     from backstay.server.tokens import minted
@@ -49,8 +49,8 @@ def create(role: Any, namespace: str | None, note: str | None, path: options.Pla
     try:
         place = None if namespace is None else checked_name(namespace)
     except HttpError as refusal:
-        raise Problem(refusal.message) from None
-    with Reader(path) as reader:
+        raise CliError(refusal.message) from None
+    with StoreReader(path) as reader:
         world = reader.world
         token, secret = minted(world.ids.ulid(), role, world.now(), place, note)
         _keep(reader, token.id, token)
@@ -80,10 +80,10 @@ def listing(path: options.Place, as_json: bool) -> None:
 def _views(path: options.Place) -> list[dict[str, Any]]:
     if isinstance(path, options.ServerAt):
         return asked(path, "GET", "/api/tokens")["tokens"]
-    from backstay.cli.reading import Reader
+    from backstay.cli.reading import StoreReader
     from backstay.server.tokens import shown
 
-    with Reader(path) as reader:
+    with StoreReader(path) as reader:
         return [shown(token) for token in _all(reader)]
 
 
@@ -92,13 +92,13 @@ def _views(path: options.Place) -> list[dict[str, Any]]:
 @options.place
 def revoke(id: str, path: options.Place) -> None:
     """Take token ID away: it opens nothing any more."""
-    from backstay.cli.reading import Reader
+    from backstay.cli.reading import StoreReader
 
     if isinstance(path, options.ServerAt):
         asked(path, "DELETE", f"/api/tokens/{quote(id, safe='')}")
         click.echo(f"{id}: revoked")
         return
-    with Reader(path) as reader:
+    with StoreReader(path) as reader:
         if all(token.id != id for token in _all(reader)):
             raise Missing(f"there is no token {id}; dw token list shows those there are")
         _keep(reader, id, None)
@@ -108,9 +108,11 @@ def revoke(id: str, path: options.Place) -> None:
 def _all(reader: Any) -> list[Any]:
     import msgspec
 
-    from backstay.server.tokens import KIND, Token
+    from backstay.server.tokens import KIND, AccessToken
 
-    return [msgspec.json.decode(entry.body, type=Token) for entry in reader.get(reader.store.kept(KIND)) if entry.body]
+    return [
+        msgspec.json.decode(entry.body, type=AccessToken) for entry in reader.get(reader.store.kept(KIND)) if entry.body
+    ]
 
 
 def _keep(reader: Any, id: str, token: Any) -> None:
@@ -118,10 +120,12 @@ def _keep(reader: Any, id: str, token: Any) -> None:
 
     from backstay.cli.problems import as_problems
     from backstay.server.tokens import KIND
-    from backstay.store import Entry
+    from backstay.store import RegistryEntry
 
     failed: list[Any] = []
     with as_problems():
-        reader.store.keep(Entry(KIND, "", id, None if token is None else msgspec.json.encode(token)), failed.append)
+        reader.store.keep(
+            RegistryEntry(KIND, "", id, None if token is None else msgspec.json.encode(token)), failed.append
+        )
         if failed and failed[0] is not None:
             raise failed[0]

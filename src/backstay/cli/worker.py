@@ -9,7 +9,7 @@ import click
 
 from backstay.cli import options
 from backstay.cli.logs import log_to_stderr
-from backstay.cli.problems import Problem, as_problems
+from backstay.cli.problems import CliError, as_problems
 
 
 @click.command(name="worker")
@@ -48,7 +48,7 @@ def command(
       DW_SERVER=https://flows.example.com DW_TOKEN=... dw worker shop.py --queue warehouse
     """
     if server is None:
-        raise Problem("name the server with --server or DW_SERVER, for example http://127.0.0.1:8080")
+        raise CliError("name the server with --server or DW_SERVER, for example http://127.0.0.1:8080")
     from backstay.cli.loading import load
 
     program = load(file)
@@ -73,7 +73,7 @@ def command(
             drain=drain,
         )
     except (ValueError, TypeError) as wrong:
-        raise Problem(str(wrong)) from None
+        raise CliError(str(wrong)) from None
 
     def ready() -> None:
         click.echo(f"{file} works for {server}, queue {', '.join(wanted)}")

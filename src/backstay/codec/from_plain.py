@@ -195,7 +195,7 @@ def _named_tuple(kind: Callable[..., Any]) -> Fit:
     return lambda value: _positions(lambda given: kind(*given), annotations, value)
 
 
-class _Field(NamedTuple):
+class _RecordField(NamedTuple):
     key: str  # in the map
     name: str  # in the class
     annotation: Any
@@ -203,34 +203,34 @@ class _Field(NamedTuple):
     initial: bool = True  # taken by the constructor
 
 
-def _fields(kind: type[Any]) -> list[_Field] | None:
+def _fields(kind: type[Any]) -> list[_RecordField] | None:
     """The fields of a Struct, a dataclass or a TypedDict; None for any other class."""
     if issubclass(kind, Struct):
         return _struct_fields(kind)
     if typing.is_typeddict(kind):
         required: frozenset[str] = kind.__required_keys__
         hints = typing.get_type_hints(kind, include_extras=True)
-        return [_Field(name, name, hint, name in required) for name, hint in hints.items()]
+        return [_RecordField(name, name, hint, name in required) for name, hint in hints.items()]
     return _dataclass_fields(kind) if hasattr(kind, "__dataclass_fields__") else None
 
 
-def _struct_fields(kind: type[Struct]) -> list[_Field] | None:
+def _struct_fields(kind: type[Struct]) -> list[_RecordField] | None:
     if kind.__struct_config__.array_like:
         return None
-    return [_Field(field.encode_name, field.name, field.type, field.required) for field in structs.fields(kind)]
+    return [_RecordField(field.encode_name, field.name, field.type, field.required) for field in structs.fields(kind)]
 
 
-def _dataclass_fields(kind: type[Any]) -> list[_Field]:
+def _dataclass_fields(kind: type[Any]) -> list[_RecordField]:
     from dataclasses import MISSING, fields  # imported already wherever there is a dataclass
 
     hints = typing.get_type_hints(kind, include_extras=True)
     return [
-        _Field(f.name, f.name, hints[f.name], f.init and f.default is f.default_factory is MISSING, f.init)
+        _RecordField(f.name, f.name, hints[f.name], f.init and f.default is f.default_factory is MISSING, f.init)
         for f in fields(kind)
     ]
 
 
-def _record(kind: type[Any], fields: list[_Field], value: Any) -> Any:
+def _record(kind: type[Any], fields: list[_RecordField], value: Any) -> Any:
     """An instance from a map; keys that it does not know are those of a newer version, and let pass."""
     given = _mapping(value)
     for key, tag in _tag(kind).items():

@@ -17,14 +17,14 @@ from backstay.engine.cache import Reply
 from backstay.engine.describe import beside, describe
 from backstay.engine.engine import Engine
 from backstay.engine.instances import Instances, resolver, start_message
-from backstay.engine.schedules import Schedules
-from backstay.engine.streams import Streams
-from backstay.engine.waiters import ENDED, Watcher
+from backstay.engine.schedules import ScheduleApi
+from backstay.engine.streams import StreamApi
+from backstay.engine.waiters import ENDED, Waiter
 from backstay.engine.worker_api import WorkerApi
 from backstay.engine.workflow_commands import Payloads, WorkflowCommands
-from backstay.kernel.decision import CommandRecord, Ended, RunRow
+from backstay.kernel.decision import ChainEnd, CommandRecord, RunRow
 from backstay.kernel.event import Recorded
-from backstay.kernel.features.start import CLOSED, Reserve, Reserved, Start, Started, check_id
+from backstay.kernel.features.start import CLOSED, Reserve, ReserveReply, Start, StartReply, check_id
 from backstay.kernel.message import Refused
 from backstay.kernel.task import Task
 from backstay.kernel.values import Micros
@@ -58,7 +58,7 @@ class Api:
     ) -> None:
         self._engine = engine
         self._instances = Instances(engine)
-        self.streams = Streams(engine, self._instances)
+        self.streams = StreamApi(engine, self._instances)
         self._written = written
         self._one_aside = asyncio.Lock()
         self._table: dict[type[ask.Request[Any]], Callable[[Any], Awaitable[Any]]] = {
@@ -71,7 +71,7 @@ class Api:
             ask.GetHistory: self.history,
             ask.ExportHistory: self.export,
             **WorkflowCommands(engine, self._instances, payloads, guest=guest, unoffered=unoffered).table,
-            **Schedules(engine, self._instances).table,
+            **ScheduleApi(engine, self._instances).table,
             **self.streams.table,
             **WorkerApi(engine, self._instances).table,
         }
@@ -86,10 +86,10 @@ class Api:
 
     # -- clients
 
-    def start(self, request: ask.StartWorkflow) -> asyncio.Future[Started]:
-        future: asyncio.Future[Started] = self._engine.world.future()
+    def start(self, request: ask.StartWorkflow) -> asyncio.Future[StartReply]:
+        future: asyncio.Future[StartReply] = self._engine.world.future()
 
-        def started(reply: Started | None, error: BaseException | None) -> None:
+        def started(reply: StartReply | None, error: BaseException | None) -> None:
             if future.done():
                 return
             if reply is None:
@@ -113,7 +113,7 @@ class Api:
         self,
         future: asyncio.Future[ask.Result],
         start: ask.StartWorkflow,
-        reply: Started | None,
+        reply: StartReply | None,
         error: BaseException | None,
     ) -> None:
         """A start whose end is waited for has been decided."""
@@ -133,7 +133,7 @@ class Api:
         else:
             # Its own start has just been committed, so whatever ends it comes later than this.
             look = partial(self._ended, key, workflow_id)
-            self._engine.waiters.add(key, ENDED, Watcher(partial(_result, workflow_id), look, future))
+            self._engine.waiters.add(key, ENDED, Waiter(partial(_result, workflow_id), look, future))
             future.add_done_callback(partial(self._left, key))
 
     def _left(self, key: int, future: asyncio.Future[ask.Result]) -> None:
@@ -170,7 +170,7 @@ class Api:
             return
         self._engine.address(message.namespace, message.workflow_id, message, reply)
 
-    def reserve(self, request: ask.ReserveWorkflow) -> asyncio.Future[Reserved]:
+    def reserve(self, request: ask.ReserveWorkflow) -> asyncio.Future[ReserveReply]:
         check_id(request.workflow_id)
         message = Reserve(
             namespace=request.namespace, workflow_id=request.workflow_id, workflow_type=request.workflow_type
@@ -187,7 +187,7 @@ class Api:
             partial(_result, workflow_id),
             partial(self._ended, key, workflow_id),
             request.wait_seconds,
-            to_come=entry is not None and entry.flow.run is not None and entry.flow.run.open,
+            to_come=entry is not None and entry.instance.run is not None and entry.instance.run.is_open,
         )
         return ask.Result(workflow_id=workflow_id, run_id="", status=None) if ended is None else ended
 
@@ -202,12 +202,12 @@ class Api:
             raise Refused("workflow_not_found", f"there is no workflow {request.workflow_id!r}")
         engine = self._engine
         commands = await engine.store.commands(key)
-        flow = engine.loading.committed(loaded)  # nothing is awaited from here on: it is the engine's own
-        run = flow.run
+        instance = engine.loading.committed(loaded)  # nothing is awaited from here on: it is the engine's own
+        run = instance.run
         deployed = None if run is None else engine.define(run.routing, run.workflow_type)[1]
         found = describe(
             engine.machine,
-            flow,
+            instance,
             loaded.history,
             commands,
             engine.world.now(),
@@ -330,7 +330,7 @@ class Api:
         if loaded is None or loaded.run is None:
             return None
         run = self._engine.loading.restore(loaded).current
-        if run.open:
+        if run.is_open:
             return None
         return ask.Result(
             workflow_id=workflow_id,
@@ -361,7 +361,7 @@ def _filter(request: ask.ListWorkflows) -> RunFilter:
     )
 
 
-def _result(workflow_id: str, end: Ended) -> ask.Result:
+def _result(workflow_id: str, end: ChainEnd) -> ask.Result:
     return ask.Result(
         workflow_id=workflow_id, run_id=end.run_id, status=end.status, closed_reason=end.closed_reason, event=end.event
     )
@@ -375,7 +375,7 @@ def _tried(make: Callable[[], T]) -> tuple[T | None, Exception | None]:
         return None, error
 
 
-def _duplicate(reply: Started, start: ask.StartWorkflow) -> Refused:
+def _duplicate(reply: StartReply, start: ask.StartWorkflow) -> Refused:
     name = f"workflow {reply.workflow_id!r}"
     if start.duplicate_policy == "return_existing_active":
         said = f"{name} was started before and has ended (run {reply.run_id}), so there is no running one to return."

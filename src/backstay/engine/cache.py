@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from backstay.kernel.event import Recorded
 from backstay.kernel.message import Message
-from backstay.kernel.state import Workflow
+from backstay.kernel.state import Instance
 
 if TYPE_CHECKING:
     from backstay.engine.batch import BatchEntry
@@ -24,77 +24,93 @@ _PER_EVENT = 700
 _PER_DEADLINE = 64
 
 
-class Entry:
+class CachedInstance:
     """A workflow in memory. `fresh` are the events its live code has not seen; None: that record has a gap."""
 
-    __slots__ = ("answers", "cost", "dead", "flow", "fresh", "held", "inflight", "on_disk", "open")
+    __slots__ = (
+        "answers",
+        "code_is_busy",
+        "cost",
+        "dead",
+        "inflight",
+        "instance",
+        "on_disk",
+        "open_batch_entry",
+        "unseen_events",
+    )
 
-    def __init__(self, flow: Workflow, fresh: list[Recorded] | None) -> None:
-        self.flow = flow
-        self.on_disk = flow.exists  # before that, another process may be first to create it
-        self.fresh = fresh
-        self.open: BatchEntry | None = None  # the turn that takes its messages until the next commit
+    def __init__(self, instance: Instance, fresh: list[Recorded] | None) -> None:
+        self.instance = instance
+        self.on_disk = instance.exists  # before that, another process may be first to create it
+        self.unseen_events = fresh
+        self.open_batch_entry: BatchEntry | None = None  # the turn that takes its messages until the next commit
         self.inflight = 0
         # Answers that need no write of their own and wait for the commits they are based on.
         self.answers: list[tuple[Message, Reply | None, Any, BaseException | None]] = []
-        self.held = False  # code of this run is in the middle of a task
+        self.code_is_busy = False  # code of this run is in the middle of a task
         self.dead = False
         self.cost = 0
 
     def unseen_after(self, run: int, sequence: int) -> list[Recorded] | None:
         """The events of a run after `sequence`, as far as live code has not seen them; None: that record has a gap."""
-        return None if self.fresh is None else [e for e in self.fresh if e.run == run and e.sequence > sequence]
+        return (
+            None
+            if self.unseen_events is None
+            else [e for e in self.unseen_events if e.run == run and e.sequence > sequence]
+        )
 
     def restart_unseen(self) -> None:
         """Whoever runs the code knows every event so far, or reads it from disk: from now on none is left out."""
-        self.fresh = []
+        self.unseen_events = []
 
 
 class Cache:
-    def __init__(self, limit: int, evicted: Callable[[Entry], None]) -> None:
+    def __init__(self, limit: int, evicted: Callable[[CachedInstance], None]) -> None:
         self.limit = limit
         self.size = 0
         self._evicted = evicted
-        self._entries: OrderedDict[int, Entry] = OrderedDict()
+        self._entries: OrderedDict[int, CachedInstance] = OrderedDict()
         self._names: dict[tuple[str, str], int] = {}
-        self.get: Callable[[int], Entry | None] = self._entries.get  # asked for with every message: no call of Python
+        self.get: Callable[[int], CachedInstance | None] = (
+            self._entries.get
+        )  # asked for with every message: no call of Python
 
     def __len__(self) -> int:
         return len(self._entries)
 
-    def __iter__(self) -> Iterator[Entry]:
+    def __iter__(self) -> Iterator[CachedInstance]:
         return iter(list(self._entries.values()))
 
     def named(self, namespace: str, workflow_id: str) -> int | None:
         return self._names.get((namespace, workflow_id))
 
-    def add(self, entry: Entry) -> Entry:
-        flow = entry.flow
-        self._entries[flow.key] = entry
-        self._names[flow.namespace, flow.workflow_id] = flow.key
+    def add(self, entry: CachedInstance) -> CachedInstance:
+        instance = entry.instance
+        self._entries[instance.key] = entry
+        self._names[instance.namespace, instance.workflow_id] = instance.key
         return entry
 
-    def used(self, entry: Entry, code: int) -> None:
+    def used(self, entry: CachedInstance, code: int) -> None:
         """This entry was just worked on: it is the newest, and may weigh something else now. `code`: bytes of live code."""
-        flow = entry.flow
-        run = flow.run
-        self._entries.move_to_end(flow.key)
-        cost = _BASE + len(flow.tasks) * _PER_TASK + code
-        if entry.fresh:
-            cost += len(entry.fresh) * _PER_EVENT
+        instance = entry.instance
+        run = instance.run
+        self._entries.move_to_end(instance.key)
+        cost = _BASE + len(instance.tasks) * _PER_TASK + code
+        if entry.unseen_events:
+            cost += len(entry.unseen_events) * _PER_EVENT
         if run is not None and run.agenda:
             cost += len(run.agenda) * _PER_DEADLINE
         if cost != entry.cost:
             self.size += cost - entry.cost
             entry.cost = cost
 
-    def drop(self, entry: Entry) -> None:
+    def drop(self, entry: CachedInstance) -> None:
         if entry.dead:
             return
         entry.dead = True
-        flow = entry.flow
-        self._entries.pop(flow.key, None)
-        self._names.pop((flow.namespace, flow.workflow_id), None)
+        instance = entry.instance
+        self._entries.pop(instance.key, None)
+        self._names.pop((instance.namespace, instance.workflow_id), None)
         self.size -= entry.cost
 
     def trim(self) -> None:
@@ -103,6 +119,6 @@ class Cache:
         for entry in list(self._entries.values()):
             if self.size <= self.limit:
                 return
-            if entry.inflight == 0 and not entry.held:
+            if entry.inflight == 0 and not entry.code_is_busy:
                 self.drop(entry)
                 self._evicted(entry)

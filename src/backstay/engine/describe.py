@@ -11,8 +11,8 @@ from backstay.kernel.features.memo import Memo
 from backstay.kernel.features.start import Identity
 from backstay.kernel.machine import Machine
 from backstay.kernel.rows import run_row
-from backstay.kernel.state import Workflow
-from backstay.kernel.values import Micros, kind_at
+from backstay.kernel.state import Instance
+from backstay.kernel.values import Micros, instance_kind
 from backstay.kernel.views.actions import actions, declared
 from backstay.kernel.views.failures import failures
 from backstay.kernel.views.lineage import continued
@@ -25,7 +25,7 @@ from backstay.store import Store
 
 def describe(
     machine: Machine,
-    flow: Workflow,
+    instance: Instance,
     history: list[Recorded],
     commands: list[CommandRecord],
     now: Micros,
@@ -33,30 +33,30 @@ def describe(
     deployed: str | None = None,
 ) -> Description:
     """`definition` says why the workflow's code cannot be asked, if it cannot; `deployed` is its fingerprint today."""
-    run = flow.run
+    run = instance.run
     if run is None:
         return Description(
-            workflow_id=flow.workflow_id,
-            namespace=flow.namespace,
-            workflow_type=flow.workflow_type,
+            workflow_id=instance.workflow_id,
+            namespace=instance.namespace,
+            workflow_type=instance.workflow_type,
             status="reserved",
             run=None,
             liveness_state="reserved",
             commands=commands,
         )
     started = run.part(Identity).started
-    scheduled = started is not None and kind_at(started.parent_namespace or "") == "schedule"
-    wait = wait_of(flow) if run.open else NOTHING
+    scheduled = started is not None and instance_kind(started.parent_namespace or "") == "schedule"
+    wait = wait_of(instance) if run.is_open else NOTHING
     stranded = definition is not None and run.routing.compatibility is not None
     own = [command for command in commands if command.run == run.key]
     failed = failures(history, run.run_id)
-    state = liveness(machine, flow, now, stranded)
+    state = liveness(machine, instance, now, stranded)
     return Description(
-        workflow_id=flow.workflow_id,
-        namespace=flow.namespace,
+        workflow_id=instance.workflow_id,
+        namespace=instance.namespace,
         workflow_type=run.workflow_type,
         status=run.status,
-        run=run_row(flow, run),
+        run=run_row(instance, run),
         memo=run.part(Memo).values,
         fingerprint=None if started is None else started.workflow_definition_fingerprint,
         execution_deadline_at=None if started is None else started.execution_deadline_at,
@@ -69,17 +69,17 @@ def describe(
         resume_source_kind=wait.source_kind,
         resume_source_id=wait.source_id,
         liveness_state=state,
-        next_wake=flow.next_wake,
+        next_wake=instance.next_wake,
         tasks=[
             TaskView(task=task, transport_state=transport_state(task, now, not pause.allows(run)))
-            for task in flow.tasks.values()
+            for task in instance.tasks.values()
         ],
-        missing_tasks=missing(machine, flow),
+        missing_tasks=missing(machine, instance),
         commands=commands,
         waits=waits(history, run),
-        signals=signals(history, own, flow.held),
-        updates=updates(history, flow.held),
-        actions=actions(flow, state, now, definition=definition),
+        signals=signals(history, own, instance.buffered_events),
+        updates=updates(history, instance.buffered_events),
+        actions=actions(instance, state, now, definition=definition),
         declared=declared(started),
         failures=failed,
         exception_count=len(failed),

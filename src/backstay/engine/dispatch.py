@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Container, Iterable
 from typing import TYPE_CHECKING, Any
 
-from backstay.engine.cache import Entry
+from backstay.engine.cache import CachedInstance
 from backstay.engine.leases import Queue, queue_of
 from backstay.engine.parked_polls import ParkedPoll
 from backstay.engine.remote_workers import RemoteWorker
@@ -36,7 +36,7 @@ class Dispatcher:
 
     # -- tasks whose leases are on disk
 
-    def deliver(self, entry: Entry, assignment: Any) -> None:
+    def deliver(self, entry: CachedInstance, assignment: Any) -> None:
         """Hand out a task whose lease is on disk now."""
         task: Task = assignment.task
         matching = self._matching
@@ -47,7 +47,7 @@ class Dispatcher:
         executor = matching.executor_of(task.owner or "")
         if executor is not None:
             if task.kind == "workflow":
-                entry.held = True
+                entry.code_is_busy = True
             executor.deliver(assignment)
             return
         worker = matching.remote_workers.holder_of(task.id)
@@ -59,7 +59,7 @@ class Dispatcher:
             return  # claimed by name: the caller has the task in its reply
         if poll.future.done():
             release = Release(task_id=task.id, owner=task.owner or "", attempt=task.attempt, begun=False)
-            self._engine.submit(entry.flow.key, release)
+            self._engine.submit(entry.instance.key, release)
         else:
             poll.future.set_result(assignment)
 

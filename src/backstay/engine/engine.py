@@ -16,11 +16,11 @@ from typing import Any
 from weakref import WeakSet
 
 from backstay.engine.batch import BatchEntry
-from backstay.engine.cache import Cache, Entry, Reply
+from backstay.engine.cache import Cache, CachedInstance, Reply
 from backstay.engine.dispatch import Dispatcher
 from backstay.engine.inline import InlineCode
 from backstay.engine.leases import Leases, Queue
-from backstay.engine.lifecycle import Lifecycle, call_all
+from backstay.engine.lifecycle import EngineHooks, call_all
 from backstay.engine.loading import Loading
 from backstay.engine.lookup import InstanceLookup
 from backstay.engine.matching import Matching
@@ -34,10 +34,10 @@ from backstay.kernel.decision import CommandRecord, Decision
 from backstay.kernel.event import Recorded
 from backstay.kernel.features.deadline import Due
 from backstay.kernel.features.reconcile import Reconcile
-from backstay.kernel.features.start import Definition
+from backstay.kernel.features.start import RecordedDefinition
 from backstay.kernel.machine import Machine
 from backstay.kernel.message import Message, Refused
-from backstay.kernel.state import Run, Workflow
+from backstay.kernel.state import Instance, Run
 from backstay.kernel.task import Lease, Task
 from backstay.kernel.turn import Turn
 from backstay.kernel.values import SECOND, Micros, Routing
@@ -59,10 +59,10 @@ after_fork_in_child(_after_fork)
 BATCH = 1024  # decisions in one commit
 PAUSE = SECOND  # before a message is submitted again
 
-Define = Callable[[Routing, str], tuple[Routing, Definition | None]]
+Define = Callable[[Routing, str], tuple[Routing, RecordedDefinition | None]]
 
 
-def _undefined(routing: Routing, workflow_type: str) -> tuple[Routing, Definition | None]:
+def _undefined(routing: Routing, workflow_type: str) -> tuple[Routing, RecordedDefinition | None]:
     return routing, None
 
 
@@ -76,7 +76,7 @@ class Engine:
         machine: Machine,
         *,
         cache_bytes: int = 48 << 20,
-        lifecycle: Lifecycle | None = None,
+        lifecycle: EngineHooks | None = None,
         matching: Matching | None = None,
         define: Define | None = None,
     ) -> None:
@@ -84,7 +84,7 @@ class Engine:
         self.store = store
         self.machine = machine
         self.matching = matching or Matching(world.now)
-        self._lifecycle = lifecycle or Lifecycle()
+        self._lifecycle = lifecycle or EngineHooks()
         self.define: Define = define or _undefined
         self.leases = Leases()
         self.cache = Cache(cache_bytes, self.forget_code)
@@ -103,7 +103,7 @@ class Engine:
         self.inline = InlineCode(self)
         self.rollback = Rollback(self)
         # Every turn takes these along, so they are bound once.
-        self._turn: Callable[[Workflow], Turn] = partial(machine.open, ids=world.ids, deployed=self.deployed)
+        self._turn: Callable[[Instance], Turn] = partial(machine.begin, ids=world.ids, deployed=self.deployed)
         self._forked = False
         self._stopping = False
         _engines.add(self)
@@ -153,16 +153,16 @@ class Engine:
         if self.down is not None:
             reply(None, self.down)
         else:
-            flow = Workflow(self.world.ids.key(), namespace, workflow_id)
-            self.decide(Entry(flow, []), message, reply, True)
+            instance = Instance(self.world.ids.key(), namespace, workflow_id)
+            self.decide(CachedInstance(instance, []), message, reply, True)
 
     def decide(
         self,
-        entry: Entry,
+        entry: CachedInstance,
         message: Message,
         reply: Reply | None,
         again: bool,
-        refused: Callable[[Entry, Any, Reply | None, Any, BaseException | None], None] | None = None,
+        refused: Callable[[CachedInstance, Any, Reply | None, Any, BaseException | None], None] | None = None,
         code_ran: bool = False,
     ) -> None:
         """Decide a message on top of all earlier decisions for its instance, those on their way to disk included.
@@ -179,12 +179,12 @@ class Engine:
 
         `refused` is called instead of `reply` if the message is refused, with the answer that `reply` would have had.
         """
-        item = entry.open
-        turn = self._turn(entry.flow) if item is None else item.turn
-        due = turn.due
+        item = entry.open_batch_entry
+        turn = self._turn(entry.instance) if item is None else item.turn
+        due = turn.due_task
         try:
             value = self.machine.decide(turn, message, self.world.now())
-            new = turn.due
+            new = turn.due_task
             if new is not None and new is not due and not self._runs_inline(entry, turn.run, new, code_ran):
                 self.machine.create_task(turn)
             if turn.ready:
@@ -195,7 +195,7 @@ class Engine:
             return
         except Exception as error:
             # A bug: the state may be half folded. It is thrown away; nothing of it was written.
-            log.exception("deciding %s for workflow %s failed", type(message).__name__, entry.flow.workflow_id)
+            log.exception("deciding %s for workflow %s failed", type(message).__name__, entry.instance.workflow_id)
             self.rollback.release_slots(turn.granted[0 if item is None else len(item.assignments) :])
             self.discard(entry)
             if reply is not None:
@@ -206,14 +206,14 @@ class Engine:
                 self._answer(entry, message, reply, value, None, again)
                 return
             item = self._begin(entry, turn)
-        item.asked.append((message, reply, value, again))
+        item.messages.append((message, reply, value, again))
         self._follow(item)
-        if turn.closed or (self.rollback.one_by_one and entry.flow.name in self.rollback.one_by_one):
+        if turn.closed or (self.rollback.one_by_one and entry.instance.name in self.rollback.one_by_one):
             self._seal(item)  # an end is reported once; and a decision that failed is split into its messages
 
     # A process may become the engine, or stop being it, in the middle of a turn.
 
-    def _runs_inline(self, entry: Entry, run: Run, due: Task, code_ran: bool) -> bool:
+    def _runs_inline(self, entry: CachedInstance, run: Run, due: Task, code_ran: bool) -> bool:
         """Whether the code of a due task runs before the turn is sealed; then it is in line for that."""
         if not self.holder:
             return False
@@ -225,7 +225,7 @@ class Engine:
         self.inline.due.append((entry, due.id, executor))
         return True
 
-    def _match(self, entry: Entry, turn: Turn) -> None:
+    def _match(self, entry: CachedInstance, turn: Turn) -> None:
         """Find workers for the tasks that a message made ready. One that is taken is leased in this very decision.
 
         The offer reserves a slot of its worker at once: the next task, of this instance or another, must not be promised
@@ -248,10 +248,10 @@ class Engine:
                     self.inline.due.append((entry, task.id, taker))
                     self._schedule_flush()
 
-    def _begin(self, entry: Entry, turn: Turn) -> BatchEntry:
+    def _begin(self, entry: CachedInstance, turn: Turn) -> BatchEntry:
         if turn.after == 0:
             self.cache.add(entry)
-        item = entry.open = BatchEntry(entry, turn)
+        item = entry.open_batch_entry = BatchEntry(entry, turn)
         entry.inflight += 1
         self.open.append(item)
         if not self._flushing:
@@ -265,31 +265,33 @@ class Engine:
         events = turn.events
         shown, decided = item.shown, len(events)
         if shown < decided:
-            if entry.fresh is not None:
-                entry.fresh += events[shown:] if shown else events
+            if entry.unseen_events is not None:
+                entry.unseen_events += events[shown:] if shown else events
             item.shown = decided
         if turn.granted:
             for task in turn.granted[len(item.assignments) :]:
-                item.assignments.append(self.machine.assign(entry.flow, task))
+                item.assignments.append(self.machine.assign(entry.instance, task))
 
     def _seal(self, item: BatchEntry) -> None:
         """No more messages for this turn: it becomes a decision."""
         entry = item.entry
         turn = item.turn
-        entry.open = None
-        if turn.due is not None:  # its code has not run
+        entry.open_batch_entry = None
+        if turn.due_task is not None:  # its code has not run
             self.machine.create_task(turn)
             self._match(entry, turn)
             self._follow(item)
         decision = item.decision = self.machine.seal(turn)
         if self.matching.remote_workers.by_task:
-            self.dispatcher.on_unleased(self.matching.remote_workers.release_unleased(turn.granted, entry.flow.tasks))
+            self.dispatcher.on_unleased(
+                self.matching.remote_workers.release_unleased(turn.granted, entry.instance.tasks)
+            )
         if decision.wake_moved and self.holder:
-            self.timers.set(entry.flow.key, entry.flow.next_wake)
+            self.timers.set(entry.instance.key, entry.instance.next_wake)
 
     def _answer(
         self,
-        entry: Entry,
+        entry: CachedInstance,
         message: Message,
         reply: Reply | None,
         value: Any,
@@ -343,7 +345,7 @@ class Engine:
                         return command
         return None
 
-    def in_flight_events(self, entry: Entry) -> list[Recorded]:
+    def in_flight_events(self, entry: CachedInstance) -> list[Recorded]:
         """Events of this instance that are decided and not yet known to be on disk."""
         return [e for item in (*self.batch, *self.open) if item.entry is entry for e in item.turn.events]
 
@@ -399,7 +401,7 @@ class Engine:
         if decision.tasks:
             freed = self.leases.committed(decision.tasks)
             if self.matching.lanes.waiting:
-                self.matching.lanes.remove_closed(decision.tasks, entry.flow.tasks)
+                self.matching.lanes.remove_closed(decision.tasks, entry.instance.tasks)
             remote_workers = self.matching.remote_workers
             if remote_workers.by_task:
                 roomier = remote_workers.on_commit(decision.tasks, bool(decision.closed))
@@ -407,7 +409,7 @@ class Engine:
             self.dispatcher.deliver(entry, assignment)
         if freed or roomier:
             self.dispatcher.serve_freed(freed, roomier)
-        for _, reply, value, _ in item.asked:
+        for _, reply, value, _ in item.messages:
             if reply is not None:
                 try:
                     reply(value, None)
@@ -415,23 +417,23 @@ class Engine:
                     _say_unheard(entry)
         for send in decision.sends:
             self.outbox.dispatch(send)
-        for topic, news in decision.told:
-            self.waiters.notify(entry.flow.key, topic, news)
+        for topic, news in decision.notifications:
+            self.waiters.notify(entry.instance.key, topic, news)
         if decision.closed:
             self._closed(entry, decision)
         subscribed = self.waiters.on_commit
-        if subscribed and entry.flow.key in subscribed:
-            for committed in tuple(subscribed[entry.flow.key]):
-                committed(entry.flow)
+        if subscribed and entry.instance.key in subscribed:
+            for committed in tuple(subscribed[entry.instance.key]):
+                committed(entry.instance)
         if entry.inflight == 0:
             if self.rollback.one_by_one:
-                self.rollback.one_by_one.discard(entry.flow.name)
+                self.rollback.one_by_one.discard(entry.instance.name)
             if entry.answers:
                 self._answer_waiting(entry)
             else:
                 self.keep_or_evict(entry)
 
-    def _answer_waiting(self, entry: Entry) -> None:
+    def _answer_waiting(self, entry: CachedInstance) -> None:
         """The commits are on disk that these answers are based on."""
         answers, entry.answers = entry.answers, []
         if self.holder:
@@ -445,13 +447,13 @@ class Engine:
         if not self.holder:
             # The engine may have moved the instance on while the commit was on its way: what needs no write is asked anew.
             for message, reply, _, _ in answers:
-                self.submit(entry.flow.key, message, reply)
+                self.submit(entry.instance.key, message, reply)
 
-    def keep_or_evict(self, entry: Entry) -> None:
+    def keep_or_evict(self, entry: CachedInstance) -> None:
         """Nothing of this entry is on its way: keep it while it is useful."""
-        if entry.dead or entry.held:
+        if entry.dead or entry.code_is_busy:
             return
-        run = entry.flow.run
+        run = entry.instance.run
         if not self.holder or (run is not None and run.closed_reason is not None):
             self.discard_cached(entry)
             return
@@ -461,20 +463,20 @@ class Engine:
                 code += executor.weight(run.key)
         self.cache.used(entry, code)
 
-    def _closed(self, entry: Entry, decision: Decision) -> None:
+    def _closed(self, entry: CachedInstance, decision: Decision) -> None:
         for executor in self.matching.executors:
             for run_id in decision.closed:
                 executor.closed(run_id)
         if decision.ended is not None:
-            self.waiters.notify(entry.flow.key, ENDED, decision.ended)
+            self.waiters.notify(entry.instance.key, ENDED, decision.ended)
 
     # -- when a decision does not become fact
 
-    def discard(self, entry: Entry) -> None:
+    def discard(self, entry: CachedInstance) -> None:
         """Forget an entry and everything decided on top of it that is not yet on disk."""
         self.rollback.discard(entry)
 
-    def discard_cached(self, entry: Entry) -> None:
+    def discard_cached(self, entry: CachedInstance) -> None:
         """Of no more use, or another process has changed this instance: fold it again when it is next needed."""
         self.cache.drop(entry)
         self.forget_code(entry)
@@ -483,7 +485,7 @@ class Engine:
         """Have an instance folded anew from disk when it is next needed; False if it is moving right now."""
         entry = self.cache.get(key)
         if entry is not None:
-            if entry.inflight or entry.held:
+            if entry.inflight or entry.code_is_busy:
                 return False
             self.discard_cached(entry)
         return True
@@ -498,7 +500,7 @@ class Engine:
             return
         # Work that is on its way to or from a worker is held by nobody for a moment: only what is at rest is judged.
         entry = self.cache.get(key)
-        at_rest = key not in self.rollback.restless and (entry is None or not (entry.inflight or entry.held))
+        at_rest = key not in self.rollback.restless and (entry is None or not (entry.inflight or entry.code_is_busy))
         message = Reconcile(
             incarnation=self.incarnation,
             holding=self.held_tasks() if at_rest else None,
@@ -535,14 +537,14 @@ class Engine:
         self.inline.due.clear()
         return taken
 
-    def take_open(self, entry: Entry) -> list[BatchEntry]:
+    def take_open(self, entry: CachedInstance) -> list[BatchEntry]:
         """Take the open turns of an instance out of the next batch."""
         taken = [item for item in self.open if item.entry is entry]
         if taken:
             self.open = [item for item in self.open if item.entry is not entry]
         return taken
 
-    def is_being_written(self, entry: Entry) -> bool:
+    def is_being_written(self, entry: CachedInstance) -> bool:
         return any(item.entry is entry for item in self.batch)
 
     def went_down(self) -> None:
@@ -564,7 +566,7 @@ class Engine:
                 self.cache.drop(entry)
             else:
                 # Decided while another process had to run it, and not on disk yet, where recovery would find it.
-                self.reconcile(entry.flow.key)
+                self.reconcile(entry.instance.key)
         self.loading.outdate()
 
     def step_down(self) -> None:
@@ -606,13 +608,13 @@ class Engine:
         """Before `since` no worker outside this process could be heard: none is too late before `until` because of that."""
         self._due = Due(since=since, until=until)
 
-    def forget_code(self, entry: Entry) -> None:
-        run = entry.flow.run
+    def forget_code(self, entry: CachedInstance) -> None:
+        run = entry.instance.run
         if run is not None:
             for executor in self.matching.executors:
                 executor.forget(run.key)
 
 
-def _say_unheard(entry: Entry) -> None:
+def _say_unheard(entry: CachedInstance) -> None:
     """It is on disk whatever its caller makes of the answer; the others have nothing to do with it."""
-    log.exception("answering for workflow %s failed", entry.flow.workflow_id)
+    log.exception("answering for workflow %s failed", entry.instance.workflow_id)

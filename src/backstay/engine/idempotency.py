@@ -17,9 +17,9 @@ from backstay.kernel.features.activity import (
     ActivityCompleted,
     ActivityFailed,
     ActivityRetryScheduled,
-    AttemptOutcome,
+    AttemptReply,
 )
-from backstay.kernel.features.workflow_task import TaskOutcome
+from backstay.kernel.features.workflow_task import TaskReply
 from backstay.kernel.message import Message
 
 
@@ -34,12 +34,12 @@ class CommandLog(Protocol):
 
 async def with_record(log: CommandLog, key: int, message: Message) -> Message:
     """The message, with the record of its first attempt if it may be a repetition."""
-    return message if message.repeats() is None else message.recalling(await record_of(log, key, message))
+    return message if message.idempotency_key() is None else message.with_record(await record_of(log, key, message))
 
 
 async def record_of(log: CommandLog, key: int, message: Message) -> CommandRecord | None:
     """The record that an earlier attempt of this message has left."""
-    asked = message.repeats()
+    asked = message.idempotency_key()
     if asked is None:
         return None
     kinds, request_id = asked
@@ -52,7 +52,7 @@ async def record_of(log: CommandLog, key: int, message: Message) -> CommandRecor
 
 def submit_late(log: CommandLog, key: int, message: Message, reply: Reply | None) -> None:
     """Decide a message that was held up. An earlier attempt of it may have been decided meanwhile, here or elsewhere."""
-    if message.repeats() is None:
+    if message.idempotency_key() is None:
         log.submit(key, message, reply)
     else:
         log.world.spawn(_submit_with_record(log, key, message, reply), "backstay-recall")
@@ -71,12 +71,12 @@ async def _submit_with_record(log: CommandLog, key: int, message: Message, reply
 
 def completed_task(
     history: Iterable[Recorded], task_id: str, owner: str, attempt: int, run_id: str, status: str
-) -> TaskOutcome | None:
+) -> TaskReply | None:
     """The outcome of this attempt's completion, if history has one."""
     for entry in history:
         context = entry.context
         if context.task_id == task_id and context.owner == owner and context.attempt == attempt:
-            return TaskOutcome(
+            return TaskReply(
                 task_id=task_id,
                 workflow_task_attempt=attempt,
                 outcome="completed",
@@ -87,7 +87,7 @@ def completed_task(
     return None
 
 
-def ended_attempt(history: Iterable[Recorded], attempt_id: str, owner: str | None) -> AttemptOutcome | None:
+def ended_attempt(history: Iterable[Recorded], attempt_id: str, owner: str | None) -> AttemptReply | None:
     """The outcome that this attempt of an activity has reported before. `owner` None: of any worker."""
     for entry in history:
         match entry.event:
@@ -100,7 +100,7 @@ def ended_attempt(history: Iterable[Recorded], attempt_id: str, owner: str | Non
             case _:
                 continue
         if owner in (None, entry.context.owner) and entry.context.task_id is not None:
-            return AttemptOutcome(
+            return AttemptReply(
                 task_id=entry.context.task_id,
                 activity_attempt_id=attempt_id,
                 outcome=outcome,

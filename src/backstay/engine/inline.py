@@ -13,16 +13,16 @@ from collections.abc import Awaitable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from backstay.engine.cache import Entry, Reply
+from backstay.engine.cache import CachedInstance, Reply
 from backstay.engine.refused_completions import note_refusal
-from backstay.engine.workers import COLD, Executor, Held
+from backstay.engine.workers import COLD, Executor, TaskHeld
 from backstay.kernel.event import HistoryDamaged, Recorded
 from backstay.kernel.features.lease import Claim, Offer
 from backstay.kernel.features.workflow_task import (
     CompleteWorkflowTask,
     FailWorkflowTask,
     WorkflowAssignment,
-    shown_to,
+    events_shown,
 )
 from backstay.kernel.message import Message, Refused
 from backstay.kernel.state import Run
@@ -41,9 +41,11 @@ BURST = 512  # activations of workflow code between two commits
 class InlineCode:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self.due: deque[tuple[Entry, str, Executor]] = deque()
+        self.due: deque[tuple[CachedInstance, str, Executor]] = deque()
         self._executing: dict[str, asyncio.Future[Any]] = {}  # who asked for a task to be run, by task
-        self._fetching: dict[Entry, dict[str, Executor]] = {}  # cold code whose history is being read, with its tasks
+        self._fetching: dict[
+            CachedInstance, dict[str, Executor]
+        ] = {}  # cold code whose history is being read, with its tasks
         self._held: dict[int, asyncio.Future[Any]] = {}  # those whose task is held, by instance
 
     def run(self) -> None:
@@ -65,42 +67,44 @@ class InlineCode:
         if due:
             self._engine.keep_flushing()
 
-    def _activate(self, entry: Entry, task_id: str, executor: Executor) -> None:
+    def _activate(self, entry: CachedInstance, task_id: str, executor: Executor) -> None:
         """Run the code of a task that was due when it got in line. Since then much may have happened to the task.
 
         In this order: its entry was dropped; another worker has the task, or it is gone; its type has moved to a thread of
         its own; its code is cold and its history has to be read first. Each of these leaves the task to another way.
         """
-        flow = entry.flow
-        item = entry.open
-        task = flow.tasks.get(task_id) if item is None else item.turn.task(task_id)
+        instance = entry.instance
+        item = entry.open_batch_entry
+        task = instance.tasks.get(task_id) if item is None else item.turn.task(task_id)
         if entry.dead:
             # Evicted or rolled back: what is due there is found from its rows.
-            self._engine.reconcile(flow.key)
+            self._engine.reconcile(instance.key)
             return
-        if entry.held or task is None or task.state != "ready":
+        if entry.code_is_busy or task is None or task.state != "ready":
             return
         if not executor.inline(task.kind, task.type):
-            if task_id in flow.tasks:  # otherwise it is created with this turn, and offered then
-                self._engine.submit(flow.key, Offer(task_id=task_id))
+            if task_id in instance.tasks:  # otherwise it is created with this turn, and offered then
+                self._engine.submit(instance.key, Offer(task_id=task_id))
             return
-        run = flow.run
+        run = instance.run
         assert run is not None, "a task is of a run"
-        assignment = self._engine.machine.assign(flow, task)
+        assignment = self._engine.machine.assign(instance, task)
         result: Any = COLD
-        if entry.fresh is not None:
-            result = self._show(entry, entry.fresh, run, assignment, executor)
+        if entry.unseen_events is not None:
+            result = self._show(entry, entry.unseen_events, run, assignment, executor)
         if result is COLD:
             history = self._engine.store.history(run.key)
             if not isinstance(history, Ready):
-                if task_id not in flow.tasks:
+                if task_id not in instance.tasks:
                     return  # it gets its row with this commit, and comes again
                 self._fetch(entry, task_id, executor, history)
                 return
             result = self._replay(entry, run, assignment, history.value, executor)
         self._activated(entry, task_id, executor, result)
 
-    def _fetch(self, entry: Entry, task_id: str, executor: Executor, history: Awaitable[list[Recorded]]) -> None:
+    def _fetch(
+        self, entry: CachedInstance, task_id: str, executor: Executor, history: Awaitable[list[Recorded]]
+    ) -> None:
         """Read the history of cold code, once for all who wait for it."""
         waiting = self._fetching.get(entry)
         if waiting is not None:
@@ -108,15 +112,15 @@ class InlineCode:
             return
         self._fetching[entry] = {task_id: executor}
         # The answer is as old as the question. What is on its way by now, or decided until it is here, goes behind it.
-        entry.fresh = self._engine.in_flight_events(entry)
+        entry.unseen_events = self._engine.in_flight_events(entry)
         self._engine.world.spawn(self._fetched(entry, history), "backstay-history")
 
-    async def _fetched(self, entry: Entry, history: Awaitable[list[Recorded]]) -> None:
+    async def _fetched(self, entry: CachedInstance, history: Awaitable[list[Recorded]]) -> None:
         """When the history of cold code is here, the code gets its turn like any other."""
         try:
             committed = await history
         except (HistoryDamaged, Unavailable) as error:
-            entry.fresh = None
+            entry.unseen_events = None
             waiting = self._fetching.pop(entry)
             if isinstance(error, Unavailable):
                 for task_id in waiting:
@@ -126,25 +130,25 @@ class InlineCode:
             return
         waiting = self._fetching.pop(entry)
         if not entry.dead:
-            run = entry.flow.current
-            whole = _joined(run, committed, entry.fresh or ())
+            run = entry.instance.current
+            whole = _joined(run, committed, entry.unseen_events or ())
             if len(whole) != run.length or (whole and whole[-1].checksum != run.checksum):
-                entry.fresh = None
+                entry.unseen_events = None
                 for task_id in waiting:
                     self._outdated(entry, task_id)
                 return
-            entry.fresh = whole
+            entry.unseen_events = whole
         for task_id, executor in waiting.items():
             self.due.append((entry, task_id, executor))
         self._engine.keep_flushing()
 
-    def _cannot_replay(self, entry: Entry, task_id: str, error: Unavailable) -> None:
-        log.error("workflow %s cannot be replayed now: %s", entry.flow.workflow_id, error)
-        self._engine.submit_later(entry.flow.key, Offer(task_id=task_id))
+    def _cannot_replay(self, entry: CachedInstance, task_id: str, error: Unavailable) -> None:
+        log.error("workflow %s cannot be replayed now: %s", entry.instance.workflow_id, error)
+        self._engine.submit_later(entry.instance.key, Offer(task_id=task_id))
 
     def _replay(
         self,
-        entry: Entry,
+        entry: CachedInstance,
         run: Run,
         assignment: WorkflowAssignment,
         committed: list[Recorded],
@@ -154,39 +158,39 @@ class InlineCode:
         whole = self._whole(entry, run, committed)
         if whole and whole[-1].checksum != run.checksum:
             return COLD
-        entry.fresh = whole
+        entry.unseen_events = whole
         return self._show(entry, whole, run, assignment, executor)
 
     def _show(
-        self, entry: Entry, fresh: list[Recorded], run: Run, assignment: WorkflowAssignment, executor: Executor
+        self, entry: CachedInstance, fresh: list[Recorded], run: Run, assignment: WorkflowAssignment, executor: Executor
     ) -> Any:
         """Give live code what it has not met and this task may see; the rest stays fresh for a later one."""
         # A run that has just continued, or an earlier one that was archived, has left events of its own among them.
         mine = fresh if run.number == 1 else [e for e in fresh if e.run == run.key]
-        shown = shown_to(assignment, mine)
+        shown = events_shown(assignment, mine)
         result = executor.activate(assignment, shown, run.length - len(mine))
         if result is COLD:
             return COLD
         if shown is mine:
-            entry.fresh = []
+            entry.unseen_events = []
         else:
             met = {e.sequence for e in shown}
-            entry.fresh = [e for e in mine if e.sequence not in met]
+            entry.unseen_events = [e for e in mine if e.sequence not in met]
         return result
 
-    def _whole(self, entry: Entry, run: Run, committed: list[Recorded]) -> list[Recorded]:
+    def _whole(self, entry: CachedInstance, run: Run, committed: list[Recorded]) -> list[Recorded]:
         """A run's history as it is decided: what is on disk, then what is on its way there."""
         return committed if entry.inflight == 0 else _joined(run, committed, self._engine.in_flight_events(entry))
 
-    def _activated(self, entry: Entry, task_id: str, executor: Executor, result: Any) -> None:
+    def _activated(self, entry: CachedInstance, task_id: str, executor: Executor, result: Any) -> None:
         if result is COLD:
             self._outdated(entry, task_id)
             return
         future = self._executing.pop(task_id, None) if self._executing else None
-        if isinstance(result, Held):
-            entry.held = True
+        if isinstance(result, TaskHeld):
+            entry.code_is_busy = True
             if future is not None:
-                self._held[entry.flow.key] = future
+                self._held[entry.instance.key] = future
             start = result.start
             lease = Lease(owner=executor.owner)
             self._engine.decide(entry, Claim(task_id=task_id, lease=lease), lambda _v, e: start(e), False)
@@ -194,16 +198,16 @@ class InlineCode:
         reply = None if future is None else partial(_settle, future)
         self._engine.decide(entry, result, reply, False, self._refused)
 
-    def _outdated(self, entry: Entry, task_id: str) -> None:
+    def _outdated(self, entry: CachedInstance, task_id: str) -> None:
         """Its history on disk is not the one its state was folded from: another process has moved it meanwhile."""
         self._engine.discard(entry)
         future = self._executing.pop(task_id, None)
         if future is not None:
-            future.set_exception(Refused("task_not_claimable", f"workflow {entry.flow.workflow_id!r} has changed"))
+            future.set_exception(Refused("task_not_claimable", f"workflow {entry.instance.workflow_id!r} has changed"))
 
     def _refused(
         self,
-        entry: Entry,
+        entry: CachedInstance,
         message: CompleteWorkflowTask | FailWorkflowTask,
         reply: Reply | None,
         value: Any,
@@ -211,10 +215,10 @@ class InlineCode:
     ) -> None:
         """Code that ran ahead of history is only kept if its completion was recorded."""
         if isinstance(error, Refused):
-            log.warning("workflow %s: completion refused: %s", entry.flow.workflow_id, error)
+            log.warning("workflow %s: completion refused: %s", entry.instance.workflow_id, error)
             self._engine.discard(entry)
             if isinstance(message, CompleteWorkflowTask):
-                note_refusal(self._engine, entry.flow.key, message, error)
+                note_refusal(self._engine, entry.instance.key, message, error)
         if reply is not None:
             reply(value, error)
 
@@ -225,7 +229,7 @@ class InlineCode:
         def offered(value: Any, error: BaseException | None) -> None:
             if error is not None:
                 future.set_exception(error)
-            elif (entry := self._engine.cache.get(key)) is None or task_id not in entry.flow.tasks:
+            elif (entry := self._engine.cache.get(key)) is None or task_id not in entry.instance.tasks:
                 future.set_exception(Refused("task_not_claimable", f"task {task_id} was taken meanwhile"))
             else:
                 self._execute_now(entry, task_id, future)
@@ -233,8 +237,8 @@ class InlineCode:
         self._engine.submit(key, Offer(task_id=task_id, quiet=True), offered)
         return await future
 
-    def _execute_now(self, entry: Entry, task_id: str, future: asyncio.Future[Any]) -> None:
-        task = entry.flow.tasks[task_id]
+    def _execute_now(self, entry: CachedInstance, task_id: str, future: asyncio.Future[Any]) -> None:
+        task = entry.instance.tasks[task_id]
         executor = self._engine.matching.manual
         if executor is None or not executor.serves(task):
             message = f"no worker of this process runs {task.type!r}"
@@ -273,14 +277,14 @@ class InlineCode:
         """The code of this instance has ended its task and reported."""
         entry = self._engine.cache.get(entry_key)
         if entry is not None:
-            entry.held = False
+            entry.code_is_busy = False
 
 
 def _joined(run: Run, committed: list[Recorded], later: Iterable[Recorded]) -> list[Recorded]:
     """A run's events from disk, with those of the others that are behind them."""
     last = committed[-1].sequence if committed else 0
-    behind = {e.sequence: e for e in later if e.run == run.key and e.sequence > last}
-    return [*committed, *behind.values()]
+    newer = {e.sequence: e for e in later if e.run == run.key and e.sequence > last}
+    return [*committed, *newer.values()]
 
 
 def _settle(future: asyncio.Future[Any] | None, value: Any, error: BaseException | None) -> None:

@@ -13,7 +13,7 @@ from backstay.kernel.event import HistoryDamaged
 from backstay.kernel.features.standalone import NOTHING_TO_SAY, StartActivity
 from backstay.kernel.features.start import Start
 from backstay.kernel.message import Message, Refused
-from backstay.kernel.state import Workflow
+from backstay.kernel.state import Instance
 from backstay.kernel.values import run_of
 from backstay.protocol.requests import StartWorkflow
 from backstay.store import Loaded, Located
@@ -60,7 +60,7 @@ class Instances:
             self._engine.reload(key)
             raise
 
-    async def committed(self, key: int) -> Workflow:
+    async def committed(self, key: int) -> Instance:
         loaded = await self.load(key)
         if loaded is None:
             raise Refused("workflow_not_found", "no such workflow", key=key)

@@ -21,7 +21,7 @@ def _none_awaited() -> list[Callable[[], Awaitable[None]]]:
 
 
 @dataclass
-class Lifecycle:
+class EngineHooks:
     before_take_over: list[Callable[[], Awaitable[None]]] = field(default_factory=_none_awaited)
     """Awaited when another process was the engine and this one is about to become it."""
     on_up: list[Callback] = field(default_factory=_none)

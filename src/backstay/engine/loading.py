@@ -6,11 +6,11 @@ import logging
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
-from backstay.engine.cache import Entry, Reply
+from backstay.engine.cache import CachedInstance, Reply
 from backstay.kernel.event import HistoryDamaged
 from backstay.kernel.message import Message, Refused
-from backstay.kernel.state import Moment, Run, Workflow
-from backstay.kernel.turn import watch
+from backstay.kernel.state import Instance, Moment, Run
+from backstay.kernel.turn import add_task_deadlines
 from backstay.kernel.values import Micros
 from backstay.store import Loaded, Ready, Unavailable
 
@@ -86,10 +86,10 @@ class Loading:
     def _take_in(self, key: int, waiting: list[Asked], loaded: Loaded | None, error: Exception | None) -> None:
         if error is None and loaded is None:
             error = Refused("workflow_not_found", "no such workflow", key=key)
-        entry: Entry | None = None
+        entry: CachedInstance | None = None
         if error is None and loaded is not None:
             try:
-                entry = self._engine.cache.add(Entry(self.restore(loaded), None))
+                entry = self._engine.cache.add(CachedInstance(self.restore(loaded), None))
             except Exception as damage:
                 error = damage
         if entry is None:
@@ -103,51 +103,51 @@ class Loading:
             return
         if self._engine.holder:
             # Another process may have moved it.
-            self._engine.timers.set(key, entry.flow.next_wake)
+            self._engine.timers.set(key, entry.instance.next_wake)
         for message, reply, again in waiting:
             self._engine.decide(entry, message, reply, again)
         if not entry.inflight:
             self._engine.keep_or_evict(entry)
 
-    def committed(self, loaded: Loaded) -> Workflow:
+    def committed(self, loaded: Loaded) -> Instance:
         """What these rows stand for, to look at: the state in memory if it is exactly that, otherwise folded from them."""
         entry = self._engine.cache.get(loaded.row.key)
-        if entry is not None and not (entry.inflight or entry.dead) and _is(entry.flow, loaded):
-            return entry.flow
+        if entry is not None and not (entry.inflight or entry.dead) and _is(entry.instance, loaded):
+            return entry.instance
         return self.restore(loaded)
 
-    def restore(self, loaded: Loaded) -> Workflow:
+    def restore(self, loaded: Loaded) -> Instance:
         """Fold an instance from its rows."""
         row = loaded.row
-        flow = Workflow(row.key, row.namespace, row.workflow_id)
-        flow.workflow_type = row.workflow_type
-        flow.exists = True
-        flow.last = row.last
-        flow.command_sequence = row.command_sequence
-        flow.cursor = row.cursor
-        flow.next_wake = row.next_wake
-        flow.reserved_at = row.reserved_at
+        instance = Instance(row.key, row.namespace, row.workflow_id)
+        instance.workflow_type = row.workflow_type
+        instance.exists = True
+        instance.last_decision = row.last_decision
+        instance.command_sequence = row.command_sequence
+        instance.cursor = row.cursor
+        instance.next_wake = row.next_wake
+        instance.reserved_at = row.reserved_at
         if loaded.run is not None:
-            run = flow.run = Run(loaded.run.key, loaded.run.run_id, loaded.run.number)
-            self._engine.machine.fold(flow, run, loaded.history)
+            run = instance.run = Run(loaded.run.key, loaded.run.run_id, loaded.run.number)
+            self._engine.machine.fold(instance, run, loaded.history)
             for task in loaded.tasks:
-                flow.keep(task)
-                watch(run, task)
-            self._engine.machine.agenda.rearm(flow, self._engine.world.now(), self._rearmed)
-            flow.missing = row.expects - len(loaded.tasks)
-            flow.amiss = flow.missing != 0 or (loaded.run.closed_at is None) != run.open
-        flow.held = list(row.held)
-        return flow
+                instance.keep_task(task)
+                add_task_deadlines(run, task)
+            self._engine.machine.agenda.restart_after_clock_change(instance, self._engine.world.now(), self._rearmed)
+            instance.missing_tasks = row.expects - len(loaded.tasks)
+            instance.needs_reconcile = instance.missing_tasks != 0 or (loaded.run.closed_at is None) != run.is_open
+        instance.buffered_events = list(row.buffered_events)
+        return instance
 
 
-def _is(flow: Workflow, loaded: Loaded) -> bool:
+def _is(instance: Instance, loaded: Loaded) -> bool:
     """Whether a state is that of these rows: after the same decision, with the same history, tasks and wake."""
-    run, history = flow.run, loaded.history
+    run, history = instance.run, loaded.history
     return (
-        (flow.last, flow.next_wake) == (loaded.row.last, loaded.row.next_wake)
+        (instance.last_decision, instance.next_wake) == (loaded.row.last_decision, loaded.row.next_wake)
         and run is not None
         and bool(history)
         and (run.length, run.checksum) == (history[-1].sequence, history[-1].checksum)
-        and len(flow.tasks) == len(loaded.tasks)
-        and all(flow.tasks.get(task.id) == task for task in loaded.tasks)
+        and len(instance.tasks) == len(loaded.tasks)
+        and all(instance.tasks.get(task.id) == task for task in loaded.tasks)
     )

@@ -24,7 +24,7 @@ from __future__ import annotations
 import logging
 
 from backstay.engine.engine import Engine
-from backstay.engine.lifecycle import Lifecycle, call_all
+from backstay.engine.lifecycle import EngineHooks, call_all
 
 log = logging.getLogger("backstay.engine")
 
@@ -32,7 +32,7 @@ log = logging.getLogger("backstay.engine")
 class EngineLock:
     """`guest`: this process never becomes the engine of a database that others can reach."""
 
-    def __init__(self, engine: Engine, lifecycle: Lifecycle, *, guest: bool = False) -> None:
+    def __init__(self, engine: Engine, lifecycle: EngineHooks, *, guest: bool = False) -> None:
         self._engine = engine
         self._lifecycle = lifecycle
         self.guest = guest and engine.store.shared

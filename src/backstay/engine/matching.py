@@ -13,7 +13,7 @@ from backstay.engine.lanes import Lanes
 from backstay.engine.leases import Queue, queue_of
 from backstay.engine.parked_polls import ParkedPoll, ParkedPolls
 from backstay.engine.remote_workers import RemoteWorker, RemoteWorkers
-from backstay.engine.workers import Admission, Executor, Inquirer, Lane, Sessions, lane_of
+from backstay.engine.workers import Admission, Executor, Inquirer, Lane, SessionGate, lane_of
 from backstay.kernel.state import Run
 from backstay.kernel.task import Lease, Task
 from backstay.kernel.values import Micros, Routing
@@ -28,7 +28,7 @@ class Matching:
         now: Callable[[], Micros],
         *,
         admission: Admission | None = None,
-        sessions: Sessions | None = None,
+        sessions: SessionGate | None = None,
         remote: Inquirer | None = None,
     ) -> None:
         self.executors: list[Executor] = []

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from backstay import collector
 from backstay.engine.api import Api, Exporter
 from backstay.engine.engine import Define, Engine
-from backstay.engine.lifecycle import Lifecycle
+from backstay.engine.lifecycle import EngineHooks
 from backstay.engine.lock import EngineLock
 from backstay.engine.matching import Matching
 from backstay.engine.notices import Notices
@@ -37,7 +37,7 @@ class Node:
         exporter: Exporter,
         *,
         commits: Pool | None = None,
-        lifecycle: Lifecycle | None = None,
+        lifecycle: EngineHooks | None = None,
         matching: Matching | None = None,
         define: Define | None = None,
         cache_bytes: int = 48 << 20,
@@ -49,7 +49,7 @@ class Node:
         self.store = store
         self._commits = commits
         self._relaxed = False
-        lifecycle = self.lifecycle = lifecycle or Lifecycle()
+        lifecycle = self.lifecycle = lifecycle or EngineHooks()
         engine = self.engine = Engine(
             world, store, machine, cache_bytes=cache_bytes, lifecycle=lifecycle, matching=matching, define=define
         )

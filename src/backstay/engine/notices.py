@@ -7,7 +7,7 @@ committed. Notices save time and no more: every 15 seconds all is looked at anyw
 from __future__ import annotations
 
 from backstay.engine.engine import Engine
-from backstay.engine.lifecycle import Lifecycle, call_all
+from backstay.engine.lifecycle import EngineHooks, call_all
 from backstay.engine.periodic import PeriodicJob
 from backstay.kernel.values import SECOND
 from backstay.store import Unavailable
@@ -17,7 +17,7 @@ LOOK_ANYWAY = 15 * SECOND
 
 
 class Notices:
-    def __init__(self, engine: Engine, lifecycle: Lifecycle) -> None:
+    def __init__(self, engine: Engine, lifecycle: EngineHooks) -> None:
         self._engine = engine
         self._lifecycle = lifecycle
         self._notice_job = PeriodicJob(engine.world, "notice", self._notice)
@@ -65,7 +65,7 @@ class Notices:
         keys = await engine.store.notices()
         for key in keys:
             entry = engine.cache.get(key)
-            if entry is not None and entry.inflight == 0 and not entry.held:
+            if entry is not None and entry.inflight == 0 and not entry.code_is_busy:
                 engine.discard_cached(entry)
             engine.loading.outdate(key)
             engine.reconcile(key)

@@ -17,8 +17,8 @@ from msgspec.structs import replace
 from backstay.engine.cache import Reply
 from backstay.engine.idempotency import CommandLog, with_record
 from backstay.engine.world import Alarm
-from backstay.kernel.features.delivery import Deliver, Returned
-from backstay.kernel.features.start import Definition
+from backstay.kernel.features.delivery import Deliver, ReturnSend
+from backstay.kernel.features.start import RecordedDefinition
 from backstay.kernel.machine import Machine
 from backstay.kernel.message import Message, Refused
 from backstay.kernel.send import Send, unpack
@@ -39,7 +39,7 @@ class Delivers(CommandLog, Protocol):
     store: Store
     machine: Machine
     holder: bool
-    define: Callable[[Routing, str], tuple[Routing, Definition | None]]
+    define: Callable[[Routing, str], tuple[Routing, RecordedDefinition | None]]
 
     def address(self, namespace: str, workflow_id: str, message: Message, reply: Reply) -> None: ...
     async def key_of(self, namespace: str, workflow_id: str) -> int | None: ...
@@ -92,9 +92,9 @@ class Outbox:
         if self._stopped:
             return
         send = self._queues[pair][0]
-        equipped = send.parcel.equipped(self._engine.define)
-        message = Deliver(send=send if equipped is send.parcel else replace(send, parcel=equipped))
-        if message.repeats() is None and not equipped.seeks:
+        content = send.message.with_definition(self._engine.define)
+        message = Deliver(send=send if content is send.message else replace(send, message=content))
+        if message.idempotency_key() is None and not content.asked_request_ids:
             self._deliver(pair, message)
         else:
             self._engine.world.spawn(self._deliver_with_records(pair, message), "backstay-send")
@@ -105,8 +105,12 @@ class Outbox:
         try:
             key = await engine.key_of(message.send.namespace, message.send.workflow_id)
             known = message if key is None else await with_record(engine, key, message)
-            if key is not None and message.send.parcel.seeks:
-                ids = [id for id in message.send.parcel.seeks if await engine.retained(key, "signal", id) is not None]
+            if key is not None and message.send.message.asked_request_ids:
+                ids = [
+                    id
+                    for id in message.send.message.asked_request_ids
+                    if await engine.retained(key, "signal", id) is not None
+                ]
                 known = replace(message, known=frozenset(ids))
         except Exception as error:
             self._failed(pair, error)
@@ -144,13 +148,13 @@ class Outbox:
         """The receiver does not exist. If the sender creates it once more, the message follows right after that."""
 
         def follow() -> None:
-            if any(other.parcel.creates for other in self._queues.get(pair, ())):
+            if any(other.message.creates for other in self._queues.get(pair, ())):
                 self.dispatch(send)
 
         def returned(value: Any, error: BaseException | None) -> None:
             self._engine.world.soon(follow)  # the sender's new messages are dispatched after this answer
 
-        self._engine.submit(send.sender, Returned(send=send), returned, again=False)
+        self._engine.submit(send.sender, ReturnSend(send=send), returned, again=False)
 
     def _failed(self, pair: Pair, error: BaseException) -> None:
         """Retry later. The message stays until it is taken, and those after it wait."""
@@ -167,8 +171,8 @@ class Outbox:
         while True:
             page = await self._engine.store.sends(after, PAGE)
             for row in page:
-                parcel = unpack(self._engine.machine.parcel_kinds[row.kind], row.body)
-                self.dispatch(Send(row.key, row.sender, row.namespace, row.workflow_id, parcel))
+                sent = unpack(self._engine.machine.parcel_kinds[row.kind], row.body)
+                self.dispatch(Send(row.key, row.sender, row.namespace, row.workflow_id, sent))
             if len(page) < PAGE:
                 return
             after = page[-1].key

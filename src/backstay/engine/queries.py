@@ -17,7 +17,7 @@ from backstay.kernel.features.signal import SignalApplied, SignalReceived
 from backstay.kernel.features.start import WorkflowStarted
 from backstay.kernel.features.update import PENDING
 from backstay.kernel.message import Refused
-from backstay.kernel.state import Workflow
+from backstay.kernel.state import Instance
 from backstay.protocol import commands as tell
 from backstay.protocol import rejections
 from backstay.store import Loaded
@@ -80,9 +80,9 @@ class Queries:
         `patient`: while a signal that was accepted earlier is not applied the validator is not asked, and this is refused.
         """
         entry = self._engine.cache.get(key)
-        flow = await self._instances.committed(key) if entry is None else entry.flow
-        live = flow.run
-        if live is None or not live.open:
+        instance = await self._instances.committed(key) if entry is None else entry.instance
+        live = instance.run
+        if live is None or not live.is_open:
             return True, None  # the command itself is rejected for that
         routing = live.routing
         executor = self._engine.matching.answerer(
@@ -160,14 +160,16 @@ class Queries:
     def _at_rest(self, key: int, history: list[Recorded]) -> bool:
         """Whether live code of this instance stands exactly where its committed history ends."""
         entry = self._engine.cache.get(key)
-        return entry is not None and entry.inflight == 0 and not entry.held and _settled(entry.flow, history)
+        return (
+            entry is not None and entry.inflight == 0 and not entry.code_is_busy and _settled(entry.instance, history)
+        )
 
 
 def _unseen_signals(loaded: Loaded, run_id: str | None) -> bool:
     """Whether a signal was accepted that no task of the code has seen; the code of that run, if one is named."""
     if run_id is not None and (loaded.run is None or loaded.run.run_id != run_id):
         return False
-    if any(isinstance(event, SignalReceived) for event, _ in loaded.row.held):
+    if any(isinstance(event, SignalReceived) for event, _ in loaded.row.buffered_events):
         return True
     cursor = loaded.row.cursor
     applied: set[str] = set()
@@ -182,8 +184,8 @@ def _unseen_signals(loaded: Loaded, run_id: str | None) -> bool:
     return False
 
 
-def _settled(flow: Workflow, history: list[Recorded]) -> bool:
-    run = flow.run
+def _settled(instance: Instance, history: list[Recorded]) -> bool:
+    run = instance.run
     return run is not None and bool(history) and run.length == history[-1].sequence and run.key == history[-1].run
 
 

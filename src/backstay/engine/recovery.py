@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 
 from backstay.engine.engine import Engine
-from backstay.engine.lifecycle import Lifecycle, call_all
+from backstay.engine.lifecycle import EngineHooks, call_all
 from backstay.engine.lock import EngineLock
 from backstay.engine.notices import Notices
 from backstay.engine.periodic import PeriodicJob
@@ -31,7 +31,9 @@ PAGE = 500
 
 
 class Recovery:
-    def __init__(self, engine: Engine, lock: EngineLock, notices: Notices, sweep: Sweep, lifecycle: Lifecycle) -> None:
+    def __init__(
+        self, engine: Engine, lock: EngineLock, notices: Notices, sweep: Sweep, lifecycle: EngineHooks
+    ) -> None:
         self._engine = engine
         self._lock = lock
         self._notices = notices
@@ -267,7 +269,7 @@ class Recovery:
     def _outdate(self) -> None:
         """Rely on nothing that is in memory: every instance is read again when it is next needed."""
         engine = self._engine
-        self._outdated = {entry.flow.key for entry in engine.cache}
+        self._outdated = {entry.instance.key for entry in engine.cache}
         engine.timers.forget()
         engine.loading.outdate()
         self._forget_outdated()
@@ -276,7 +278,7 @@ class Recovery:
         engine = self._engine
         for key in list(self._outdated):
             entry = engine.cache.get(key)
-            if entry is not None and (entry.inflight or entry.held):
+            if entry is not None and (entry.inflight or entry.code_is_busy):
                 continue
             self._outdated.discard(key)
             if entry is not None:

@@ -17,7 +17,7 @@ from backstay.kernel.task import Lease, Task
 from backstay.kernel.values import LEASE, Micros, run_of
 
 if TYPE_CHECKING:
-    from backstay.engine.cache import Entry
+    from backstay.engine.cache import CachedInstance
 
 LIVE = 50_000  # sticky runs of one worker
 
@@ -40,7 +40,7 @@ class RemoteWorker:
         async_types: frozenset[str],
         claimant: Claimant,
         slots: dict[str, int],
-        deliver: Callable[[Entry, Any], None],
+        deliver: Callable[[CachedInstance, Any], None],
         closed: Callable[[str], None],
         withdrawn: Callable[[str], None],
     ) -> None:

@@ -23,11 +23,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from backstay.engine.batch import BatchEntry
-from backstay.engine.cache import Entry, Reply
+from backstay.engine.cache import CachedInstance, Reply
 from backstay.engine.idempotency import record_of, submit_late
 from backstay.kernel.features.deadline import Due
 from backstay.kernel.message import Message
-from backstay.kernel.state import Workflow
+from backstay.kernel.state import Instance
 from backstay.kernel.task import Task
 from backstay.store import Applied, Unavailable
 
@@ -50,18 +50,18 @@ class Rollback:
         """Return the committed decisions; roll the others back, with everything that was decided on top of them."""
         committed: list[BatchEntry] = []
         lost: dict[int, list[BatchEntry]] = {}
-        doomed: dict[int, Entry] = {}
+        doomed: dict[int, CachedInstance] = {}
         for position, item in enumerate(batch):
             error = applied.failed.get(position)
             if error is None and position not in applied.stale:
                 committed.append(item)
                 continue
             doomed[id(item.entry)] = item.entry
-            if error is not None and len(item.asked) == 1:
+            if error is not None and len(item.messages) == 1:
                 self._fail(item, error)
             else:
                 if error is not None:
-                    self.one_by_one.add(item.entry.flow.name)
+                    self.one_by_one.add(item.entry.instance.name)
                 lost.setdefault(id(item.entry), []).append(item)
         for id_, entry in doomed.items():
             self.discard(entry, lost.get(id_, []))
@@ -69,31 +69,35 @@ class Rollback:
 
     def _fail(self, item: BatchEntry, error: Exception) -> None:
         self._undo(item)
-        self.one_by_one.discard(item.entry.flow.name)  # this was the one to blame; the others may go together again
-        ((message, reply, _, _),) = item.asked
-        if message.repeats() is None:
-            self._refuse(item.entry.flow, reply, error)
+        self.one_by_one.discard(item.entry.instance.name)  # this was the one to blame; the others may go together again
+        ((message, reply, _, _),) = item.messages
+        if message.idempotency_key() is None:
+            self._refuse(item.entry.instance, reply, error)
         else:
-            self._engine.world.spawn(self._answer_by_record(item.entry.flow, message, reply, error), "backstay-recall")
+            self._engine.world.spawn(
+                self._answer_by_record(item.entry.instance, message, reply, error), "backstay-recall"
+            )
 
-    async def _answer_by_record(self, flow: Workflow, message: Message, reply: Reply | None, error: Exception) -> None:
+    async def _answer_by_record(
+        self, instance: Instance, message: Message, reply: Reply | None, error: Exception
+    ) -> None:
         """A request id has one record. Another attempt may have left it meanwhile: then that is the answer."""
         try:
-            record = await record_of(self._engine, flow.key, message)
+            record = await record_of(self._engine, instance.key, message)
         except Exception as unknown:
-            self._refuse(flow, reply, unknown)
+            self._refuse(instance, reply, unknown)
             return
         if record is None:
-            self._refuse(flow, reply, error)
+            self._refuse(instance, reply, error)
         else:
-            self._engine.submit(flow.key, message.recalling(record), reply)
+            self._engine.submit(instance.key, message.with_record(record), reply)
 
-    def _refuse(self, flow: Workflow, reply: Reply | None, error: Exception) -> None:
-        log.error("a decision for workflow %s could not be written: %r", flow.workflow_id, error)
+    def _refuse(self, instance: Instance, reply: Reply | None, error: Exception) -> None:
+        log.error("a decision for workflow %s could not be written: %r", instance.workflow_id, error)
         if reply is not None:
             reply(None, error)
 
-    def discard(self, entry: Entry, lost: Sequence[BatchEntry] = ()) -> None:
+    def discard(self, entry: CachedInstance, lost: Sequence[BatchEntry] = ()) -> None:
         """Roll an instance back to what is on disk: forget its entry, and all decisions that are not committed.
 
         A turn folds its events into the state as it goes, and there is no way to take one back; so the whole entry goes,
@@ -108,30 +112,30 @@ class Rollback:
         """
         engine = self._engine
         items = [*lost, *engine.take_open(entry)]
-        entry.open = None
+        entry.open_batch_entry = None
         engine.discard_cached(entry)
         for item in items:
             self._undo(item)
-        flow = entry.flow
+        instance = entry.instance
         if engine.is_being_written(entry):
-            self.restless.add(flow.key)
+            self.restless.add(instance.key)
         answers, entry.answers = entry.answers, []
         asked = [(message, reply) for message, reply, _, _ in answers]
-        asked += [(message, reply) for item in items for message, reply, _, again in item.asked if again]
+        asked += [(message, reply) for item in items for message, reply, _, again in item.messages if again]
         # It was to create the instance, and another process has: its messages, later ones too, are for that instance.
         unborn = any(item.turn.after == 0 for item in items)
         for message, reply in asked:
             if unborn and reply is not None:
-                engine.world.spawn(self._address_again(flow, message, reply), "backstay-again")
+                engine.world.spawn(self._address_again(instance, message, reply), "backstay-again")
             else:
-                submit_late(engine, flow.key, message, reply)
-        engine.world.soon(lambda: engine.reconcile(flow.key))
+                submit_late(engine, instance.key, message, reply)
+        engine.world.soon(lambda: engine.reconcile(instance.key))
 
-    async def _address_again(self, flow: Workflow, message: Message, reply: Reply) -> None:
+    async def _address_again(self, instance: Instance, message: Message, reply: Reply) -> None:
         try:
-            key = await self._engine.key_of(flow.namespace, flow.workflow_id)
+            key = await self._engine.key_of(instance.namespace, instance.workflow_id)
             if key is None:
-                self._engine.address(flow.namespace, flow.workflow_id, message, reply)
+                self._engine.address(instance.namespace, instance.workflow_id, message, reply)
             else:
                 submit_late(self._engine, key, message, reply)
         except Exception as error:
@@ -163,15 +167,15 @@ class Rollback:
         items = [*batch, *engine.stop_deciding(error)]
         for item in items:
             entry = item.entry
-            entry.open = None
+            entry.open_batch_entry = None
             engine.discard_cached(entry)
             self._undo(item)
             answers, entry.answers = entry.answers, []
             for message, reply, _, _ in answers:
-                self.refuse_or_defer(entry.flow.key, message, reply, again=True)
+                self.refuse_or_defer(entry.instance.key, message, reply, again=True)
         for item in items:
-            for message, reply, _, again in item.asked:
-                self.refuse_or_defer(item.entry.flow.key, message, reply, again)
+            for message, reply, _, again in item.messages:
+                self.refuse_or_defer(item.entry.instance.key, message, reply, again)
         engine.went_down()
 
     def refuse_or_defer(self, key: int, message: Message, reply: Reply | None, again: bool) -> None:

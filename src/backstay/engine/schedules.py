@@ -11,8 +11,8 @@ from backstay.engine.engine import Engine
 from backstay.engine.instances import Instances
 from backstay.kernel.decision import RunRow
 from backstay.kernel.features import schedule as kernel
-from backstay.kernel.features.instance_commands import Commanding
-from backstay.kernel.features.schedule import Plan, Schedule, ScheduleReply, of
+from backstay.kernel.features.instance_commands import InstanceCommand
+from backstay.kernel.features.schedule import Schedule, SchedulePlan, ScheduleReply, of
 from backstay.kernel.features.schedule.action import workflow_id_of
 from backstay.kernel.features.schedule.firing import wanted
 from backstay.kernel.features.schedule.messages import check_id, not_found
@@ -31,7 +31,7 @@ LOOK = SECOND // 50
 LOOKS = 50
 
 
-class Schedules:
+class ScheduleApi:
     def __init__(self, engine: Engine, instances: Instances) -> None:
         self._engine = engine
         self._instances = instances
@@ -55,7 +55,7 @@ class Schedules:
         check_id(schedule_id)
         place = request.namespace + SCHEDULES
         key = await self._engine.key_of(place, schedule_id)
-        message = kernel.CreateSchedule(
+        message = kernel.ScheduleCreate(
             schedule_id=schedule_id,
             plan=_at_home(request.plan, request.namespace),
             paused=request.paused,
@@ -64,7 +64,7 @@ class Schedules:
             context=request.context,
             retained=None
             if key is None
-            else await self._instances.retained(key, kernel.CreateSchedule.command_type, request.request_id),
+            else await self._instances.retained(key, kernel.ScheduleCreate.command_type, request.request_id),
         )
         return await self._instances.address(place, schedule_id, message)
 
@@ -73,16 +73,16 @@ class Schedules:
         if isinstance(changes.get("action"), kernel.Action):
             routing = replace(changes["action"].routing, namespace=request.namespace)
             changes["action"] = replace(changes["action"], routing=routing)
-        return await self._command(request, kernel.UpdateSchedule, changes=changes)
+        return await self._command(request, kernel.ScheduleUpdate, changes=changes)
 
     async def pause(self, request: ask.PauseSchedule) -> ScheduleReply:
-        return await self._command(request, kernel.PauseSchedule, note=request.note)
+        return await self._command(request, kernel.SchedulePause, note=request.note)
 
     async def resume(self, request: ask.ResumeSchedule) -> ScheduleReply:
-        return await self._command(request, kernel.ResumeSchedule, note=request.note)
+        return await self._command(request, kernel.ScheduleResume, note=request.note)
 
     async def trigger(self, request: ask.TriggerSchedule) -> ScheduleReply:
-        reply = await self._command(request, kernel.TriggerSchedule, overlap_policy=request.overlap_policy)
+        reply = await self._command(request, kernel.ScheduleTrigger, overlap_policy=request.overlap_policy)
         return await self._arrived(request, reply)
 
     async def backfill(self, request: ask.BackfillSchedule) -> ScheduleReply:
@@ -94,7 +94,7 @@ class Schedules:
                 known.add(id)
         reply = await self._command(
             request,
-            kernel.BackfillSchedule,
+            kernel.ScheduleBackfill,
             start=request.start,
             end=request.end,
             overlap_policy=request.overlap_policy,
@@ -128,10 +128,10 @@ class Schedules:
             alarm.cancel()
 
     async def delete(self, request: ask.DeleteSchedule) -> ScheduleReply:
-        return await self._command(request, kernel.DeleteSchedule)
+        return await self._command(request, kernel.ScheduleDelete)
 
     async def _command(
-        self, request: ask.ToSchedule[ScheduleReply], message: type[Commanding], **more: Any
+        self, request: ask.ToSchedule[ScheduleReply], message: type[InstanceCommand], **more: Any
     ) -> ScheduleReply:
         key = await self._key(request.namespace, request.schedule_id)
         asked = message(
@@ -213,10 +213,10 @@ class Schedules:
         return schedule
 
     async def _of(self, key: int) -> Schedule:
-        flow = await self._instances.committed(key)
-        schedule = None if flow.run is None else of(flow.run)
+        instance = await self._instances.committed(key)
+        schedule = None if instance.run is None else of(instance.run)
         if schedule is None:
-            raise LookupError(f"instance {flow.workflow_id!r} is no schedule")
+            raise LookupError(f"instance {instance.workflow_id!r} is no schedule")
         return schedule
 
 
@@ -230,7 +230,7 @@ def _same(have: object, wanted: object) -> bool:
     return have == wanted and isinstance(have, bool) == isinstance(wanted, bool)
 
 
-def _at_home(plan: Plan, namespace: str) -> Plan:
+def _at_home(plan: SchedulePlan, namespace: str) -> SchedulePlan:
     """What a schedule starts lives in the namespace of the schedule."""
     routing = replace(plan.action.routing, namespace=namespace)
     return replace(plan, action=replace(plan.action, routing=routing))

@@ -16,7 +16,7 @@ from backstay.engine.engine import Engine
 from backstay.engine.instances import Instances
 from backstay.kernel.features import pause
 from backstay.kernel.features.signal import outstanding
-from backstay.kernel.state import Workflow
+from backstay.kernel.state import Instance
 from backstay.kernel.values import SECOND
 
 TOPIC = "settled"
@@ -40,8 +40,8 @@ class SignalBarrier:
 
     async def wait(self, key: int, seconds: float) -> BarrierResult:
         """Wait, `seconds` at most, until all signals accepted by now have been handled."""
-        flow = await self._instances.committed(key)
-        asked = {} if flow.run is None else {event.signal_id: event.signal_name for event in outstanding(flow)}
+        instance = await self._instances.committed(key)
+        asked = {} if instance.run is None else {event.signal_id: event.signal_name for event in outstanding(instance)}
         if not asked:
             return BarrierResult()
         if not await self._served():
@@ -71,24 +71,24 @@ class SignalBarrier:
         # From disk: what is in memory may be ahead of it, and may not know yet what another process has accepted.
         return self._judge(await self._instances.committed(key), asked)
 
-    def _moved(self, asked: dict[str, str], flow: Workflow) -> None:
+    def _moved(self, asked: dict[str, str], instance: Instance) -> None:
         # What this process knows only says whether it is worth looking at the disk.
-        if self._judge(flow, asked) is not None:
-            self._engine.waiters.check(flow.key, TOPIC)
+        if self._judge(instance, asked) is not None:
+            self._engine.waiters.check(instance.key, TOPIC)
 
-    def _judge(self, flow: Workflow, asked: dict[str, str]) -> BarrierResult | None:
+    def _judge(self, instance: Instance, asked: dict[str, str]) -> BarrierResult | None:
         """How it has ended; None if it goes on."""
-        left = [] if flow.run is None else [e.signal_name for e in outstanding(flow) if e.signal_id in asked]
+        left = [] if instance.run is None else [e.signal_name for e in outstanding(instance) if e.signal_id in asked]
         if not left:
             return BarrierResult()
-        return BarrierResult(left[0], stands=True) if self._stands(flow) else None
+        return BarrierResult(left[0], stands=True) if self._stands(instance) else None
 
-    def _stands(self, flow: Workflow) -> bool:
+    def _stands(self, instance: Instance) -> bool:
         """Whether the code of this run does not move now, whatever is sent to it."""
-        run = flow.current
-        if not run.open or not pause.allows(run):
+        run = instance.current
+        if not run.is_open or not pause.allows(run):
             return True
-        if any(task.kind == "workflow" and task.state == "failed" for task in flow.tasks.values()):
+        if any(task.kind == "workflow" and task.state == "failed" for task in instance.tasks.values()):
             return True
         matching = self._engine.matching
         if not self._engine.holder or matching.remote is not None:

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from backstay.engine.engine import Engine
 from backstay.engine.instances import Instances
-from backstay.engine.waiters import ENDED, Watcher
+from backstay.engine.waiters import ENDED, Waiter
 from backstay.kernel.command import Command
 from backstay.kernel.decision import RunRow
 from backstay.kernel.event import Recorded
@@ -35,7 +35,7 @@ CHUNK = 50  # items read at a time
 PAGE_BYTES = 4 << 20  # a page ends with the item that passes this
 
 
-class Streams:
+class StreamApi:
     def __init__(self, engine: Engine, instances: Instances) -> None:
         self._engine = engine
         self._instances = instances
@@ -60,7 +60,7 @@ class Streams:
             max_pending_items=request.max_pending_items,
             read=0 if key is None else self._read.get(key, 0),
         )
-        done: kernel.Appended = await self._instances.address(
+        done: kernel.AppendReply = await self._instances.address(
             row.namespace + STREAMS, to.id, kernel.AppendItems(to=to, what=what)
         )
         return ask.StreamAppended(
@@ -276,7 +276,7 @@ class _Watched:
         key = await self._engine.key_of(self._row.namespace + STREAMS, self._id)
         self._watches = [(self._row.workflow, ENDED), *([] if key is None else [(key, NEWS)])]
         for watch in self._watches:
-            self._engine.waiters.add(*watch, Watcher(_answer, self._look, self._news))
+            self._engine.waiters.add(*watch, Waiter(_answer, self._look, self._news))
 
     async def until(self, deadline: Micros) -> None:
         world = self._engine.world

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from backstay.engine.engine import Engine
-from backstay.engine.lifecycle import Lifecycle, call_all
+from backstay.engine.lifecycle import EngineHooks, call_all
 from backstay.engine.periodic import PeriodicJob
 from backstay.kernel.features import pause
 from backstay.kernel.features.reconcile import Reconcile
@@ -34,7 +34,7 @@ class Sweep:
     def __init__(
         self,
         engine: Engine,
-        lifecycle: Lifecycle,
+        lifecycle: EngineHooks,
         *,
         overdue: Micros | None = None,
         every: Micros | None = None,
@@ -115,7 +115,7 @@ class Sweep:
     def _withheld(self, task: Task) -> bool:
         """Whether its run is known to be paused: then the task is where it should be."""
         entry = self._engine.cache.get(task.workflow)
-        return entry is not None and entry.flow.run is not None and not pause.allows(entry.flow.run)
+        return entry is not None and entry.instance.run is not None and not pause.allows(entry.instance.run)
 
     def reload_and_reconcile(self, key: int) -> bool:
         """Fold an instance anew from disk and reconcile it; False if it is moving right now."""

@@ -14,7 +14,7 @@ from backstay.engine.instances import Instances
 from backstay.kernel.event import Recorded
 from backstay.kernel.features.continue_as_new import WorkflowContinuedAsNew
 from backstay.kernel.features.update import UpdateAccepted, UpdateCompleted
-from backstay.kernel.values import accepted_behind, run_of
+from backstay.kernel.values import accepted_after, run_of
 
 PAGE = 200
 
@@ -33,10 +33,10 @@ async def find_update(
     if located is None or located.workflow != key:
         return None
     name: str | None = None
-    behind = accepted_behind(update_id)
+    after_event = accepted_after(update_id)
     while located is not None:
         went_on: str | None = None
-        async for entry in _events(engine, located.run, behind):
+        async for entry in _events(engine, located.run, after_event):
             match entry.event:
                 case UpdateAccepted(update_id=id, update_name=called) if id == update_id:
                     name = called
@@ -47,7 +47,7 @@ async def find_update(
                 case _:
                     pass
         located = None if went_on is None else await engine.store.locate(namespace, went_on)
-        behind = 0
+        after_event = 0
     if name is None:
         name = await _held(instances, key, update_id)
     return None if name is None else FoundUpdate(name, None)
@@ -65,6 +65,6 @@ async def _events(engine: Engine, run: int, after: int) -> AsyncIterator[Recorde
 
 async def _held(instances: Instances, key: int, update_id: str) -> str | None:
     """Its name, if it was accepted in the middle of a task, whose end makes it history."""
-    flow = await instances.committed(key)
-    events = (event for event, _ in flow.held if isinstance(event, UpdateAccepted))
+    instance = await instances.committed(key)
+    events = (event for event, _ in instance.buffered_events if isinstance(event, UpdateAccepted))
     return next((event.update_name for event in events if event.update_id == update_id), None)

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from msgspec import Struct
 
 from backstay.engine.world import World
-from backstay.kernel.state import Workflow
+from backstay.kernel.state import Instance
 from backstay.kernel.values import SECOND
 from backstay.store import StoreError
 
@@ -27,7 +27,7 @@ CHECKS = 32  # at a time
 REST = 3  # times as long as those took, before the next ones: however many wait, there is room for everything else
 
 
-class Watcher(Struct, frozen=True, eq=False):
+class Waiter(Struct, frozen=True, eq=False):
     """One caller that waits. `answer` turns the news into its result; `check` looks for the result in the database."""
 
     answer: Callable[[Any], Any]
@@ -38,15 +38,15 @@ class Watcher(Struct, frozen=True, eq=False):
 class Waiters:
     def __init__(self, world: World) -> None:
         self._world = world
-        self._watchers: dict[tuple[int, str], list[Watcher]] = {}
-        self.on_commit: dict[int, list[Callable[[Workflow], None]]] = {}  # called after each commit of an instance
+        self._watchers: dict[tuple[int, str], list[Waiter]] = {}
+        self.on_commit: dict[int, list[Callable[[Instance], None]]] = {}  # called after each commit of an instance
         self._checking = False
         self._check_once_more = False
         self._closed = False
         self._waiting: dict[asyncio.Future[Any], None] = {}
         self.stopped: Callable[[], Exception] | None = None  # waits end at once; what to tell who cannot be answered
 
-    def __iter__(self) -> Iterator[tuple[int, str, Watcher]]:
+    def __iter__(self) -> Iterator[tuple[int, str, Waiter]]:
         """Everybody who waits, with instance and topic."""
         for (key, topic), watchers in list(self._watchers.items()):
             for watcher in list(watchers):
@@ -54,7 +54,7 @@ class Waiters:
 
     # -- who waits, and for what
 
-    def add(self, key: int, topic: str, watcher: Watcher) -> None:
+    def add(self, key: int, topic: str, watcher: Waiter) -> None:
         self._watchers.setdefault((key, topic), []).append(watcher)
 
     def remove(self, key: int, topic: str, future: asyncio.Future[Any]) -> None:
@@ -77,10 +77,10 @@ class Waiters:
             else:
                 watcher.future.set_result(answer)
 
-    def subscribe(self, key: int, committed: Callable[[Workflow], None]) -> None:
+    def subscribe(self, key: int, committed: Callable[[Instance], None]) -> None:
         self.on_commit.setdefault(key, []).append(committed)
 
-    def unsubscribe(self, key: int, committed: Callable[[Workflow], None]) -> None:
+    def unsubscribe(self, key: int, committed: Callable[[Instance], None]) -> None:
         left = self.on_commit[key]
         left.remove(committed)
         if not left:
@@ -104,7 +104,7 @@ class Waiters:
         in between, since the engine notifies once (`tests/engine/test_results.py`, and a mutant of the simulator).
         """
         future: asyncio.Future[T | None] = self._world.future()
-        self.add(key, topic, Watcher(answer, check, future))
+        self.add(key, topic, Waiter(answer, check, future))
         try:
             found = None if to_come else await check()
         except BaseException:
@@ -175,7 +175,7 @@ class Waiters:
         finally:
             self._checking = False
 
-    async def _check(self, key: int, topic: str, watcher: Watcher) -> None:
+    async def _check(self, key: int, topic: str, watcher: Waiter) -> None:
         if watcher.future.done():
             return
         try:
@@ -193,7 +193,7 @@ class Waiters:
             if not watcher.future.done():
                 watcher.future.set_result(found)
 
-    def _check_again(self, key: int, topic: str, watcher: Watcher) -> None:
+    def _check_again(self, key: int, topic: str, watcher: Waiter) -> None:
         if not watcher.future.done() and not self._closed:
             self._world.spawn(self._check(key, topic, watcher), "backstay-watch")
 

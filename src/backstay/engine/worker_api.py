@@ -17,7 +17,7 @@ from backstay.engine.parked_polls import ParkedPoll
 from backstay.engine.refused_completions import note_refusal
 from backstay.kernel.features.activity import (
     ActivityAssignment,
-    AttemptOutcome,
+    AttemptReply,
     CompleteActivity,
     FailActivity,
     HeartbeatActivity,
@@ -30,9 +30,9 @@ from backstay.kernel.features.workflow_task import (
     CompleteWorkflowTask,
     FailWorkflowTask,
     HeartbeatWorkflowTask,
-    TaskOutcome,
+    TaskReply,
     WorkflowAssignment,
-    place_of,
+    replay_position,
 )
 from backstay.kernel.message import Message, Refused
 from backstay.kernel.task import Lease
@@ -91,7 +91,7 @@ class WorkerApi:
             if error is not None or entry is None:
                 future.set_exception(error or Refused("task_not_found", "the task is gone"))
             else:
-                future.set_result(self._engine.machine.assign(entry.flow, task))
+                future.set_result(self._engine.machine.assign(entry.instance, task))
 
         claim = Claim(task_id=request.task_id, lease=lease, kind=kind, by=_claimant(request))
         self._engine.submit(key, claim, claimed)
@@ -99,16 +99,16 @@ class WorkerApi:
 
     async def claim_status(self, request: ask.GetClaimStatus) -> ask.ClaimStatus:
         try:
-            flow = await self._instances.committed(await self._instances.key_of(request.namespace, request.task_id))
+            instance = await self._instances.committed(await self._instances.key_of(request.namespace, request.task_id))
         except Refused:
             return ask.ClaimStatus(task_id=request.task_id, claimable=False, reason="task_not_found")
         now = self._engine.world.now()
-        reason = claim_status_of(flow, request.task_id, request.kind, now, _claimant(request))
+        reason = claim_status_of(instance, request.task_id, request.kind, now, _claimant(request))
         return ask.ClaimStatus(task_id=request.task_id, claimable=reason is None, reason=reason)
 
     async def task_history(self, request: ask.GetTaskHistory) -> ask.HistoryPage:
         place = await self._instances.located(request.namespace, request.task_id)
-        outcome: TaskOutcome = await self._instances.submit(
+        outcome: TaskReply = await self._instances.submit(
             place.workflow,
             HeartbeatWorkflowTask(
                 task_id=request.task_id, owner=request.lease_owner, attempt=request.workflow_task_attempt, renew=False
@@ -119,7 +119,7 @@ class WorkerApi:
         size = None if request.page_size is None else max(1, min(request.page_size, ask.PAGE_MAX))
         if outcome.apart:
             # What it may see does not end with a place in history: the answer to an earlier update may be recorded far behind.
-            whole = [entry for entry in await store.history(place.run) if place_of(entry) <= outcome.seen]
+            whole = [entry for entry in await store.history(place.run) if replay_position(entry) <= outcome.seen]
             last = whole[-1].sequence
             rest = [entry for entry in whole if entry.sequence > after]
             events = rest[:size] if request.page_bytes is None else fitting(rest, request.page_bytes)
@@ -139,26 +139,26 @@ class WorkerApi:
             total_history_events=last,
         )
 
-    async def execute(self, request: ask.ExecuteWorkflowTask) -> TaskOutcome:
+    async def execute(self, request: ask.ExecuteWorkflowTask) -> TaskReply:
         """Claim and run one task on this engine's own executor."""
         key = await self._instances.key_of(request.namespace, request.task_id)
-        flow = await self._instances.committed(key)
-        reason = claim_status_of(flow, request.task_id, "workflow", self._engine.world.now())
+        instance = await self._instances.committed(key)
+        reason = claim_status_of(instance, request.task_id, "workflow", self._engine.world.now())
         if reason is not None:
             raise Refused(reason, f"task {request.task_id} cannot be claimed: {reason}")
         return await self._engine.inline.execute(key, request.task_id)
 
-    async def complete_task(self, request: ask.CompleteTask) -> TaskOutcome:
+    async def complete_task(self, request: ask.CompleteTask) -> TaskReply:
         if not request.commands:
             raise Refused("invalid_commands", "a completion needs at least one command", field="commands")
         return await self._complete(request.namespace, message_of(request), keep=True)
 
-    async def fail_task(self, request: ask.FailTask) -> TaskOutcome:
+    async def fail_task(self, request: ask.FailTask) -> TaskReply:
         if not request.failure.message:
             raise Refused("invalid_failure", "a failure needs a message", field="failure.message")
         return await self._fail(request.namespace, message_of(request))
 
-    def heartbeat_task(self, request: ask.HeartbeatTask) -> Awaitable[TaskOutcome]:
+    def heartbeat_task(self, request: ask.HeartbeatTask) -> Awaitable[TaskReply]:
         return self._verb(request.namespace, request.task_id, message_of(request))
 
     async def report(self, request: ask.ReportTask) -> Any:
@@ -175,7 +175,7 @@ class WorkerApi:
             case _:
                 raise TypeError(f"a worker does not report {type(request.message).__name__}")
 
-    async def _complete(self, namespace: str, message: CompleteWorkflowTask, *, keep: bool) -> TaskOutcome:
+    async def _complete(self, namespace: str, message: CompleteWorkflowTask, *, keep: bool) -> TaskReply:
         """`keep`: a worker whose completion is refused may correct itself under its lease."""
         place = await self._instances.located(namespace, message.task_id)
         try:
@@ -187,7 +187,7 @@ class WorkerApi:
             note_refusal(self._engine, place.workflow, message, refusal, keep=keep)
             raise
 
-    async def _fail(self, namespace: str, message: FailWorkflowTask) -> TaskOutcome:
+    async def _fail(self, namespace: str, message: FailWorkflowTask) -> TaskReply:
         place = await self._instances.located(namespace, message.task_id)
         try:
             return await self._instances.submit(place.workflow, message)
@@ -200,7 +200,7 @@ class WorkerApi:
 
     async def _completed_before(
         self, namespace: str, place: Located, message: CompleteWorkflowTask | FailWorkflowTask
-    ) -> TaskOutcome | None:
+    ) -> TaskReply | None:
         run_id = run_of(message.task_id)
         run = await self._engine.store.run(namespace, run_id)
         return completed_task(
@@ -212,17 +212,17 @@ class WorkerApi:
             "closed" if run is None else run.status,
         )
 
-    async def _failed_before(self, place: Located, message: FailWorkflowTask) -> TaskOutcome | None:
-        flow = await self._instances.committed(place.workflow)
-        task = flow.tasks.get(message.task_id)
+    async def _failed_before(self, place: Located, message: FailWorkflowTask) -> TaskReply | None:
+        instance = await self._instances.committed(place.workflow)
+        task = instance.tasks.get(message.task_id)
         if task is None or task.state != "failed" or task.attempt != message.attempt:
             return None
-        return TaskOutcome(
+        return TaskReply(
             task_id=task.id,
             workflow_task_attempt=task.attempt,
             outcome="failed",
-            run_id=flow.current.run_id,
-            run_status=flow.current.status,
+            run_id=instance.current.run_id,
+            run_status=instance.current.status,
             reason="already_recorded",
             next_task_id=task.id,
         )
@@ -242,13 +242,13 @@ class WorkerApi:
             request.connection,
         )
 
-    async def complete_activity(self, request: ask.CompleteActivityTask) -> AttemptOutcome:
+    async def complete_activity(self, request: ask.CompleteActivityTask) -> AttemptReply:
         return await self._end_attempt(request.namespace, message_of(request))
 
-    async def fail_activity(self, request: ask.FailActivityTask) -> AttemptOutcome:
+    async def fail_activity(self, request: ask.FailActivityTask) -> AttemptReply:
         return await self._end_attempt(request.namespace, message_of(request))
 
-    async def _end_attempt(self, namespace: str, message: CompleteActivity | FailActivity) -> AttemptOutcome:
+    async def _end_attempt(self, namespace: str, message: CompleteActivity | FailActivity) -> AttemptReply:
         place = await self._instances.located(namespace, message.run_id)
         try:
             return await self._instances.submit(place.workflow, message)
@@ -263,8 +263,8 @@ class WorkerApi:
 
     async def activity_status(self, request: ask.GetActivityStatus) -> HeartbeatReply:
         run_id, step, attempt = attempt_of(request.activity_attempt_id)
-        flow = await self._instances.committed(await self._instances.key_of(request.namespace, run_id))
-        return activity_status(flow, run_id, step, attempt, request.lease_owner, self._engine.world.now())
+        instance = await self._instances.committed(await self._instances.key_of(request.namespace, run_id))
+        return activity_status(instance, run_id, step, attempt, request.lease_owner, self._engine.world.now())
 
     async def _verb(self, namespace: str, derived_id: str, message: Message) -> Any:
         return await self._instances.submit(await self._instances.key_of(namespace, derived_id), message)
@@ -325,13 +325,13 @@ class WorkerApi:
         leased = self._engine.leases.by_call(namespace, worker_id, call)
         if leased is None or leased.kind != kind:
             return None
-        flow = await self._instances.committed(leased.workflow)
-        task = flow.tasks.get(leased.id)
+        instance = await self._instances.committed(leased.workflow)
+        task = instance.tasks.get(leased.id)
         if task is None or (task.call, task.owner, task.state) != (call, worker_id, "leased"):
             return None
         if task.until is not None and task.until <= self._engine.world.now():
             return None
-        return self._engine.machine.assign(flow, task)
+        return self._engine.machine.assign(instance, task)
 
 
 def _resolved(future: asyncio.Future[Any]) -> Any:

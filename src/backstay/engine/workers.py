@@ -16,7 +16,7 @@ COLD = object()
 """Answer of an executor that has no live code for a run and needs its whole history."""
 
 
-class Held(NamedTuple):
+class TaskHeld(NamedTuple):
     """Answer of an executor whose code cannot finish the task inline. `start` is called once the lease is durable."""
 
     start: Callable[[BaseException | None], None]
@@ -122,7 +122,7 @@ class Admission(Protocol):
         ...
 
 
-class Sessions(Protocol):
+class SessionGate(Protocol):
     """Which worker outside this process may run the activities of which session."""
 
     def admits(self, namespace: str, session: WorkerSession, worker_id: str) -> bool: ...

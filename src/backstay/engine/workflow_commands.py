@@ -16,20 +16,20 @@ from backstay.engine.instances import Instances, resolver, start_message
 from backstay.engine.queries import Queries
 from backstay.engine.signal_barrier import SignalBarrier
 from backstay.engine.update_lookup import find_update
-from backstay.engine.waiters import Watcher
+from backstay.engine.waiters import Waiter
 from backstay.kernel import contract
 from backstay.kernel.event import Recorded
 from backstay.kernel.features import archive, cancel, pause
-from backstay.kernel.features.instance_commands import Commanded
-from backstay.kernel.features.message_stream import AppendMessage, Delivered, request_id
+from backstay.kernel.features.instance_commands import CommandReply
+from backstay.kernel.features.message_stream import MessageAppend, MessageReply, request_id
 from backstay.kernel.features.reconcile import Reconcile
 from backstay.kernel.features.repair import Repair, Repaired
-from backstay.kernel.features.signal import Signal
-from backstay.kernel.features.signal_with_start import SignalWithStart, StartedAndSignalled
+from backstay.kernel.features.signal import DeliverSignal
+from backstay.kernel.features.signal_with_start import SignalAndStart, SignalWithStartReply
 from backstay.kernel.features.start import Identity, WorkflowStarted
 from backstay.kernel.features.update import PENDING, Update, topic
 from backstay.kernel.message import Message, Refused
-from backstay.kernel.state import Workflow
+from backstay.kernel.state import Instance
 from backstay.kernel.task import Task
 from backstay.kernel.values import SECOND, run_of
 from backstay.kernel.views.liveness import liveness, wait_of
@@ -88,13 +88,13 @@ class WorkflowCommands:
 
     # -- signals
 
-    def signal(self, request: tell.SignalWorkflow) -> Awaitable[Commanded]:
+    def signal(self, request: tell.SignalWorkflow) -> Awaitable[CommandReply]:
         key = self._engine.cache.named(request.namespace, request.workflow_id)
         asked_before = request.request_id is not None and not request.fresh
         if key is None or request.run_id is not None or request.named is not None or asked_before:
             return self._signal(request)
         # Nothing has to be read for this one: it joins the batch that is open now.
-        message = Signal(
+        message = DeliverSignal(
             name=request.signal_name,
             arguments=request.arguments,
             values=self._values(request.arguments),
@@ -104,12 +104,12 @@ class WorkflowCommands:
         )
         return self._instances.submit(key, message)
 
-    async def _signal(self, request: tell.SignalWorkflow) -> Commanded:
+    async def _signal(self, request: tell.SignalWorkflow) -> CommandReply:
         key = await self._target(request)
         given = await self._arguments(key, request, request.signal_name, "declared_signal_contracts")
         return await self._instances.submit(
             key,
-            Signal(
+            DeliverSignal(
                 name=request.signal_name,
                 arguments=given.blob,
                 values=given.values,
@@ -118,12 +118,12 @@ class WorkflowCommands:
             ),
         )
 
-    async def signal_with_start(self, request: tell.SignalWithStart) -> StartedAndSignalled:
+    async def signal_with_start(self, request: tell.SignalWithStart) -> SignalWithStartReply:
         start = start_message(request.start, self._engine)
         key = await self._engine.key_of(start.namespace, start.workflow_id)
         asked = None if request.fresh else request.request_id
         before = None if key is None else await self._instances.retained(key, "signal", asked)
-        signal = Signal(
+        signal = DeliverSignal(
             name=request.signal_name,
             arguments=request.arguments,
             values=self._values(request.arguments),
@@ -131,16 +131,16 @@ class WorkflowCommands:
             source=request.start.source,
             retained=before,
         )
-        message = SignalWithStart(start=start, signal=signal)
+        message = SignalAndStart(start=start, signal=signal)
         return await self._instances.address(start.namespace, start.workflow_id, message)
 
-    async def append_message(self, request: tell.AppendMessage) -> Delivered:
+    async def append_message(self, request: tell.AppendMessage) -> MessageReply:
         id = request_id(request.stream_name, request.message_id)
         request = replace(request, request_id=id, fresh=False)  # the id is the sender's own, and may be known
         return await self._command(
             request,
-            AppendMessage.command_type,
-            AppendMessage,
+            MessageAppend.command_type,
+            MessageAppend,
             name=request.stream_name,
             message_id=request.message_id,
             arguments=request.arguments,
@@ -178,7 +178,7 @@ class WorkflowCommands:
 
     async def _ask_for_update(
         self, key: int, request: tell.UpdateWorkflow, given: Arguments, end: asyncio.Future[Recorded | None]
-    ) -> Commanded:
+    ) -> CommandReply:
         """Have an update judged, behind the signals that were accepted before it if its sender waits for those.
 
         Other signals may come meanwhile, and it is judged with none of them on its way. What cannot be waited for, or takes too
@@ -216,15 +216,15 @@ class WorkflowCommands:
 
     def _submit_update(
         self, namespace: str, key: int, message: Update, end: asyncio.Future[Recorded | None]
-    ) -> asyncio.Future[Commanded]:
+    ) -> asyncio.Future[CommandReply]:
         """Submit an update and, the moment it is accepted, watch for its end, which may be in the same commit."""
-        future: asyncio.Future[Commanded] = self._engine.world.future()
+        future: asyncio.Future[CommandReply] = self._engine.world.future()
         resolve = resolver(future)
 
-        def accepted(command: Commanded | None, error: BaseException | None) -> None:
+        def accepted(command: CommandReply | None, error: BaseException | None) -> None:
             if command is not None and command.update_id is not None and command.accepted and not command.repeated:
                 id = command.update_id
-                watcher = Watcher(lambda entry: entry, lambda: self._look_for(namespace, key, id), end)
+                watcher = Waiter(lambda entry: entry, lambda: self._look_for(namespace, key, id), end)
                 self._engine.waiters.add(key, topic(id), watcher)
             resolve(command, error)
 
@@ -275,19 +275,19 @@ class WorkflowCommands:
 
     # -- the operator's commands
 
-    async def cancel(self, request: tell.CancelWorkflow) -> Commanded:
+    async def cancel(self, request: tell.CancelWorkflow) -> CommandReply:
         return await self._command(request, "cancel", cancel.Cancel, reason=request.reason)
 
-    async def terminate(self, request: tell.TerminateWorkflow) -> Commanded:
+    async def terminate(self, request: tell.TerminateWorkflow) -> CommandReply:
         return await self._command(request, "terminate", cancel.Terminate, reason=request.reason)
 
-    async def pause(self, request: tell.PauseWorkflow) -> Commanded:
+    async def pause(self, request: tell.PauseWorkflow) -> CommandReply:
         return await self._command(request, "pause", pause.Pause, reason=request.reason)
 
-    async def unpause(self, request: tell.UnpauseWorkflow) -> Commanded:
+    async def unpause(self, request: tell.UnpauseWorkflow) -> CommandReply:
         return await self._command(request, "unpause", pause.Unpause, reason=request.reason)
 
-    async def archive(self, request: tell.ArchiveWorkflow) -> Commanded:
+    async def archive(self, request: tell.ArchiveWorkflow) -> CommandReply:
         key = await self._target(request)
         loaded = await self._engine.store.load(key)
         earlier = None
@@ -297,39 +297,39 @@ class WorkflowCommands:
 
     async def repair(self, request: tell.RepairWorkflow) -> Repaired:
         key = await self._target(request)
-        flow = await self._instances.committed(key)
+        instance = await self._instances.committed(key)
         now = self._engine.world.now()
         message = Repair(
             work=Reconcile(
                 incarnation=await self._living(key),
                 force=True,
-                unoffered=self._unoffered(flow),
+                unoffered=self._unoffered(instance),
             ),
-            liveness_state=None if flow.run is None else liveness(self._engine.machine, flow, now),
-            wait_kind=None if flow.run is None else wait_of(flow).kind,
+            liveness_state=None if instance.run is None else liveness(self._engine.machine, instance, now),
+            wait_kind=None if instance.run is None else wait_of(instance).kind,
             **await self._addressed(key, request, "repair"),
         )
         # What is lost on disk may still be in memory: it is decided by what operators see, not by what we remember.
         self._engine.reload(key)
         return await self._instances.submit(key, message)
 
-    def _unoffered(self, flow: Workflow) -> frozenset[str]:
-        if flow.run is None or not pause.allows(flow.run):
+    def _unoffered(self, instance: Instance) -> frozenset[str]:
+        if instance.run is None or not pause.allows(instance.run):
             return frozenset()  # what is paused is withheld, not lost
-        return frozenset(task.id for task in flow.tasks.values() if self._is_unoffered(task))
+        return frozenset(task.id for task in instance.tasks.values() if self._is_unoffered(task))
 
-    async def _earlier(self, namespace: str, run_id: str) -> archive.Earlier:
+    async def _earlier(self, namespace: str, run_id: str) -> archive.EarlierRun:
         row = await self._engine.store.run(namespace, run_id)
         if row is None:
             raise Refused("run_not_found", f"there is no run {run_id!r}", run_id=run_id)
         history = await self._engine.store.history(row.key)
-        return archive.Earlier(key=row.key, run_id=row.run_id, number=row.number, history=history)
+        return archive.EarlierRun(key=row.key, run_id=row.run_id, number=row.number, history=history)
 
     async def _living(self, key: int) -> str:
         """Whose in-process leases count. Beside another engine, its own: it ended those of its predecessors."""
         if not self._engine.holder and await self._engine.store.has_engine():
-            flow = await self._instances.committed(key)
-            for task in (*flow.tasks.values(), *self._engine.machine.expect(flow).tasks.values()):
+            instance = await self._instances.committed(key)
+            for task in (*instance.tasks.values(), *self._engine.machine.expect(instance).tasks.values()):
                 if task.owner is not None and task.until is None:
                     return task.owner.partition("/")[0]
         return self._engine.incarnation
@@ -368,8 +368,8 @@ class WorkflowCommands:
     async def _arguments(self, key: int, request: Any, name: str, contracts: str) -> Arguments:
         if request.named is None:
             return Arguments(request.arguments, self._values(request.arguments), {})
-        flow = await self._instances.committed(key)
-        started = None if flow.run is None else flow.run.part(Identity).started
+        instance = await self._instances.committed(key)
+        started = None if instance.run is None else instance.run.part(Identity).started
         return self._arranged(started, contracts, name, request.named)
 
     def _listed(self, started: WorkflowStarted, name: str, request: tell.QueryWorkflow) -> Arguments:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from backstay.kernel.event import Context, Event, Recorded
 from backstay.kernel.send import Send
@@ -18,7 +18,7 @@ from backstay.kernel.task import Task
 from backstay.kernel.values import Micros, moment
 
 
-class WorkflowRow(Struct, frozen=True, gc=False):
+class InstanceRow(Struct, frozen=True, gc=False):
     """The instance row after a decision.
 
     `last` is the guard; `expects` is how many task rows must exist; `outside` says that the run waits for something that
@@ -30,7 +30,7 @@ class WorkflowRow(Struct, frozen=True, gc=False):
     namespace: str
     workflow_id: str
     workflow_type: str
-    last: int
+    last_decision: int
     run: int | None
     command_sequence: int
     cursor: int
@@ -39,9 +39,9 @@ class WorkflowRow(Struct, frozen=True, gc=False):
     length: int
     checksum: int
     reserved_at: Micros | None
-    outside: int = 0  # a truth value, as the database keeps it
-    awaited: int = 0  # how many other instances owe this one an answer
-    held: Sequence[tuple[Event, Context]] = ()
+    waits_externally: int = 0  # a truth value, as the database keeps it
+    unanswered: int = 0  # how many other instances owe this one an answer
+    buffered_events: Sequence[tuple[Event, Context]] = ()
 
 
 class RunRow(Struct, frozen=True, gc=False):
@@ -68,7 +68,7 @@ class RunRow(Struct, frozen=True, gc=False):
     archived_at: Micros | None = None
 
     @property
-    def open(self) -> bool:
+    def is_open(self) -> bool:
         return self.closed_at is None
 
     @property
@@ -109,9 +109,8 @@ class CommandRecord(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     validation_errors: dict[str, list[str]] = {}
     context: dict[str, Any] = {}
     payload: bytes | None = None
-    behind: int | None = (
-        None  # the length of the run's history then; the search for what the command caused begins there
-    )
+    # The length of the run's history then: the search for what the command caused begins there.
+    history_length: int | None = field(default=None, name="behind")
     unreadable: str | None = None  # why its row cannot be read; then fields that are not known are empty
 
     def may_be_of(self, run: int) -> bool:
@@ -127,7 +126,7 @@ class TaskChange(Struct, frozen=True, gc=False):
     stored: bool
 
 
-class Ended(Struct, frozen=True, gc=False):
+class ChainEnd(Struct, frozen=True, gc=False):
     """How the last run of an instance closed. It is part of the decision, because the state may have changed since."""
 
     run_id: str
@@ -139,7 +138,7 @@ class Ended(Struct, frozen=True, gc=False):
 class Decision(Struct, gc=False):
     """What the store writes and the engine does once it is written."""
 
-    workflow: WorkflowRow
+    instance: InstanceRow
     after: int  # the decision that this one is based on; 0 creates the instance
     events: Sequence[Recorded] = ()
     tasks: Sequence[TaskChange] = ()
@@ -148,9 +147,9 @@ class Decision(Struct, gc=False):
     reply: Any = None  # to the last message
     leased: Sequence[Task] = ()  # tasks that were leased, to be delivered after the commit
     closed: Sequence[str] = ()  # runs that closed in this decision
-    ended: Ended | None = None  # the chain of runs ended in this decision
+    ended: ChainEnd | None = None  # the chain of runs ended in this decision
     sends: Sequence[Send] = ()
-    took: Sequence[int] = ()  # keys of the sends that were received with this decision
-    told: Sequence[tuple[str, Any]] = ()  # (topic, value) for those who wait for that topic of this instance
+    taken_sends: Sequence[int] = ()  # keys of the sends that were received with this decision
+    notifications: Sequence[tuple[str, Any]] = ()  # (topic, value) for those who wait for that topic of this instance
     withdrawn: Sequence[str] = ()  # activity tasks whose attempts are over, which their workers do not know yet
     wake_moved: bool = False  # `next_wake` differs from before

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from zlib import crc32
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 
 from backstay.kernel.errors import BackstayError
 from backstay.kernel.values import Micros
@@ -41,7 +41,9 @@ class Context(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     command_id: str | None = None
     command_sequence: int | None = None
     source: str | None = None
-    ahead: Micros | None = None  # by how much `at` is later than the clock said, because the clock was set back
+    clock_skew: Micros | None = field(
+        default=None, name="ahead"
+    )  # by how much `at` is later than the clock said, because the clock was set back
 
 
 NO_CONTEXT = Context()
@@ -64,7 +66,7 @@ class Recorded(Struct, frozen=True, gc=False):
 def clock(entry: Recorded) -> Micros:
     """The time on the clock when this was recorded, from which deadlines count. It differs from `at` after a clock was
     set back."""
-    ahead = entry.context.ahead
+    ahead = entry.context.clock_skew
     return entry.at if ahead is None else entry.at - ahead
 
 
@@ -133,12 +135,12 @@ def record(
     return Recorded(run, sequence, at, event, context, body, context_body, checksum, name)
 
 
-def pack_held(held: Sequence[tuple[Event, Context]]) -> bytes:
+def pack_buffered(held: Sequence[tuple[Event, Context]]) -> bytes:
     """Encode events that are accepted and not yet recorded, for the instance's own row."""
     return encode([(type(event).__name__, event, context) for event, context in held])
 
 
-def unpack_held(kinds: dict[str, type[Event]], body: bytes) -> list[tuple[Event, Context]]:
+def unpack_buffered(kinds: dict[str, type[Event]], body: bytes) -> list[tuple[Event, Context]]:
     return [
         (msgspec.convert(event, kinds[name]), msgspec.convert(context, Context))
         for name, event, context in msgspec.json.decode(body)

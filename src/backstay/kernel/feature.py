@@ -16,11 +16,11 @@ from backstay.kernel.event import Context, Event, Recorded
 from backstay.kernel.failure import Failure
 from backstay.kernel.limits import Breach
 from backstay.kernel.message import Message
-from backstay.kernel.send import Parcel
-from backstay.kernel.state import Run, Workflow
+from backstay.kernel.send import OutboxMessage
+from backstay.kernel.state import Instance, Run
 from backstay.kernel.task import Resume, Task
 from backstay.kernel.turn import Turn
-from backstay.kernel.values import Kind, Micros
+from backstay.kernel.values import InstanceKind, Micros
 from backstay.kernel.words import Words
 
 
@@ -34,9 +34,9 @@ class CommandRule(NamedTuple):
 class TaskRule(NamedTuple):
     """What is special about one kind of task."""
 
-    serves: Callable[[Workflow, Task], bool]
+    serves: Callable[[Instance, Task], bool]
     """Whether the task is for something that is open."""
-    assign: Callable[[Workflow, Task], Any]
+    assign: Callable[[Instance, Task], Any]
     """What the worker gets with the leased task."""
     lost: Callable[[Turn, Task, bool], None]
     """What follows when a lease ends without a report. The flag says whether work may have begun."""
@@ -52,10 +52,10 @@ class Deadline(NamedTuple):
     `length` is how far in the future it was set. An entry that lies farther away shows that the clock was set back since.
     """
 
-    armed: Callable[[Workflow, Any], Micros | None]
+    armed: Callable[[Instance, Any], Micros | None]
     due: Callable[[Turn, Any], None]
-    length: Callable[[Workflow, Any], Micros] | None = None
-    again: Callable[[Workflow, Any, Micros], Micros] | None = None
+    length: Callable[[Instance, Any], Micros] | None = None
+    again: Callable[[Instance, Any, Micros], Micros] | None = None
     """When it is due instead if the clock was set back; without this rule, its length from now."""
     silence: bool = False
     """Whether it measures the silence of a worker, which may only have been unable to reach the engine."""
@@ -106,7 +106,7 @@ class Deciding(Struct, frozen=True, kw_only=True, eq=False):
     a feature without commands is asked about all, after the others."""
     deadlines: Mapping[str, Deadline] = {}
     tasks: Mapping[str, TaskRule] = {}
-    expect: Callable[[Workflow], Iterable[Task]] | None = None
+    expect: Callable[[Instance], Iterable[Task]] | None = None
     """The tasks that must exist for what is open."""
     ensure_task: Callable[[Turn], None] | None = None
     """See that there is a task for events that wake the code of the run."""
@@ -153,9 +153,9 @@ class Lifecycle(Struct, frozen=True, kw_only=True, eq=False):
 class Sends(Struct, frozen=True, kw_only=True, eq=False):
     """What a feature tells other instances, and is told by them."""
 
-    kind: Kind = "workflow"
+    kind: InstanceKind = "workflow"
     """Which kind of instance receives the sends below."""
-    receive: Mapping[type[Parcel], Callable[[Turn, Any], None]] = {}
+    receive: Mapping[type[OutboxMessage], Callable[[Turn, Any], None]] = {}
     """What the delivery of each kind of send means."""
     unanswered: Callable[[Run], int] | None = None
     """How many other instances owe this run an answer."""

@@ -63,7 +63,7 @@ class Leaf(Protocol):
         ...
 
 
-class Member(Struct):
+class GroupMember(Struct):
     """One of the calls of a selection. It is over with its first failure, or when all of its leaves have succeeded."""
 
     size: int
@@ -78,7 +78,7 @@ class Group:
 
     def __init__(self, entry: GroupEntry) -> None:
         # The members of a selection, by their first step.
-        self.members: dict[int, Member] | None = None if entry.parallel_group_mode is None else {}
+        self.members: dict[int, GroupMember] | None = None if entry.parallel_group_mode is None else {}
         self.resolved = False
         self.size = entry.parallel_group_size
         self.limit = entry.parallel_group_limit
@@ -112,7 +112,7 @@ class Groups:
         self.freed: list[int] = []  # steps that the last close has made room for; the turn dispatches them
         self.won: tuple[GroupEntry, bool] | None = None  # the member that has just won a selection, and how
 
-    def settled(self) -> None:
+    def clear_effects(self) -> None:
         """Clear transient effects after stored history was folded: they took place when it was recorded."""
         self.freed.clear()
         self.silent.clear()
@@ -182,7 +182,7 @@ def join(run: Run, step: int, path: Path, leaf: Leaf) -> None:
             group.joined += 1
         if group.members is not None:
             group.members.setdefault(
-                entry.selection_member_base_sequence or 0, Member(entry.selection_member_size or 1)
+                entry.selection_member_base_sequence or 0, GroupMember(entry.selection_member_size or 1)
             )
 
 

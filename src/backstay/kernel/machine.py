@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from backstay.kernel.agenda import Agenda, may_stay
+from backstay.kernel.agenda import Agenda, wake_may_stay
 from backstay.kernel.command import Command
-from backstay.kernel.decision import Decision, Ended, TaskChange, WorkflowRow
+from backstay.kernel.decision import ChainEnd, Decision, InstanceRow, TaskChange
 from backstay.kernel.event import NO_CONTEXT, Context, Event, Recorded, StepEvent
 from backstay.kernel.feature import CommandRule, Feature, Outcome, Shape, TaskRule
 from backstay.kernel.features import (
@@ -53,8 +53,8 @@ from backstay.kernel.groups import Groups
 from backstay.kernel.limits import Breach, Limits
 from backstay.kernel.message import Message, Refused
 from backstay.kernel.rows import instance_row, run_row
-from backstay.kernel.send import Parcel
-from backstay.kernel.state import Run, Workflow
+from backstay.kernel.send import OutboxMessage
+from backstay.kernel.state import Instance, Run
 from backstay.kernel.task import Expected, Lease, Task
 from backstay.kernel.turn import Turn
 from backstay.kernel.values import SECOND, Ids, Micros
@@ -186,16 +186,16 @@ class Machine:
         self._receive = _merge(
             features, lambda f: {(f.sends.kind, kind): take for kind, take in f.sends.receive.items()}
         )
-        self.parcel_kinds: dict[str, type[Parcel]] = {kind.__name__: kind for _, kind in self._receive}
+        self.parcel_kinds: dict[str, type[OutboxMessage]] = {kind.__name__: kind for _, kind in self._receive}
         self._unanswered = [s.unanswered for s in sends if s.unanswered is not None]
         self._resend = [s.resend for s in sends if s.resend is not None]
         # compatibility
         self._infer = [c.infer for c in compatibility if c.infer is not None]
         self._acknowledged = [c.acknowledged for c in compatibility if c.acknowledged is not None]
 
-    def open(self, flow: Workflow, ids: Ids, deployed: Mapping[str, str | None] = NOTHING_DEPLOYED) -> Turn:
+    def begin(self, instance: Instance, ids: Ids, deployed: Mapping[str, str | None] = NOTHING_DEPLOYED) -> Turn:
         """Begin a turn for an instance. `deployed`: the fingerprint of each workflow type's definition, as of now."""
-        return Turn(self, flow, ids, deployed)
+        return Turn(self, instance, ids, deployed)
 
     def decide(self, turn: Turn, message: Message, now: Micros) -> Any:
         """Decide one more message, and return the reply. One that is refused leaves the turn as it was.
@@ -203,46 +203,48 @@ class Machine:
         The state is folded forward as far as the decision goes. Afterwards `turn.ready` are the tasks that a worker may be
         granted, and `turn.due` is the workflow task that gets no row if its code runs before the turn is sealed.
         """
-        flow = turn.flow
-        turn.run = flow.run  # type: ignore[assignment]
+        instance = turn.instance
+        turn.run = instance.run  # type: ignore[assignment]
         turn.now = now
-        turn.reply = turn.made = None
+        turn.reply = turn.created_tasks = None
         turn.context = NO_CONTEXT
         self._decide[type(message)](turn, message)
         turn.context = NO_CONTEXT
         self._follow(turn)
-        flow.exists = True
+        instance.exists = True
         return turn.reply
 
     def idle(self, turn: Turn) -> bool:
         """Whether a turn has nothing to write so far."""
         return not (
             turn.events
-            or turn.touched
+            or turn.changed_tasks
             or turn.commands
             or turn.reindex
             or turn.indexed
             or turn.sends
-            or turn.took
+            or turn.taken_sends
             or turn.after == 0
-        ) and may_stay(turn.flow.next_wake, self.agenda.next_wake(turn.flow), turn.now)
+        ) and wake_may_stay(turn.instance.next_wake, self.agenda.next_wake(turn.instance), turn.now)
 
     def seal(self, turn: Turn) -> Decision:
         """Make one decision of all effects of the messages that were decided in this turn."""
-        flow = turn.flow
-        assert turn.due is None, "the code of a due task has run, or the task was created"
+        instance = turn.instance
+        assert turn.due_task is None, "the code of a due task has run, or the task was created"
         if turn.reindex:
             turn.index_now()
-        before = flow.next_wake
-        run = flow.run
-        flow.next_wake = self.agenda.next_wake(flow) if run is not None and run.agenda else None
-        flow.last = turn.ids.serial()
-        tasks = flow.tasks
+        before = instance.next_wake
+        run = instance.run
+        instance.next_wake = self.agenda.next_wake(instance) if run is not None and run.agenda else None
+        instance.last_decision = turn.ids.serial()
+        tasks = instance.tasks
         return Decision(
-            self._row(flow),
+            self._row(instance),
             turn.after,
             turn.events,
-            [TaskChange(id, tasks.get(id), stored) for id, stored in turn.touched.items()] if turn.touched else (),
+            [TaskChange(id, tasks.get(id), stored) for id, stored in turn.changed_tasks.items()]
+            if turn.changed_tasks
+            else (),
             turn.indexed,
             turn.commands,
             turn.reply,
@@ -250,13 +252,13 @@ class Machine:
             turn.closed,
             _ended(turn) if turn.closed else None,
             turn.sends,
-            turn.took,
-            turn.told,
+            turn.taken_sends,
+            turn.notifications,
             turn.withdrawn,
-            flow.next_wake != before,
+            instance.next_wake != before,
         )
 
-    def evolve(self, flow: Workflow, run: Run, entry: Recorded) -> None:
+    def evolve(self, instance: Instance, run: Run, entry: Recorded) -> None:
         """Fold one recorded event into the run."""
         event = entry.event
         fold, is_step, resume, own_task = self._plans[type(event)]
@@ -270,51 +272,53 @@ class Machine:
                 run.status = "waiting"
         fold(run, event, entry)
         if own_task is not None:
-            run.apart.append((sequence, own_task(run, event, entry)))
-        if resume is not None and sequence > flow.cursor and run.closed_reason is None:
+            run.own_task_events.append((sequence, own_task(run, event, entry)))
+        if resume is not None and sequence > instance.cursor and run.closed_reason is None:
             told = resume(run, event, entry)
             if told is not None:
-                run.waking.append((sequence, told))
+                run.wake_events.append((sequence, told))
 
-    def fold(self, flow: Workflow, run: Run, history: Iterable[Recorded]) -> None:
+    def fold(self, instance: Instance, run: Run, history: Iterable[Recorded]) -> None:
         """Build a run from its stored history."""
         for entry in history:
-            self.evolve(flow, run, entry)
+            self.evolve(instance, run, entry)
         if run.grouped:
-            run.part(Groups).settled()
+            run.part(Groups).clear_effects()
 
-    def expect(self, flow: Workflow) -> Expected:
+    def expect(self, instance: Instance) -> Expected:
         """The tasks and the wake that must exist so that the instance goes on."""
-        if flow.run is None or not flow.run.open:
+        if instance.run is None or not instance.run.is_open:
             return Expected({}, None)
-        tasks = {task.id: task for source in self._expect for task in source(flow)}
-        return Expected(tasks, self.agenda.next_wake(flow))
+        tasks = {task.id: task for source in self._expect for task in source(instance)}
+        return Expected(tasks, self.agenda.next_wake(instance))
 
-    def expects(self, flow: Workflow, task: Task) -> bool:
+    def expects(self, instance: Instance, task: Task) -> bool:
         """Whether something is open that this task serves."""
-        return self.tasks[task.kind].serves(flow, task)
+        return self.tasks[task.kind].serves(instance, task)
 
-    def lost(self, turn: Turn, task: Task, begun: bool = True) -> None:
+    def lease_lost(self, turn: Turn, task: Task, begun: bool = True) -> None:
         """A lease has ended, and its worker has not reported."""
         self.tasks[task.kind].lost(turn, task, begun)
 
-    def stray(self, turn: Turn, task: Task) -> None:
+    def stray_task(self, turn: Turn, task: Task) -> None:
         """Correct the row of a task that serves nothing, most often because what it was for has closed."""
         rule = self.tasks[task.kind].stray
         if rule is None:
-            turn.drop(task.id)
+            turn.drop_task(task.id)
         else:
             rule(turn, task)
 
-    def assign(self, flow: Workflow, task: Task) -> Any:
+    def assign(self, instance: Instance, task: Task) -> Any:
         """What the worker gets with this leased task."""
-        return self.tasks[task.kind].assign(flow, task)
+        return self.tasks[task.kind].assign(instance, task)
 
-    def receiver(self, flow: Workflow, parcel: Parcel) -> Callable[[Turn, Any], None]:
+    def send_rule(self, instance: Instance, sent: OutboxMessage) -> Callable[[Turn, Any], None]:
         """The function that decides a send for the instance it was sent to."""
-        rule = self._receive.get((flow.kind, type(parcel)))
+        rule = self._receive.get((instance.kind, type(sent)))
         if rule is None:
-            raise Refused("not_for_this_kind", f"{flow.workflow_id!r} is a {flow.kind} and cannot take this send")
+            raise Refused(
+                "not_for_this_kind", f"{instance.workflow_id!r} is a {instance.kind} and cannot take this send"
+            )
         return rule
 
     def resend_unanswered(self, turn: Turn) -> None:
@@ -376,7 +380,7 @@ class Machine:
     def create_task(self, turn: Turn) -> None:
         """Give the due workflow task a row, and make it ready for a worker: its code does not run within this turn."""
         turn.create_task()
-        if turn.stirred:
+        if turn.to_offer:
             self._find_ready(turn)
 
     def grant(self, turn: Turn, task: Task, lease: Lease) -> None:
@@ -390,39 +394,39 @@ class Machine:
         `test_a_decision_that_breaks_gives_back_the_room_it_had_taken`.
         """
         turn.grant(task, lease)
-        if turn.stirred:
+        if turn.to_offer:
             self._find_ready(turn)
 
     def _follow(self, turn: Turn) -> None:
         """Bring the tasks in line with what the message recorded, and find those that are ready."""
-        flow = turn.flow
-        run = flow.run
+        instance = turn.instance
+        run = instance.run
         if run is not None:
             if run.closed_reason is not None:
-                turn.due = None
-                for task_id in list(flow.tasks):
-                    turn.drop(task_id)
-            if flow.held and flow.busy is None:
+                turn.due_task = None
+                for task_id in list(instance.tasks):
+                    turn.drop_task(task_id)
+            if instance.buffered_events and instance.running_task is None:
                 self._record_buffered(turn)
-            if run.waking or run.apart:
+            if run.wake_events or run.own_task_events:
                 for ensure in self._ensure_task:
                     ensure(turn)
-        if turn.stirred:
+        if turn.to_offer:
             self._find_ready(turn)
 
-    def _row(self, flow: Workflow) -> WorkflowRow:
-        run = flow.run
+    def _row(self, instance: Instance) -> InstanceRow:
+        run = instance.run
         if run is None:
-            return instance_row(flow, 0, False)
+            return instance_row(instance, 0, False)
         awaited = 0
         for count in self._unanswered:
             awaited += count(run)
-        idle = not flow.tasks and flow.next_wake is None
-        return instance_row(flow, awaited, idle and self.waits_outside(run))
+        idle = not instance.tasks and instance.next_wake is None
+        return instance_row(instance, awaited, idle and self.waits_externally(run))
 
-    def waits_outside(self, run: Run) -> bool:
+    def waits_externally(self, run: Run) -> bool:
         """Whether only something from outside makes this run go on."""
-        return run.open and any(rule(run) for rule in self._waits_externally)
+        return run.is_open and any(rule(run) for rule in self._waits_externally)
 
     def resolve(self, turn: Turn, entry: Recorded) -> None:
         """The event just recorded has ended the first member of a group that has a winner."""
@@ -447,10 +451,10 @@ class Machine:
 
     def _record_buffered(self, turn: Turn) -> None:
         """Record the events that were accepted in the middle of a workflow task, now that it is over."""
-        held, turn.flow.held = turn.flow.held, []
-        if turn.run.open:  # a closed run takes no more events; that they were accepted is in the audit trail
+        held, turn.instance.buffered_events = turn.instance.buffered_events, []
+        if turn.run.is_open:  # a closed run takes no more events; that they were accepted is in the audit trail
             for event, context in held:
-                turn.record_as(event, context)
+                turn.record_with_context(event, context)
 
     def _find_ready(self, turn: Turn) -> None:
         """Look at the tasks that were touched, and leave those that are ready on the turn.
@@ -458,33 +462,33 @@ class Machine:
         A row that serves nothing is corrected instead (`stray`), which changes no other row. A row that this turn made
         serves what it was made for.
         """
-        flow = turn.flow
-        tasks = flow.tasks
-        while turn.stirred:
-            stirred, turn.stirred = turn.stirred, []
+        instance = turn.instance
+        tasks = instance.tasks
+        while turn.to_offer:
+            stirred, turn.to_offer = turn.to_offer, []
             for allows in self._allows_tasks:
                 if not allows(turn.run):
                     return
             for id in stirred:
                 task = tasks.get(id)
-                if task is None or task.state != "ready" or not task.due(turn.now):
+                if task is None or task.state != "ready" or not task.is_due(turn.now):
                     continue
-                if turn.touched.get(id, True) and not self.expects(flow, task):
-                    self.stray(turn, task)
+                if turn.changed_tasks.get(id, True) and not self.expects(instance, task):
+                    self.stray_task(turn, task)
                     for ensure in self._ensure_task:
                         ensure(turn)  # that may have ended an activity
                 else:
                     turn.ready[id] = task
 
 
-def _ended(turn: Turn) -> Ended | None:
-    run = turn.flow.current
+def _ended(turn: Turn) -> ChainEnd | None:
+    run = turn.instance.current
     if run.closed_reason is None:
         return None  # continued: the chain goes on
     last = turn.events[-1]
     if last.event is not run.ended_by:
         last = next(entry for entry in reversed(turn.events) if entry.event is run.ended_by)
-    return Ended(run.run_id, run.status, run.closed_reason, last)
+    return ChainEnd(run.run_id, run.status, run.closed_reason, last)
 
 
 def _merge(features: Iterable[Feature], table: Callable[[Feature], Mapping[Any, Any]]) -> dict[Any, Any]:

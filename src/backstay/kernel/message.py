@@ -13,11 +13,11 @@ from msgspec import Struct
 class Message(Struct, frozen=True, kw_only=True, gc=False):
     """Base of all messages to one workflow instance."""
 
-    def repeats(self) -> tuple[tuple[str, ...], str] | None:
+    def idempotency_key(self) -> tuple[tuple[str, ...], str] | None:
         """Of which kinds, and under which request id, there may be a record of this from an earlier try."""
         return None
 
-    def recalling(self, record: Any) -> Message:
+    def with_record(self, record: Any) -> Message:
         """The same, with that record."""
         return self
 

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from backstay.kernel.decision import RunRow, WorkflowRow
+from backstay.kernel.decision import InstanceRow, RunRow
 from backstay.kernel.features.archive import Archived
 from backstay.kernel.features.search import SearchAttributes
 from backstay.kernel.features.start import Identity
-from backstay.kernel.state import Run, Workflow
+from backstay.kernel.state import Instance, Run
 
 
-def run_row(flow: Workflow, run: Run) -> RunRow:
+def run_row(instance: Instance, run: Run) -> RunRow:
     """The index row of a run."""
     labels = run.part(Identity)
     search = run.parts.get(SearchAttributes)
     archived = run.parts.get(Archived)
     return RunRow(
         run.key,
-        flow.key,
+        instance.key,
         run.run_id,
         run.number,
-        flow.namespace,
-        flow.workflow_id,
+        instance.namespace,
+        instance.workflow_id,
         run.workflow_type,
         run.status,
         run.closed_reason,
@@ -37,25 +37,26 @@ def run_row(flow: Workflow, run: Run) -> RunRow:
     )
 
 
-def instance_row(flow: Workflow, awaited: int, outside: bool) -> WorkflowRow:
+def instance_row(instance: Instance, awaited: int, outside: bool) -> InstanceRow:
     """The row of an instance. `awaited`: how many other instances owe it an answer. `outside`: only something from outside
     makes it go on."""
-    run = flow.run
-    return WorkflowRow(
-        flow.key,
-        flow.namespace,
-        flow.workflow_id,
-        flow.workflow_type,
-        flow.last,
+    run = instance.run
+    return InstanceRow(
+        instance.key,
+        instance.namespace,
+        instance.workflow_id,
+        instance.workflow_type,
+        instance.last_decision,
         None if run is None else run.key,
-        flow.command_sequence,
-        flow.cursor,
-        flow.next_wake,
-        len(flow.tasks) + flow.missing,  # a row that is lost is not forgotten until it has been looked for
+        instance.command_sequence,
+        instance.cursor,
+        instance.next_wake,
+        len(instance.tasks)
+        + instance.missing_tasks,  # a row that is lost is not forgotten until it has been looked for
         0 if run is None else run.length,
         0 if run is None else run.checksum,
-        flow.reserved_at,
+        instance.reserved_at,
         int(outside),
         awaited,
-        tuple(flow.held) if flow.held else (),
+        tuple(instance.buffered_events) if instance.buffered_events else (),
     )

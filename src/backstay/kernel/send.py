@@ -14,18 +14,18 @@ import msgspec
 from msgspec import Struct
 
 
-class Parcel(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class OutboxMessage(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Base of everything that is sent. The feature that defines a kind also receives it."""
 
     creates: ClassVar[bool] = False
     """Whether it may be sent to an instance that does not exist yet."""
 
     @property
-    def seeks(self) -> Collection[str]:
+    def asked_request_ids(self) -> Collection[str]:
         """Request ids of signals of which the sender asks whether the receiver has a record."""
         return ()
 
-    def equipped(self, define: Callable[[Any, str], Any]) -> Parcel:
+    def with_definition(self, define: Callable[[Any, str], Any]) -> OutboxMessage:
         """The same, completed where it arrives: `define` says how a workflow type is started there."""
         return self
 
@@ -37,18 +37,18 @@ class Send(Struct, frozen=True):
     sender: int
     namespace: str
     workflow_id: str
-    parcel: Parcel
+    message: OutboxMessage
 
 
 _encode = msgspec.json.Encoder().encode
-_decoders: dict[type[Parcel], Any] = {}
+_decoders: dict[type[OutboxMessage], Any] = {}
 
 
-def pack(parcel: Parcel) -> bytes:
-    return _encode(parcel)
+def pack(sent: OutboxMessage) -> bytes:
+    return _encode(sent)
 
 
-def unpack(kind: type[Parcel], body: bytes) -> Parcel:
+def unpack(kind: type[OutboxMessage], body: bytes) -> OutboxMessage:
     decoder = _decoders.get(kind)
     if decoder is None:
         decoder = _decoders[kind] = msgspec.json.Decoder(kind)

@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeVar
 
 from backstay.kernel.event import Context, Event
 from backstay.kernel.task import Resume, Task
-from backstay.kernel.values import Kind, Micros, Routing, kind_at
+from backstay.kernel.values import InstanceKind, Micros, Routing, instance_kind
 
 P = TypeVar("P")
 
@@ -43,7 +43,6 @@ class Run:
 
     __slots__ = (
         "agenda",
-        "apart",
         "bytes",
         "checksum",
         "closed_at",
@@ -55,17 +54,18 @@ class Run:
         "key",
         "last_at",
         "length",
+        "moved_deadlines",
         "not_before",
         "number",
+        "own_task_events",
         "part",
         "parts",
-        "rearmed",
         "routing",
         "run_id",
         "started_at",
         "status",
         "step",
-        "waking",
+        "wake_events",
         "workflow_type",
     )
 
@@ -88,41 +88,43 @@ class Run:
         self.not_before: Micros = 0  # a retry waits until then with its first task
         self.step = 0  # the highest step number recorded
         self.grouped = False  # some of its steps belong to groups
-        self.waking: list[
+        self.wake_events: list[
             tuple[int, Resume]
         ] = []  # events that wake its code, oldest first; those up to the cursor are dropped
-        self.apart: list[tuple[int, Resume]] = []  # events with a workflow task of their own, which comes first
+        self.own_task_events: list[
+            tuple[int, Resume]
+        ] = []  # events with a workflow task of their own, which comes first
         self.agenda: list[Moment] = []  # heap of (at, kind, id); entries may be stale
-        self.rearmed: dict[Moment, Micros] = {}  # deadlines that were moved to another time, in memory only
+        self.moved_deadlines: dict[Moment, Micros] = {}  # deadlines that were moved to another time, in memory only
         self.parts = Parts()
         self.part: PartOf = self.parts.__getitem__  # bound once: it is called many times a step
 
     @property
-    def open(self) -> bool:
+    def is_open(self) -> bool:
         return self.closed_reason is None
 
-    def remind(self, at: Micros, kind: str, id: int | str) -> None:
+    def add_deadline(self, at: Micros, kind: str, id: int | str) -> None:
         """Put a deadline on the agenda. It counts if its feature still confirms it when its time comes."""
         heappush(self.agenda, (at, kind, id))
 
 
-class Workflow:
+class Instance:
     """An instance: durable identity, its current run, and the rows beside history."""
 
     __slots__ = (
-        "amiss",
-        "busy",
+        "buffered_events",
         "command_sequence",
         "cursor",
         "exists",
-        "held",
         "key",
-        "last",
-        "missing",
+        "last_decision",
+        "missing_tasks",
         "namespace",
+        "needs_reconcile",
         "next_wake",
         "reserved_at",
         "run",
+        "running_task",
         "tasks",
         "workflow_id",
         "workflow_type",
@@ -135,28 +137,28 @@ class Workflow:
         self.workflow_type = ""
         self.exists = False
         self.reserved_at: Micros | None = None
-        self.last = 0  # the last decision applied: the guard
+        self.last_decision = 0  # the last decision applied: the guard
         self.command_sequence = 0
         self.cursor = 0  # history sequence up to which a closed ordinary workflow task has seen the run
         self.next_wake: Micros | None = None
         self.run: Run | None = None
         self.tasks: dict[str, Task] = {}
-        self.busy: str | None = None  # the leased workflow task, which code is in the middle of
+        self.running_task: str | None = None  # the leased workflow task, which code is in the middle of
         # Events that were accepted while code was in the middle of a task. They are recorded after what it decides.
-        self.held: list[tuple[Event, Context]] = []
-        self.missing = (
+        self.buffered_events: list[tuple[Event, Context]] = []
+        self.missing_tasks = (
             0  # how many task rows its own row counts that were not found; below zero: rows it does not count
         )
-        self.amiss = False  # the rows on disk differ from it, in the number of tasks or in where history ends
+        self.needs_reconcile = False  # the rows on disk differ from it, in the number of tasks or in where history ends
 
-    def keep(self, task: Task) -> None:
+    def keep_task(self, task: Task) -> None:
         """Take a task row in, new or changed."""
         self.tasks[task.id] = task
         if task.kind == "workflow":
             if task.state == "leased":
-                self.busy = task.id
-            elif self.busy == task.id:
-                self.busy = None
+                self.running_task = task.id
+            elif self.running_task == task.id:
+                self.running_task = None
 
     @property
     def name(self) -> tuple[str, str]:
@@ -164,8 +166,8 @@ class Workflow:
         return self.namespace, self.workflow_id
 
     @property
-    def kind(self) -> Kind:
-        return kind_at(self.namespace)
+    def kind(self) -> InstanceKind:
+        return instance_kind(self.namespace)
 
     @property
     def current(self) -> Run:

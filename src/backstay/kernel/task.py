@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from backstay.kernel.session import WorkerSession
 from backstay.kernel.values import Micros, Routing
 
-Kind = Literal["workflow", "activity"]
+TaskKind = Literal["workflow", "activity"]
 
 
 class Resume(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -76,7 +76,7 @@ class Task(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     id: str
     workflow: int
     run: int
-    kind: Kind
+    kind: TaskKind
     type: str  # workflow or activity type
     routing: Routing
     available_at: Micros
@@ -88,7 +88,9 @@ class Task(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     until: Micros | None = None
     call: str | None = None
     seen: int | None = None  # history sequence the leased workflow task works from
-    upto: int | None = None  # a workflow task for one event sees history up to that event
+    history_limit: int | None = field(
+        default=None, name="upto"
+    )  # a workflow task for one event sees history up to that event
     resume: Resume = START
     step: int | None = None  # the activity's step
     session: WorkerSession | None = None  # the worker session that it must run in
@@ -97,7 +99,7 @@ class Task(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     repair_count: int = 0
     repair_available_at: Micros | None = None
 
-    def due(self, now: Micros) -> bool:
+    def is_due(self, now: Micros) -> bool:
         """Whether a worker may have it now. A task without a pause is due even if the clock was set back since."""
         return self.available_at <= now or self.available_at <= self.created_at
 

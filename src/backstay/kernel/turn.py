@@ -18,26 +18,26 @@ from backstay.kernel.decision import CommandRecord, RunRow
 from backstay.kernel.event import NO_CONTEXT, Context, Event, Recorded, encode, encode_context, record
 from backstay.kernel.groups import Groups
 from backstay.kernel.message import Refused
-from backstay.kernel.send import Parcel, Send
+from backstay.kernel.send import OutboxMessage, Send
 from backstay.kernel.task import Lease, Task
 from backstay.kernel.values import Ids, Micros, command_id
 
 if TYPE_CHECKING:
-    from backstay.kernel.state import Run, Workflow
+    from backstay.kernel.state import Instance, Run
     from backstay.kernel.tables import FeatureTables
 
 T = TypeVar("T")
 
 
-def watch(run: Run, task: Task) -> None:
+def add_task_deadlines(run: Run, task: Task) -> None:
     """Put the deadlines of a task row on the agenda. Other than a run's own deadlines they are not in its history."""
     if task.until is not None:
-        run.remind(task.until, "lease", task.id)
+        run.add_deadline(task.until, "lease", task.id)
     if task.repair_available_at is not None:
-        run.remind(task.repair_available_at, "repair", task.id)
+        run.add_deadline(task.repair_available_at, "repair", task.id)
 
 
-def grown(entries: Sequence[T], entry: T) -> list[T]:
+def appended(entries: Sequence[T], entry: T) -> list[T]:
     """The entries with one more: the same list, or a new one if there was none."""
     if isinstance(entries, list):
         entries.append(entry)
@@ -65,22 +65,24 @@ class Turn:
     # Slots, not fields of a struct: they are written many times a step, and only to slots does Python write directly.
     __slots__ = (
         "after",
-        "asked",
+        "changed_tasks",
         "closed",
         "commands",
         "context",
+        "created_tasks",
         "deployed",
-        "due",
+        "due_task",
         "encoded",
         "encoding",
         "events",
-        "flow",
+        "features",
         "granted",
         "ids",
         "indexed",
-        "machine",
-        "made",
+        "instance",
+        "notifications",
         "now",
+        "pending_commands",
         "ready",
         "reindex",
         "reply",
@@ -88,42 +90,42 @@ class Turn:
         "runs_started",
         "sends",
         "steps",
-        "stirred",
-        "told",
-        "took",
-        "touched",
+        "taken_sends",
+        "to_offer",
         "withdrawn",
     )
 
-    def __init__(self, machine: FeatureTables, flow: Workflow, ids: Ids, deployed: Mapping[str, str | None]) -> None:
+    def __init__(
+        self, machine: FeatureTables, instance: Instance, ids: Ids, deployed: Mapping[str, str | None]
+    ) -> None:
         """`deployed`: the fingerprint of the definition of each workflow type that workers have now."""
-        self.machine = machine
-        self.flow = flow
+        self.features = machine
+        self.instance = instance
         # The current run. An instance that was only reserved has none, and no feature reads it then.
-        self.run: Run = flow.run  # type: ignore[assignment]
+        self.run: Run = instance.run  # type: ignore[assignment]
         self.now: Micros = 0
         self.ids = ids
         self.deployed = deployed
-        self.after = flow.last  # the decision that this turn is based on
+        self.after = instance.last_decision  # the decision that this turn is based on
         self.context = NO_CONTEXT  # the cause of the events that are recorded next
         self.encoded = NO_CONTEXT  # the last context that was encoded, and its bytes
         self.encoding = b""
         self.events: list[Recorded] = []
-        self.touched: dict[str, bool] = {}  # task id -> a row existed before this turn
-        self.stirred: list[str] = []  # tasks to look at: those of them that are ready are offered
+        self.changed_tasks: dict[str, bool] = {}  # task id -> a row existed before this turn
+        self.to_offer: list[str] = []  # tasks to look at: those of them that are ready are offered
         self.ready: dict[str, Task] = {}  # tasks that the caller may grant to a worker, by id
-        self.due: Task | None = None  # a workflow task without a row: its code may run before the turn is sealed
+        self.due_task: Task | None = None  # a workflow task without a row: its code may run before the turn is sealed
         self.reply: Any = None
-        self.made: list[str] | None = None  # tasks that the message has made, if its reply is to name them
+        self.created_tasks: list[str] | None = None  # tasks that the message has made, if its reply is to name them
         self.reindex = False
         self.granted: list[Task] = []  # tasks that were leased in this turn
         # Most turns have none of these, and an empty tuple that all share costs nothing; the first entry makes a list.
         self.commands: Sequence[CommandRecord] = ()
-        self.told: Sequence[tuple[str, Any]] = ()
+        self.notifications: Sequence[tuple[str, Any]] = ()
         self.withdrawn: Sequence[str] = ()
         self.sends: Sequence[Send] = ()
-        self.took: Sequence[int] = ()
-        self.asked: Sequence[Command] = ()  # the commands of the completion that is being checked
+        self.taken_sends: Sequence[int] = ()
+        self.pending_commands: Sequence[Command] = ()  # the commands of the completion that is being checked
         self.steps: _Steps = _NO_STEPS  # the steps that these take, filled when one is first looked up
         self.indexed: Sequence[tuple[bool, RunRow]] = ()
         self.runs_started: Sequence[int] = ()
@@ -132,7 +134,7 @@ class Turn:
     def record(self, event: Event) -> Recorded:
         """Append an event to the current run and fold it."""
         run = self.run
-        if run.grouped and type(event) in self.machine.grouped_kinds:
+        if run.grouped and type(event) in self.features.grouped_kinds:
             path = run.part(Groups).paths.get(event.sequence)  # type: ignore[attr-defined]
             if path:
                 event = replace(event, parallel_group_path=path)  # every event of a leaf says where it belongs
@@ -148,28 +150,28 @@ class Turn:
         if at < run.last_at:
             # The clock was set back. Times in history never decrease; deadlines go by the clock, so the context keeps the
             # difference. Without that a timer would take longer by as much. Test: `tests/kernel/test_clock.py`.
-            context = replace(context, ahead=run.last_at - at)
+            context = replace(context, clock_skew=run.last_at - at)
             body = encode_context(context)
             at = run.last_at
         entry = record(run.key, run.length + 1, at, event, context, body, run.checksum)
-        self.machine.evolve(self.flow, run, entry)
+        self.features.evolve(self.instance, run, entry)
         self.events.append(entry)
         if run.grouped:
             groups = run.part(Groups)
             if groups.won is not None:
-                self.machine.resolve(self, entry)
+                self.features.resolve(self, entry)
             if groups.freed:
-                self.machine.dispatch_freed(self, groups)
+                self.features.dispatch_freed(self, groups)
         return entry
 
-    def asks(self, step: int) -> Command | None:
+    def command_at_step(self, step: int) -> Command | None:
         """The command that takes this step, of the completion being checked; the run has not reached it yet."""
         asked, steps = self.steps
-        if asked is not self.asked:  # a table, since every one of thousands may be looked up
+        if asked is not self.pending_commands:  # a table, since every one of thousands may be looked up
             steps = {}
-            self.steps = self.asked, steps
+            self.steps = self.pending_commands, steps
             reached = self.run.step
-            for command in self.asked:
+            for command in self.pending_commands:
                 if isinstance(command, StepCommand) and (command.sequence is None or command.sequence > reached):
                     reached += 1
                     steps[reached] = command
@@ -177,47 +179,47 @@ class Turn:
 
     def task(self, id: str) -> Task | None:
         """A task of this instance, with or without a row."""
-        found = self.flow.tasks.get(id)
-        return self.due if found is None and self.due is not None and self.due.id == id else found
+        found = self.instance.tasks.get(id)
+        return self.due_task if found is None and self.due_task is not None and self.due_task.id == id else found
 
-    def put(self, task: Task) -> Task:
+    def put_task(self, task: Task) -> Task:
         """Write the row of a task, new or changed. If it is ready, it is looked at when the message is decided."""
-        flow = self.flow
-        existed = task.id in flow.tasks
-        self.touched.setdefault(task.id, existed)
-        if self.made is not None and not existed:
-            self.made.append(task.id)
+        instance = self.instance
+        existed = task.id in instance.tasks
+        self.changed_tasks.setdefault(task.id, existed)
+        if self.created_tasks is not None and not existed:
+            self.created_tasks.append(task.id)
         if task.created_at > self.now:  # the clock was set back since: keep the pause, counted from now
             pause = task.available_at - task.created_at
             task = replace(task, created_at=self.now, available_at=self.now + pause)
-        flow.keep(task)
+        instance.keep_task(task)
         if task.state == "ready":
-            self.stirred.append(task.id)
+            self.to_offer.append(task.id)
         if task.until is not None or task.repair_available_at is not None:
-            watch(self.run, task)
+            add_task_deadlines(self.run, task)
         return task
 
-    def drop(self, task_id: str) -> None:
+    def drop_task(self, task_id: str) -> None:
         """Delete the row of a task."""
-        flow = self.flow
-        if task_id in flow.tasks:
-            self.touched.setdefault(task_id, True)
-            del flow.tasks[task_id]
-            if self.made is not None and task_id in self.made:
-                self.made.remove(task_id)
-            if flow.busy == task_id:
-                flow.busy = next(
-                    (t.id for t in flow.tasks.values() if t.kind == "workflow" and t.state == "leased"), None
+        instance = self.instance
+        if task_id in instance.tasks:
+            self.changed_tasks.setdefault(task_id, True)
+            del instance.tasks[task_id]
+            if self.created_tasks is not None and task_id in self.created_tasks:
+                self.created_tasks.remove(task_id)
+            if instance.running_task == task_id:
+                instance.running_task = next(
+                    (t.id for t in instance.tasks.values() if t.kind == "workflow" and t.state == "leased"), None
                 )
 
-    def withdraw(self, task_id: str) -> None:
+    def withdraw_task(self, task_id: str) -> None:
         """Delete the task of an attempt that is over. Its worker does not know yet, and is told after the commit."""
-        self.drop(task_id)
-        self.withdrawn = grown(self.withdrawn, task_id)
+        self.drop_task(task_id)
+        self.withdrawn = appended(self.withdrawn, task_id)
 
-    def hold(self, task_id: str, owner: str, attempt: int) -> Task:
+    def require_lease(self, task_id: str, owner: str, attempt: int) -> Task:
         """The task that a worker reports on, if it holds the lease of this attempt; otherwise the report is refused."""
-        task = self.flow.tasks.get(task_id)
+        task = self.instance.tasks.get(task_id)
         if task is None:
             raise Refused("task_not_found", f"task {task_id} does not exist or is already closed", task_id=task_id)
         if task.state != "leased":
@@ -242,13 +244,13 @@ class Turn:
 
     def create_task(self) -> None:
         """Give the due workflow task a row: a message is about it, or its code does not run before the turn is sealed."""
-        if self.due is not None:
-            task, self.due = self.due, None
-            self.put(task)
+        if self.due_task is not None:
+            task, self.due_task = self.due_task, None
+            self.put_task(task)
 
     def grant(self, task: Task, lease: Lease) -> Task:
         """Lease a ready task that the state expects, and record what that means for its run."""
-        leased = self.put(
+        leased = self.put_task(
             replace(
                 task,
                 state="leased",
@@ -257,20 +259,22 @@ class Turn:
                 leased_at=self.now,
                 until=lease.until,
                 call=lease.call,
-                seen=(self.run.length if task.upto is None else task.upto) if task.kind == "workflow" else None,
+                seen=(self.run.length if task.history_limit is None else task.history_limit)
+                if task.kind == "workflow"
+                else None,
             )
         )
         self.granted.append(leased)
-        claimed = self.machine.tasks[task.kind].claimed
+        claimed = self.features.tasks[task.kind].claimed
         if claimed is not None:  # to claim a workflow task is no fact of its run
             self.context = context_of(leased)
             claimed(self, leased)
             self.context = NO_CONTEXT
         return leased
 
-    def release(self, task: Task) -> Task:
+    def release_lease(self, task: Task) -> Task:
         """End the lease of a task: the same task is offered again, as its next attempt."""
-        return self.put(
+        return self.put_task(
             replace(task, state="ready", owner=None, leased_at=None, until=None, call=None, seen=None, block=None)
         )
 
@@ -281,13 +285,13 @@ class Turn:
 
         Without a run it has no number, and belongs to the instance alone.
         """
-        flow = self.flow
-        run = flow.run
+        instance = self.instance
+        run = instance.run
         if run is None:
             key, id, sequence = None, self.ids.ulid(), None
         else:
-            flow.command_sequence += 1
-            sequence = flow.command_sequence
+            instance.command_sequence += 1
+            sequence = instance.command_sequence
             key, id = run.key, command_id(run.run_id, sequence)
         entry = CommandRecord(
             id=id,
@@ -300,45 +304,45 @@ class Turn:
             source=source,
             **more,
         )
-        self.commands = grown(self.commands, entry)
+        self.commands = appended(self.commands, entry)
         return entry
 
-    def admit(self, event: Event, context: Context) -> None:
+    def record_or_buffer(self, event: Event, context: Context) -> None:
         """Record an event from outside, or keep it until the workflow task ends that code is in the middle of.
 
         So everything that the code decided without having seen the event stands before it in history.
         """
-        if self.flow.held or self.flow.busy is not None:
-            self.flow.held.append((event, context))
+        if self.instance.buffered_events or self.instance.running_task is not None:
+            self.instance.buffered_events.append((event, context))
         else:
-            self.record_as(event, context)
+            self.record_with_context(event, context)
 
-    def record_as(self, event: Event, context: Context) -> Recorded:
+    def record_with_context(self, event: Event, context: Context) -> Recorded:
         """Record one event with a cause of its own."""
         before, self.context = self.context, context
         entry = self.record(event)
         self.context = before
         return entry
 
-    def send(self, namespace: str, workflow_id: str, parcel: Parcel) -> None:
+    def send(self, namespace: str, workflow_id: str, sent: OutboxMessage) -> None:
         """Send a message to another instance, after the commit."""
-        send = Send(self.ids.key(), self.flow.key, namespace, workflow_id, parcel)
-        self.sends = grown(self.sends, send)
+        send = Send(self.ids.key(), self.instance.key, namespace, workflow_id, sent)
+        self.sends = appended(self.sends, send)
 
-    def tell(self, topic: str, value: Any) -> None:
+    def notify(self, topic: str, value: Any) -> None:
         """Notify those who wait for this topic, after the commit."""
-        self.told = grown(self.told, (topic, value))
+        self.notifications = appended(self.notifications, (topic, value))
 
-    def begin(self, run: Run) -> None:
+    def begin_run(self, run: Run) -> None:
         """Make a new run the current one of this instance."""
         if self.reindex:
             self.index_now()
-        if self.flow.run is not None:
+        if self.instance.run is not None:
             run.last_at = self.run.last_at
-        self.flow.run = self.run = run
-        self.due = None
-        self.flow.command_sequence = 0
-        self.flow.cursor = 0
+        self.instance.run = self.run = run
+        self.due_task = None
+        self.instance.command_sequence = 0
+        self.instance.cursor = 0
         self.runs_started = (*self.runs_started, run.key)
         self.reindex = True
 
@@ -349,5 +353,5 @@ class Turn:
     def index_now(self) -> None:
         """Write the index row of the current run as it is now."""
         self.reindex = False
-        row = self.machine.index(self.flow, self.run)
+        row = self.features.index(self.instance, self.run)
         self.indexed = (*self.indexed, (row.key in self.runs_started, row))

@@ -34,7 +34,7 @@ SCHEDULES = "/schedules"
 STREAMS = "/streams"
 """The same for the output streams of its runs."""
 
-Kind = Literal["workflow", "schedule", "stream"]
+InstanceKind = Literal["workflow", "schedule", "stream"]
 
 
 def moment(at: Micros) -> datetime:
@@ -42,14 +42,14 @@ def moment(at: Micros) -> datetime:
     return EPOCH + timedelta(microseconds=at)
 
 
-def kind_at(place: str) -> Kind:
+def instance_kind(place: str) -> InstanceKind:
     """What the instances of a place are. A namespace holds workflows; beside it is a place for each other kind."""
     if "/" not in place:
         return "workflow"
     return "schedule" if place.endswith(SCHEDULES) else "stream"
 
 
-def home(place: str) -> str:
+def base_namespace(place: str) -> str:
     """The namespace that a place belongs to."""
     return place.partition("/")[0]
 
@@ -130,15 +130,21 @@ def signal_wait_id(run_id: str, step: int) -> str:
     return f"{run_id}-q{step}"
 
 
-def update_id(run_id: str, command_sequence: int, behind: int | None = None) -> str:
+def update_id(run_id: str, command_sequence: int, history_length: int | None = None) -> str:
     """The id of an update. `behind`: the length of the run's history when it was accepted; a search begins there."""
-    return f"{run_id}-u{command_sequence}" if behind is None else f"{run_id}-u{command_sequence}.{behind}"
+    return (
+        f"{run_id}-u{command_sequence}" if history_length is None else f"{run_id}-u{command_sequence}.{history_length}"
+    )
 
 
-def accepted_behind(update_id: str) -> int:
+def accepted_after(update_id: str) -> int:
     """The length of the run's history when an update was accepted, if its id says so; otherwise 0."""
-    behind = update_id.rpartition(".")[2]
-    return int(behind) if behind.isdecimal() and behind.isascii() and len(behind) < 19 else 0
+    history_length = update_id.rpartition(".")[2]
+    return (
+        int(history_length)
+        if history_length.isdecimal() and history_length.isascii() and len(history_length) < 19
+        else 0
+    )
 
 
 def update_task_id(run_id: str, sequence: int) -> str:

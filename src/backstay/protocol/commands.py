@@ -11,10 +11,10 @@ from typing import Any, Literal, TypeVar
 from msgspec import Struct
 
 from backstay.kernel.event import Recorded
-from backstay.kernel.features.instance_commands import Commanded
-from backstay.kernel.features.message_stream import Delivered
+from backstay.kernel.features.instance_commands import CommandReply
+from backstay.kernel.features.message_stream import MessageReply
 from backstay.kernel.features.repair import Repaired
-from backstay.kernel.features.signal_with_start import StartedAndSignalled
+from backstay.kernel.features.signal_with_start import SignalWithStartReply
 from backstay.kernel.values import Micros
 from backstay.protocol.requests import Request, StartWorkflow
 
@@ -39,7 +39,7 @@ class ToInstance(Request[R], frozen=True, kw_only=True):
     context: dict[str, Any] = {}
 
 
-class AppendMessage(ToInstance[Delivered], frozen=True, kw_only=True):
+class AppendMessage(ToInstance[MessageReply], frozen=True, kw_only=True):
     """A message of this id is taken once; `request_id` is made from it."""
 
     stream_name: str
@@ -47,13 +47,13 @@ class AppendMessage(ToInstance[Delivered], frozen=True, kw_only=True):
     arguments: bytes | None = None
 
 
-class SignalWorkflow(ToInstance[Commanded], frozen=True, kw_only=True):
+class SignalWorkflow(ToInstance[CommandReply], frozen=True, kw_only=True):
     signal_name: str
     arguments: bytes | None = None
     named: dict[str, Any] | None = None
 
 
-class SignalWithStart(Request[StartedAndSignalled], frozen=True, kw_only=True):
+class SignalWithStart(Request[SignalWithStartReply], frozen=True, kw_only=True):
     start: StartWorkflow
     signal_name: str
     arguments: bytes | None = None
@@ -69,7 +69,7 @@ class UpdateStatus(Struct, frozen=True, kw_only=True):
     update_id: str | None
     update_name: str
     update_status: str  # accepted | completed | failed | rejected
-    command: Commanded | None = None
+    command: CommandReply | None = None
     event: Recorded | None = None
     wait_for: str = "status"
     wait_timed_out: bool = False
@@ -111,23 +111,23 @@ class QueryWorkflow(Request[QueryResult], frozen=True, kw_only=True):
     after_signals: bool = False  # wait until signals accepted earlier have been applied, and show their effect
 
 
-class CancelWorkflow(ToInstance[Commanded], frozen=True, kw_only=True):
+class CancelWorkflow(ToInstance[CommandReply], frozen=True, kw_only=True):
     reason: str | None = None
 
 
-class TerminateWorkflow(ToInstance[Commanded], frozen=True, kw_only=True):
+class TerminateWorkflow(ToInstance[CommandReply], frozen=True, kw_only=True):
     reason: str | None = None
 
 
-class PauseWorkflow(ToInstance[Commanded], frozen=True, kw_only=True):
+class PauseWorkflow(ToInstance[CommandReply], frozen=True, kw_only=True):
     reason: str | None = None
 
 
-class UnpauseWorkflow(ToInstance[Commanded], frozen=True, kw_only=True):
+class UnpauseWorkflow(ToInstance[CommandReply], frozen=True, kw_only=True):
     reason: str | None = None
 
 
-class ArchiveWorkflow(ToInstance[Commanded], frozen=True, kw_only=True):
+class ArchiveWorkflow(ToInstance[CommandReply], frozen=True, kw_only=True):
     """Any closed run of the instance may be named."""
 
     reason: str | None = None

@@ -23,7 +23,7 @@ from backstay.kernel.features.start import WorkflowStarted
 from backstay.kernel.values import CODEC, Micros
 from backstay.protocol.history import explained, iso
 from backstay.protocol.payloads import envelope
-from backstay.protocol.redaction import Leaf, Redactor, payloads, redact
+from backstay.protocol.redaction import PayloadField, Redactor, payloads, redact
 from backstay.protocol.requests import Description
 from backstay.protocol.run_detail import BUCKET_OF, PROJECTION_SOURCES, declared, memo, run_detail
 
@@ -194,7 +194,7 @@ def _passed(content: dict[str, Any], row: RunRow, how: Exporting) -> dict[str, A
     }
 
 
-def _entries(found: list[Leaf], before: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _entries(found: list[PayloadField], before: Mapping[str, Any]) -> list[dict[str, Any]]:
     """One entry a payload, with every place where it stands: an event, its point of the timeline, the section it made."""
     places: dict[tuple[Any, bool], list[str]] = {}
     for leaf in found:

@@ -27,7 +27,7 @@ class RedactionFailed(ValueError):
     """The redaction policy failed, so nothing is exported."""
 
 
-class Leaf(NamedTuple):
+class PayloadField(NamedTuple):
     """A text in a bundle, and where it stands."""
 
     path: str
@@ -36,7 +36,7 @@ class Leaf(NamedTuple):
     is_payload: bool
 
 
-def payloads(content: dict[str, Any]) -> list[Leaf]:
+def payloads(content: dict[str, Any]) -> list[PayloadField]:
     return [leaf for leaf in _leaves(content, "", False) if leaf.is_payload]
 
 
@@ -54,7 +54,7 @@ def redact(content: dict[str, Any], redactor: Redactor, about: dict[str, Any]) -
     return asked
 
 
-def _leaves(value: Any, path: str, quoting: bool) -> Iterator[Leaf]:
+def _leaves(value: Any, path: str, quoting: bool) -> Iterator[PayloadField]:
     """Payloads, and texts that may quote one, in the order they stand."""
     items: list[tuple[Any, Any, str, bool]]
     if isinstance(value, dict):
@@ -71,8 +71,8 @@ def _leaves(value: Any, path: str, quoting: bool) -> Iterator[Leaf]:
     for key, part, where, inside in items:
         if isinstance(part, str):
             if part.startswith(FRAME):
-                yield Leaf(where, value, key, True)
+                yield PayloadField(where, value, key, True)
             elif part and (inside or key in _QUOTING):
-                yield Leaf(where, value, key, False)
+                yield PayloadField(where, value, key, False)
         else:
             yield from _leaves(part, where, inside)

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 
-from backstay.kernel.features.instance_commands import Commanded
+from backstay.kernel.features.instance_commands import CommandReply
 
 
-def sentence(command: Commanded) -> str:
+def sentence(command: CommandReply) -> str:
     what = command.command_type if command.target_name is None else f"{command.command_type} {command.target_name!r}"
     return f"{what} of workflow {command.workflow_id!r} was rejected: {reason(command)}"
 
 
-def reason(command: Commanded) -> str:
+def reason(command: CommandReply) -> str:
     why = command.rejection_reason or "rejected"
     words = _WORDS.get(why)
     return why.replace("_", " ") if words is None else words(command)  # a newer server may have others
@@ -26,21 +26,21 @@ def declared(name: str, names: Sequence[str]) -> str:
     return f"declared are: {', '.join(names) or 'none'}{meant}"
 
 
-def _unknown(command: Commanded) -> str:
+def _unknown(command: CommandReply) -> str:
     if not command.declared:
         return f"the workflow declares no {command.command_type} of that name"
     return f"the workflow does not declare it; {declared(command.target_name or '', command.declared)}"
 
 
-def _errors(command: Commanded) -> str:
+def _errors(command: CommandReply) -> str:
     return "; ".join(f"{name} {', '.join(said)}" for name, said in command.validation_errors.items())
 
 
-def _messages(command: Commanded) -> str:
+def _messages(command: CommandReply) -> str:
     return "; ".join(line for said in command.validation_errors.values() for line in said)
 
 
-_WORDS: dict[str, Callable[[Commanded], str]] = {
+_WORDS: dict[str, Callable[[CommandReply], str]] = {
     "instance_not_started": lambda _: "it has not been started yet; start it first",
     "selected_run_not_current": lambda command: (
         f"run {command.requested_run_id} is not the current one, which is {command.run_id}; name that, or no run at all"

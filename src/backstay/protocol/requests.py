@@ -13,13 +13,13 @@ from backstay.kernel.event import Recorded
 from backstay.kernel.failure import Failure
 from backstay.kernel.features.activity import (
     ActivityAssignment,
-    AttemptOutcome,
+    AttemptReply,
     HeartbeatReply,
     Progress,
     ScheduleActivity,
 )
-from backstay.kernel.features.start import Definition, DuplicatePolicy, Reserved, Started
-from backstay.kernel.features.workflow_task import TaskOutcome, WorkflowAssignment
+from backstay.kernel.features.start import DuplicatePolicy, RecordedDefinition, ReserveReply, StartReply
+from backstay.kernel.features.workflow_task import TaskReply, WorkflowAssignment
 from backstay.kernel.message import Message
 from backstay.kernel.task import Block, Task
 from backstay.kernel.values import Micros, Routing, moment
@@ -52,7 +52,7 @@ class WorkerVerb(Request[R], Generic[R], frozen=True, kw_only=True):
 # -- clients
 
 
-class StartWorkflow(Request[Started], frozen=True, kw_only=True):
+class StartWorkflow(Request[StartReply], frozen=True, kw_only=True):
     workflow_type: str
     workflow_id: str | None = None
     namespace: str = "default"
@@ -65,14 +65,14 @@ class StartWorkflow(Request[Started], frozen=True, kw_only=True):
     execution_timeout_seconds: float | None = None
     run_timeout_seconds: float | None = None
     duplicate_policy: DuplicatePolicy = "reject_duplicate"
-    definition: Definition | None = None
+    definition: RecordedDefinition | None = None
     request_id: str | None = None
     fresh: bool = False  # this request id is new, so no record of an earlier attempt has to be looked up
     source: str = "python"
     activity: ScheduleActivity | None = None  # the run is this activity and nothing else
 
 
-class ReserveWorkflow(Request[Reserved], frozen=True, kw_only=True):
+class ReserveWorkflow(Request[ReserveReply], frozen=True, kw_only=True):
     workflow_type: str
     workflow_id: str
     namespace: str = "default"
@@ -278,13 +278,13 @@ class GetTaskHistory(WorkerVerb[HistoryPage], frozen=True, kw_only=True):
     page_bytes: int | None = None
 
 
-class ExecuteWorkflowTask(WorkerVerb[TaskOutcome], frozen=True, kw_only=True):
+class ExecuteWorkflowTask(WorkerVerb[TaskReply], frozen=True, kw_only=True):
     """Claim a task and run it here, with the workflows registered in this process."""
 
     task_id: str
 
 
-class CompleteTask(WorkerVerb[TaskOutcome], frozen=True, kw_only=True):
+class CompleteTask(WorkerVerb[TaskReply], frozen=True, kw_only=True):
     task_id: str
     lease_owner: str
     workflow_task_attempt: int
@@ -294,7 +294,7 @@ class CompleteTask(WorkerVerb[TaskOutcome], frozen=True, kw_only=True):
     met: int | None = None  # code that has ended got no further in the history it was shown
 
 
-class FailTask(WorkerVerb[TaskOutcome], frozen=True, kw_only=True):
+class FailTask(WorkerVerb[TaskReply], frozen=True, kw_only=True):
     task_id: str
     lease_owner: str
     workflow_task_attempt: int
@@ -310,7 +310,7 @@ class ReportTask(WorkerVerb[Any], frozen=True, kw_only=True):
     message: Message
 
 
-class HeartbeatTask(WorkerVerb[TaskOutcome], frozen=True, kw_only=True):
+class HeartbeatTask(WorkerVerb[TaskReply], frozen=True, kw_only=True):
     task_id: str
     lease_owner: str
     workflow_task_attempt: int
@@ -337,7 +337,7 @@ class ClaimActivityTask(WorkerVerb[ActivityAssignment], frozen=True, kw_only=Tru
     compatibility: frozenset[str] | None = None
 
 
-class CompleteActivityTask(WorkerVerb[AttemptOutcome], frozen=True, kw_only=True):
+class CompleteActivityTask(WorkerVerb[AttemptReply], frozen=True, kw_only=True):
     """`lease_owner` None: the attempt id is enough to identify the holder. The same for the other requests."""
 
     activity_attempt_id: str
@@ -345,7 +345,7 @@ class CompleteActivityTask(WorkerVerb[AttemptOutcome], frozen=True, kw_only=True
     result: bytes | None = None
 
 
-class FailActivityTask(WorkerVerb[AttemptOutcome], frozen=True, kw_only=True):
+class FailActivityTask(WorkerVerb[AttemptReply], frozen=True, kw_only=True):
     activity_attempt_id: str
     lease_owner: str | None
     failure: Failure

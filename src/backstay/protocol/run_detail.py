@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from backstay.kernel.agenda import late
+from backstay.kernel.agenda import wake_is_late
 from backstay.kernel.decision import CommandRecord, RunRow
 from backstay.kernel.event import Recorded
 from backstay.kernel.features.memo import MemoUpserted
@@ -286,7 +286,8 @@ def _serving(activity: ActivityView) -> dict[str, Any]:
 def timer_tasks(waiting: Iterable[WaitView], wake: Micros | None) -> list[dict[str, Any]]:
     """Waits that a timer will end, as tasks. If the instance has no wake for it, the timer counts as missing."""
     return [
-        timer_task(wait) | (_lost(f"timer:{wait.resume_source_id}", wait.resume_source_id) if late(wake, at) else {})
+        timer_task(wait)
+        | (_lost(f"timer:{wait.resume_source_id}", wait.resume_source_id) if wake_is_late(wake, at) else {})
         for wait in waiting
         if wait.status == "open" and wait.source_status != "timeout_fired" and (at := wait.deadline_at) is not None
     ]

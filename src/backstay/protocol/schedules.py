@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from backstay.kernel.event import Recorded
-from backstay.kernel.features.schedule import Overlap, Plan, Schedule, ScheduleReply
+from backstay.kernel.features.schedule import Overlap, Schedule, SchedulePlan, ScheduleReply
 from backstay.kernel.values import Micros
 from backstay.protocol.requests import Request
 
@@ -32,7 +32,7 @@ class ToSchedule(Request[R], frozen=True, kw_only=True):
 class CreateSchedule(Request[ScheduleReply], frozen=True, kw_only=True):
     """Without an id one is made."""
 
-    plan: Plan
+    plan: SchedulePlan
     schedule_id: str | None = None
     namespace: str = "default"
     paused: bool = False
@@ -48,7 +48,7 @@ class UpdateSchedule(ToSchedule[ScheduleReply], frozen=True, kw_only=True):
 
     def typed(self) -> UpdateSchedule:
         """With changes of the types that a plan has, if they come from JSON. Names it does not have are left as they are."""
-        hints = get_type_hints(Plan)
+        hints = get_type_hints(SchedulePlan)
         changes = {
             name: msgspec.convert(value, hints[name]) if name in hints else value
             for name, value in self.changes.items()

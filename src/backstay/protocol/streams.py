@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from msgspec import Struct
 
-from backstay.kernel.features.stream import Item, Stream
+from backstay.kernel.features.stream import Stream, StreamItem
 from backstay.kernel.values import Micros
 from backstay.protocol.requests import Request
 
@@ -50,7 +50,7 @@ class StreamAppended(Struct, frozen=True, kw_only=True):
 
 
 class AppendStream(ToStream[StreamAppended], frozen=True, kw_only=True):
-    items: list[Item]
+    items: list[StreamItem]
     max_pending_items: int | None = None
 
 

@@ -21,7 +21,7 @@ MINUTE = 60 * SECOND
 Scope = tuple[str, str, str]  # kind, what is counted ("queue", "namespace", "group"), its name
 
 
-class Budget(Struct, frozen=True, kw_only=True):
+class DispatchBudget(Struct, frozen=True, kw_only=True):
     """One limit: on what, how much of it is used, how much is allowed (0: as much as you like), and who said so."""
 
     limit: str
@@ -43,7 +43,7 @@ class Budget(Struct, frozen=True, kw_only=True):
         }
 
 
-class Admission:
+class QueueAdmission:
     """`engine`: the engine whose queues this limits; it is built with this, so it is asked for when it is needed."""
 
     def __init__(self, engine: Callable[[], Engine], settings: Settings) -> None:
@@ -95,7 +95,7 @@ class Admission:
         leases = self._engine.leases
         return leases.count(queue) + sum(not leases.has(task_id) for task_id in self._promised.get(queue, ()))
 
-    def budgets(self, queue: Queue) -> list[Budget]:
+    def budgets(self, queue: Queue) -> list[DispatchBudget]:
         """Every limit that this queue is under, in the order in which they are looked at."""
         kind, namespace, name = queue
         settings = self._settings
@@ -111,31 +111,31 @@ class Admission:
         )
         in_group = settings.task_queue_budget_groups.get(group or "", 0)
         return [
-            Budget(
+            DispatchBudget(
                 limit="max_active_leases_per_queue",
                 allowed=leases,
                 used=self.active(queue) if leases else 0,
                 source=leases_said,
             ),
-            Budget(
+            DispatchBudget(
                 limit="max_active_leases_per_namespace",
                 allowed=getattr(settings, f"{kind}_task_max_active_leases_per_namespace"),
                 used=self._active_in(kind, namespace),
                 source="settings",
             ),
-            Budget(
+            DispatchBudget(
                 limit="max_dispatches_per_minute",
                 allowed=dispatches,
                 used=self._count((kind, "queue", f"{namespace}:{name}")),
                 source=dispatches_said,
             ),
-            Budget(
+            DispatchBudget(
                 limit="max_dispatches_per_minute_per_namespace",
                 allowed=getattr(settings, f"{kind}_task_max_dispatches_per_minute_per_namespace"),
                 used=self._count((kind, "namespace", namespace)),
                 source="settings",
             ),
-            Budget(
+            DispatchBudget(
                 limit="max_dispatches_per_minute_of_budget_group",
                 allowed=in_group,
                 used=0 if group is None else self._count(("", "group", group)),

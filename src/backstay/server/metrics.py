@@ -109,7 +109,7 @@ class Observer:
 
     def _tasks(self, ready: list[Task], leased: list[Task], failed: list[Task]) -> dict[str, Any]:
         now = self.server.now
-        due = [task for task in ready if task.due(now)]
+        due = [task for task in ready if task.is_due(now)]
         overdue = [task for task in due if self.server.sweep.unoffered(task)]
         expired = [task for task in leased if task.until is not None and task.until <= now]
         counts = {

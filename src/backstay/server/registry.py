@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from backstay.store import Entry, Store, Unavailable
+from backstay.store import RegistryEntry, Store, Unavailable
 
 T = TypeVar("T")
 
@@ -56,7 +56,7 @@ class StoredRegistry(Generic[T]):
     async def put(self, namespace: str, name: str, entry: T) -> None:
         """On disk when this returns, and known only then."""
         body = msgspec.json.encode(entry)
-        await self._write(Entry(self._kind, namespace, name, body))
+        await self._write(RegistryEntry(self._kind, namespace, name, body))
         self._stored[namespace, name] = body
         self._entries[namespace, name] = entry
 
@@ -65,11 +65,11 @@ class StoredRegistry(Generic[T]):
         self._entries[namespace, name] = entry
 
     async def remove(self, namespace: str, name: str) -> T | None:
-        await self._write(Entry(self._kind, namespace, name, None))
+        await self._write(RegistryEntry(self._kind, namespace, name, None))
         self._stored.pop((namespace, name), None)
         return self._entries.pop((namespace, name), None)
 
-    async def _write(self, entry: Entry) -> None:
+    async def _write(self, entry: RegistryEntry) -> None:
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
         def written(error: Unavailable | None) -> None:

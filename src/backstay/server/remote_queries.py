@@ -19,7 +19,7 @@ from backstay.kernel.message import Refused
 from backstay.kernel.values import SECOND, Micros
 from backstay.protocol.commands import Inquiry
 from backstay.server.http_errors import Elsewhere, Stopping
-from backstay.server.workers import Worker, Workers
+from backstay.server.workers import RegisteredWorker, WorkerRegistry
 
 Kind = Literal["query", "validate"]
 BOTH: frozenset[str] = frozenset({"query", "validate"})
@@ -28,7 +28,7 @@ REMEMBERED = 1000  # terminal outcomes; the oldest is forgotten first
 SPREAD = 3  # workers that are asked the same: one that kills whoever answers it does not go through the whole fleet
 
 
-class Question:
+class PendingQuery:
     """One open question. `answer` resolves to what the code said, or to a refusal."""
 
     __slots__ = ("answer", "asked", "history", "id", "inquiry", "owner", "queue", "until")
@@ -49,7 +49,7 @@ class Question:
     def attempt(self) -> int:
         return len(self.asked)
 
-    def is_for(self, worker: Worker) -> bool:
+    def is_for(self, worker: RegisteredWorker) -> bool:
         """Whether this worker may be asked, after those that were and are out of sight."""
         return not self.asked or worker.worker_id in self.asked or len(set(self.asked)) < SPREAD
 
@@ -67,12 +67,14 @@ class Closed(NamedTuple):
     outcome: str
 
 
-class Asker:
+class QueryPoll:
     """A parked poll for questions."""
 
     __slots__ = ("future", "kinds", "worker")
 
-    def __init__(self, worker: Worker, kinds: frozenset[str], future: asyncio.Future[Question | None]) -> None:
+    def __init__(
+        self, worker: RegisteredWorker, kinds: frozenset[str], future: asyncio.Future[PendingQuery | None]
+    ) -> None:
         self.worker = worker
         self.kinds = kinds
         self.future = future
@@ -81,20 +83,20 @@ class Asker:
 class QueryLink(Protocol):
     """A worker that is told of questions without polling for them."""
 
-    worker: Worker
+    worker: RegisteredWorker
 
     @property
     def listens(self) -> bool: ...
-    def ask(self, question: Question) -> None: ...
+    def ask(self, question: PendingQuery) -> None: ...
 
 
-class Questions:
+class RemoteQueries:
     """What an engine asks of workers elsewhere."""
 
     def __init__(
         self,
         world: World,
-        workers: Workers,
+        workers: WorkerRegistry,
         timeout_seconds: float,
         max_pending: int,
         is_engine: Callable[[], bool],
@@ -108,9 +110,9 @@ class Questions:
         self._timeout = timeout_seconds
         self._max = max_pending
         # By namespace and id: nobody finds another's.
-        self._open: dict[tuple[str, str], Question] = {}
+        self._open: dict[tuple[str, str], PendingQuery] = {}
         self._closed: dict[tuple[str, str], Closed] = {}
-        self._askers: list[Asker] = []
+        self._askers: list[QueryPoll] = []
         self._links = links
         self._stopped = False
 
@@ -142,7 +144,7 @@ class Questions:
         waiting = sum(q.inquiry.namespace == inquiry.namespace and q.queue == queue for q in self._open.values())
         if waiting >= self._max:
             raise Refused("query_task_queue_full", f"queue {queue!r} has {waiting} questions waiting; ask again later")
-        question = Question(self._world.ids.ulid(), inquiry, history, queue, self._world.future())
+        question = PendingQuery(self._world.ids.ulid(), inquiry, history, queue, self._world.future())
         self._open[question.place] = question
         alarm = self._world.at(self._world.now() + round(self._timeout * SECOND), lambda: self._time_is_over(question))
         self._offer(question)
@@ -153,21 +155,21 @@ class Questions:
             self._open.pop(question.place, None)
 
     @property
-    def waiting(self) -> list[Question]:
+    def waiting(self) -> list[PendingQuery]:
         """Those that nobody is asked at the moment."""
         return [question for question in self._open.values() if question.owner is None]
 
     # -- for workers
 
-    def poll(self, worker: Worker, kinds: frozenset[str]) -> Question | None:
+    def poll(self, worker: RegisteredWorker, kinds: frozenset[str]) -> PendingQuery | None:
         """The oldest question that this worker can answer."""
         for question in self.waiting:
             if _fits(worker, kinds, question):
                 return self._lease(worker, question)
         return None
 
-    def park(self, worker: Worker, kinds: frozenset[str]) -> Asker:
-        asker = Asker(worker, kinds, self._world.future())
+    def park(self, worker: RegisteredWorker, kinds: frozenset[str]) -> QueryPoll:
+        asker = QueryPoll(worker, kinds, self._world.future())
         found = self.poll(worker, kinds)
         if found is not None:
             asker.future.set_result(found)
@@ -175,14 +177,14 @@ class Questions:
             self._askers.append(asker)
         return asker
 
-    def unpark(self, asker: Asker) -> None:
+    def unpark(self, asker: QueryPoll) -> None:
         """Whoever polled is gone, or served. A question it was just given is for others again."""
         if asker in self._askers:
             self._askers.remove(asker)
         if not asker.future.done():
             asker.future.set_result(None)
 
-    def give_back(self, question: Question) -> None:
+    def give_back(self, question: PendingQuery) -> None:
         question.owner = None
         self._offer(question)
 
@@ -202,7 +204,7 @@ class Questions:
             if question.owner == owner and question.inquiry.namespace == namespace:
                 self.give_back(question)
 
-    def leased(self, namespace: str, id: str, owner: str, attempt: int) -> Question | None:
+    def leased(self, namespace: str, id: str, owner: str, attempt: int) -> PendingQuery | None:
         """The open question that this worker was asked, now or before it was out of sight."""
         question = self._open.get((namespace, id))
         return question if question is not None and owner in question.asked[attempt - 1 : attempt] else None
@@ -224,7 +226,7 @@ class Questions:
         owner: str,
         attempt: int,
         refuse: Callable[[str, str], Exception],
-    ) -> Question:
+    ) -> PendingQuery:
         """The question that this worker answers, or why it may not."""
         question = self._open.get((namespace, id))
         word = WORDS[kind]
@@ -240,7 +242,7 @@ class Questions:
             )
         return question
 
-    def remember(self, question: Question, outcome: str) -> None:
+    def remember(self, question: PendingQuery, outcome: str) -> None:
         """Its worker has closed this question: a repeated call is told the same."""
         assert question.owner is not None, "only a leased question is closed by a worker"
         self._closed[question.place] = Closed(question.inquiry.kind, question.owner, question.attempt, outcome)
@@ -252,12 +254,12 @@ class Questions:
         found = self._closed.get((namespace, id))
         return None if found is None or found[:-1] != (kind, owner, attempt) else found.outcome
 
-    def answer(self, question: Question, value: Any) -> None:
+    def answer(self, question: PendingQuery, value: Any) -> None:
         self._open.pop(question.place, None)
         if not question.answer.done():
             question.answer.set_result(value)
 
-    def refuse(self, question: Question, error: Exception) -> None:
+    def refuse(self, question: PendingQuery, error: Exception) -> None:
         self._open.pop(question.place, None)
         if not question.answer.done():
             question.answer.set_exception(error)
@@ -270,7 +272,7 @@ class Questions:
         for question in list(self._open.values()):
             self.refuse(question, why())
 
-    def _offer(self, question: Question) -> None:
+    def _offer(self, question: PendingQuery) -> None:
         for link in self._links():
             if link.listens and _fits(link.worker, BOTH, question):
                 link.ask(self._lease(link.worker, question))
@@ -281,13 +283,13 @@ class Questions:
                 asker.future.set_result(self._lease(asker.worker, question))
                 return
 
-    def _lease(self, worker: Worker, question: Question) -> Question:
+    def _lease(self, worker: RegisteredWorker, question: PendingQuery) -> PendingQuery:
         question.owner = worker.worker_id
         question.asked.append(worker.worker_id)
         question.until = self._world.now() + round(self._timeout * SECOND)
         return question
 
-    def _time_is_over(self, question: Question) -> None:
+    def _time_is_over(self, question: PendingQuery) -> None:
         if question.owner is not None:
             who = f"worker {question.owner!r} has not answered"
         elif question.asked:
@@ -307,7 +309,7 @@ class Questions:
             )
         self.refuse(question, error)
 
-    def _live(self, namespace: str, queue: str) -> list[Worker]:
+    def _live(self, namespace: str, queue: str) -> list[RegisteredWorker]:
         return [worker for worker in self._workers.on(namespace, queue) if not self._workers.stale(worker)]
 
 
@@ -317,17 +319,17 @@ def _elsewhere() -> Elsewhere:
     )
 
 
-def _runs(worker: Worker, type: str, compatibility: str | None) -> bool:
+def _runs(worker: RegisteredWorker, type: str, compatibility: str | None) -> bool:
     types = worker.workflow_types
     return (types is None or type in types) and (compatibility is None or worker.build_id == compatibility)
 
 
-def _validates(worker: Worker, type: str, update: str) -> bool:
+def _validates(worker: RegisteredWorker, type: str, update: str) -> bool:
     contract = worker.workflow_command_contracts.get(type)
     return contract is not None and update in (contract.update_validators or ())
 
 
-def _fits(worker: Worker, kinds: frozenset[str], question: Question) -> bool:
+def _fits(worker: RegisteredWorker, kinds: frozenset[str], question: PendingQuery) -> bool:
     inquiry = question.inquiry
     return (
         inquiry.kind in kinds

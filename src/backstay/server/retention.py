@@ -64,7 +64,7 @@ class Retention:
         if row.closed_at is None or row.closed_at >= self.cutoff(row.namespace):
             return {"outcome": "skipped", "reason": "not_expired"}
         entry = self._engine.cache.get(row.workflow)
-        if entry is not None and (entry.inflight or entry.held):
+        if entry is not None and (entry.inflight or entry.code_is_busy):
             return {"outcome": "skipped", "reason": "instance_busy"}
         try:
             await self._archive(row)
@@ -106,7 +106,7 @@ class Retention:
     async def _remove(self, row: RunRow) -> bool | Unavailable:
         entry = self._engine.cache.get(row.workflow)
         gone = await self._prune(row)
-        if gone is True and entry is not None and entry.flow.run is not None and entry.flow.run.key == row.key:
+        if gone is True and entry is not None and entry.instance.run is not None and entry.instance.run.key == row.key:
             self._engine.discard_cached(entry)
         return gone
 

@@ -11,18 +11,18 @@ from msgspec.structs import replace
 
 from backstay.codec.payloads import AvroPayloads
 from backstay.engine.cache import Reply
-from backstay.engine.lifecycle import Lifecycle
+from backstay.engine.lifecycle import EngineHooks
 from backstay.engine.matching import Matching
 from backstay.engine.node import Node
 from backstay.engine.recovery import COME_BACK
 from backstay.engine.world import Alarm, AsyncioWorld, World
 from backstay.kernel.features.lease import Release
-from backstay.kernel.features.start import Definition
+from backstay.kernel.features.start import RecordedDefinition
 from backstay.kernel.machine import Machine
 from backstay.kernel.task import Task
 from backstay.kernel.values import SECOND, Micros, Routing
 from backstay.protocol.export import exporter
-from backstay.server.admission import Admission
+from backstay.server.admission import QueueAdmission
 from backstay.server.auth import Authenticator
 from backstay.server.discovery import server_capabilities
 from backstay.server.exporting import exporting
@@ -31,16 +31,16 @@ from backstay.server.metrics import Observer
 from backstay.server.namespaces import Namespaces
 from backstay.server.native.worker_links import WorkerLinks
 from backstay.server.registry import StoredRegistry
-from backstay.server.remote_queries import Questions
+from backstay.server.remote_queries import RemoteQueries
 from backstay.server.retention import Retention
 from backstay.server.rollouts import Rollouts
 from backstay.server.saved_views import SavedView
-from backstay.server.sessions import Sessions
+from backstay.server.sessions import SessionRegistry
 from backstay.server.settings import Settings
 from backstay.server.signatures import Signatures
 from backstay.server.sweep_policy import SweepPolicy
 from backstay.server.tokens import Tokens
-from backstay.server.workers import Workers
+from backstay.server.workers import WorkerRegistry
 from backstay.store import Unavailable
 from backstay.store.opening import open_store
 
@@ -73,7 +73,7 @@ class Server:
         offload = None if path == ":memory:" or self._world is not None else commits.submit
         store = self.store = await open_store(path, machine.kinds, offload)
         self.namespaces = Namespaces(store, settings.default_namespace)
-        self.workers = Workers(
+        self.workers = WorkerRegistry(
             store, world.now, settings.worker_stale_after_seconds, settings.worker_forgotten_after_seconds
         )
         self.rollouts = Rollouts(store, lambda: self.worker_links.look_at_rollouts())
@@ -82,9 +82,9 @@ class Server:
         self.attributes = StoredRegistry(store, "search_attribute", str)
         self.saved_views = StoredRegistry(store, "saved_view", SavedView)
         self.sweep_policy = SweepPolicy(settings, world.now)
-        self.admission = Admission(lambda: self.engine, settings)
-        self.sessions = Sessions(store, lambda: self.engine, self.workers)
-        self.questions = Questions(
+        self.admission = QueueAdmission(lambda: self.engine, settings)
+        self.sessions = SessionRegistry(store, lambda: self.engine, self.workers)
+        self.questions = RemoteQueries(
             world,
             self.workers,
             settings.query_timeout_seconds,
@@ -99,7 +99,7 @@ class Server:
             AvroPayloads(),
             exporter(self._exporting),
             commits=commits,
-            lifecycle=Lifecycle(
+            lifecycle=EngineHooks(
                 before_take_over=[self._read_registries],
                 on_up=[lambda: self.worker_links.expect()],
                 on_lost=[self._send_away],
@@ -120,7 +120,7 @@ class Server:
         self.engine = self.node.engine
         self.recovery = self.node.recovery
         self.sweep = self.node.sweep
-        self.operations = self.node.api
+        self.api = self.node.api
         self.retention = Retention(self.engine, self.namespaces, settings)
         self.observer = Observer(self)
         self.worker_links = WorkerLinks(self)
@@ -202,7 +202,7 @@ class Server:
         except Unavailable:
             self._changed_elsewhere()
 
-    def _define(self, routing: Routing, workflow_type: str) -> tuple[Routing, Definition | None]:
+    def _define(self, routing: Routing, workflow_type: str) -> tuple[Routing, RecordedDefinition | None]:
         """As a start over HTTP would have it: the promoted build of its queue, and what that says of its code."""
         namespace, queue = routing.namespace, routing.queue
         build = routing.compatibility or self.rollouts.promoted(namespace, queue)
@@ -232,7 +232,7 @@ class Server:
         for give_up in list(self.waiting.values()):
             give_up()
         self.questions.stop()
-        self.operations.stop_waiting(Stopping)
+        self.api.stop_waiting(Stopping)
 
     def release(self, task: Task, *, begun: bool = True, reply: Reply | None = None) -> None:
         """Take back a lease that its worker cannot use. `begun` False: it has certainly never heard of it."""

@@ -23,7 +23,7 @@ from backstay.protocol.history import iso
 from backstay.protocol.tasks import optional_iso
 from backstay.server.http_errors import HttpError
 from backstay.server.registry import StoredRegistry
-from backstay.server.workers import Worker, Workers
+from backstay.server.workers import RegisteredWorker, WorkerRegistry
 from backstay.store import Store, Unavailable
 
 log = logging.getLogger("backstay.server")
@@ -32,7 +32,7 @@ TERMINAL = ("closed", "expired", "failed", "orphaned")
 FAILURES = {"expired": "ttl_expired", "failed": "lease_expired", "orphaned": "worker_heartbeat_stale"}
 
 
-class Session(Struct, frozen=True, kw_only=True):
+class SessionRecord(Struct, frozen=True, kw_only=True):
     namespace: str
     queue: str
     worker_id: str
@@ -45,11 +45,11 @@ class Session(Struct, frozen=True, kw_only=True):
     close_reason: str | None = None
 
 
-class Sessions:
+class SessionRegistry:
     """`engine`: the engine whose activities these sessions place; it is built with this, so it is asked for when needed."""
 
-    def __init__(self, store: Store, engine: Callable[[], Engine], workers: Workers) -> None:
-        self._kept = StoredRegistry(store, "worker_session", Session)
+    def __init__(self, store: Store, engine: Callable[[], Engine], workers: WorkerRegistry) -> None:
+        self._kept = StoredRegistry(store, "worker_session", SessionRecord)
         self._engine_of = engine
         self._workers = workers
         self._writing: set[asyncio.Task[Any]] = set()
@@ -96,7 +96,7 @@ class Sessions:
 
     # -- what workers ask
 
-    async def create(self, worker: Worker, session: WorkerSession) -> tuple[str, Session]:
+    async def create(self, worker: RegisteredWorker, session: WorkerSession) -> tuple[str, SessionRecord]:
         refusal = self._refusal(worker, replace(session, create_if_missing=True), creating=True)
         if refusal is not None:
             raise self._shown(refusal, worker.namespace, session.session_id)
@@ -109,7 +109,7 @@ class Sessions:
         await self._write(made)
         return "created" if found is None else "reacquired", made
 
-    async def renew(self, worker: Worker, session_id: str, lease_seconds: int | None) -> Session:
+    async def renew(self, worker: RegisteredWorker, session_id: str, lease_seconds: int | None) -> SessionRecord:
         found = self._owned(worker, session_id)
         if self.status(found) != "active":
             raise self._shown(
@@ -121,7 +121,7 @@ class Sessions:
         await self._write(renewed)
         return renewed
 
-    async def close(self, worker: Worker, session_id: str, reason: str | None) -> tuple[str, Session]:
+    async def close(self, worker: RegisteredWorker, session_id: str, reason: str | None) -> tuple[str, SessionRecord]:
         found = self._owned(worker, session_id)
         if found.closed_at is not None:
             return "already_closed", found
@@ -129,7 +129,7 @@ class Sessions:
         await self._write(closed)
         return "closed", closed
 
-    def check_claim(self, worker: Worker, session: WorkerSession) -> None:
+    def check_claim(self, worker: RegisteredWorker, session: WorkerSession) -> None:
         """Claiming by name obeys the same rule as polling."""
         refusal = self._refusal(worker, session)
         if refusal is not None:
@@ -137,13 +137,13 @@ class Sessions:
 
     # -- what operators see
 
-    def get(self, namespace: str, session_id: str) -> Session | None:
+    def get(self, namespace: str, session_id: str) -> SessionRecord | None:
         return self._kept.get(namespace, session_id)
 
-    def of(self, namespace: str) -> list[Session]:
+    def of(self, namespace: str) -> list[SessionRecord]:
         return [session for _, session in self._kept.of(namespace)]
 
-    def status(self, session: Session) -> str:
+    def status(self, session: SessionRecord) -> str:
         now = self._now()
         if session.closed_at is not None:
             return "closed"
@@ -154,7 +154,7 @@ class Sessions:
             return "orphaned"
         return "failed" if session.lease_expires_at <= now else "active"
 
-    def view(self, session: Session) -> dict[str, Any]:
+    def view(self, session: SessionRecord) -> dict[str, Any]:
         worker = self._workers.get(session.namespace, session.worker_id)
         status = self.status(session)
         options = session.options
@@ -197,7 +197,7 @@ class Sessions:
 
     # -- inside
 
-    def _refusal(self, worker: Worker, session: WorkerSession, *, creating: bool = False) -> HttpError | None:
+    def _refusal(self, worker: RegisteredWorker, session: WorkerSession, *, creating: bool = False) -> HttpError | None:
         """Why this worker may not work in this session now."""
         id = session.session_id
         if (session.queue or worker.task_queue) != worker.task_queue:
@@ -221,7 +221,9 @@ class Sessions:
             return None
         return self._closed_to(worker, session, found) or self._no_room(worker)
 
-    def _closed_to(self, worker: Worker, session: WorkerSession, found: Session | None) -> HttpError | None:
+    def _closed_to(
+        self, worker: RegisteredWorker, session: WorkerSession, found: SessionRecord | None
+    ) -> HttpError | None:
         """Why this worker may not make the session, or take it over."""
         id = session.session_id
         if found is None:
@@ -240,14 +242,14 @@ class Sessions:
             return _refused(409, "session_reacquire_disallowed", message)
         return None
 
-    def _no_room(self, worker: Worker) -> HttpError | None:
+    def _no_room(self, worker: RegisteredWorker) -> HttpError | None:
         held = sum(s.worker_id == worker.worker_id and self.status(s) == "active" for s in self.of(worker.namespace))
         if held < worker.max_concurrent_worker_sessions:
             return None
         message = f"worker {worker.worker_id!r} holds as many sessions as it may ({held})"
         return _refused(409, "worker_session_limit_exceeded", message)
 
-    def _owned(self, worker: Worker, session_id: str) -> Session:
+    def _owned(self, worker: RegisteredWorker, session_id: str) -> SessionRecord:
         found = self.get(worker.namespace, session_id)
         if found is None:
             raise _refused(404, "session_not_found", f"there is no session {session_id!r}")
@@ -269,9 +271,9 @@ class Sessions:
             namespace, session_id
         )
 
-    def _made(self, worker: Worker, session: WorkerSession) -> Session:
+    def _made(self, worker: RegisteredWorker, session: WorkerSession) -> SessionRecord:
         now = self._now()
-        made = Session(
+        made = SessionRecord(
             namespace=worker.namespace,
             queue=worker.task_queue,
             worker_id=worker.worker_id,
@@ -284,13 +286,13 @@ class Sessions:
         self._watch(made)
         return made
 
-    def _renewed(self, session: Session, lease_seconds: int) -> Session:
+    def _renewed(self, session: SessionRecord, lease_seconds: int) -> SessionRecord:
         until = self._now() + lease_seconds * SECOND
         renewed = replace(session, lease_seconds=lease_seconds, lease_expires_at=until)
         self._watch(renewed)
         return renewed
 
-    def _watch(self, session: Session) -> None:
+    def _watch(self, session: SessionRecord) -> None:
         """When the lease runs out, another worker may be waiting for the session's activities."""
 
         name = (session.namespace, session.options.session_id)
@@ -308,10 +310,10 @@ class Sessions:
         """A session has lost its worker: whoever polls this queue may take it over."""
         self._engine.dispatcher.serve_polls(("activity", namespace, queue))
 
-    async def _write(self, session: Session) -> None:
+    async def _write(self, session: SessionRecord) -> None:
         await self._kept.put(session.namespace, session.options.session_id, session)
 
-    def _write_soon(self, session: Session) -> None:
+    def _write_soon(self, session: SessionRecord) -> None:
         """Known at once, because the next match depends on it. Should the write be lost, the next activity makes it again."""
         self._kept.note(session.namespace, session.options.session_id, session)
 

@@ -24,7 +24,7 @@ KIND = "token"
 Role = Literal["worker", "operator", "admin"]
 
 
-class Token(Struct, frozen=True, kw_only=True):
+class AccessToken(Struct, frozen=True, kw_only=True):
     id: str
     role: Role
     digest: str
@@ -38,14 +38,14 @@ def digest(token: str) -> str:
     return sha256(token.encode()).hexdigest()
 
 
-def minted(id: str, role: Role, now: Micros, namespace: str | None, note: str | None) -> tuple[Token, str]:
+def minted(id: str, role: Role, now: Micros, namespace: str | None, note: str | None) -> tuple[AccessToken, str]:
     """A new token: what is kept of it, and the token itself, which nobody can show again."""
     secret = f"hf_{secrets.token_urlsafe(32)}"
-    made = Token(id=id, role=role, digest=digest(secret), created_at=now, namespace=namespace, note=note)
+    made = AccessToken(id=id, role=role, digest=digest(secret), created_at=now, namespace=namespace, note=note)
     return made, secret
 
 
-def shown(token: Token) -> dict[str, Any]:
+def shown(token: AccessToken) -> dict[str, Any]:
     return {
         "token_id": token.id,
         "role": token.role,
@@ -58,18 +58,18 @@ def shown(token: Token) -> dict[str, Any]:
 
 class Tokens:
     def __init__(self, store: Store) -> None:
-        self.kept = StoredRegistry(store, KIND, Token)
+        self.kept = StoredRegistry(store, KIND, AccessToken)
 
     async def load(self) -> None:
         await self.kept.load()
 
-    def all(self) -> list[Token]:
+    def all(self) -> list[AccessToken]:
         return sorted(self.kept.all(), key=lambda token: token.id)
 
-    def find(self, token: str) -> Token | None:
+    def find(self, token: str) -> AccessToken | None:
         """The entry of a token that a caller has shown. Every entry is compared, so that time tells nothing."""
         wanted = digest(token).encode()
-        found: Token | None = None
+        found: AccessToken | None = None
         for entry in self.kept.all():
             if hmac.compare_digest(entry.digest.encode(), wanted):
                 found = entry
@@ -77,12 +77,12 @@ class Tokens:
 
     async def create(
         self, id: str, role: Role, now: Micros, namespace: str | None, note: str | None
-    ) -> tuple[Token, str]:
+    ) -> tuple[AccessToken, str]:
         made, secret = minted(id, role, now, namespace, note)
         await self.kept.put("", id, made)
         return made, secret
 
-    async def rotate(self, id: str, now: Micros) -> tuple[Token, str]:
+    async def rotate(self, id: str, now: Micros) -> tuple[AccessToken, str]:
         """Another secret under the same name; the old one is refused from here on."""
         before = self._named(id)
         made, secret = minted(id, before.role, now, before.namespace, before.note)
@@ -90,12 +90,12 @@ class Tokens:
         await self.kept.put("", id, rotated)
         return rotated, secret
 
-    async def revoke(self, id: str) -> Token:
+    async def revoke(self, id: str) -> AccessToken:
         token = self._named(id)
         await self.kept.remove("", id)
         return token
 
-    def _named(self, id: str) -> Token:
+    def _named(self, id: str) -> AccessToken:
         found = self.kept.get("", id)
         if found is None:
             raise HttpError(404, "token_not_found", f"there is no token {id!r}", token_id=id)

@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from backstay.kernel.features.start import Definition
+from backstay.kernel.features.start import RecordedDefinition
 from backstay.kernel.values import SECOND, Micros
 from backstay.server.http_errors import HttpError
 from backstay.server.registry import StoredRegistry
@@ -34,7 +34,7 @@ class CommandContract(Struct, frozen=True, kw_only=True):
     update_validators: list[str] | None = None
 
 
-class Worker(Struct, frozen=True, kw_only=True):
+class RegisteredWorker(Struct, frozen=True, kw_only=True):
     """A registration. An empty list of workflow types means every type."""
 
     worker_id: str
@@ -49,7 +49,7 @@ class Worker(Struct, frozen=True, kw_only=True):
     supported_activity_types: list[str] = []
     workflow_definition_fingerprints: dict[str, str] = {}
     workflow_command_contracts: dict[str, CommandContract] = {}
-    definitions: dict[str, Definition] = {}  # what our own workers say of their code, in full
+    definitions: dict[str, RecordedDefinition] = {}  # what our own workers say of their code, in full
     capabilities: list[str] = []
     capability_manifest: dict[str, Any] = {}
     max_concurrent_workflow_tasks: int = 100
@@ -73,11 +73,11 @@ class Worker(Struct, frozen=True, kw_only=True):
         return None if self.build_id is None else frozenset({self.build_id})
 
 
-class Workers:
+class WorkerRegistry:
     def __init__(
         self, store: Store, now: Callable[[], Micros], stale_after_seconds: int, forgotten_after_seconds: int
     ) -> None:
-        self._kept = StoredRegistry(store, "worker", Worker)
+        self._kept = StoredRegistry(store, "worker", RegisteredWorker)
         self._now = now
         self._heard: dict[tuple[str, str], Micros] = {}
         self._began = now()
@@ -87,7 +87,7 @@ class Workers:
     async def load(self) -> None:
         await self._kept.load()
 
-    async def register(self, worker: Worker) -> None:
+    async def register(self, worker: RegisteredWorker) -> None:
         if self.get(worker.namespace, worker.worker_id) is None and len(self.of(worker.namespace)) >= MOST:
             raise HttpError(
                 429,
@@ -102,7 +102,7 @@ class Workers:
 
     async def forget(self) -> None:
         """Remove whom nobody has heard of for too long, and all but the last of many that are stale."""
-        stale: dict[str, list[Worker]] = {}
+        stale: dict[str, list[RegisteredWorker]] = {}
         for worker in sorted(self.everybody(), key=self.last_heard, reverse=True):
             if self.stale(worker):
                 stale.setdefault(worker.namespace, []).append(worker)
@@ -112,37 +112,37 @@ class Workers:
                 if (long_ago or place >= STALE_KEPT) and self.stale(worker):  # it may have come back just now
                     await self.remove(worker.namespace, worker.worker_id)
 
-    async def remove(self, namespace: str, worker_id: str) -> Worker | None:
+    async def remove(self, namespace: str, worker_id: str) -> RegisteredWorker | None:
         self._heard.pop((namespace, worker_id), None)
         return await self._kept.remove(namespace, worker_id)
 
-    def update(self, worker: Worker) -> None:
+    def update(self, worker: RegisteredWorker) -> None:
         """News from a heartbeat: shown, and gone with this process."""
         self._kept.note(worker.namespace, worker.worker_id, worker)
         self.heard(worker)
 
-    def heard(self, worker: Worker) -> None:
+    def heard(self, worker: RegisteredWorker) -> None:
         self._heard[worker.namespace, worker.worker_id] = self._now()
 
-    def get(self, namespace: str, worker_id: str) -> Worker | None:
+    def get(self, namespace: str, worker_id: str) -> RegisteredWorker | None:
         return self._kept.get(namespace, worker_id)
 
-    def of(self, namespace: str) -> list[Worker]:
+    def of(self, namespace: str) -> list[RegisteredWorker]:
         return [worker for _, worker in self._kept.of(namespace)]
 
-    def everybody(self) -> list[Worker]:
+    def everybody(self) -> list[RegisteredWorker]:
         return self._kept.all()
 
-    def on(self, namespace: str, queue: str) -> list[Worker]:
+    def on(self, namespace: str, queue: str) -> list[RegisteredWorker]:
         return [worker for worker in self.of(namespace) if queue in worker.queues]
 
-    def last_heard(self, worker: Worker) -> Micros:
+    def last_heard(self, worker: RegisteredWorker) -> Micros:
         return self._heard.get((worker.namespace, worker.worker_id), self._began)
 
-    def stale(self, worker: Worker) -> bool:
+    def stale(self, worker: RegisteredWorker) -> bool:
         return self._now() - self.last_heard(worker) > self.stale_after_seconds * SECOND
 
-    def registered(self, namespace: str, worker_id: str) -> Worker:
+    def registered(self, namespace: str, worker_id: str) -> RegisteredWorker:
         """A worker that must be known."""
         worker = self.get(namespace, worker_id)
         if worker is None:
@@ -154,7 +154,7 @@ class Workers:
             )
         return worker
 
-    def polling(self, namespace: str, worker_id: str, queue: str, build_id: str | None) -> Worker:
+    def polling(self, namespace: str, worker_id: str, queue: str, build_id: str | None) -> RegisteredWorker:
         """The worker that polls, or why it may not. Polling is a sign of life."""
         worker = self.registered(namespace, worker_id)
         if worker.task_queue != queue:
@@ -178,7 +178,9 @@ class Workers:
         self.heard(worker)
         return worker
 
-    def definition(self, namespace: str, queue: str, workflow_type: str, build_id: str | None) -> Definition | None:
+    def definition(
+        self, namespace: str, queue: str, workflow_type: str, build_id: str | None
+    ) -> RecordedDefinition | None:
         """What the newest live worker of a type says of its code: the snapshot a new run is judged by."""
         able = [
             worker
@@ -194,7 +196,7 @@ class Workers:
         if whole is not None:
             return whole
         contract = newest.workflow_command_contracts[workflow_type]
-        return Definition(
+        return RecordedDefinition(
             fingerprint=newest.workflow_definition_fingerprints.get(workflow_type),
             queries=contract.queries or [],
             query_contracts=contract.query_contracts or [],

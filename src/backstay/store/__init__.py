@@ -22,7 +22,7 @@ from typing import Any, Generic, NamedTuple, ParamSpec, Protocol, TypeVar
 
 from msgspec import Struct
 
-from backstay.kernel.decision import CommandRecord, Decision, RunRow, WorkflowRow
+from backstay.kernel.decision import CommandRecord, Decision, InstanceRow, RunRow
 from backstay.kernel.errors import BackstayError
 from backstay.kernel.event import Recorded
 from backstay.kernel.task import Task
@@ -87,7 +87,7 @@ ALL = Applied()
 class Loaded(NamedTuple):
     """An instance as it is on disk: its row, its current run with its history, its task rows."""
 
-    row: WorkflowRow
+    row: InstanceRow
     run: RunRow | None
     history: list[Recorded]
     tasks: list[Task]
@@ -112,7 +112,7 @@ class Located(NamedTuple):
     run: int
 
 
-class Entry(NamedTuple):
+class RegistryEntry(NamedTuple):
     """One entry of the registry: what a server keeps beside workflows. `body` None removes it."""
 
     kind: str
@@ -288,7 +288,7 @@ class Store(Protocol):
         """Instances that wait for the answer of another one, paged by key."""
         ...
 
-    def keep(self, entry: Entry, done: Callable[[Unavailable | None], None]) -> None:
+    def keep(self, entry: RegistryEntry, done: Callable[[Unavailable | None], None]) -> None:
         """Write one entry of the registry, or remove it; `done` as in `apply`."""
         ...
 
@@ -300,7 +300,7 @@ class Store(Protocol):
         """Remove a closed run, and with its last run the instance. False: another instance still waits for it, or it for another."""
         ...
 
-    def kept(self, kind: str) -> Awaitable[list[Entry]]: ...
+    def kept(self, kind: str) -> Awaitable[list[RegistryEntry]]: ...
 
     def acquire(self) -> Awaitable[bool]:
         """Become the one engine of this database, if it has none. Lasts until the process ends or closes the store."""

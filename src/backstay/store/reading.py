@@ -13,11 +13,11 @@ from typing import Any, TypeVar
 from msgspec import DecodeError
 from msgspec.structs import replace
 
-from backstay.kernel.decision import CommandRecord, RunRow, WorkflowRow
-from backstay.kernel.event import Event, HistoryDamaged, Recorded, restore, unpack_held
+from backstay.kernel.decision import CommandRecord, InstanceRow, RunRow
+from backstay.kernel.event import Event, HistoryDamaged, Recorded, restore, unpack_buffered
 from backstay.kernel.task import Task
 from backstay.kernel.values import Micros
-from backstay.store import Entry, HistorySizes, Loaded, Located, StatusCount, StoredSend, rows
+from backstay.store import HistorySizes, Loaded, Located, RegistryEntry, StatusCount, StoredSend, rows
 from backstay.store.rows import Row
 
 T = TypeVar("T")
@@ -129,8 +129,8 @@ class Reading(ABC):
     def expired(self, namespace: str, before: Micros, limit: int) -> Awaitable[list[RunRow]]:
         return self._ask("expired", (before, namespace, limit), lambda found: [rows.run(row) for row in found])
 
-    def kept(self, kind: str) -> Awaitable[list[Entry]]:
-        return self._ask("kept", (kind,), lambda found: [Entry(kind, *row) for row in found])
+    def kept(self, kind: str) -> Awaitable[list[RegistryEntry]]:
+        return self._ask("kept", (kind,), lambda found: [RegistryEntry(kind, *row) for row in found])
 
 
 def _possible(name: str) -> bool:
@@ -190,7 +190,7 @@ POINTER = 5  # the column of an instance that names its current run
 def loaded(kinds: Kinds, instance: Row, tasks: Sequence[bytes], run: Row | None, events: Found) -> Loaded:
     """An instance from its rows, which must have been read at one moment."""
     *columns, held = instance
-    workflow = WorkflowRow(*columns, held=() if held is None else unpack_held(kinds, held))
+    workflow = InstanceRow(*columns, buffered_events=() if held is None else unpack_buffered(kinds, held))
     if workflow.run is None:
         if workflow.length:
             raise HistoryDamaged(0, 0, f"the row of workflow {workflow.workflow_id!r} names none of its runs")

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import msgspec
 
 from backstay.kernel.decision import CommandRecord, Decision, RunRow, TaskChange
-from backstay.kernel.task import Kind, Task
+from backstay.kernel.task import Task, TaskKind
 from backstay.kernel.values import Micros, Routing
 
 log = logging.getLogger("backstay.store")
@@ -34,7 +34,7 @@ class _Place(msgspec.Struct):
     id: str
     workflow: int
     run: int
-    kind: Kind
+    kind: TaskKind
     available_at: Micros
     created_at: Micros
     state: Literal["ready", "leased", "failed"] = "ready"
@@ -102,14 +102,14 @@ def coalesced(decisions: Iterable[Decision]) -> Iterable[Decision]:
     """A batch as one decision for each of its instances."""
     found: dict[int, Decision] = {}
     for decision in decisions:
-        key = decision.workflow.key
+        key = decision.instance.key
         found[key] = _joined(found[key], decision) if key in found else decision
     return found.values()
 
 
 def _joined(first: Decision, then: Decision) -> Decision:
     """Two decisions in a row as one with the same effects."""
-    if then.after != first.workflow.last:
+    if then.after != first.instance.last_decision:
         raise Unlinked
     tasks = {change.task_id: change for change in first.tasks}
     for change in then.tasks:
@@ -119,14 +119,14 @@ def _joined(first: Decision, then: Decision) -> Decision:
     for is_new, row in then.runs:
         runs[row.key] = (is_new or (row.key in runs and runs[row.key][0]), row)
     return Decision(
-        then.workflow,
+        then.instance,
         first.after,
         [*first.events, *then.events],
         list(tasks.values()),
         list(runs.values()),
         [*first.commands, *then.commands],
         sends=[*first.sends, *then.sends],
-        took=[*first.took, *then.took],
+        taken_sends=[*first.taken_sends, *then.taken_sends],
         wake_moved=first.wake_moved or then.wake_moved,
     )
 

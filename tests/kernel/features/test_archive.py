@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from backstay.kernel.features.archive import Archive, Archived, ArchiveRequested, Earlier, WorkflowArchived
+from backstay.kernel.features.archive import Archive, Archived, ArchiveRequested, EarlierRun, WorkflowArchived
 from backstay.kernel.features.close import CompleteWorkflow
 from backstay.kernel.features.continue_as_new import ContinueAsNew
 from backstay.kernel.features.start import Reserve
@@ -60,9 +60,9 @@ def test_an_instance_without_a_run_has_nothing_to_archive() -> None:
     assert (reply.outcome, reply.rejection_reason) == ("rejected_not_started", "instance_not_started")
 
 
-def earlier(flow: Flow, key: int, run_id: str, number: int) -> Earlier:
+def earlier(flow: Flow, key: int, run_id: str, number: int) -> EarlierRun:
     """An earlier run, as the shell hands it in."""
-    return Earlier(key=key, run_id=run_id, number=number, history=reread(flow.machine, flow.histories[key]))
+    return EarlierRun(key=key, run_id=run_id, number=number, history=reread(flow.machine, flow.histories[key]))
 
 
 @pytest.mark.contract("ARCH-01", "REC-06")

@@ -158,7 +158,7 @@ def test_a_workflow_that_handles_it_is_asked_and_gets_a_deadline() -> None:
             workflow_command_id="RUN1-c2", command_type="cancel", reason="why", cleanup_deadline_at=instant(31)
         )
     ]
-    assert flow.run.open
+    assert flow.run.is_open
     assert requested(flow.run)
     assert flow.state.next_wake == instant(31)
     resume = flow.workflow_task.resume
@@ -208,13 +208,13 @@ def test_the_second_request_closes_at_once(held: bool) -> None:
     assert decision.reply.outcome == "cancelled"
     assert names(decision.events) == ["CancelRequested", "WorkflowCancelled"]
     assert only(decision, CancelRequested).cleanup_deadline_at is None
-    assert flow.state.held == []
+    assert flow.state.buffered_events == []
 
 
 def test_terminate_never_waits() -> None:
     flow = handling()
     assert flow.when(Terminate()).reply.outcome == "terminated"
-    assert not flow.run.open
+    assert not flow.run.is_open
 
 
 def test_a_request_in_the_middle_of_a_task_is_seen_by_the_next_one_and_its_clock_runs_from_now() -> None:

@@ -47,7 +47,7 @@ def test_opening_a_wait_records_what_it_is() -> None:
     assert [entry.event for entry in flow.history[2:]] == [ConditionWaitOpened(sequence=1, **SAME)]
     assert flow.rows == {}
     assert flow.row is not None
-    assert flow.row.outside == 1
+    assert flow.row.waits_externally == 1
 
 
 @pytest.mark.contract("COND-02")

@@ -12,7 +12,7 @@ from backstay.kernel.features.continue_as_new import ContinueAsNew, WorkflowCont
 from backstay.kernel.features.memo import Memo, UpsertMemo
 from backstay.kernel.features.search import SearchAttributes, UpsertSearchAttributes
 from backstay.kernel.features.side_effect import RecordSideEffect
-from backstay.kernel.features.start import Definition, Identity, WorkflowStarted
+from backstay.kernel.features.start import Identity, RecordedDefinition, WorkflowStarted
 from backstay.kernel.features.timer import StartTimer
 from backstay.kernel.features.version import RecordVersionMarker, Versions
 from backstay.kernel.features.workflow_task import HeartbeatWorkflowTask
@@ -22,7 +22,7 @@ from backstay.kernel.values import Routing
 from ..given import Flow, given, instant, names, only, refold, snapshot
 
 ROUTING = Routing(connection="eu", queue="slow", compatibility="v2", priority=1, fairness_key="shop", fairness_weight=3)
-DEFINITION = Definition(
+DEFINITION = RecordedDefinition(
     workflow_class="shop:Order",
     fingerprint="f1",
     change_ids=["vat"],
@@ -61,7 +61,7 @@ def test_the_run_closes_as_continued_and_the_next_one_opens_at_once() -> None:
     assert (old.run_id, old.status, old.closed_reason, old.closed_at) == ("RUN1", "completed", "continued", instant(10))
     assert (new.run_id, new.number, new.status) == ("RUN2", 2, "pending")
     assert {row.workflow_id for row in (old, new)} == {"order-1"}
-    assert decision.workflow.run == new.key
+    assert decision.instance.run == new.key
     assert decision.closed == ["RUN1"]
     assert flow.workflow_task.id == "RUN2-w2"
     assert only(decision, WorkflowStarted).arguments == b"again"
@@ -86,7 +86,7 @@ def test_the_new_run_has_a_start_command_of_its_own_that_came_from_the_prior_run
     assert (command.command_type, command.status, command.source) == ("start", "accepted", "workflow")
     assert (command.id, command.sequence) == ("RUN2-c1", 1)
     assert command.context["workflow"]["parent_run_id"] == "RUN1"
-    assert decision.workflow.command_sequence == 1
+    assert decision.instance.command_sequence == 1
 
 
 @pytest.mark.contract("START-07", "START-08")
@@ -122,8 +122,8 @@ def test_without_news_the_next_run_is_judged_by_the_definition_the_last_one_star
     ("options", "command", "fingerprint", "declared"),
     [
         ({}, ContinueAsNew(), None, None),
-        ({"definition": DEFINITION}, ContinueAsNew(definition=Definition(fingerprint="f2")), "f2", []),
-        ({}, ContinueAsNew(definition=Definition(fingerprint="f2")), "f2", []),
+        ({"definition": DEFINITION}, ContinueAsNew(definition=RecordedDefinition(fingerprint="f2")), "f2", []),
+        ({}, ContinueAsNew(definition=RecordedDefinition(fingerprint="f2")), "f2", []),
     ],
 )
 def test_the_worker_that_continues_may_bring_a_newer_definition(

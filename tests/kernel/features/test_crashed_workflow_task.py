@@ -63,7 +63,7 @@ def test_the_first_time_it_is_offered_again_at_once(lost: Lost) -> None:
     flow = crashed(1, lost=lost)
     task = flow.workflow_task
     assert (task.state, task.crashes, task.block, task.owner, task.seen) == ("ready", 1, None, None, None)
-    assert task.due(flow.now)
+    assert task.is_due(flow.now)
 
 
 @WAYS
@@ -84,7 +84,7 @@ def test_then_the_pauses_grow_and_it_is_blocked_in_the_end(lost: Lost) -> None:
     assert "`dw repair order-1`" in task.block.message
     assert liveness(flow.machine, flow.state, flow.now) == "workflow_replay_blocked"
     assert flow.state.next_wake is None
-    assert flow.run.open
+    assert flow.run.is_open
 
 
 def test_the_longest_pause_is_the_one_that_is_set() -> None:
@@ -195,13 +195,13 @@ def test_an_update_has_a_task_with_a_count_of_its_own() -> None:
     flow = crashed(MOST, given(definition=TALKING))
     flow.update("add")
     assert flow.workflow_task.state == "ready"
-    assert (flow.workflow_task.crashes, flow.workflow_task.upto) == (0, flow.run.length)
+    assert (flow.workflow_task.crashes, flow.workflow_task.history_limit) == (0, flow.run.length)
 
 
 def test_the_pause_is_the_right_one_after_the_clock_was_set_back() -> None:
     flow = crashed(2)
     flow.now -= 3600 * SECOND
     flow.state = refold(flow)
-    flow.machine.agenda.rearm(flow.state, flow.now, {})
+    flow.machine.agenda.restart_after_clock_change(flow.state, flow.now, {})
     wake = flow.machine.agenda.next_wake(flow.state)
     assert wake == flow.now + 3 * SECOND

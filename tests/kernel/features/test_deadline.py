@@ -39,7 +39,7 @@ def test_a_run_past_its_deadline_times_out(options: dict[str, Any], at: float, k
     assert (row.status, row.closed_reason, row.closed_at) == ("failed", "timed_out", instant(at))
     assert decision.closed == ["RUN1"]
     assert flow.rows == {}
-    assert decision.workflow.next_wake is None
+    assert decision.instance.next_wake is None
 
 
 @pytest.mark.parametrize("options", [{"execution_timeout_seconds": 10}, {"run_timeout_seconds": 10}])
@@ -109,7 +109,7 @@ def test_one_wake_delivers_everything_that_is_due() -> None:
     decision = flow.due(2)
     assert [entry.event.sequence for entry in decision.events] == [2, 3]  # type: ignore[attr-defined]
     assert decision.wake_moved
-    assert decision.workflow.next_wake == instant(3)
+    assert decision.instance.next_wake == instant(3)
 
 
 def test_an_early_wake_changes_nothing() -> None:

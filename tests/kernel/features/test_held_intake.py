@@ -15,8 +15,8 @@ from backstay.kernel.features.close import CompleteWorkflow, FailWorkflow
 from backstay.kernel.features.continue_as_new import ContinueAsNew
 from backstay.kernel.features.lease import Release
 from backstay.kernel.features.reconcile import Reconcile
-from backstay.kernel.features.signal import Signal, Signals
-from backstay.kernel.features.signal_with_start import SignalWithStart
+from backstay.kernel.features.signal import DeliverSignal, Signals
+from backstay.kernel.features.signal_with_start import SignalAndStart
 from backstay.kernel.features.timer import StartTimer
 from backstay.kernel.features.update import CompleteUpdate, UpdateCompleted, Updates
 from backstay.kernel.features.workflow_task import WAITING_FOR_HISTORY
@@ -46,7 +46,7 @@ def test_what_is_accepted_in_the_middle_of_a_task_is_durable_and_no_history_yet(
         assert decision.tasks == []
     assert names(flow.history) == ["StartAccepted", "WorkflowStarted"]
     assert flow.row is not None
-    assert [type(event).__name__ for event, _ in flow.row.held] == [
+    assert [type(event).__name__ for event, _ in flow.row.buffered_events] == [
         *("UpdateAccepted", "SignalReceived", "UpdateRejected")
     ]
 
@@ -58,7 +58,7 @@ def test_it_is_recorded_right_behind_what_the_task_decides_in_the_order_of_the_c
     held = decision.events[1:]
     assert [entry.context.command_sequence for entry in held] == [2, 3, 4]
     assert [entry.context.decided_after for entry in held] == [None] * 3
-    assert decision.workflow.held == ()
+    assert decision.instance.buffered_events == ()
     assert flow.workflow_task.resume.workflow_update_id == "RUN1-u2.4"
 
 
@@ -78,7 +78,7 @@ def test_held_facts_survive_a_restart() -> None:
     live = snapshot(flow)
     flow.reopen()
     assert snapshot(flow) == live
-    assert len(flow.state.held) == 3
+    assert len(flow.state.buffered_events) == 3
     assert names(flow.complete(LATER).events)[1:] == ["UpdateAccepted", "SignalReceived", "SignalReceived"]
 
 
@@ -115,8 +115,8 @@ def test_they_are_recorded_however_the_lease_ends(end: Callable[[Flow], Decision
     flow = busy()
     decision = end(flow)
     assert names(decision.events) == ["UpdateAccepted", "SignalReceived", "SignalReceived"]
-    assert flow.state.held == []
-    assert decision.workflow.held == ()
+    assert flow.state.buffered_events == []
+    assert decision.instance.buffered_events == ()
     assert flow.workflow_task.id == "RUN1-v3"
     assert snapshot(flow, refold(flow)) == snapshot(flow)
 
@@ -165,9 +165,9 @@ def test_when_the_run_closes_instead_its_updates_fail_and_nobody_is_left_to_be_t
     update = only(decision, UpdateCompleted)
     assert (update.update_id, update.outcome, update.non_retryable) == ("RUN1-u2.2", "update_failed", True)
     assert update.terminal_reason == flow.run.closed_reason
-    assert [topic for topic, _ in decision.told] == ["update:RUN1-u2.2"]
-    assert flow.state.held == []
-    assert decision.workflow.held == ()
+    assert [topic for topic, _ in decision.notifications] == ["update:RUN1-u2.2"]
+    assert flow.state.buffered_events == []
+    assert decision.instance.buffered_events == ()
     assert flow.rows == {}
     assert snapshot(flow, refold(flow)) == snapshot(flow)
 
@@ -176,7 +176,7 @@ def test_when_the_run_closes_instead_its_updates_fail_and_nobody_is_left_to_be_t
 def test_a_run_that_starts_afterwards_is_told_nothing_of_it(close: Callable[[Flow], Decision]) -> None:
     flow = busy(run_timeout_seconds=100)
     close(flow)
-    decision = flow.when(SignalWithStart(start=started(definition=TALKING), signal=Signal(name="go")))
+    decision = flow.when(SignalAndStart(start=started(definition=TALKING), signal=DeliverSignal(name="go")))
     assert names(decision.events) == ["StartAccepted", "WorkflowStarted", "SignalReceived"]
     assert list(flow.run.part(Signals).received) == [decision.reply.signalled.signal_id]
     assert flow.run.part(Updates).pending == {}
@@ -191,7 +191,7 @@ def test_a_run_that_continues_as_new_hands_them_on() -> None:
     ]
     assert list(flow.run.part(Updates).pending) == ["RUN1-u2.2"]
     assert list(flow.run.part(Signals).received) == ["RUN1-s3", "RUN1-s4"]
-    assert flow.state.held == []
+    assert flow.state.buffered_events == []
     assert flow.workflow_task.id == "RUN2-v3"
     assert names(flow.complete(CompleteUpdate(update_id="RUN1-u2.2")).events) == ["UpdateApplied", "UpdateCompleted"]
     assert flow.workflow_task.id == "RUN2-w2"

@@ -172,7 +172,7 @@ def test_an_expired_lease_is_delivered_again_with_a_higher_attempt_and_the_late_
     late = flow.completion(RecordSideEffect(result=b"late"), owner="worker-1")
     assert flow.due(299.999).idle
     expired = flow.due(300)
-    assert [task.id for task in expired.born] == ["RUN1-w2"]
+    assert [task.id for task in expired.unassigned] == ["RUN1-w2"]
     assert flow.refused(late).reason == "task_not_leased"
     assert flow.claim("RUN1-w2", owner="worker-2").attempt == 2
     assert flow.refused(late).reason == "lease_owner_mismatch"
@@ -225,7 +225,7 @@ def test_a_released_task_is_offered_again_at_once() -> None:
     flow = given()
     flow.claim("RUN1-w2")
     decision = flow.when(Release(task_id="RUN1-w2", owner=WORKER, attempt=1), at=1)
-    assert [task.id for task in decision.born] == ["RUN1-w2"]
+    assert [task.id for task in decision.unassigned] == ["RUN1-w2"]
     assert (flow.workflow_task.state, flow.workflow_task.attempt) == ("ready", 1)
     assert (flow.workflow_task.owner, flow.workflow_task.until, flow.workflow_task.seen) == (None, None, None)
     assert flow.state.next_wake is None
@@ -237,7 +237,7 @@ def test_a_task_that_comes_out_ready_is_leased_to_whoever_waits() -> None:
     decision = flow.when(Offer(task_id="RUN1-w2"), offer=to("worker-7", until=T0 + LEASE))
     (task,) = decision.leased
     assert (task.owner, task.attempt, task.state) == ("worker-7", 1, "leased")
-    assert decision.born == []
+    assert decision.unassigned == []
     assert flow.rows["RUN1-w2"] == task
 
 
@@ -276,7 +276,7 @@ def test_a_row_of_an_attempt_that_is_over_ends_its_activity_and_wakes_the_code()
 def test_an_offer_that_finds_nobody_leaves_the_task_ready() -> None:
     flow = given()
     decision = flow.when(Offer(task_id="RUN1-w2"))
-    assert [task.id for task in decision.born] == ["RUN1-w2"]
+    assert [task.id for task in decision.unassigned] == ["RUN1-w2"]
     assert flow.workflow_task.state == "ready"
 
 

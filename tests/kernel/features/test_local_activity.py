@@ -67,7 +67,7 @@ def test_a_local_activity_is_recorded_from_start_to_end_in_one_decision(
 
 def test_the_end_of_a_local_activity_wakes_nobody_because_the_code_has_seen_it() -> None:
     flow = given(local("failed", LocalAttempt(failure=BOOM)))
-    assert not flow.run.waking
+    assert not flow.run.wake_events
 
 
 def test_a_timeout_of_the_policy_arms_no_deadline() -> None:
@@ -146,4 +146,4 @@ def test_a_payload_over_the_limit_fails_the_run(named: dict[str, bytes]) -> None
     event = flow.history[-1].event
     assert isinstance(event, WorkflowFailed)
     assert (event.structural_limit_kind, event.structural_limit_value) == ("payload_size", 4)
-    assert given(local(**named), limits=Limits(payload_size=4)).run.open
+    assert given(local(**named), limits=Limits(payload_size=4)).run.is_open

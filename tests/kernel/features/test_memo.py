@@ -70,9 +70,9 @@ def test_a_memo_of_more_than_a_hundred_keys_is_refused() -> None:
 def test_the_merged_memo_is_bounded_and_passing_the_bound_fails_the_run() -> None:
     flow = given(UpsertMemo(entries={"a": b"123"}), AGAIN, limits=Limits(memo_size=8))
     flow.complete(UpsertMemo(entries={"b": b"123"}), AGAIN)
-    assert flow.run.open
+    assert flow.run.is_open
     flow.complete(UpsertMemo(entries={"a": None}), UpsertMemo(entries={"c": b"123"}), AGAIN)
-    assert flow.run.open
+    assert flow.run.is_open
     flow.complete(UpsertMemo(entries={"a": b""}))
     event = flow.history[-1].event
     assert isinstance(event, WorkflowFailed)

@@ -15,8 +15,8 @@ from backstay.kernel.features.condition import OpenConditionWait
 from backstay.kernel.features.continue_as_new import ContinueAsNew
 from backstay.kernel.features.message_stream import (
     AdvanceMessageCursor,
-    AppendMessage,
     Inboxes,
+    MessageAppend,
     MessageCursorAdvanced,
     MessageCursorCarried,
     MessageReceived,
@@ -30,8 +30,8 @@ from ..given import TALKING, Flow, given, names, only, refold, snapshot
 WAIT = OpenConditionWait(condition_key="message-stream:in:0")
 
 
-def message(id: str, payload: bytes = b"[]", stream: str = "in") -> AppendMessage:
-    return AppendMessage(name=stream, message_id=id, arguments=payload, values=None, request_id=request_id(stream, id))
+def message(id: str, payload: bytes = b"[]", stream: str = "in") -> MessageAppend:
+    return MessageAppend(name=stream, message_id=id, arguments=payload, values=None, request_id=request_id(stream, id))
 
 
 def send(flow: Flow, id: str, payload: bytes = b"[]", stream: str = "in") -> Any:
@@ -153,7 +153,7 @@ def test_a_run_that_continues_hands_on_its_cursors_and_what_is_behind_them() -> 
         (message("a", b"x" * 101), "structural_limit_exceeded"),
     ],
 )
-def test_what_no_stream_can_take_leaves_no_trace(asked: AppendMessage, reason: str) -> None:
+def test_what_no_stream_can_take_leaves_no_trace(asked: MessageAppend, reason: str) -> None:
     flow = given(WAIT, limits=Limits(payload_size=100))
     assert flow.refused(asked).reason == reason
 
@@ -210,7 +210,7 @@ def test_whatever_happens_in_between_code_reads_every_message_once_in_order(acti
         shown = []
         assert snapshot(flow, refold(flow)) == snapshot(flow)
     assert read == sent[: len(read)]
-    held = [event.message_id for event, _ in flow.state.held if isinstance(event, MessageReceived)]
+    held = [event.message_id for event, _ in flow.state.buffered_events if isinstance(event, MessageReceived)]
     waiting = [e.message_id for _, e, _ in inbox_of(flow)]
     assert read + waiting + held == sent
 

@@ -89,14 +89,14 @@ def test_a_paused_run_hands_out_nothing(flow_of: Any) -> None:
     assert refusal.reason == "run_paused"
     for message in (Offer(task_id=task_id), Reconcile(incarnation="engine-2")):
         decision = flow.when(message, offer=to("worker-1"))
-        assert (decision.born, decision.leased) == ([], [])
+        assert (decision.unassigned, decision.leased) == ([], [])
 
 
 @pytest.mark.parametrize("flow_of", [given, lambda: given(ACTIVITY)], ids=["workflow", "activity"])
 def test_unpausing_offers_what_was_withheld(flow_of: Any) -> None:
     flow = paused(flow_of())
     (task_id,) = flow.rows
-    assert [task.id for task in flow.when(Unpause()).born] == [task_id]
+    assert [task.id for task in flow.when(Unpause()).unassigned] == [task_id]
     flow = paused(flow_of())
     assert [task.id for task in flow.when(Unpause(), offer=to("worker-1")).leased] == [task_id]
 
@@ -115,9 +115,9 @@ def test_facts_are_recorded_while_paused_and_their_tasks_wait() -> None:
     assert [names(decision.events) for decision in decisions] == [
         *(["ActivityCompleted"], ["SignalReceived"], ["UpdateRejected"], ["TimerFired"])
     ]
-    assert all(decision.born == decision.leased == [] for decision in decisions)
+    assert all(decision.unassigned == decision.leased == [] for decision in decisions)
     assert flow.workflow_task.state == "ready"
-    assert [task.id for task in flow.when(Unpause()).born] == [flow.workflow_task.id]
+    assert [task.id for task in flow.when(Unpause()).unassigned] == [flow.workflow_task.id]
 
 
 def test_work_that_was_handed_out_before_may_be_reported() -> None:
@@ -134,8 +134,8 @@ def test_a_retry_that_comes_due_while_paused_waits() -> None:
     flow = running(RetryPolicy(max_attempts=2, backoff_seconds=[5]))
     flow.fail(1)
     paused(flow)
-    assert flow.due(5).born == []
-    assert [task.id for task in flow.when(Unpause(), at=9).born] == ["RUN1-a1.2"]
+    assert flow.due(5).unassigned == []
+    assert [task.id for task in flow.when(Unpause(), at=9).unassigned] == ["RUN1-a1.2"]
 
 
 def test_deadlines_go_on() -> None:
@@ -147,9 +147,9 @@ def test_a_lease_that_runs_out_while_paused_is_offered_when_unpaused() -> None:
     flow = given()
     flow.lease()
     paused(flow)
-    assert flow.due(301).born == []
+    assert flow.due(301).unassigned == []
     assert [task.state for task in flow.rows.values()] == ["ready"]
-    assert [task.id for task in flow.when(Unpause()).born] == ["RUN1-w2"]
+    assert [task.id for task in flow.when(Unpause()).unassigned] == ["RUN1-w2"]
 
 
 def test_being_paused_survives_a_restart() -> None:

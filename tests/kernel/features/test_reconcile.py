@@ -94,7 +94,7 @@ def test_a_lost_wake_is_found_again_with_the_same_deadline() -> None:
     flow.reopen()
     flow.state.next_wake = None
     decision = flow.when(reconcile(), at=1)
-    assert (decision.wake_moved, decision.workflow.next_wake) == (True, instant(5))
+    assert (decision.wake_moved, decision.instance.next_wake) == (True, instant(5))
 
 
 @pytest.mark.contract("REPAIR-13", "REPAIR-20")
@@ -118,7 +118,7 @@ def test_a_lost_row_is_not_made_up_for_by_one_too_many() -> None:
     flow.rows[stray.id] = flow.tasks[stray.id] = stray
     decision = flow.when(reconcile(), at=1)
     assert decision.reply.dropped == [stray.id]
-    assert decision.workflow.expects == 1
+    assert decision.instance.expects == 1
     assert flow.rows == {}
     assert flow.when(reconcile(), at=330).reply.restored == ["RUN1-a1.1"]
 
@@ -264,7 +264,7 @@ def test_a_blocked_task_is_tried_again_under_another_definition_or_on_demand(
     decision = flow.when(reconcile(force=force), at=1)
     assert decision.reply.revived == (["RUN1-w2"] if revived else [])
     assert flow.workflow_task.state == ("ready" if revived else "failed")
-    assert [task.id for task in decision.born] == (["RUN1-w2"] if revived else [])
+    assert [task.id for task in decision.unassigned] == (["RUN1-w2"] if revived else [])
     if revived:
         assert flow.workflow_task.block is None
         assert flow.state.next_wake is None

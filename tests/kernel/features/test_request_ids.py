@@ -15,7 +15,7 @@ from backstay.kernel.features.continue_as_new import ContinueAsNew
 from backstay.kernel.features.pause import Pause, Unpause
 from backstay.kernel.features.reconcile import Reconcile
 from backstay.kernel.features.repair import Repair
-from backstay.kernel.features.signal import Signal
+from backstay.kernel.features.signal import DeliverSignal
 from backstay.kernel.features.start import Start
 from backstay.kernel.features.timer import StartTimer
 from backstay.kernel.features.update import CompleteUpdate, Update
@@ -37,7 +37,7 @@ def command(message: Any) -> Any:
 
 REPAIR = Repair(work=Reconcile(incarnation="engine-1"))
 ACCEPTED: list[tuple[Any, Any]] = [
-    (waiting, Signal(name="go", arguments=b"1")),
+    (waiting, DeliverSignal(name="go", arguments=b"1")),
     (waiting, Update(name="add", arguments=b"1")),
     (waiting, Cancel(reason="why")),
     (waiting, Terminate(reason="why")),
@@ -48,7 +48,7 @@ ACCEPTED: list[tuple[Any, Any]] = [
     (Flow, started(definition=TALKING, arguments=b"1")),
 ]
 REJECTED: list[tuple[Any, Any]] = [
-    (waiting, Signal(name="typo", arguments=b"1")),
+    (waiting, DeliverSignal(name="typo", arguments=b"1")),
     (waiting, Update(name="typo", arguments=b"1")),
     (closed, Cancel(reason="why")),
     (closed, Terminate(reason="why")),
@@ -120,9 +120,9 @@ def test_who_is_told_to_try_again_is_not_held_to_the_first_answer(in_the_way: st
 
 
 CONFLICTS: list[tuple[Any, Any, Any]] = [
-    (waiting, Signal(name="go"), Signal(name="stop")),
-    (waiting, Signal(name="go"), Signal(name="go", arguments=b"1")),
-    (waiting, Signal(name="go"), Signal(name="go", run_id="RUN1")),
+    (waiting, DeliverSignal(name="go"), DeliverSignal(name="stop")),
+    (waiting, DeliverSignal(name="go"), DeliverSignal(name="go", arguments=b"1")),
+    (waiting, DeliverSignal(name="go"), DeliverSignal(name="go", run_id="RUN1")),
     (waiting, Update(name="add"), Update(name="add", arguments=b"1")),
     (waiting, Update(name="add"), Update(name="typo")),
     (waiting, Cancel(), Cancel(run_id="RUN1")),
@@ -158,8 +158,8 @@ def test_a_retry_while_the_first_is_held_is_a_retry(held: bool) -> None:
     flow = given(definition=TALKING)
     if held:
         flow.lease()
-    message = Signal(name="go", request_id="r1")
+    message = DeliverSignal(name="go", request_id="r1")
     flow.when(message)
     assert flow.again(message).idle
     assert len([entry for entry in flow.commands if entry.command_type == "signal"]) == 1
-    assert len(flow.state.held) == int(held)
+    assert len(flow.state.buffered_events) == int(held)

@@ -92,9 +92,9 @@ def test_the_merged_attributes_are_bounded_and_passing_the_bound_fails_the_run()
     limits = Limits(search_attribute_size=len('{"a":1,"b":2}'))
     flow = given(UpsertSearchAttributes(attributes={"a": 1}), AGAIN, limits=limits)
     flow.complete(UpsertSearchAttributes(attributes={"b": 2}), AGAIN)
-    assert flow.run.open
+    assert flow.run.is_open
     flow.complete(UpsertSearchAttributes(attributes={"b": None}), UpsertSearchAttributes(attributes={"c": 3}), AGAIN)
-    assert flow.run.open
+    assert flow.run.is_open
     flow.complete(UpsertSearchAttributes(attributes={"d": 4}))
     event = flow.history[-1].event
     assert isinstance(event, WorkflowFailed)

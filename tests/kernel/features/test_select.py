@@ -91,7 +91,7 @@ def test_whatever_the_order_the_first_member_to_end_wins(order: tuple[int, ...],
             over.append(key)
         found = resolutions(flow)
         assert [event.member_key for event in found] == over[:1]
-        assert bool(flow.run.waking) == bool(over), "every end of a member is told, nothing else"
+        assert bool(flow.run.wake_events) == bool(over), "every end of a member is told, nothing else"
         assert snapshot(flow, refold(flow)) == snapshot(flow)
     (resolved,) = resolutions(flow)
     at = next(entry.sequence for entry in flow.history if entry.event is resolved)

@@ -11,8 +11,8 @@ from backstay.kernel.features.close import CompleteWorkflow
 from backstay.kernel.features.continue_as_new import ContinueAsNew
 from backstay.kernel.features.signal import (
     ApplySignal,
+    DeliverSignal,
     OpenSignalWait,
-    Signal,
     SignalApplied,
     SignalReceived,
     Signals,
@@ -20,7 +20,7 @@ from backstay.kernel.features.signal import (
     open_waits,
     pending,
 )
-from backstay.kernel.features.start import Definition, Reserve
+from backstay.kernel.features.start import RecordedDefinition, Reserve
 from backstay.kernel.features.timer import StartTimer
 from backstay.kernel.features.workflow_task import WAITING_FOR_HISTORY
 from backstay.kernel.limits import Breach, Limits
@@ -85,7 +85,7 @@ def test_a_signal_makes_a_task_due_that_names_it() -> None:
     flow = talking(WAIT)
     flow.signal("go")
     task = flow.workflow_task
-    assert (task.id, task.upto) == ("RUN1-w4", None)
+    assert (task.id, task.history_limit) == ("RUN1-w4", None)
     assert vars_of(task.resume, ("workflow_wait_kind", "open_wait_id", "workflow_signal_id", "signal_name")) == {
         "workflow_wait_kind": "signal",
         "open_wait_id": "signal-application:RUN1-s2",
@@ -107,7 +107,7 @@ def second_run() -> Flow:
     return flow
 
 
-TYPED = Definition(
+TYPED = RecordedDefinition(
     signals=["pay"],
     signal_contracts=[
         {"name": "pay", "parameters": [parameter("amount", "int"), parameter("note", "string", required=False)]}
@@ -181,7 +181,7 @@ def test_a_rejected_signal_is_on_record_and_no_fact(
 ) -> None:
     flow = flow_of()
     before = flow.state.command_sequence
-    decision = flow.when(Signal(**{"name": "go", **message}))
+    decision = flow.when(DeliverSignal(**{"name": "go", **message}))
     numbered = None if flow.state.run is None else before + 1
     assert said(decision) == {
         "accepted": False,
@@ -473,9 +473,9 @@ def test_what_the_run_did_not_get_to_is_told_to_the_next_one_again() -> None:
 def test_a_run_that_waits_for_a_signal_alone_waits_for_somebody_outside() -> None:
     flow = talking(WAIT)
     assert flow.row is not None
-    assert flow.row.outside == 1
+    assert flow.row.waits_externally == 1
     flow.signal("go")
-    assert flow.row.outside == 0
+    assert flow.row.waits_externally == 0
 
 
 def test_every_event_of_a_signal_wait_has_its_shape() -> None:

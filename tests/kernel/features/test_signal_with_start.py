@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from backstay.kernel.features.close import CompleteWorkflow
-from backstay.kernel.features.signal import ApplySignal, OpenSignalWait, Signal, SignalReceived
-from backstay.kernel.features.signal_with_start import SignalWithStart
-from backstay.kernel.features.start import Definition, Reserve
+from backstay.kernel.features.signal import ApplySignal, DeliverSignal, OpenSignalWait, SignalReceived
+from backstay.kernel.features.signal_with_start import SignalAndStart
+from backstay.kernel.features.start import RecordedDefinition, Reserve
 from backstay.kernel.features.timer import StartTimer
 from backstay.kernel.limits import Limits
 from backstay.kernel.machine import Machine
@@ -17,8 +17,8 @@ from backstay.kernel.machine import Machine
 from ..given import TALKING, Flow, given, names, only, parameter, refold, snapshot, started, to
 
 
-def both(name: str = "go", definition: Definition | None = TALKING, **more: Any) -> SignalWithStart:
-    return SignalWithStart(start=started(definition=definition), signal=Signal(name=name, **more))
+def both(name: str = "go", definition: RecordedDefinition | None = TALKING, **more: Any) -> SignalAndStart:
+    return SignalAndStart(start=started(definition=definition), signal=DeliverSignal(name=name, **more))
 
 
 def reserved() -> Flow:
@@ -84,9 +84,11 @@ def test_both_commands_name_the_intake_they_belong_to(flow_of: Any) -> None:
     assert signal["caller"] == {"label": "shop"}
 
 
-TYPED = Definition(signals=["pay"], signal_contracts=[{"name": "pay", "parameters": [parameter("amount", "int")]}])
+TYPED = RecordedDefinition(
+    signals=["pay"], signal_contracts=[{"name": "pay", "parameters": [parameter("amount", "int")]}]
+)
 SMALL = Machine(limits=Limits(payload_size=3))
-INVALID: list[tuple[str, SignalWithStart, str, str | None, list[str]]] = [
+INVALID: list[tuple[str, SignalAndStart, str, str | None, list[str]]] = [
     ("unknown", both("typo"), "unknown_signal", "rejected_unknown_signal", []),
     ("arguments", both("pay", TYPED), "invalid_signal_arguments", "rejected_invalid_arguments", ["amount"]),
     ("size", both(arguments=b"1234"), "structural_limit_exceeded", None, ["payload_size"]),
@@ -100,7 +102,7 @@ EACH = pytest.mark.parametrize(
 @EACH
 @pytest.mark.parametrize("number", [0, 1])
 def test_an_invalid_signal_starts_nothing_and_is_on_record(
-    message: SignalWithStart, reason: str, outcome: str | None, errors: list[str], number: int
+    message: SignalAndStart, reason: str, outcome: str | None, errors: list[str], number: int
 ) -> None:
     flow = Flow(SMALL)
     if number == 0:
@@ -120,7 +122,7 @@ def test_an_invalid_signal_starts_nothing_and_is_on_record(
 
 @EACH
 def test_an_invalid_signal_to_a_new_id_leaves_no_trace(
-    message: SignalWithStart, reason: str, outcome: str | None, errors: list[str]
+    message: SignalAndStart, reason: str, outcome: str | None, errors: list[str]
 ) -> None:
     refusal = Flow(SMALL).refused(message)
     assert (refusal.reason, refusal.fields["outcome"]) == (reason, outcome)
@@ -138,7 +140,7 @@ def test_the_signal_of_an_active_run_is_judged_by_what_that_run_was_started_with
 def test_what_a_start_may_not_be_it_may_not_be_here(flow_of: Any) -> None:
     flow = flow_of()
     flow.machine = SMALL
-    wrong = SignalWithStart(start=started(arguments=b"1234", definition=TALKING), signal=Signal(name="go"))
+    wrong = SignalAndStart(start=started(arguments=b"1234", definition=TALKING), signal=DeliverSignal(name="go"))
     assert flow.refused(wrong).reason == "structural_limit_exceeded"
 
 

@@ -93,7 +93,7 @@ def test_a_retry_leaves_the_run_open() -> None:
     flow = begun(retry_policy=RetryPolicy(max_attempts=2, backoff_seconds=[3]))
     flow.begin(1)
     assert names(flow.fail(1).events) == ["ActivityRetryScheduled"]
-    assert flow.run.open
+    assert flow.run.is_open
     flow.begin(1, at=3)
     assert names(flow.finish(1).events) == ["ActivityCompleted", "WorkflowCompleted"]
 
@@ -117,7 +117,7 @@ def test_there_is_nothing_to_signal_or_update() -> None:
     flow = begun()
     assert flow.signal("go").reply.rejection_reason == "unknown_signal"
     assert flow.update("add").reply.rejection_reason == "unknown_update"
-    assert flow.run.open
+    assert flow.run.is_open
 
 
 def test_an_id_is_used_once_and_a_request_id_recalls_the_same_intent_only() -> None:
@@ -132,7 +132,7 @@ def test_an_id_is_used_once_and_a_request_id_recalls_the_same_intent_only() -> N
 
 
 def flow_retry(flow: Flow, message: StartActivity) -> Message:
-    return message.recalling(next(c for c in flow.commands if c.request_id == message.request_id))
+    return message.with_record(next(c for c in flow.commands if c.request_id == message.request_id))
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 from backstay.kernel.features.activity import ScheduleActivity
 from backstay.kernel.features.close import CompleteWorkflow
-from backstay.kernel.features.start import Definition, Reserve, StartAccepted, StartRejected, WorkflowStarted
+from backstay.kernel.features.start import RecordedDefinition, Reserve, StartAccepted, StartRejected, WorkflowStarted
 from backstay.kernel.limits import Limits
 from backstay.kernel.machine import Machine
 from backstay.kernel.task import START
@@ -17,7 +17,7 @@ from backstay.kernel.values import Routing
 
 from ..given import T0, Flow, given, instant, names, only, refold, snapshot, started
 
-DEFINITION = Definition(
+DEFINITION = RecordedDefinition(
     workflow_class="shop:Order",
     fingerprint="f1",
     change_ids=["vat"],
@@ -41,8 +41,8 @@ def test_reserving_makes_an_id_known_before_any_run_exists() -> None:
     decision = flow.when(reserve())
     assert decision.reply.reserved
     assert decision.events == []
-    assert decision.workflow.run is None
-    assert decision.workflow.reserved_at == T0
+    assert decision.instance.run is None
+    assert decision.instance.reserved_at == T0
     assert snapshot(flow, refold(flow)) == snapshot(flow)
 
 
@@ -165,7 +165,7 @@ def test_an_unknown_definition_declares_nothing_at_all() -> None:
 
 
 def test_a_definition_without_handlers_is_known_to_have_none() -> None:
-    event = only(Flow().start(definition=Definition()), WorkflowStarted)
+    event = only(Flow().start(definition=RecordedDefinition()), WorkflowStarted)
     assert (event.declared_queries, event.declared_signals, event.declared_updates) == ([], [], [])
 
 

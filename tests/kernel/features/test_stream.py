@@ -15,9 +15,9 @@ from backstay.kernel.features.stream import (
     SEGMENT,
     AppendItems,
     FinishStream,
-    Item,
     Items,
     Stream,
+    StreamItem,
     StreamItemAppended,
     StreamKey,
     WriteStream,
@@ -39,7 +39,7 @@ def stream(machine: Machine = MACHINE) -> Flow:
 
 
 def some(*payloads: bytes, keys: str | None = None, **more: Any) -> AppendItems:
-    items = [Item(payload=payload, idempotency_key=keys and f"{keys}{n}") for n, payload in enumerate(payloads)]
+    items = [StreamItem(payload=payload, idempotency_key=keys and f"{keys}{n}") for n, payload in enumerate(payloads)]
     return AppendItems(to=OUT, what=Items(items=items, **more))
 
 
@@ -65,7 +65,7 @@ def test_offsets_count_from_0_and_go_on() -> None:
     assert (first.reply.accepted_offsets, first.reply.stream.total_items) == ([0, 1], 2)
     assert flow.when(some(b"c")).reply.accepted_offsets == [2]
     assert items(flow) == [b"a", b"b", b"c"]
-    assert (flow.rows, flow.state.next_wake, flow.row and flow.row.outside) == ({}, None, 1)
+    assert (flow.rows, flow.state.next_wake, flow.row and flow.row.waits_externally) == ({}, None, 1)
     assert snapshot(flow, refold(flow)) == snapshot(flow)
     assert state(flow) == of(refold(flow).current)
 
@@ -75,7 +75,7 @@ def test_a_key_counts_once_also_within_one_append() -> None:
     flow.when(some(b"a", b"b", keys="k"))
     again = flow.when(some(b"a", b"b", b"c", keys="k")).reply
     assert (again.offsets, again.accepted_offsets, again.deduped) == ([0, 1, 2], [2], 2)
-    twice = [Item(payload=b"x", idempotency_key="same")] * 2
+    twice = [StreamItem(payload=b"x", idempotency_key="same")] * 2
     reply = flow.when(AppendItems(to=OUT, what=Items(items=twice))).reply
     assert (reply.offsets, reply.deduped) == ([3, 3], 1)
 
@@ -110,7 +110,7 @@ def test_an_end_is_final_and_may_be_repeated(reason: str | None, status: str) ->
 
 def test_a_long_stream_is_cut_into_histories_of_a_fixed_length() -> None:
     flow = stream()
-    batch = [Item(payload=b"x", idempotency_key=str(n)) for n in range(2 * SEGMENT + 300)]
+    batch = [StreamItem(payload=b"x", idempotency_key=str(n)) for n in range(2 * SEGMENT + 300)]
     for begin in range(0, len(batch), 300):
         flow.when(AppendItems(to=OUT, what=Items(items=batch[begin : begin + 300])))
     lengths = [len(history) for _, history in sorted(flow.histories.items())]
@@ -124,18 +124,18 @@ def test_a_long_stream_is_cut_into_histories_of_a_fixed_length() -> None:
 
 
 def test_what_code_writes_is_a_step_and_a_send_of_one_commit() -> None:
-    item = Item(payload=b"a", idempotency_key="k")
+    item = StreamItem(payload=b"a", idempotency_key="k")
     flow = given()
     decision = flow.complete(WriteStream(result=b"-", stream_name="out", items=[item], command_identity="task"))
     assert decision.events[-1].event == SideEffectRecorded(sequence=1, result=b"-", stream_name="out", stream_items=1)
     (send,) = decision.sends
     assert (send.namespace, send.workflow_id) == ("default/streams", "RUN1:out")
-    assert send.parcel.items == [item]  # type: ignore[attr-defined]
+    assert send.message.items == [item]  # type: ignore[attr-defined]
 
 
 def test_a_send_that_comes_twice_appends_once_and_one_that_comes_late_nothing() -> None:
     flow = stream()
-    write = WriteToStream(to=OUT, items=[Item(payload=b"a", idempotency_key="k")], command_identity="task")
+    write = WriteToStream(to=OUT, items=[StreamItem(payload=b"a", idempotency_key="k")], command_identity="task")
     flow.when(parcel(1, write))
     flow.when(parcel(2, write))
     assert items(flow) == [b"a"]
@@ -143,8 +143,8 @@ def test_a_send_that_comes_twice_appends_once_and_one_that_comes_late_nothing() 
     assert isinstance(event, StreamItemAppended)
     assert (event.origin, event.origin_reference) == ("workflow", "task")
     flow.when(parcel(3, WriteToStream(to=OUT, finish=True, error_reason="broke")))
-    late = flow.when(parcel(4, WriteToStream(to=OUT, items=[Item(payload=b"b", idempotency_key="l")])))
-    assert (late.events, late.took) == ([], [4])
+    late = flow.when(parcel(4, WriteToStream(to=OUT, items=[StreamItem(payload=b"b", idempotency_key="l")])))
+    assert (late.events, late.taken_sends) == ([], [4])
     assert (state(flow).status, names(flow.history)[-1]) == ("errored", "StreamClosed")
 
 
@@ -153,7 +153,7 @@ def test_a_send_that_comes_twice_appends_once_and_one_that_comes_late_nothing() 
     [
         (AppendItems(to=OUT, what=Items(items=[])), "invalid_stream_items"),
         (some(*[b"x"] * 501), "invalid_stream_items"),
-        (AppendItems(to=OUT, what=Items(items=[Item()])), "invalid_stream_items"),
+        (AppendItems(to=OUT, what=Items(items=[StreamItem()])), "invalid_stream_items"),
         (some(b"x" * 101), "structural_limit_exceeded"),
         (some(b"x", b"y", max_pending_items=1), "stream_full"),
         (
@@ -174,11 +174,11 @@ def test_what_cannot_be_appended_opens_nothing(message: Any, reason: str) -> Non
     ("command", "reason"),
     [
         (
-            WriteStream(result=b"-", stream_name="", items=[Item(payload=b"a", idempotency_key="k")]),
+            WriteStream(result=b"-", stream_name="", items=[StreamItem(payload=b"a", idempotency_key="k")]),
             "invalid_stream_name",
         ),
         (WriteStream(result=b"-", stream_name="out"), "invalid_stream_items"),
-        (WriteStream(result=b"-", stream_name="out", items=[Item(payload=b"a")]), "invalid_stream_items"),
+        (WriteStream(result=b"-", stream_name="out", items=[StreamItem(payload=b"a")]), "invalid_stream_items"),
     ],
 )
 def test_a_completion_that_writes_nonsense_is_refused_whole(command: WriteStream, reason: str) -> None:
@@ -189,7 +189,9 @@ def test_a_completion_that_writes_nonsense_is_refused_whole(command: WriteStream
 
 def test_code_that_writes_too_much_fails_its_run_by_the_limit() -> None:
     flow = given(limits=Limits(payload_size=100))
-    flow.complete(WriteStream(result=b"-", stream_name="out", items=[Item(payload=b"x" * 101, idempotency_key="k")]))
+    flow.complete(
+        WriteStream(result=b"-", stream_name="out", items=[StreamItem(payload=b"x" * 101, idempotency_key="k")])
+    )
     assert (flow.run.status, flow.decisions[-1].sends) == ("failed", [])
 
 
@@ -200,7 +202,7 @@ def test_whatever_comes_in_whatever_batches_each_key_stands_once_in_the_order_it
     flow = stream()
     wanted: list[bytes] = []
     for number, (first, count, by_code) in enumerate(appends):
-        batch = [Item(payload=str(key).encode(), idempotency_key=str(key)) for key in range(first, first + count)]
+        batch = [StreamItem(payload=str(key).encode(), idempotency_key=str(key)) for key in range(first, first + count)]
         if by_code:
             flow.when(parcel(number, WriteToStream(to=OUT, items=batch)))
         else:

@@ -69,7 +69,7 @@ def test_a_timer_without_a_delay_fires_at_once(delay: float) -> None:
     flow = given()
     decision = flow.complete(StartTimer(delay_seconds=delay))
     assert names(decision.events) == ["TimerScheduled", "TimerFired"]
-    assert [task.id for task in decision.born] == ["RUN1-w4"]
+    assert [task.id for task in decision.unassigned] == ["RUN1-w4"]
 
 
 @pytest.mark.parametrize("delay", [-1, -0.001, 1e10, math.inf, -math.inf, math.nan])
@@ -113,8 +113,8 @@ def test_a_timer_is_its_history_and_keeps_its_deadline_when_every_row_is_lost() 
 @pytest.mark.contract("TIMER-06")
 def test_a_stray_wake_never_resumes_the_run() -> None:
     flow = timer(5)
-    flow.run.remind(instant(1), "timer", 1)
-    flow.run.remind(instant(1), "timer", 7)
+    flow.run.add_deadline(instant(1), "timer", 1)
+    flow.run.add_deadline(instant(1), "timer", 7)
     assert flow.due(1).events == []
     assert flow.rows == {}
 

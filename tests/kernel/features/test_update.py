@@ -14,7 +14,7 @@ from backstay.kernel.features.condition import OpenConditionWait
 from backstay.kernel.features.continue_as_new import ContinueAsNew
 from backstay.kernel.features.reconcile import Reconcile
 from backstay.kernel.features.signal import ApplySignal, OpenSignalWait
-from backstay.kernel.features.start import Definition, Reserve
+from backstay.kernel.features.start import RecordedDefinition, Reserve
 from backstay.kernel.features.timer import StartTimer
 from backstay.kernel.features.update import (
     CompleteUpdate,
@@ -26,10 +26,10 @@ from backstay.kernel.features.update import (
     UpdateRejected,
     Updates,
 )
-from backstay.kernel.features.workflow_task import WAITING_FOR_HISTORY, shown_to
+from backstay.kernel.features.workflow_task import WAITING_FOR_HISTORY, events_shown
 from backstay.kernel.limits import Breach, Limits
 from backstay.kernel.task import Block
-from backstay.kernel.values import accepted_behind
+from backstay.kernel.values import accepted_after
 
 from ..given import TALKING, Flow, given, names, only, parameter, refold, snapshot, vars_of
 
@@ -69,7 +69,7 @@ def test_it_gets_a_task_of_its_own() -> None:
     flow = talking()
     flow.update("add")
     task = flow.workflow_task
-    assert (task.id, task.upto, task.state) == ("RUN1-v4", 4, "ready")
+    assert (task.id, task.history_limit, task.state) == ("RUN1-v4", 4, "ready")
     resume = {"workflow_wait_kind": "update", "open_wait_id": "update:RUN1-u2.3", "workflow_update_id": "RUN1-u2.3"}
     resume |= {"resume_source_kind": "workflow_update", "resume_source_id": "RUN1-u2.3"}
     assert vars_of(task.resume, resume) == resume
@@ -82,11 +82,11 @@ def test_the_id_of_an_update_says_where_to_look_for_it() -> None:
     ids = [flow.update("add").reply.update_id for _ in range(2)]
     length = flow.run.length
     flow.complete(LATER)
-    assert [accepted_behind(id) for id in ids] == [length, length]
+    assert [accepted_after(id) for id in ids] == [length, length]
     found = {entry.event.update_id: entry.sequence for entry in flow.history if isinstance(entry.event, UpdateAccepted)}
     assert list(found) == ids
     assert all(place > length for place in found.values())
-    assert [accepted_behind(id) for id in ("RUN1-u2", "another", "", "x.y", "x.٣")] == [0] * 5
+    assert [accepted_after(id) for id in ("RUN1-u2", "another", "", "x.y", "x.٣")] == [0] * 5
 
 
 # -- rejected
@@ -111,7 +111,9 @@ def signalled() -> Flow:
     return flow
 
 
-TYPED = Definition(updates=["pay"], update_contracts=[{"name": "pay", "parameters": [parameter("amount", "int")]}])
+TYPED = RecordedDefinition(
+    updates=["pay"], update_contracts=[{"name": "pay", "parameters": [parameter("amount", "int")]}]
+)
 INVALID = ("invalid_update_arguments", "rejected_invalid_arguments")
 
 REJECTED: list[tuple[str, Any, dict[str, Any], str, str | None, dict[str, list[str]]]] = [
@@ -194,7 +196,7 @@ def test_a_rejected_update_is_on_record_and_gets_no_task(
     assert command.validation_errors == decision.reply.validation_errors == errors
     assert command.sequence == (None if flow.state.run is None else sequence + 1)
     assert flow.rows == tasks
-    if flow.state.run is not None and flow.run.open:
+    if flow.state.run is not None and flow.run.is_open:
         rejected = only(decision, UpdateRejected)
         assert (rejected.rejection_reason, rejected.outcome) == (reason, outcome)
         assert rejected.validation_errors == errors
@@ -267,7 +269,7 @@ def test_a_handler_that_returns_applies_and_completes_the_update() -> None:
         ),
     ]
     assert {entry.context.decided_after for entry in decision.events} == {4}
-    assert decision.told == [("update:RUN1-u2.3", decision.events[1])]
+    assert decision.notifications == [("update:RUN1-u2.3", decision.events[1])]
     assert flow.run.part(Updates).pending == {}
 
 
@@ -289,9 +291,9 @@ def test_a_handler_that_raises_fails_the_update_and_not_the_run() -> None:
         "non_retryable": True,
         "exception": failure,
     }
-    assert flow.run.open
+    assert flow.run.is_open
     assert flow.rows == {}  # nothing has changed, so there is nothing to look at
-    assert [topic for topic, _ in decision.told] == ["update:RUN1-u2.3"]
+    assert [topic for topic, _ in decision.notifications] == ["update:RUN1-u2.3"]
 
 
 def test_an_ordinary_task_follows_so_that_the_code_sees_what_the_update_changed() -> None:
@@ -299,7 +301,7 @@ def test_an_ordinary_task_follows_so_that_the_code_sees_what_the_update_changed(
     flow.update("add")
     flow.complete(DONE)
     task = flow.workflow_task
-    assert (task.id, task.upto) == ("RUN1-w5", None)
+    assert (task.id, task.history_limit) == ("RUN1-w5", None)
     assert task.resume.workflow_update_id is None
     assert flow.state.cursor == 2
     flow.complete()
@@ -316,9 +318,9 @@ def test_updates_and_signals_take_effect_in_the_order_in_which_they_were_accepte
     assert not flow.update("add").reply.accepted  # behind the signal
     tasks = []
     for _ in range(2):
-        tasks.append((flow.workflow_task.id, flow.workflow_task.upto))
+        tasks.append((flow.workflow_task.id, flow.workflow_task.history_limit))
         flow.complete(CompleteUpdate(update_id=flow.workflow_task.resume.workflow_update_id or ""))
-    tasks.append((flow.workflow_task.id, flow.workflow_task.upto))
+    tasks.append((flow.workflow_task.id, flow.workflow_task.history_limit))
     assert tasks == [("RUN1-v4", 4), ("RUN1-v5", 5), ("RUN1-w6", None)]
     assert names(flow.complete().events) == ["SignalApplied"]
 
@@ -339,7 +341,7 @@ def test_the_task_of_an_update_looks_no_further_than_its_acceptance() -> None:
     task = flow.lease()
     assert task.seen == 4
     assignment = flow.machine.assign(flow.state, task)
-    assert names(shown_to(assignment, flow.history)) == [
+    assert names(events_shown(assignment, flow.history)) == [
         *("StartAccepted", "WorkflowStarted", "TimerScheduled", "UpdateAccepted")
     ]
     flow.complete(DONE)
@@ -442,7 +444,7 @@ def test_updates_that_a_run_did_not_get_to_fail_with_it(end: Command, closed_rea
         assert (event.update_id, event.workflow_command_id) == (f"RUN1-u{position + 2}.2", f"RUN1-c{position + 2}")
         assert (event.outcome, event.terminal_reason, event.non_retryable) == ("update_failed", closed_reason, True)
         assert event.failure_id == f"RUN1-f{entry.sequence}"
-    assert [topic for topic, _ in decision.told] == ["update:RUN1-u2.2", "update:RUN1-u3.2"]
+    assert [topic for topic, _ in decision.notifications] == ["update:RUN1-u2.2", "update:RUN1-u3.2"]
     assert snapshot(flow, refold(flow)) == snapshot(flow)
 
 

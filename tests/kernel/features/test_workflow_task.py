@@ -59,7 +59,7 @@ def test_completing_closes_the_task_and_tells_the_run_status() -> None:
     decision = flow.complete(StartTimer(delay_seconds=9))
     assert (decision.reply.outcome, decision.reply.run_status) == ("completed", "waiting")
     assert flow.rows == {}
-    assert decision.workflow.cursor == 2
+    assert decision.instance.cursor == 2
     ((_, row),) = decision.runs
     assert row.status == "waiting"
 
@@ -234,7 +234,7 @@ def test_what_happened_behind_the_back_of_a_leased_task_gets_a_task_of_its_own()
     flow.due(2)
     assert set(flow.rows) == {"RUN1-w5"}
     decision = flow.complete()
-    assert decision.workflow.cursor == 5
+    assert decision.instance.cursor == 5
     assert set(flow.rows) == {"RUN1-w6"}
     assert flow.workflow_task.resume.timer_id == "RUN1-t2"
 
@@ -272,7 +272,7 @@ def test_a_failed_task_never_fails_its_run(block: Block) -> None:
     flow = given()
     decision = flow.break_task(block)
     assert decision.events == []
-    assert flow.run.open
+    assert flow.run.is_open
     assert (flow.workflow_task.state, flow.workflow_task.block) == ("failed", block)
     assert (decision.reply.outcome, decision.reply.run_status) == ("failed", "pending")
     assert snapshot(flow, refold(flow)) == snapshot(flow)
@@ -288,7 +288,7 @@ def test_a_failed_task_is_offered_again_after_a_backoff_that_doubles_to_a_minute
         assert flow.state.next_wake == until
         pauses.append((until - flow.now) // SECOND)
         flow.now = until
-        assert [task.id for task in flow.due((until - instant(0)) / SECOND).born] == ["RUN1-w2"]
+        assert [task.id for task in flow.due((until - instant(0)) / SECOND).unassigned] == ["RUN1-w2"]
     assert pauses == [3, 6, 12, 24, 48, 60, 60, 60]
     assert flow.workflow_task.block is None
 
@@ -403,7 +403,7 @@ def test_a_completion_over_a_structural_limit_fails_the_run_and_applies_nothing(
     ],
 )
 def test_a_completion_at_the_limit_or_without_one_goes_through(limits: Limits, commands: list[Any]) -> None:
-    assert given(*commands, limits=limits).run.open
+    assert given(*commands, limits=limits).run.is_open
 
 
 def test_open_work_of_earlier_tasks_counts_against_the_limit() -> None:
@@ -411,10 +411,10 @@ def test_open_work_of_earlier_tasks_counts_against_the_limit() -> None:
     flow = given(StartTimer(delay_seconds=9), StartTimer(delay_seconds=1), limits=limits)
     flow.due(1)
     flow.complete(StartTimer(delay_seconds=1), at=1)
-    assert flow.run.open
+    assert flow.run.is_open
     flow.due(2)
     flow.complete(StartTimer(delay_seconds=1), StartTimer(delay_seconds=1), at=2)
-    assert not flow.run.open
+    assert not flow.run.is_open
 
 
 def test_an_assignment_carries_what_the_code_started_with() -> None:

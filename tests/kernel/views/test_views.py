@@ -15,8 +15,8 @@ from backstay.kernel.features.child import StartChildWorkflow
 from backstay.kernel.features.close import CompleteWorkflow, FailWorkflow
 from backstay.kernel.features.condition import OpenConditionWait, SatisfyConditionWait
 from backstay.kernel.features.pause import Pause
-from backstay.kernel.features.signal import ApplySignal, OpenSignalWait, Signal
-from backstay.kernel.features.start import Definition, Identity
+from backstay.kernel.features.signal import ApplySignal, DeliverSignal, OpenSignalWait
+from backstay.kernel.features.start import Identity, RecordedDefinition
 from backstay.kernel.features.timer import StartTimer
 from backstay.kernel.features.update import CompleteUpdate, FailUpdate, Update, Updates
 from backstay.kernel.task import Block
@@ -28,7 +28,7 @@ from backstay.kernel.views.waits import waits
 from tests.kernel.given import Flow, given, running
 
 NAME: dict[str, Any] = {"name": "value", "position": 0, "required": True, "type": "string", "allows_null": False}
-DEFINITION = Definition(
+DEFINITION = RecordedDefinition(
     signals=["go", "note"],
     signal_contracts=[
         {"name": "go", "parameters": [], "mode": "handler"},
@@ -66,14 +66,14 @@ def busy_updating() -> Flow:
 
 def told_beside_a_child() -> Flow:
     flow = at(StartChildWorkflow(workflow_type="ship"))
-    flow.when(Signal(name="go"))
+    flow.when(DeliverSignal(name="go"))
     assert flow.workflow_task.state == "ready"
     return flow
 
 
 def told() -> Flow:
     flow = at(OpenSignalWait(signal_name="note"))
-    flow.when(Signal(name="note", values=["x"], arguments=b"x"))
+    flow.when(DeliverSignal(name="note", values=["x"], arguments=b"x"))
     return flow
 
 
@@ -140,7 +140,7 @@ def test_an_accepted_update_is_the_wait_whatever_else_is_open_and_when_its_task_
 
 def test_a_condition_stays_the_wait_beside_an_open_workflow_task() -> None:
     flow = at(OpenConditionWait(condition_key="ready"))
-    flow.when(Signal(name="go"))
+    flow.when(DeliverSignal(name="go"))
     assert flow.workflow_task.state == "ready"
     assert wait_of(flow.state).kind == "condition"
 
@@ -152,7 +152,7 @@ def test_waits_keep_their_end() -> None:
         StartTimer(delay_seconds=90),
         StartChildWorkflow(workflow_type="ship"),
     )
-    flow.when(Signal(name="note", values=["x"], arguments=b"x"))
+    flow.when(DeliverSignal(name="note", values=["x"], arguments=b"x"))
     flow.complete(SatisfyConditionWait(step=1), ApplySignal(step=2, signal_id="RUN1-s2", value=b"v"))
     seen = {wait.kind: wait for wait in waits(flow.history, flow.run)}
     assert {kind: (wait.status, wait.source_status) for kind, wait in seen.items()} == {
@@ -172,11 +172,11 @@ def test_waits_keep_their_end() -> None:
 @pytest.mark.contract("SIG-02", "SIG-03")
 def test_every_signal_has_a_record() -> None:
     flow = told()
-    flow.when(Signal(name="nope"))
-    flow.when(Signal(name="note", values=[5]))
-    flow.when(Signal(name="go"))
+    flow.when(DeliverSignal(name="nope"))
+    flow.when(DeliverSignal(name="note", values=[5]))
+    flow.when(DeliverSignal(name="go"))
     flow.complete(ApplySignal(step=1, signal_id="RUN1-s2", value=b"v"))
-    seen = signals(flow.history, flow.commands, flow.state.held)
+    seen = signals(flow.history, flow.commands, flow.state.buffered_events)
     assert [(view.signal_name, view.status, view.rejection_reason) for view in seen] == [
         ("note", "applied", None),
         ("nope", "rejected", "unknown_signal"),
@@ -190,10 +190,13 @@ def test_every_signal_has_a_record() -> None:
 
 def test_a_signal_that_is_held_is_received() -> None:
     flow = at(OpenConditionWait())
-    flow.when(Signal(name="go"))
+    flow.when(DeliverSignal(name="go"))
     flow.claim(flow.workflow_task.id)
-    flow.when(Signal(name="go"))
-    assert [view.status for view in signals(flow.history, flow.commands, flow.state.held)] == ["received", "received"]
+    flow.when(DeliverSignal(name="go"))
+    assert [view.status for view in signals(flow.history, flow.commands, flow.state.buffered_events)] == [
+        "received",
+        "received",
+    ]
 
 
 @pytest.mark.contract("UPD-11", "UPD-22")
@@ -335,5 +338,5 @@ def test_what_a_run_declares_comes_from_its_start() -> None:
     assert [target.name for target in told.declared_signal_targets] == ["go", "note"]
     assert told.declared_signal_targets[1].parameters == [NAME]
     assert declared(given().state.current.part(Identity).started).declared_contract_source == "unavailable"
-    incomplete = declared(given(definition=Definition(queries=["status"])).state.current.part(Identity).started)
+    incomplete = declared(given(definition=RecordedDefinition(queries=["status"])).state.current.part(Identity).started)
     assert (incomplete.declared_contract_source, incomplete.declared_query_targets) == ("unavailable", [])

@@ -10,7 +10,7 @@ from ..mutation import Mutant
 LINK_MUTANTS = [
     Mutant(
         "the answer to a late heartbeat cannot be read",
-        "backstay.sdk.worker.activities:Activities._beat",
+        "backstay.sdk.worker.activities:ActivityRunner._beat",
         "attempt.cancel(stale=not reply.cancel_requested)",
         "attempt.cancel(stale=not reply.cancelled)",
         link=True,
@@ -45,8 +45,8 @@ LINK_MUTANTS = [
     Mutant(
         "live code goes on after what another worker decided",
         "backstay.server.native.worker_link:WorkerLink._show",
-        "reached and not passed and (size <= self._most or len(behind) == 1)",
-        "reached and (size <= self._most or len(behind) == 1)",
+        "reached and not passed and (size <= self._most or len(unseen) == 1)",
+        "reached and (size <= self._most or len(unseen) == 1)",
         link=True,
         often=("request lost", "stop worker"),
     ),
@@ -111,7 +111,7 @@ LINK_MUTANTS = [
     ),
     Mutant(
         "a window is asked for once",
-        "backstay.sdk.author.group:Run._answered",
+        "backstay.sdk.author.group:GroupRun._answered",
         "window is not None and self._open <= window // 2 and self.root.asked < len(self.leaves)",
         "False",
         link=True,
@@ -125,7 +125,7 @@ LINK_MUTANTS = [
     ),
     Mutant(
         "leases on their way count for nothing",
-        "backstay.server.admission:Admission.active",
+        "backstay.server.admission:QueueAdmission.active",
         "leases.count(queue) + sum(not leases.has(task_id) for task_id in self._promised.get(queue, ()))",
         "leases.count(queue)",
         link=True,
@@ -139,7 +139,7 @@ LINK_MUTANTS = [
     ),
     Mutant(
         "the next minute serves nobody",
-        "backstay.server.admission:Admission._come_back",
+        "backstay.server.admission:QueueAdmission._come_back",
         "self._engine.dispatcher.serve_queues(queues)",
         "",
         link=True,

@@ -12,12 +12,12 @@ from backstay.kernel.feature import Deciding, Feature, History
 from backstay.kernel.features.instance_commands import (
     NOT_CURRENT,
     NOT_STARTED,
-    Reasoned,
+    ReasonedCommand,
     Rejection,
     accept,
+    answer_retry,
     cause,
     reject,
-    repeated,
 )
 from backstay.kernel.state import Run
 from backstay.kernel.turn import Turn
@@ -27,19 +27,19 @@ from backstay.kernel.words import COMMAND, RUN, Phrase, Story, Words
 NOT_CLOSED = Rejection("run_not_closed", "rejected_run_not_closed")
 
 
-class Earlier(Struct, frozen=True, kw_only=True):
+class EarlierRun(Struct, frozen=True, kw_only=True):
     key: int
     run_id: str
     number: int
     history: list[Recorded]
 
 
-class Archive(Reasoned, frozen=True, kw_only=True):
+class Archive(ReasonedCommand, frozen=True, kw_only=True):
     """`earlier`: the run that is meant, with its history, if it is not the current one."""
 
     command_type = "archive"
 
-    earlier: Earlier | None = None
+    earlier: EarlierRun | None = None
 
 
 class ArchiveRequested(Event, frozen=True, kw_only=True, omit_defaults=True):
@@ -64,9 +64,9 @@ class Archived:
 
 
 def archive(turn: Turn, message: Archive) -> None:
-    if repeated(turn, message):
+    if answer_retry(turn, message):
         return
-    run = turn.flow.run if message.earlier is None else _folded(turn, message.earlier)
+    run = turn.instance.run if message.earlier is None else _folded(turn, message.earlier)
     why = _unfit(run, message)
     if run is None or why is not None:
         reject(turn, message, why or NOT_STARTED)
@@ -81,14 +81,14 @@ def archive(turn: Turn, message: Archive) -> None:
     turn.record(ArchiveRequested(workflow_command_id=command.id, outcome=outcome, reason=message.reason))
     if needed:
         turn.record(WorkflowArchived(archive_command_id=command.id, reason=message.reason))
-    turn.indexed = (*turn.indexed, (False, turn.machine.index(turn.flow, run)))
+    turn.indexed = (*turn.indexed, (False, turn.features.index(turn.instance, run)))
     turn.run = current
 
 
-def _folded(turn: Turn, earlier: Earlier) -> Run:
+def _folded(turn: Turn, earlier: EarlierRun) -> Run:
     """Folded for this decision alone, since archiving folds on: decided again, it must not find its own first try."""
     run = Run(earlier.key, earlier.run_id, earlier.number)
-    turn.machine.fold(turn.flow, run, earlier.history)
+    turn.features.fold(turn.instance, run, earlier.history)
     return run
 
 
@@ -97,7 +97,7 @@ def _unfit(run: Run | None, message: Archive) -> Rejection | None:
         return NOT_STARTED
     if message.run_id not in (None, run.run_id):
         return NOT_CURRENT  # it was the current run when the shell looked
-    return NOT_CLOSED if run.open else None
+    return NOT_CLOSED if run.is_open else None
 
 
 def _requested(run: Run, event: ArchiveRequested, entry: Recorded) -> None:

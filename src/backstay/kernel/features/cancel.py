@@ -13,22 +13,22 @@ from backstay.kernel.decision import CommandRecord
 from backstay.kernel.event import Context, Event, Recorded
 from backstay.kernel.feature import CommandRule, Deadline, Deciding, Feature, History, Lifecycle, nothing_to_check
 from backstay.kernel.features import close
-from backstay.kernel.features.instance_commands import Commanding, accept, admitted, cause
+from backstay.kernel.features.instance_commands import InstanceCommand, accept, cause, may_accept
 from backstay.kernel.features.start import Identity
-from backstay.kernel.state import Run, Workflow
+from backstay.kernel.state import Instance, Run
 from backstay.kernel.task import Resume
 from backstay.kernel.turn import Turn
 from backstay.kernel.values import Micros, failure_id, seconds
 from backstay.kernel.words import COMMAND, RUN, Phrase, Story, Words
 
 
-class Cancel(Commanding, frozen=True, kw_only=True):
+class Cancel(InstanceCommand, frozen=True, kw_only=True):
     command_type = "cancel"
 
     reason: str | None = None
 
 
-class Terminate(Commanding, frozen=True, kw_only=True):
+class Terminate(InstanceCommand, frozen=True, kw_only=True):
     command_type = "terminate"
 
     reason: str | None = None
@@ -70,7 +70,7 @@ class WorkflowTerminated(Stopped, frozen=True, kw_only=True, omit_defaults=True)
     pass
 
 
-class Cancellation:
+class CancelState:
     """The request the code has been given, if any."""
 
     __slots__ = ("entry", "requested")
@@ -81,20 +81,22 @@ class Cancellation:
 
 
 def requested(run: Run) -> bool:
-    part = run.parts.get(Cancellation)
+    part = run.parts.get(CancelState)
     return part is not None and part.requested is not None
 
 
 def cancel(turn: Turn, message: Cancel) -> None:
-    if not admitted(turn, message):
+    if not may_accept(turn, message):
         return
     started = turn.run.part(Identity).started
     cleanup = None if started is None else started.declared_cleanup_seconds
-    asked_before = requested(turn.run) or any(isinstance(event, CancelRequested) for event, _ in turn.flow.held)
+    asked_before = requested(turn.run) or any(
+        isinstance(event, CancelRequested) for event, _ in turn.instance.buffered_events
+    )
     if cleanup is not None and not asked_before:
         command = accept(turn, message, "cancel_requested")
         deadline = turn.now + seconds(cleanup)
-        turn.admit(_request(command, message.reason, deadline), cause(command))
+        turn.record_or_buffer(_request(command, message.reason, deadline), cause(command))
         return
     command = accept(turn, message, "cancelled")
     turn.context = cause(command)
@@ -103,7 +105,7 @@ def cancel(turn: Turn, message: Cancel) -> None:
 
 
 def terminate(turn: Turn, message: Terminate) -> None:
-    if not admitted(turn, message):
+    if not may_accept(turn, message):
         return
     command = accept(turn, message, "terminated")
     turn.context = cause(command)
@@ -119,7 +121,7 @@ def _request(command: CommandRecord, reason: str | None, deadline: Micros | None
 
 def _stop(turn: Turn, closed_reason: str, reason: str | None, command_id: str | None) -> None:
     run = turn.run
-    turn.machine.cancel_open(turn)
+    turn.features.cancel_open(turn)
     kind = WorkflowCancelled if closed_reason == "cancelled" else WorkflowTerminated
     turn.record(
         kind(
@@ -143,7 +145,7 @@ def overdue(turn: Turn, _: object) -> None:
 
 
 def _give_in(turn: Turn) -> None:
-    request = turn.run.part(Cancellation).requested
+    request = turn.run.part(CancelState).requested
     _stop(
         turn,
         "cancelled",
@@ -152,21 +154,21 @@ def _give_in(turn: Turn) -> None:
     )
 
 
-def _deadline(flow: Workflow, _: object) -> Micros | None:
-    request = flow.current.part(Cancellation).requested
+def _deadline(instance: Instance, _: object) -> Micros | None:
+    request = instance.current.part(CancelState).requested
     return None if request is None else request.cleanup_deadline_at
 
 
-def _length(flow: Workflow, _: object) -> Micros:
-    started = flow.current.part(Identity).started
+def _length(instance: Instance, _: object) -> Micros:
+    started = instance.current.part(Identity).started
     return seconds((None if started is None else started.declared_cleanup_seconds) or 0)
 
 
 def _cancel_requested(run: Run, event: CancelRequested, entry: Recorded) -> None:
     if event.cleanup_deadline_at is not None:
-        run.part(Cancellation).requested = event
-        run.part(Cancellation).entry = entry
-        run.remind(event.cleanup_deadline_at, "cleanup", 0)
+        run.part(CancelState).requested = event
+        run.part(CancelState).entry = entry
+        run.add_deadline(event.cleanup_deadline_at, "cleanup", 0)
 
 
 def _terminate_requested(run: Run, event: TerminateRequested, entry: Recorded) -> None:
@@ -195,7 +197,7 @@ def _wake(run: Run, event: CancelRequested, entry: Recorded) -> Resume | None:
 
 def _carry(run: Run) -> Iterable[tuple[int, Event, Context]]:
     """A run that continues as new does not escape the request; its deadline stays."""
-    part = run.parts.get(Cancellation)
+    part = run.parts.get(CancelState)
     if part is not None and part.entry is not None:
         yield part.entry.sequence, part.entry.event, part.entry.context
 

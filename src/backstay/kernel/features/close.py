@@ -50,7 +50,7 @@ def closed(turn: Turn) -> None:
     """What every kind of close has in common, right behind its terminal event."""
     turn.closed = (*turn.closed, turn.run.run_id)
     turn.reindex = True
-    turn.machine.run_closed(turn)
+    turn.features.run_closed(turn)
 
 
 def complete(turn: Turn, command: CompleteWorkflow) -> None:
@@ -100,7 +100,7 @@ def _limits(turn: Turn, commands: list[Command]) -> Breach | None:
     last = commands[-1] if commands else None
     if not isinstance(last, CompleteWorkflow) or last.result is None:
         return None
-    size, bound = len(last.result), turn.machine.limits.payload_size
+    size, bound = len(last.result), turn.features.limits.payload_size
     return over_count("payload_size", size, bound) if size > bound else None
 
 
@@ -111,8 +111,8 @@ def shut(run: Run, entry: Recorded, status: str, reason: str) -> None:
     run.closed_at = entry.at
     run.ended_by = entry.event
     run.agenda.clear()
-    run.waking.clear()
-    run.apart.clear()
+    run.wake_events.clear()
+    run.own_task_events.clear()
 
 
 def _completed(run: Run, event: WorkflowCompleted, entry: Recorded) -> None:

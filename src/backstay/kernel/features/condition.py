@@ -155,7 +155,7 @@ def check_open(turn: Turn, command: SatisfyConditionWait | TimeOutConditionWait)
     if isinstance(command, TimeOutConditionWait):
         if command.step not in turn.run.part(timer.Timers).fired:
             raise Refused("invalid_commands", f"the timeout of step {command.step} has not fired", field="step")
-    elif command.step > turn.run.step and not isinstance(turn.asks(command.step), OpenConditionWait):
+    elif command.step > turn.run.step and not isinstance(turn.command_at_step(command.step), OpenConditionWait):
         raise Refused("invalid_commands", f"step {command.step} waits for no condition", field="step")
 
 
@@ -180,7 +180,7 @@ def _news(turn: Turn, task: Task) -> None:
     """A worker of another make cannot say that a predicate in a selection holds: what it was told satisfies the wait."""
     told = any(
         resume.resume_source_kind in ("workflow_signal", "workflow_update")
-        for sequence, resume in turn.run.waking
+        for sequence, resume in turn.run.wake_events
         if task.seen is not None and sequence <= task.seen
     )
     for wait in list(turn.run.part(Conditions).open.values()) if told else ():

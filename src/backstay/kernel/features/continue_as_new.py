@@ -11,7 +11,7 @@ from backstay.kernel.feature import CommandRule, Deciding, Feature, History, Sha
 from backstay.kernel.features import close, memo, search
 from backstay.kernel.features.child.child_side import run_continued
 from backstay.kernel.features.child.parent_side import still_open
-from backstay.kernel.features.start import Definition, Identity, Start, definition_of, open_run, parent_of
+from backstay.kernel.features.start import Identity, RecordedDefinition, Start, definition_of, open_run, parent_of
 from backstay.kernel.limits import Breach, over_count
 from backstay.kernel.state import Run
 from backstay.kernel.turn import Turn
@@ -23,7 +23,7 @@ class ContinueAsNew(TerminalCommand, frozen=True, kw_only=True, omit_defaults=Tr
     arguments: bytes | None = None
     workflow_type: str | None = None
     queue: str | None = None
-    definition: Definition | None = None
+    definition: RecordedDefinition | None = None
 
 
 class WorkflowContinuedAsNew(StepEvent, frozen=True, kw_only=True, omit_defaults=True):
@@ -47,22 +47,22 @@ def apply(turn: Turn, command: ContinueAsNew) -> None:
             workflow_link_id=f"{old.run_id}-n{new.number}",
         )
     )
-    carried = turn.machine.carried(old)
+    carried = turn.features.carried(old)
     left_open = still_open(old)
     close.closed(turn)
-    for task_id in list(turn.flow.tasks):
-        turn.drop(task_id)
+    for task_id in list(turn.instance.tasks):
+        turn.drop_task(task_id)
     # What this run was told and did not get to, the next one is told again, ahead of what came during its last task.
-    turn.flow.held = [*carried, *turn.flow.held]
+    turn.instance.buffered_events = [*carried, *turn.instance.buffered_events]
     turn.context = NO_CONTEXT
-    turn.flow.workflow_type = command.workflow_type or before.workflow_type
+    turn.instance.workflow_type = command.workflow_type or before.workflow_type
     open_run(
         turn,
         new,
         Start(
-            namespace=turn.flow.namespace,
-            workflow_id=turn.flow.workflow_id,
-            workflow_type=turn.flow.workflow_type,
+            namespace=turn.instance.namespace,
+            workflow_id=turn.instance.workflow_id,
+            workflow_type=turn.instance.workflow_type,
             arguments=before.arguments if command.arguments is None else command.arguments,
             routing=reroute(old.routing, queue=command.queue),
             business_key=identity.business_key,
@@ -87,7 +87,7 @@ def _limits(turn: Turn, commands: list[Command]) -> Breach | None:
     last = commands[-1] if commands else None
     if not isinstance(last, ContinueAsNew) or last.arguments is None:
         return None
-    return over_count("payload_size", len(last.arguments), turn.machine.limits.payload_size)
+    return over_count("payload_size", len(last.arguments), turn.features.limits.payload_size)
 
 
 def _continued(run: Run, event: WorkflowContinuedAsNew, entry: Recorded) -> None:

@@ -13,7 +13,7 @@ from backstay.kernel.feature import Deadline, Deciding, Feature, History
 from backstay.kernel.features import close
 from backstay.kernel.features.start import Identity, WorkflowStarted
 from backstay.kernel.message import Message
-from backstay.kernel.state import Run, Workflow
+from backstay.kernel.state import Instance, Run
 from backstay.kernel.turn import Turn
 from backstay.kernel.values import Micros, failure_id, seconds
 from backstay.kernel.words import RUN, Phrase, Story, Words
@@ -40,33 +40,33 @@ class WorkflowTimedOut(Event, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def due(turn: Turn, message: Due) -> None:
-    flow = turn.flow
-    run = flow.run
+    instance = turn.instance
+    run = instance.run
     if run is None:
         return
-    agenda = turn.machine.agenda
+    agenda = turn.features.agenda
     deaf = turn.now < message.until
-    while run.open and run.agenda and run.agenda[0][0] <= turn.now:
+    while run.is_open and run.agenda and run.agenda[0][0] <= turn.now:
         at, kind, id = heappop(run.agenda)
-        if agenda.armed(flow, kind, id) != at:
+        if agenda.armed(instance, kind, id) != at:
             continue
-        if not (deaf and agenda.put_off(flow, kind, id, message.since, message.until)):
+        if not (deaf and agenda.postpone(instance, kind, id, message.since, message.until)):
             agenda.deadlines[kind].due(turn, id)
 
 
-def _execution_deadline(flow: Workflow, _: object) -> Micros | None:
-    started = flow.current.part(Identity).started
+def _execution_deadline(instance: Instance, _: object) -> Micros | None:
+    started = instance.current.part(Identity).started
     return None if started is None else started.execution_deadline_at
 
 
-def _run_deadline(flow: Workflow, _: object) -> Micros | None:
-    started = flow.current.part(Identity).started
+def _run_deadline(instance: Instance, _: object) -> Micros | None:
+    started = instance.current.part(Identity).started
     return None if started is None else started.run_deadline_at
 
 
-def _length(read: Callable[[WorkflowStarted], float | None]) -> Callable[[Workflow, object], Micros]:
-    def length(flow: Workflow, _: object) -> Micros:
-        started = flow.current.part(Identity).started
+def _length(read: Callable[[WorkflowStarted], float | None]) -> Callable[[Instance, object], Micros]:
+    def length(instance: Instance, _: object) -> Micros:
+        started = instance.current.part(Identity).started
         return seconds((read(started) if started is not None else None) or 0)
 
     return length
@@ -90,14 +90,14 @@ def overrun(turn: Turn) -> bool:
 
 def _time_out(turn: Turn, kind: str) -> None:
     run = turn.run
-    turn.machine.cancel_open(turn)
+    turn.features.cancel_open(turn)
     turn.record(
         WorkflowTimedOut(
             failure_id=failure_id(run.run_id, run.length + 1),
             timeout_kind=kind,
             message=f"the run passed its {kind.replace('_', ' ')}",
-            execution_deadline_at=_execution_deadline(turn.flow, 0),
-            run_deadline_at=_run_deadline(turn.flow, 0),
+            execution_deadline_at=_execution_deadline(turn.instance, 0),
+            run_deadline_at=_run_deadline(turn.instance, 0),
         )
     )
     close.closed(turn)
@@ -108,7 +108,7 @@ def _execution_due(turn: Turn, _: object) -> None:
 
 
 def _run_due(turn: Turn, _: object) -> None:
-    execution = _execution_deadline(turn.flow, 0)
+    execution = _execution_deadline(turn.instance, 0)
     late = execution is not None and execution <= turn.now
     _time_out(turn, "execution_timeout" if late else "run_timeout")
 

@@ -24,7 +24,7 @@ class FailureHandled(Event, frozen=True, kw_only=True, omit_defaults=True):
     handled: bool = True
 
 
-class Raised(Struct, frozen=True, kw_only=True):
+class UnhandledFailure(Struct, frozen=True, kw_only=True):
     """A step failure that is on its way to the code, with what a later `FailureHandled` repeats of it."""
 
     failure_id: str
@@ -45,10 +45,10 @@ class Failures:
     __slots__ = ("raised",)
 
     def __init__(self) -> None:
-        self.raised: dict[str, Raised] = {}
+        self.raised: dict[str, UnhandledFailure] = {}
 
 
-def remember(run: Run, raised: Raised) -> None:
+def remember(run: Run, raised: UnhandledFailure) -> None:
     run.part(Failures).raised[raised.failure_id] = raised
 
 

@@ -25,7 +25,7 @@ from backstay.kernel.turn import Turn
 from backstay.kernel.values import signal_id, update_id
 
 
-class Commanding(Message, frozen=True, kw_only=True):
+class InstanceCommand(Message, frozen=True, kw_only=True):
     """A command to an instance, or with `run_id` to exactly that run of it."""
 
     run_id: str | None = None
@@ -40,14 +40,14 @@ class Commanding(Message, frozen=True, kw_only=True):
         """What is asked for, beside the kind of command and its target."""
         return b""
 
-    def repeats(self) -> tuple[tuple[str, ...], str] | None:
+    def idempotency_key(self) -> tuple[tuple[str, ...], str] | None:
         return None if self.request_id is None else ((self.command_type,), self.request_id)
 
-    def recalling(self, record: CommandRecord | None) -> Message:
+    def with_record(self, record: CommandRecord | None) -> Message:
         return replace(self, retained=record)
 
 
-class Reasoned(Commanding, frozen=True, kw_only=True):
+class ReasonedCommand(InstanceCommand, frozen=True, kw_only=True):
     """A command that a person may explain."""
 
     reason: str | None = None
@@ -56,7 +56,7 @@ class Reasoned(Commanding, frozen=True, kw_only=True):
         return (self.reason or "").encode()
 
 
-class Telling(Commanding, frozen=True, kw_only=True):
+class NamedCommand(InstanceCommand, frozen=True, kw_only=True):
     """A command to something that the workflow declares by name.
 
     `arguments` is the encoded list of `values` (None: nobody has looked); `errors` is what was wrong with them before they
@@ -72,7 +72,7 @@ class Telling(Commanding, frozen=True, kw_only=True):
         return self.name.encode() + b"\0" + (self.arguments or b"")
 
 
-class Commanded(Struct, frozen=True, kw_only=True):
+class CommandReply(Struct, frozen=True, kw_only=True):
     """The reply to a command, accepted or rejected."""
 
     workflow_id: str
@@ -107,20 +107,20 @@ NOT_CURRENT = Rejection("selected_run_not_current", "rejected_not_current")
 NOT_ACTIVE = Rejection("run_not_active", "rejected_not_active")
 
 
-def misdirected(turn: Turn, message: Commanding) -> Rejection | None:
+def target_rejection(turn: Turn, message: InstanceCommand) -> Rejection | None:
     """Why a command cannot reach the current, open run it needs."""
-    run = turn.flow.run
+    run = turn.instance.run
     if run is None:
         return NOT_STARTED
     if message.run_id is not None and message.run_id != run.run_id:
         return NOT_CURRENT
-    if not run.open:
+    if not run.is_open:
         return NOT_ACTIVE
     return None
 
 
-def judge(
-    message: Telling, declared: Sequence[str] | None, contracts: Sequence[contract.Contract] | None
+def contract_rejection(
+    message: NamedCommand, declared: Sequence[str] | None, contracts: Sequence[contract.Contract] | None
 ) -> Rejection | None:
     """Whether the definition the run was started with takes this. One that is not known takes anything."""
     if declared is None:
@@ -135,32 +135,32 @@ def judge(
     return Rejection(f"invalid_{kind}_arguments", "rejected_invalid_arguments", errors) if errors else None
 
 
-def beyond(breach: Breach | None) -> Rejection | None:
+def limit_rejection(breach: Breach | None) -> Rejection | None:
     """What would pass a limit is not accepted."""
     return None if breach is None else Rejection("structural_limit_exceeded", None, {breach.kind: [breach.message]})
 
 
-def admitted(turn: Turn, message: Commanding) -> bool:
+def may_accept(turn: Turn, message: InstanceCommand) -> bool:
     """Whether a command may be accepted. If not, it is answered: from the record of its first try, or rejected."""
-    if repeated(turn, message):
+    if answer_retry(turn, message):
         return False
-    why = misdirected(turn, message)
+    why = target_rejection(turn, message)
     if why is not None:
         reject(turn, message, why)
     return why is None
 
 
-def repeated(turn: Turn, message: Commanding) -> bool:
+def answer_retry(turn: Turn, message: InstanceCommand) -> bool:
     """Answer a retry from the record of its first try."""
     before = message.retained
     if before is None:
         return False
-    refuse_another(before, message.request_id, _fingerprint(message))
+    refuse_conflict(before, message.request_id, _fingerprint(message))
     turn.reply = _reply(turn, before, repeated=True)
     return True
 
 
-def refuse_another(before: CommandRecord, request_id: str | None, asked: str | None) -> None:
+def refuse_conflict(before: CommandRecord, request_id: str | None, asked: str | None) -> None:
     """One request id cannot mean two things, and nobody can repeat an answer that cannot be read."""
     if before.unreadable is not None:
         raise Refused(
@@ -190,14 +190,14 @@ def fingerprint(request_id: str | None, *asked: bytes) -> str | None:
     return f"sha256:{sha256(together).hexdigest()}"
 
 
-def _fingerprint(message: Commanding) -> str | None:
+def _fingerprint(message: InstanceCommand) -> str | None:
     if message.request_id is None:
         return None
     run_id = (message.run_id or "").encode()
     return fingerprint(message.request_id, message.command_type.encode(), run_id, message.intent())
 
 
-def reject(turn: Turn, message: Commanding, why: Rejection, **more: Any) -> CommandRecord:
+def reject(turn: Turn, message: InstanceCommand, why: Rejection, **more: Any) -> CommandRecord:
     """Record a rejected command; the run it was meant for does not move."""
     command = _record(turn, message, outcome=why.outcome, status="rejected", why=why, **more)
     if why.declared:
@@ -205,7 +205,7 @@ def reject(turn: Turn, message: Commanding, why: Rejection, **more: Any) -> Comm
     return command
 
 
-def accept(turn: Turn, message: Commanding, outcome: str | None, **more: Any) -> CommandRecord:
+def accept(turn: Turn, message: InstanceCommand, outcome: str | None, **more: Any) -> CommandRecord:
     return _record(turn, message, outcome=outcome, status="accepted", why=None, **more)
 
 
@@ -216,21 +216,21 @@ def cause(command: CommandRecord) -> Context:
 
 def update_of(command: CommandRecord) -> str:
     """The id of the update that a command asked for."""
-    return update_id(command.resolved_run_id or "", command.sequence or 0, command.behind)
+    return update_id(command.resolved_run_id or "", command.sequence or 0, command.history_length)
 
 
 def _record(
     turn: Turn,
-    message: Commanding,
+    message: InstanceCommand,
     *,
     outcome: str | None,
     status: str,
     why: Rejection | None,
     resolved: Run | None = None,
-    behind: int | None = None,
+    history_length: int | None = None,
 ) -> CommandRecord:
-    run = resolved or turn.flow.run
-    told = message if isinstance(message, Telling) else None
+    run = resolved or turn.instance.run
+    told = message if isinstance(message, NamedCommand) else None
     again = why is not None and why.passing
     command = turn.command(
         message.command_type,
@@ -247,18 +247,18 @@ def _record(
         validation_errors={} if why is None else why.errors,
         context=message.context,
         payload=None if told is None else told.arguments,
-        behind=behind,
+        history_length=history_length,
     )
     turn.reply = _reply(turn, command)
     return command
 
 
-def _reply(turn: Turn, command: CommandRecord, *, repeated: bool = False) -> Commanded:
+def _reply(turn: Turn, command: CommandRecord, *, repeated: bool = False) -> CommandReply:
     run_id = command.resolved_run_id
     numbered = command.sequence is not None and run_id is not None
     kind = command.command_type
-    return Commanded(
-        workflow_id=turn.flow.workflow_id,
+    return CommandReply(
+        workflow_id=turn.instance.workflow_id,
         run_id=run_id,
         command_id=command.id,
         command_type=command.command_type,

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from backstay.kernel.feature import Deadline, Deciding, Feature
 from backstay.kernel.features import pause
 from backstay.kernel.message import Message, Refused
-from backstay.kernel.state import Workflow
+from backstay.kernel.state import Instance
 from backstay.kernel.task import Lease
 from backstay.kernel.turn import Turn
 from backstay.kernel.values import LEASE, Micros
@@ -88,61 +88,63 @@ class Renew(Message, frozen=True, kw_only=True):
 
 
 def claim(turn: Turn, message: Claim) -> None:
-    if turn.due is not None and turn.due.id == message.task_id:
+    if turn.due_task is not None and turn.due_task.id == message.task_id:
         turn.create_task()
-    refusal = claim_status(turn.flow, message.task_id, message.kind, turn.now, message.by)
+    refusal = claim_status(turn.instance, message.task_id, message.kind, turn.now, message.by)
     if refusal is not None:
         raise Refused(refusal, f"task {message.task_id} cannot be claimed: {refusal}", task_id=message.task_id)
-    task = turn.flow.tasks[message.task_id]
-    if not turn.machine.expects(turn.flow, task):
+    task = turn.instance.tasks[message.task_id]
+    if not turn.features.expects(turn.instance, task):
         raise Refused("task_not_found", f"nothing waits for task {message.task_id}", task_id=message.task_id)
     turn.reply = turn.grant(task, message.lease)
 
 
-def claim_status(flow: Workflow, task_id: str, kind: str | None, now: Micros, by: Claimant | None = None) -> str | None:
+def claim_status(
+    instance: Instance, task_id: str, kind: str | None, now: Micros, by: Claimant | None = None
+) -> str | None:
     """Why this task cannot be claimed now, as a reason of the contract; None if it can."""
-    task = flow.tasks.get(task_id)
+    task = instance.tasks.get(task_id)
     if task is None:
-        return "run_closed" if flow.run is not None and not flow.run.open else "task_not_found"
+        return "run_closed" if instance.run is not None and not instance.run.is_open else "task_not_found"
     if kind is not None and task.kind != kind:
         return f"task_not_{kind}"
     workflow = task.kind == "workflow"
     if task.state != "ready":
         return "task_not_claimable" if workflow else "task_not_ready"
-    if not task.due(now):
+    if not task.is_due(now):
         return "task_not_claimable" if workflow else "task_not_due"
-    if flow.run is not None and not pause.allows(flow.run):
+    if instance.run is not None and not pause.allows(instance.run):
         return "run_paused"
     refusal = None if by is None else by.serves(task.routing)
     return refusal if refusal is None or workflow else _OF_ACTIVITIES[refusal]
 
 
 def offer(turn: Turn, message: Offer) -> None:
-    if message.task_id in turn.flow.tasks and not message.quiet:
-        turn.stirred.append(message.task_id)
+    if message.task_id in turn.instance.tasks and not message.quiet:
+        turn.to_offer.append(message.task_id)
 
 
 def release(turn: Turn, message: Release) -> None:
-    turn.machine.lost(turn, turn.hold(message.task_id, message.owner, message.attempt), message.begun)
+    turn.features.lease_lost(turn, turn.require_lease(message.task_id, message.owner, message.attempt), message.begun)
 
 
 def renew(turn: Turn, message: Renew) -> None:
-    task = turn.hold(message.task_id, message.owner, message.attempt)
+    task = turn.require_lease(message.task_id, message.owner, message.attempt)
     if task.until is not None:
-        turn.put(replace(task, until=turn.now + LEASE))
+        turn.put_task(replace(task, until=turn.now + LEASE))
 
 
-def _armed(flow: Workflow, task_id: str) -> Micros | None:
-    task = flow.tasks.get(task_id)
+def _armed(instance: Instance, task_id: str) -> Micros | None:
+    task = instance.tasks.get(task_id)
     return None if task is None else task.until
 
 
-def _length(flow: Workflow, task_id: str) -> Micros:
+def _length(instance: Instance, task_id: str) -> Micros:
     return LEASE
 
 
 def _expire(turn: Turn, task_id: str) -> None:
-    turn.machine.lost(turn, turn.flow.tasks[task_id])
+    turn.features.lease_lost(turn, turn.instance.tasks[task_id])
 
 
 FEATURE = Feature(

@@ -152,7 +152,7 @@ def _limits(turn: Turn, commands: list[Command]) -> Breach | None:
     if not asked:
         return None
     largest = max(max(len(command.arguments or b""), len(command.result or b"")) for command in asked)
-    return over_count("payload_size", largest, turn.machine.limits.payload_size)
+    return over_count("payload_size", largest, turn.features.limits.payload_size)
 
 
 FEATURE = Feature(

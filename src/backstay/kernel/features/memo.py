@@ -70,7 +70,7 @@ def _limits(turn: Turn, commands: list[Command]) -> Breach | None:
     merged = turn.run.part(Memo).values
     for command in asked:
         merged = merge(merged, command.entries)
-    return over_count("memo_size", size(merged), turn.machine.limits.memo_size)
+    return over_count("memo_size", size(merged), turn.features.limits.memo_size)
 
 
 def _upserted(run: Run, event: MemoUpserted, entry: Recorded) -> None:

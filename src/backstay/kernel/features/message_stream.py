@@ -18,10 +18,17 @@ from backstay.kernel.event import NO_CONTEXT, Context, Event, Recorded
 from backstay.kernel.feature import CommandRule, Deciding, Feature, History, Lifecycle
 from backstay.kernel.features import standalone
 from backstay.kernel.features.condition import Conditions
-from backstay.kernel.features.instance_commands import Commanded, Telling, accept, cause, misdirected, repeated
+from backstay.kernel.features.instance_commands import (
+    CommandReply,
+    NamedCommand,
+    accept,
+    answer_retry,
+    cause,
+    target_rejection,
+)
 from backstay.kernel.limits import over_count
 from backstay.kernel.message import Refused
-from backstay.kernel.state import Run, Workflow
+from backstay.kernel.state import Instance, Run
 from backstay.kernel.task import Resume
 from backstay.kernel.turn import Turn
 from backstay.kernel.values import CODEC, signal_id
@@ -34,7 +41,7 @@ _NAME = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 ID_MAX = 255
 
 
-class AppendMessage(Telling, frozen=True, kw_only=True):
+class MessageAppend(NamedCommand, frozen=True, kw_only=True):
     """`name` is that of the stream."""
 
     command_type = "message"
@@ -72,10 +79,10 @@ class MessageCursorCarried(Event, frozen=True, kw_only=True, omit_defaults=True)
     through_position: int
 
 
-class Delivered(Struct, frozen=True, kw_only=True):
+class MessageReply(Struct, frozen=True, kw_only=True):
     """The reply to a message. `command.repeated`: one with its id was there before, and this is its position."""
 
-    command: Commanded
+    command: CommandReply
     stream_name: str
     message_id: str
     position: int
@@ -116,34 +123,36 @@ def check_name(name: str, field: str = "stream_name") -> None:
         )
 
 
-def append(turn: Turn, message: AppendMessage) -> None:
+def append(turn: Turn, message: MessageAppend) -> None:
     """Only what is accepted is kept under its id: what was refused may be sent again as it is."""
     check_name(message.name)
     if not 1 <= len(message.message_id) <= ID_MAX:
         raise Refused(
             "invalid_message_id", f"a message id is 1 to {ID_MAX} characters that no other has", field="message_id"
         )
-    if repeated(turn, message):
+    if answer_retry(turn, message):
         assert message.retained is not None
         position: int = message.retained.context["message_stream"]["position"]
     else:
         position = _receive(turn, message)
-    turn.reply = Delivered(
+    turn.reply = MessageReply(
         command=turn.reply, stream_name=message.name, message_id=message.message_id, position=position
     )
 
 
-def _receive(turn: Turn, message: AppendMessage) -> int:
-    why = misdirected(turn, message)
+def _receive(turn: Turn, message: MessageAppend) -> int:
+    why = target_rejection(turn, message)
     if why is not None:
-        raise Refused(why.reason, f"workflow {turn.flow.workflow_id!r} has no running run that could take a message")
+        raise Refused(
+            why.reason, f"workflow {turn.instance.workflow_id!r} has no running run that could take a message"
+        )
     if standalone.applies(turn.run):
-        raise Refused("run_not_active", f"{turn.flow.workflow_id!r} is an activity, which takes no messages")
+        raise Refused("run_not_active", f"{turn.instance.workflow_id!r} is an activity, which takes no messages")
     _refuse_too_much(turn, message)
-    position = _last(turn.flow, message.name) + 1
+    position = _last(turn.instance, message.name) + 1
     noted = {"stream_name": message.name, "message_id": message.message_id, "position": position}
     command = accept(turn, replace(message, context={**message.context, "message_stream": noted}), "message_received")
-    turn.admit(
+    turn.record_or_buffer(
         MessageReceived(
             workflow_command_id=command.id,
             signal_id=signal_id(turn.run.run_id, command.sequence or 0),
@@ -157,22 +166,24 @@ def _receive(turn: Turn, message: AppendMessage) -> int:
     return position
 
 
-def _held(flow: Workflow) -> list[MessageReceived]:
+def _buffered(instance: Instance) -> list[MessageReceived]:
     """Accepted in the middle of a task."""
-    return [event for event, _ in flow.held if isinstance(event, MessageReceived)]
+    return [event for event, _ in instance.buffered_events if isinstance(event, MessageReceived)]
 
 
-def _last(flow: Workflow, name: str) -> int:
-    found = flow.current.part(Inboxes).streams.get(name)
+def _last(instance: Instance, name: str) -> int:
+    found = instance.current.part(Inboxes).streams.get(name)
     return max(
-        (event.position for event in _held(flow) if event.stream_name == name),
+        (event.position for event in _buffered(instance) if event.stream_name == name),
         default=0 if found is None else found.last,
     )
 
 
-def _refuse_too_much(turn: Turn, message: AppendMessage) -> None:
-    limits = turn.machine.limits
-    waiting = sum(len(inbox.unread) for inbox in turn.run.part(Inboxes).streams.values()) + len(_held(turn.flow))
+def _refuse_too_much(turn: Turn, message: MessageAppend) -> None:
+    limits = turn.features.limits
+    waiting = sum(len(inbox.unread) for inbox in turn.run.part(Inboxes).streams.values()) + len(
+        _buffered(turn.instance)
+    )
     breach = over_count("payload_size", len(message.arguments or b""), limits.payload_size) or over_count(
         "pending_signal_count", waiting + 1, limits.pending_signal_count
     )
@@ -292,7 +303,7 @@ _ABOUT = About("workflow", "workflow_run", None, ("stream_name", "stream_key"))
 FEATURE = Feature(
     name="message_stream",
     deciding=Deciding(
-        messages={AppendMessage: append},
+        messages={MessageAppend: append},
         commands={AdvanceMessageCursor: CommandRule(check, advance)},
     ),
     history=History(

@@ -6,17 +6,17 @@ from collections.abc import Iterable
 
 from backstay.kernel.event import Context, Event, Recorded
 from backstay.kernel.feature import Deciding, Feature, History, Lifecycle
-from backstay.kernel.features.instance_commands import Reasoned, accept, admitted, cause
+from backstay.kernel.features.instance_commands import ReasonedCommand, accept, cause, may_accept
 from backstay.kernel.state import Run
 from backstay.kernel.turn import Turn
 from backstay.kernel.words import RUN, Phrase, Story, Words
 
 
-class Pause(Reasoned, frozen=True, kw_only=True):
+class Pause(ReasonedCommand, frozen=True, kw_only=True):
     command_type = "pause"
 
 
-class Unpause(Reasoned, frozen=True, kw_only=True):
+class Unpause(ReasonedCommand, frozen=True, kw_only=True):
     command_type = "unpause"
 
 
@@ -44,23 +44,25 @@ def allows(run: Run) -> bool:
 
 
 def pause(turn: Turn, message: Pause) -> None:
-    if not admitted(turn, message):
+    if not may_accept(turn, message):
         return
     paused = not allows(turn.run)
     command = accept(turn, message, "pause_not_needed" if paused else "paused")
     if not paused:
-        turn.record_as(WorkflowPaused(workflow_command_id=command.id, reason=message.reason), cause(command))
+        turn.record_with_context(WorkflowPaused(workflow_command_id=command.id, reason=message.reason), cause(command))
 
 
 def unpause(turn: Turn, message: Unpause) -> None:
-    if not admitted(turn, message):
+    if not may_accept(turn, message):
         return
     paused = not allows(turn.run)
     command = accept(turn, message, "unpaused" if paused else "unpause_not_needed")
     if paused:
-        turn.record_as(WorkflowUnpaused(workflow_command_id=command.id, reason=message.reason), cause(command))
-        for task_id in turn.flow.tasks:
-            turn.stirred.append(task_id)
+        turn.record_with_context(
+            WorkflowUnpaused(workflow_command_id=command.id, reason=message.reason), cause(command)
+        )
+        for task_id in turn.instance.tasks:
+            turn.to_offer.append(task_id)
 
 
 def _paused(run: Run, event: WorkflowPaused, entry: Recorded) -> None:

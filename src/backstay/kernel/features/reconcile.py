@@ -9,7 +9,7 @@ from __future__ import annotations
 from msgspec import Struct
 from msgspec.structs import replace
 
-from backstay.kernel.agenda import late
+from backstay.kernel.agenda import wake_is_late
 from backstay.kernel.feature import Deciding, Feature
 from backstay.kernel.features import workflow_task
 from backstay.kernel.message import Message
@@ -50,30 +50,30 @@ class Reconciled(Struct, frozen=True, kw_only=True):
 
 
 def reconcile(turn: Turn, message: Reconcile) -> None:
-    flow = turn.flow
+    instance = turn.instance
     # What this turn has decided before is not in the row yet, and no loss.
-    fresh = not (turn.events or turn.touched or turn.commands)
-    woken = fresh and late(flow.next_wake, turn.machine.agenda.next_wake(flow))
+    fresh = not (turn.events or turn.changed_tasks or turn.commands)
+    woken = fresh and wake_is_late(instance.next_wake, turn.features.agenda.next_wake(instance))
     turn.create_task()
-    expected = turn.machine.expect(flow).tasks
+    expected = turn.features.expect(instance).tasks
     result = Reconciled(restored=[], released=[], dropped=[], revived=[], woken=woken)
-    rows = dict(flow.tasks)
+    rows = dict(instance.tasks)
     for id, task in rows.items():
         if id not in expected:
-            turn.drop(id)
+            turn.drop_task(id)
             result.dropped.append(id)
         elif task.state == "leased" and (
-            _over(task.owner, task.until, turn.now, message.incarnation) or _let_go(task, message)
+            _lease_is_over(task.owner, task.until, turn.now, message.incarnation) or _let_go(task, message)
         ):
-            turn.machine.lost(turn, task)
+            turn.features.lease_lost(turn, task)
             result.released.append(id)
         elif task.state == "failed" and _fit_again(turn, task, message):
             workflow_task.revive(turn, task)
             result.revived.append(id)
         elif task.state == "ready" and task.created_at > turn.now:
-            turn.put(task)  # the clock went back: it waits from now
-        elif task.state == "ready" and task.due(turn.now):
-            turn.stirred.append(id)
+            turn.put_task(task)  # the clock went back: it waits from now
+        elif task.state == "ready" and task.is_due(turn.now):
+            turn.to_offer.append(id)
             if id in message.unoffered:
                 result.revived.append(id)
     left = 0  # rows that are lost, of work that may still be going on
@@ -83,25 +83,25 @@ def reconcile(turn: Turn, message: Reconcile) -> None:
         if task.state == "leased":
             until = None if task.until is None else task.until + GRACE
             foreign = until is not None and until > turn.now + LEASE + GRACE  # of a clock since set back
-            if not foreign and not _over(task.owner, until, turn.now, message.incarnation):
+            if not foreign and not _lease_is_over(task.owner, until, turn.now, message.incarnation):
                 left += 1
                 continue
-            turn.machine.lost(turn, task)
-            task = flow.tasks.get(id)
+            turn.features.lease_lost(turn, task)
+            task = instance.tasks.get(id)
         if task is not None:
-            turn.put(replace(task, repair_count=1))
+            turn.put_task(replace(task, repair_count=1))
         result.restored.append(id)
-    if flow.run is not None and (flow.missing != left or (flow.amiss and not left)):
+    if instance.run is not None and (instance.missing_tasks != left or (instance.needs_reconcile and not left)):
         # What the rows say of it is written again: or the sweep would come back for ever, or never if one that is lost
         # was made up for in number by one too many.
-        flow.amiss, flow.missing = left > 0, left
+        instance.needs_reconcile, instance.missing_tasks = left > 0, left
         turn.index()
-    if (message.ask or message.force) and flow.run is not None:
-        turn.machine.resend_unanswered(turn)
+    if (message.ask or message.force) and instance.run is not None:
+        turn.features.resend_unanswered(turn)
     turn.reply = result
 
 
-def _over(owner: str | None, until: Micros | None, now: Micros, incarnation: str) -> bool:
+def _lease_is_over(owner: str | None, until: Micros | None, now: Micros, incarnation: str) -> bool:
     """A lease without an end lives as long as the engine that gave it."""
     if until is not None:
         return until <= now

@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from backstay.kernel.event import Event, Recorded
 from backstay.kernel.feature import Deciding, Feature, History
-from backstay.kernel.features.instance_commands import Commanded, Commanding, accept, admitted, cause
+from backstay.kernel.features.instance_commands import CommandReply, InstanceCommand, accept, cause, may_accept
 from backstay.kernel.features.reconcile import Reconcile, Reconciled, reconcile
 from backstay.kernel.features.timer import Timers
 from backstay.kernel.state import Run
@@ -14,7 +14,7 @@ from backstay.kernel.turn import Turn
 from backstay.kernel.words import COMMAND, Phrase, Story, Words
 
 
-class Repair(Commanding, frozen=True, kw_only=True):
+class Repair(InstanceCommand, frozen=True, kw_only=True):
     """`liveness_state` and `wait_kind` are how the run looked to whoever asked."""
 
     command_type = "repair"
@@ -27,7 +27,7 @@ class Repair(Commanding, frozen=True, kw_only=True):
 class Repaired(Struct, frozen=True, kw_only=True):
     """The reply: the command's record, and what was done."""
 
-    command: Commanded
+    command: CommandReply
     work: Reconciled | None = None
 
 
@@ -42,7 +42,7 @@ class RepairRequested(Event, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def repair(turn: Turn, message: Repair) -> None:
-    if not admitted(turn, message):
+    if not may_accept(turn, message):
         turn.reply = Repaired(command=turn.reply)
         return
     reconcile(turn, message.work)
@@ -51,7 +51,7 @@ def repair(turn: Turn, message: Repair) -> None:
     command = accept(turn, message, outcome)
     turn.reply = Repaired(command=turn.reply, work=done)
     task_id, task_type = _repaired(turn, done)
-    turn.record_as(
+    turn.record_with_context(
         RepairRequested(
             workflow_command_id=command.id,
             outcome=outcome,
@@ -67,8 +67,8 @@ def repair(turn: Turn, message: Repair) -> None:
 def _repaired(turn: Turn, done: Reconciled) -> tuple[str | None, str | None]:
     """The task that moves the run again; a timer is none, and is shown as one."""
     for id in (*done.restored, *done.revived, *done.released):
-        if id in turn.flow.tasks:
-            return id, turn.flow.tasks[id].kind
+        if id in turn.instance.tasks:
+            return id, turn.instance.tasks[id].kind
     pending = turn.run.part(Timers).pending.values() if done.woken else ()
     first = min(pending, key=lambda timer: timer.fire_at, default=None)
     return (None, None) if first is None else (first.timer_id, "timer")

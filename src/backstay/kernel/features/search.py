@@ -107,7 +107,7 @@ def _limits(turn: Turn, commands: list[Command]) -> Breach | None:
     merged = turn.run.part(SearchAttributes).values
     for command in asked:
         merged = merge(merged, command.attributes)
-    return over_count("search_attribute_size", size(merged), turn.machine.limits.search_attribute_size)
+    return over_count("search_attribute_size", size(merged), turn.features.limits.search_attribute_size)
 
 
 def _upserted(run: Run, event: SearchAttributesUpserted, entry: Recorded) -> None:

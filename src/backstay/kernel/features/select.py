@@ -129,7 +129,7 @@ def cancel(turn: Turn, command: CancelSelectionOperation) -> None:
     for step in steps:
         if step in groups.paths:
             for kind in _CANCEL:
-                turn.machine.commands[kind].apply(turn, kind(step=step))
+                turn.features.commands[kind].apply(turn, kind(step=step))
     turn.record(
         SelectionOperationCancelled(
             selection_group_id=command.selection_group_id,

@@ -29,7 +29,7 @@ def apply(turn: Turn, command: RecordSideEffect) -> None:
 
 def _limits(turn: Turn, commands: list[Command]) -> Breach | None:
     sizes = [len(command.result) for command in commands if isinstance(command, RecordSideEffect)]
-    return over_count("payload_size", max(sizes), turn.machine.limits.payload_size) if sizes else None
+    return over_count("payload_size", max(sizes), turn.features.limits.payload_size) if sizes else None
 
 
 def _recorded(run: Run, event: SideEffectRecorded, entry: Recorded) -> None:

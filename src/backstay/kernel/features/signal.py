@@ -17,27 +17,27 @@ from backstay.kernel.feature import CommandRule, Deciding, Feature, History, Lif
 from backstay.kernel.features import timer
 from backstay.kernel.features.condition import check_timeout
 from backstay.kernel.features.instance_commands import (
+    NamedCommand,
     Rejection,
-    Telling,
     accept,
-    beyond,
+    answer_retry,
     cause,
-    judge,
-    misdirected,
+    contract_rejection,
+    limit_rejection,
     reject,
-    repeated,
+    target_rejection,
 )
 from backstay.kernel.features.start import Identity
 from backstay.kernel.limits import Breach, over_count
 from backstay.kernel.message import Refused
-from backstay.kernel.state import Run, Workflow
+from backstay.kernel.state import Instance, Run
 from backstay.kernel.task import Resume, Task
 from backstay.kernel.turn import Turn
 from backstay.kernel.values import CODEC, signal_id, signal_wait_id
 from backstay.kernel.words import About, Phrase, Story, Words
 
 
-class Signal(Telling, frozen=True, kw_only=True):
+class DeliverSignal(NamedCommand, frozen=True, kw_only=True):
     command_type = "signal"
 
 
@@ -95,7 +95,7 @@ class SignalApplied(Event, frozen=True, kw_only=True, omit_defaults=True):
     value: bytes | None = None
 
 
-class Received(Struct, frozen=True):
+class ReceivedSignal(Struct, frozen=True):
     event: SignalReceived
     sequence: int
     context: Context
@@ -106,7 +106,7 @@ class Signals:
     __slots__ = ("received", "waits")
 
     def __init__(self) -> None:
-        self.received: dict[str, Received] = {}  # not applied yet, oldest first
+        self.received: dict[str, ReceivedSignal] = {}  # not applied yet, oldest first
         self.waits: dict[int, SignalWaitOpened] = {}  # those whose timeout has fired leave with the next to open
 
 
@@ -119,38 +119,38 @@ def open_waits(run: Run) -> list[SignalWaitOpened]:
     return [wait for step, wait in waits.items() if step not in fired]
 
 
-def unapplied(flow: Workflow) -> Iterator[SignalReceived]:
+def unapplied(instance: Instance) -> Iterator[SignalReceived]:
     """Every accepted signal that no code has had yet, in the order of their commands."""
-    for entry in flow.current.part(Signals).received.values():
+    for entry in instance.current.part(Signals).received.values():
         yield entry.event
-    yield from _held(flow)
+    yield from _buffered(instance)
 
 
-def _held(flow: Workflow) -> list[SignalReceived]:
-    return [event for event, _ in flow.held if isinstance(event, SignalReceived)]
+def _buffered(instance: Instance) -> list[SignalReceived]:
+    return [event for event, _ in instance.buffered_events if isinstance(event, SignalReceived)]
 
 
-def signal(turn: Turn, message: Signal) -> None:
-    if repeated(turn, message):
+def signal(turn: Turn, message: DeliverSignal) -> None:
+    if answer_retry(turn, message):
         return
-    why = misdirected(turn, message) or invalid(turn, message)
+    why = target_rejection(turn, message) or invalid(turn, message)
     if why is not None:
         reject(turn, message, why)
         return
     receive(turn, message)
 
 
-def invalid(turn: Turn, message: Signal) -> Rejection | None:
+def invalid(turn: Turn, message: DeliverSignal) -> Rejection | None:
     started = turn.run.part(Identity).started
     declared = None if started is None else started.declared_signals
     contracts = None if started is None else started.declared_signal_contracts
-    return judge(message, declared, contracts) or _too_many(turn) or too_large(turn, message)
+    return contract_rejection(message, declared, contracts) or _too_many(turn) or too_large(turn, message)
 
 
-def receive(turn: Turn, message: Signal) -> None:
+def receive(turn: Turn, message: DeliverSignal) -> None:
     """Record an accepted signal."""
     command = accept(turn, message, "signal_received")
-    turn.admit(
+    turn.record_or_buffer(
         SignalReceived(
             workflow_command_id=command.id,
             signal_id=signal_id(turn.run.run_id, command.sequence or 0),
@@ -167,33 +167,33 @@ def _wait_for(turn: Turn, name: str) -> str | None:
     wait = next((wait for wait in open_waits(turn.run) if wait.signal_name == name), None)
     if wait is None:
         return None
-    return None if any(event.signal_name == name for event in unapplied(turn.flow)) else wait.signal_wait_id
+    return None if any(event.signal_name == name for event in unapplied(turn.instance)) else wait.signal_wait_id
 
 
 def _too_many(turn: Turn) -> Rejection | None:
-    waiting = len(turn.run.part(Signals).received) + len(_held(turn.flow))
-    return beyond(over_count("pending_signal_count", waiting + 1, turn.machine.limits.pending_signal_count))
+    waiting = len(turn.run.part(Signals).received) + len(_buffered(turn.instance))
+    return limit_rejection(over_count("pending_signal_count", waiting + 1, turn.features.limits.pending_signal_count))
 
 
-def too_large(turn: Turn, message: Signal) -> Rejection | None:
-    return beyond(over_count("payload_size", len(message.arguments or b""), turn.machine.limits.payload_size))
+def too_large(turn: Turn, message: DeliverSignal) -> Rejection | None:
+    return limit_rejection(over_count("payload_size", len(message.arguments or b""), turn.features.limits.payload_size))
 
 
-def pending(flow: Workflow) -> bool:
+def pending(instance: Instance) -> bool:
     """Whether a signal is still to be dealt with."""
-    return next(outstanding(flow), None) is not None
+    return next(outstanding(instance), None) is not None
 
 
-def outstanding(flow: Workflow) -> Iterator[SignalReceived]:
+def outstanding(instance: Instance) -> Iterator[SignalReceived]:
     """The accepted signals that are still to be dealt with: seen by no closed task yet, or wanted by an open wait."""
-    if flow.held:
-        yield from _held(flow)
-    signals = flow.current.part(Signals)
+    if instance.buffered_events:
+        yield from _buffered(instance)
+    signals = instance.current.part(Signals)
     if not signals.received:
         return
-    wanted = {wait.signal_name for wait in open_waits(flow.current)}
+    wanted = {wait.signal_name for wait in open_waits(instance.current)}
     for entry in signals.received.values():
-        if entry.sequence > flow.cursor or entry.event.signal_name in wanted:
+        if entry.sequence > instance.cursor or entry.event.signal_name in wanted:
             yield entry.event
 
 
@@ -211,7 +211,7 @@ def open_wait(turn: Turn, command: OpenSignalWait) -> None:
     step = run.step + 1
     wait_id = signal_wait_id(run.run_id, step)
     taken = {wait.signal_wait_id for wait in open_waits(run)}
-    for event in unapplied(turn.flow):
+    for event in unapplied(turn.instance):
         # A wait that opens after its signal was accepted goes by the id that signal has had all along.
         if event.signal_name == command.signal_name and event.signal_wait_id not in taken:
             wait_id = event.signal_wait_id
@@ -239,7 +239,7 @@ def check_apply(turn: Turn, command: ApplySignal) -> None:
     entry = turn.run.part(Signals).received.get(command.signal_id)
     if entry is None:
         return  # said before, by a completion whose reply was lost
-    wait = turn.run.part(Signals).waits.get(command.step) or turn.asks(command.step)
+    wait = turn.run.part(Signals).waits.get(command.step) or turn.command_at_step(command.step)
     if not isinstance(wait, SignalWaitOpened | OpenSignalWait):
         raise Refused("invalid_commands", f"step {command.step} waits for no signal", field="step")
     if wait.signal_name != entry.event.signal_name:
@@ -267,7 +267,7 @@ def give_up(turn: Turn, command: CancelSignalWait) -> None:
         )
 
 
-def seen(turn: Turn, task: Task) -> None:
+def mark_seen(turn: Turn, task: Task) -> None:
     """An ordinary task closes: the handlers of the signals it had seen have run."""
     signals = turn.run.parts.get(Signals)
     if signals is None or task.seen is None:
@@ -277,7 +277,7 @@ def seen(turn: Turn, task: Task) -> None:
             _apply(turn, entry, None, None)
 
 
-def _apply(turn: Turn, entry: Received, step: int | None, value: bytes | None) -> None:
+def _apply(turn: Turn, entry: ReceivedSignal, step: int | None, value: bytes | None) -> None:
     event = entry.event
     turn.record(
         SignalApplied(
@@ -300,7 +300,7 @@ def _received(run: Run, event: SignalReceived, entry: Recorded) -> None:
     if started is not None and started.declared_signals is not None:
         found = contract.find(started.declared_signal_contracts, event.signal_name)
         handler = found is None or found.get("mode", "handler") == "handler"
-    run.part(Signals).received[event.signal_id] = Received(event, entry.sequence, entry.context, handler)
+    run.part(Signals).received[event.signal_id] = ReceivedSignal(event, entry.sequence, entry.context, handler)
 
 
 def _opened(run: Run, event: SignalWaitOpened, entry: Recorded) -> None:
@@ -347,7 +347,7 @@ def _outside(run: Run) -> bool:
 
 def _limits(turn: Turn, commands: list[Command]) -> Breach | None:
     sizes = [len(c.value or b"") for c in commands if isinstance(c, ApplySignal)]
-    return over_count("payload_size", max(sizes), turn.machine.limits.payload_size) if sizes else None
+    return over_count("payload_size", max(sizes), turn.features.limits.payload_size) if sizes else None
 
 
 def _shape(event: SignalWaitOpened | SignalWaitCancelled) -> Shape:
@@ -385,14 +385,14 @@ _ABOUT_WAIT = About("signal", "signal_wait", "signal_wait_id", ("signal_name",))
 FEATURE = Feature(
     name="signal",
     deciding=Deciding(
-        messages={Signal: signal},
+        messages={DeliverSignal: signal},
         commands={
             OpenSignalWait: CommandRule(check, open_wait),
             ApplySignal: CommandRule(check_apply, apply),
             CancelSignalWait: CommandRule(nothing_to_check, give_up),
         },
         limits=_limits,
-        on_task_closing=seen,
+        on_task_closing=mark_seen,
     ),
     history=History(
         evolve={

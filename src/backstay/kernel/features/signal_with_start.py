@@ -12,35 +12,35 @@ from msgspec.structs import replace
 from backstay.kernel.decision import CommandRecord
 from backstay.kernel.feature import Deciding, Feature
 from backstay.kernel.features import signal as signals
-from backstay.kernel.features.instance_commands import Commanded, Rejection, judge, reject, repeated
-from backstay.kernel.features.signal import Signal
-from backstay.kernel.features.start import Start, Started, check_start, start, start_now
+from backstay.kernel.features.instance_commands import CommandReply, Rejection, answer_retry, contract_rejection, reject
+from backstay.kernel.features.signal import DeliverSignal
+from backstay.kernel.features.start import Start, StartReply, check_start, start, start_now
 from backstay.kernel.message import Message, Refused
 from backstay.kernel.turn import Turn
 
 
-class SignalWithStart(Message, frozen=True, kw_only=True):
+class SignalAndStart(Message, frozen=True, kw_only=True):
     start: Start
-    signal: Signal
+    signal: DeliverSignal
 
-    def repeats(self) -> tuple[tuple[str, ...], str] | None:
-        return self.signal.repeats()
+    def idempotency_key(self) -> tuple[tuple[str, ...], str] | None:
+        return self.signal.idempotency_key()
 
-    def recalling(self, record: CommandRecord | None) -> Message:
+    def with_record(self, record: CommandRecord | None) -> Message:
         return replace(self, signal=replace(self.signal, retained=record))
 
 
-class StartedAndSignalled(Struct, frozen=True, kw_only=True):
+class SignalWithStartReply(Struct, frozen=True, kw_only=True):
     """`started` None: the signal was rejected, and so nothing was started; or both had been done before."""
 
-    started: Started | None
-    signalled: Commanded
+    started: StartReply | None
+    signalled: CommandReply
 
 
-def signal_with_start(turn: Turn, message: SignalWithStart) -> None:
-    run = turn.flow.run
-    if repeated(turn, message.signal):
-        turn.reply = StartedAndSignalled(started=None, signalled=turn.reply)
+def signal_with_start(turn: Turn, message: SignalAndStart) -> None:
+    run = turn.instance.run
+    if answer_retry(turn, message.signal):
+        turn.reply = SignalWithStartReply(started=None, signalled=turn.reply)
         return
     intake = {"intake": {"mode": "signal_with_start", "group_id": turn.ids.ulid()}}
     start_it = replace(
@@ -48,12 +48,13 @@ def signal_with_start(turn: Turn, message: SignalWithStart) -> None:
     )
     signal = replace(message.signal, context={**message.signal.context, **intake})
     check_start(turn, start_it)
-    active = run is not None and run.open
+    active = run is not None and run.is_open
     known = start_it.definition
     why = (
         signals.invalid(turn, signal)
         if active
-        else judge(signal, known and known.signals, known and known.signal_contracts) or signals.too_large(turn, signal)
+        else contract_rejection(signal, known and known.signals, known and known.signal_contracts)
+        or signals.too_large(turn, signal)
     )
     if why is not None:
         _turn_down(turn, signal, why)
@@ -62,16 +63,16 @@ def signal_with_start(turn: Turn, message: SignalWithStart) -> None:
         start(turn, start_it)
     else:
         start_now(turn, start_it)
-    started: Started = turn.reply
+    started: StartReply = turn.reply
     signals.receive(turn, signal)
-    turn.reply = StartedAndSignalled(started=started, signalled=turn.reply)
+    turn.reply = SignalWithStartReply(started=started, signalled=turn.reply)
 
 
-def _turn_down(turn: Turn, signal: Signal, why: Rejection) -> None:
-    if not turn.flow.exists:  # there is no instance whose audit trail could keep it
+def _turn_down(turn: Turn, signal: DeliverSignal, why: Rejection) -> None:
+    if not turn.instance.exists:  # there is no instance whose audit trail could keep it
         raise Refused(why.reason, f"signal {signal.name!r} is not valid, so nothing was started", **_said(why))
     reject(turn, signal, why)
-    turn.reply = StartedAndSignalled(started=None, signalled=turn.reply)
+    turn.reply = SignalWithStartReply(started=None, signalled=turn.reply)
 
 
 def _said(why: Rejection) -> dict[str, object]:
@@ -80,5 +81,5 @@ def _said(why: Rejection) -> dict[str, object]:
 
 FEATURE = Feature(
     name="signal_with_start",
-    deciding=Deciding(messages={SignalWithStart: signal_with_start}),
+    deciding=Deciding(messages={SignalAndStart: signal_with_start}),
 )

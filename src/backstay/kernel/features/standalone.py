@@ -16,21 +16,21 @@ from backstay.kernel.features.activity import (
     ScheduleActivity,
     schedule,
 )
-from backstay.kernel.features.start import STANDALONE, Definition, Identity, Start, start
+from backstay.kernel.features.start import STANDALONE, Identity, RecordedDefinition, Start, start
 from backstay.kernel.limits import over_count
 from backstay.kernel.message import Refused
 from backstay.kernel.state import Run
 from backstay.kernel.turn import Turn
 from backstay.kernel.values import failure_id
 
-NOTHING_TO_SAY = Definition(entry_method="activity")
+NOTHING_TO_SAY = RecordedDefinition(entry_method="activity")
 """What there is to signal, query or update in an activity."""
 
 
 class StartActivity(Start, frozen=True, kw_only=True):
     workflow_type: str = STANDALONE
     activity: ScheduleActivity
-    definition: Definition | None = NOTHING_TO_SAY
+    definition: RecordedDefinition | None = NOTHING_TO_SAY
     standalone: bool = True
 
     def intent(self) -> tuple[bytes, ...]:
@@ -43,7 +43,7 @@ def start_activity(turn: Turn, message: StartActivity) -> None:
     schedule.check(turn, asked)
     if asked.sequence not in (None, 1) or asked.parallel_group_path:
         raise Refused("invalid_commands", "a standalone activity is the only step of its run", field="activity")
-    breach = over_count("payload_size", len(asked.arguments or b""), turn.machine.limits.payload_size)
+    breach = over_count("payload_size", len(asked.arguments or b""), turn.features.limits.payload_size)
     if breach is not None:  # a run that asks for too much fails; this one need not begin
         raise Refused(
             "structural_limit_exceeded",
@@ -53,9 +53,9 @@ def start_activity(turn: Turn, message: StartActivity) -> None:
             current_value=breach.value,
             configured_limit=breach.configured,
         )
-    before = turn.flow.run
+    before = turn.instance.run
     start(turn, message)
-    if turn.flow.run is not before:
+    if turn.instance.run is not before:
         schedule.apply(turn, asked)
 
 
@@ -68,8 +68,8 @@ def applies(run: Run) -> bool:
 def go_on(turn: Turn) -> None:
     """What would wake code has happened: everything is seen at once, and the end of the activity is the end of the run."""
     run = turn.run
-    turn.flow.cursor = run.length
-    run.waking.clear()
+    turn.instance.cursor = run.length
+    run.wake_events.clear()
     for event in [entry.event for entry in turn.events]:
         if isinstance(event, ActivityCompleted):
             close.complete(turn, close.CompleteWorkflow(result=event.result))

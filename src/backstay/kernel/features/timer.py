@@ -26,7 +26,7 @@ from backstay.kernel.feature import (
 from backstay.kernel.groups import GroupEntry
 from backstay.kernel.limits import Breach, over_count
 from backstay.kernel.message import Refused
-from backstay.kernel.state import Run, Workflow
+from backstay.kernel.state import Instance, Run
 from backstay.kernel.task import Resume
 from backstay.kernel.turn import Turn
 from backstay.kernel.values import SECOND, Micros, seconds, timer_id
@@ -93,7 +93,7 @@ def start(turn: Turn, command: StartTimer) -> None:
     arm(turn, turn.run.step + 1, command.delay_seconds, path=command.parallel_group_path)
 
 
-def arm(turn: Turn, step: int, delay: float, *, path: Sequence[GroupEntry] = (), **behind: str | None) -> None:
+def arm(turn: Turn, step: int, delay: float, *, path: Sequence[GroupEntry] = (), **timeout_of: str | None) -> None:
     """Start the clock of a step; `behind` says which wait it is the timeout of."""
     scheduled = TimerScheduled(
         sequence=step,
@@ -101,7 +101,7 @@ def arm(turn: Turn, step: int, delay: float, *, path: Sequence[GroupEntry] = (),
         delay_seconds=delay,
         fire_at=turn.now + seconds(delay),
         parallel_group_path=list(path),
-        **behind,
+        **timeout_of,
     )
     turn.record(scheduled)
     if scheduled.fire_at <= turn.now:
@@ -145,16 +145,16 @@ def _limits(turn: Turn, commands: list[Command]) -> Breach | None:
     if not asked:
         return None
     pending = len(turn.run.part(Timers).pending)
-    return over_count("pending_timer_count", pending + asked, turn.machine.limits.pending_timer_count)
+    return over_count("pending_timer_count", pending + asked, turn.features.limits.pending_timer_count)
 
 
-def _armed(flow: Workflow, step: int) -> Micros | None:
-    timer = flow.current.part(Timers).pending.get(step)
+def _armed(instance: Instance, step: int) -> Micros | None:
+    timer = instance.current.part(Timers).pending.get(step)
     return None if timer is None else timer.fire_at
 
 
-def _length(flow: Workflow, step: int) -> Micros:
-    return seconds(flow.current.part(Timers).pending[step].delay_seconds)
+def _length(instance: Instance, step: int) -> Micros:
+    return seconds(instance.current.part(Timers).pending[step].delay_seconds)
 
 
 def _fire(turn: Turn, step: int) -> None:
@@ -170,7 +170,7 @@ def _fire(turn: Turn, step: int) -> None:
         )
     )
     if timer.timer_kind is not None:
-        turn.machine.timed_out(turn, step)
+        turn.features.timed_out(turn, step)
 
 
 def _behind(timer: TimerScheduled) -> dict[str, Any]:
@@ -203,7 +203,7 @@ def _scheduled(run: Run, event: TimerScheduled, entry: Recorded) -> None:
     run.part(Timers).pending[event.sequence] = event
     if event.timer_kind is None:  # otherwise the wait it stands behind is the leaf
         groups.join(run, event.sequence, event.parallel_group_path, _CLOCK)
-    run.remind(event.fire_at, "timer", event.sequence)
+    run.add_deadline(event.fire_at, "timer", event.sequence)
 
 
 def _cancelled(run: Run, event: TimerCancelled, entry: Recorded) -> None:

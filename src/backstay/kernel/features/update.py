@@ -17,15 +17,15 @@ from backstay.kernel.failure import Failure
 from backstay.kernel.feature import CommandRule, Deciding, Feature, History, Lifecycle
 from backstay.kernel.features import signal
 from backstay.kernel.features.instance_commands import (
+    NamedCommand,
     Rejection,
-    Telling,
     accept,
-    beyond,
+    answer_retry,
     cause,
-    judge,
-    misdirected,
+    contract_rejection,
+    limit_rejection,
     reject,
-    repeated,
+    target_rejection,
     update_of,
 )
 from backstay.kernel.features.start import Identity
@@ -38,7 +38,7 @@ from backstay.kernel.values import CODEC, failure_id
 from backstay.kernel.words import About, Phrase, Story, Words
 
 
-class Update(Telling, frozen=True, kw_only=True):
+class Update(NamedCommand, frozen=True, kw_only=True):
     """`available`: some live worker knows the definition. `objection`: why its validator turned it down.
 
     `patient`: its sender waits for signals that were accepted earlier. Behind one of those it is refused without a record, to be
@@ -109,7 +109,7 @@ class UpdateCompleted(UpdateEvent, frozen=True, kw_only=True, omit_defaults=True
     terminal_reason: str | None = None
 
 
-class Accepted(Struct, frozen=True):
+class AcceptedUpdate(Struct, frozen=True):
     event: UpdateAccepted
     sequence: int
     context: Context
@@ -119,7 +119,7 @@ class Updates:
     __slots__ = ("pending",)
 
     def __init__(self) -> None:
-        self.pending: dict[str, Accepted] = {}
+        self.pending: dict[str, AcceptedUpdate] = {}
 
 
 _UNAVAILABLE = Rejection("workflow_definition_unavailable", "rejected_workflow_definition_unavailable", passing=True)
@@ -133,15 +133,15 @@ def topic(id: str) -> str:
 
 
 def update(turn: Turn, message: Update) -> None:
-    if repeated(turn, message):
+    if answer_retry(turn, message):
         return
-    why = misdirected(turn, message) or _invalid(turn, message)
+    why = target_rejection(turn, message) or _invalid(turn, message)
     if message.patient and why is _BEHIND_A_SIGNAL:
         raise Refused(PENDING, "a signal that was accepted earlier has not been applied yet")
     if why is not None:
         command = reject(turn, message, why)
-        if turn.flow.run is not None and turn.run.open:
-            turn.admit(
+        if turn.instance.run is not None and turn.run.is_open:
+            turn.record_or_buffer(
                 UpdateRejected(
                     workflow_command_id=command.id,
                     update_id=update_of(command),
@@ -154,8 +154,8 @@ def update(turn: Turn, message: Update) -> None:
                 cause(command),
             )
         return
-    command = accept(turn, message, None, behind=turn.run.length)
-    turn.admit(
+    command = accept(turn, message, None, history_length=turn.run.length)
+    turn.record_or_buffer(
         UpdateAccepted(
             workflow_command_id=command.id,
             update_id=update_of(command),
@@ -169,18 +169,22 @@ def update(turn: Turn, message: Update) -> None:
 
 def _invalid(turn: Turn, message: Update) -> Rejection | None:
     started = turn.run.part(Identity).started
-    why = None if started is None else judge(message, started.declared_updates, started.declared_update_contracts)
+    why = (
+        None
+        if started is None
+        else contract_rejection(message, started.declared_updates, started.declared_update_contracts)
+    )
     if why is not None:
         return why
     if not message.available:
         return _UNAVAILABLE
-    if signal.pending(turn.flow):
+    if signal.pending(turn.instance):
         return _BEHIND_A_SIGNAL
     if message.objection is not None:
         return Rejection("update_validator_rejected", "rejected_by_validator", {"validator": [message.objection]})
-    limits = turn.machine.limits
-    waiting = len(turn.run.part(Updates).pending) + len(_held(turn))
-    return beyond(
+    limits = turn.features.limits
+    waiting = len(turn.run.part(Updates).pending) + len(_buffered(turn))
+    return limit_rejection(
         over_count("pending_update_count", waiting + 1, limits.pending_update_count)
         or over_count("payload_size", len(message.arguments or b""), limits.payload_size)
     )
@@ -228,10 +232,10 @@ def run_closed(turn: Turn) -> None:
     """Updates that the run did not get to fail with it; those to the instance go on with a chain that goes on."""
     run = turn.run
     part = run.parts.get(Updates)
-    if part is None and not turn.flow.held:
+    if part is None and not turn.instance.buffered_events:
         return
     accepted = [] if part is None else [entry.event for entry in part.pending.values()]
-    accepted += _held(turn)
+    accepted += _buffered(turn)
     for update in accepted:
         if run.closed_reason == "continued" and update.target_scope == "instance":
             continue
@@ -247,7 +251,7 @@ def run_closed(turn: Turn) -> None:
                 terminal_reason=run.closed_reason,
             ),
         )
-    turn.flow.held = [entry for entry in turn.flow.held if not _of_this_run(entry[0])]
+    turn.instance.buffered_events = [entry for entry in turn.instance.buffered_events if not _of_this_run(entry[0])]
 
 
 def _of_this_run(event: Event) -> bool:
@@ -255,13 +259,13 @@ def _of_this_run(event: Event) -> bool:
     return isinstance(event, UpdateRejected) or (isinstance(event, UpdateAccepted) and event.target_scope == "run")
 
 
-def _held(turn: Turn) -> list[UpdateAccepted]:
+def _buffered(turn: Turn) -> list[UpdateAccepted]:
     """Accepted in the middle of a task, whose end makes them history."""
-    return [event for event, _ in turn.flow.held if isinstance(event, UpdateAccepted)]
+    return [event for event, _ in turn.instance.buffered_events if isinstance(event, UpdateAccepted)]
 
 
 def _end(turn: Turn, event: UpdateCompleted) -> None:
-    turn.tell(topic(event.update_id), turn.record(event))
+    turn.notify(topic(event.update_id), turn.record(event))
 
 
 def _named(update: UpdateAccepted) -> dict[str, Any]:
@@ -274,20 +278,20 @@ def _named(update: UpdateAccepted) -> dict[str, Any]:
 
 def _limits(turn: Turn, commands: list[Command]) -> Breach | None:
     sizes = [len(c.result or b"") for c in commands if isinstance(c, CompleteUpdate)]
-    return over_count("payload_size", max(sizes), turn.machine.limits.payload_size) if sizes else None
+    return over_count("payload_size", max(sizes), turn.features.limits.payload_size) if sizes else None
 
 
 # -- folds
 
 
 def _accepted(run: Run, event: UpdateAccepted, entry: Recorded) -> None:
-    run.part(Updates).pending[event.update_id] = Accepted(event, entry.sequence, entry.context)
+    run.part(Updates).pending[event.update_id] = AcceptedUpdate(event, entry.sequence, entry.context)
 
 
 def _completed(run: Run, event: UpdateCompleted, entry: Recorded) -> None:
     accepted = run.part(Updates).pending.pop(event.update_id, None)
-    if accepted is not None and run.apart and run.apart[0][0] == accepted.sequence:
-        run.apart.pop(0)
+    if accepted is not None and run.own_task_events and run.own_task_events[0][0] == accepted.sequence:
+        run.own_task_events.pop(0)
 
 
 def _unchanged(run: Run, event: UpdateRejected | UpdateApplied, entry: Recorded) -> None:

@@ -9,7 +9,7 @@ from msgspec import Struct
 from backstay.kernel.features import pause, signal
 from backstay.kernel.features.archive import Archived
 from backstay.kernel.features.start import Identity, WorkflowStarted
-from backstay.kernel.state import Workflow
+from backstay.kernel.state import Instance
 from backstay.kernel.values import Micros
 
 
@@ -46,23 +46,25 @@ class Actions(Struct, frozen=True, kw_only=True):
     can_issue_terminal_commands: bool
 
 
-def actions(flow: Workflow, state: str, now: Micros, *, current: bool = True, definition: str | None = None) -> Actions:
+def actions(
+    instance: Instance, state: str, now: Micros, *, current: bool = True, definition: str | None = None
+) -> Actions:
     """`state`: its liveness. `definition` says why the workflow's code cannot be asked; `current`: the run is the newest of
     its instance."""
-    run = flow.current
+    run = instance.current
     blocked = None if current else "selected_run_not_current"
-    if blocked is None and not run.open:
+    if blocked is None and not run.is_open:
         blocked = "run_closed"
-    repair = blocked or _repair(state, flow)
+    repair = blocked or _repair(state, instance)
     archived = run.part(Archived).at is not None if Archived in run.parts else False
-    archive = "run_not_closed" if run.open else "already_archived" if archived else None
+    archive = "run_not_closed" if run.is_open else "already_archived" if archived else None
     started = run.part(Identity).started
     no_query = definition or (None if started is None else _none("queries", started.declared_queries))
     no_signal = blocked or (None if started is None else _none("signals", started.declared_signals))
     # With no worker alive an update is accepted and waits; with workers that do not know the code it is not.
     unknown = definition if definition == "workflow_definition_unavailable" else None
     undeclared = None if started is None else _none("updates", started.declared_updates)
-    no_update = blocked or undeclared or unknown or ("earlier_signal_pending" if signal.pending(flow) else None)
+    no_update = blocked or undeclared or unknown or ("earlier_signal_pending" if signal.pending(instance) else None)
     paused = not pause.allows(run)
     return Actions(
         can_query=no_query is None,
@@ -75,7 +77,7 @@ def actions(flow: Workflow, state: str, now: Micros, *, current: bool = True, de
         repair_blocked_reason=repair,
         repair_blocked=None if repair is None else REPAIR_REASONS[repair],
         repair_attention=repair is not None and REPAIR_REASONS[repair].badge_visible,
-        task_problem=_task_problem(flow, state, now),
+        task_problem=_task_problem(instance, state, now),
         can_archive=archive is None,
         archive_blocked_reason=archive,
         can_cancel=blocked is None,
@@ -93,15 +95,17 @@ def _none(what: str, declared: list[str] | None) -> str | None:
     return f"no_declared_{what}" if declared == [] else None
 
 
-def _repair(state: str, flow: Workflow) -> str | None:
-    if state in ("repair_needed", "workflow_replay_blocked") or any(t.state == "failed" for t in flow.tasks.values()):
+def _repair(state: str, instance: Instance) -> str | None:
+    if state in ("repair_needed", "workflow_replay_blocked") or any(
+        t.state == "failed" for t in instance.tasks.values()
+    ):
         return None
     return "waiting_for_compatible_worker" if "waiting_for_compatible_worker" in state else "repair_not_needed"
 
 
-def _task_problem(flow: Workflow, state: str, now: Micros) -> bool:
+def _task_problem(instance: Instance, state: str, now: Micros) -> bool:
     """A workflow task that is blocked, was repaired, has lost its worker, or is missing."""
-    tasks = [task for task in flow.tasks.values() if task.kind == "workflow"]
+    tasks = [task for task in instance.tasks.values() if task.kind == "workflow"]
     return state in ("repair_needed", "workflow_replay_blocked") or any(
         task.state == "failed" or task.repair_count > 0 or (task.until is not None and task.until <= now)
         for task in tasks

@@ -16,7 +16,7 @@ from backstay.kernel.features.child import CarriedChildClosed, ChildRunStarted, 
 from backstay.kernel.features.child.records import ChildClosed
 from backstay.kernel.features.continue_as_new import WorkflowContinuedAsNew
 from backstay.kernel.features.start import WorkflowStarted
-from backstay.kernel.values import Micros, kind_at
+from backstay.kernel.values import Micros, instance_kind
 
 CHILD = "child_workflow"
 CONTINUED = "continue_as_new"
@@ -105,7 +105,7 @@ def continued(history: Iterable[Recorded]) -> list[str]:
 
 def _parents(event: WorkflowStarted, at: Micros, number: int) -> list[Link]:
     found: list[Link] = []
-    scheduled = kind_at(event.parent_namespace or "") == "schedule"  # a schedule starts workflows and is none
+    scheduled = instance_kind(event.parent_namespace or "") == "schedule"  # a schedule starts workflows and is none
     if event.child_call_id is not None and event.parent_workflow_instance_id is not None and not scheduled:
         found.append(
             Link(

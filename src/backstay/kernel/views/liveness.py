@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from backstay.kernel.agenda import late
+from backstay.kernel.agenda import wake_is_late
 from backstay.kernel.event import Event
 from backstay.kernel.features import pause
 from backstay.kernel.features.activity import Activities
@@ -14,12 +14,12 @@ from backstay.kernel.features.signal import SignalReceived, Signals, open_waits
 from backstay.kernel.features.timer import Timers
 from backstay.kernel.features.update import UpdateAccepted, Updates
 from backstay.kernel.machine import Machine
-from backstay.kernel.state import Run, Workflow
+from backstay.kernel.state import Instance, Run
 from backstay.kernel.task import Task
 from backstay.kernel.values import Micros, timer_id
 
 
-class Wait(NamedTuple):
+class OpenWait(NamedTuple):
     """What a run waits for, and what will resume it."""
 
     kind: str | None
@@ -28,74 +28,76 @@ class Wait(NamedTuple):
     source_id: str | None
 
 
-NOTHING = Wait(None, None, None, None)
+NOTHING = OpenWait(None, None, None, None)
 
 
-def wait_of(flow: Workflow) -> Wait:
+def wait_of(instance: Instance) -> OpenWait:
     """The one wait that tells most about an open run: an accepted update first, then work, then what it waits for."""
-    run = flow.current
-    for update in (*run.part(Updates).pending, *_held(flow, UpdateAccepted, "update_id")):
-        return Wait("update", f"update:{update}", "workflow_update", update)
+    run = instance.current
+    for update in (*run.part(Updates).pending, *_held(instance, UpdateAccepted, "update_id")):
+        return OpenWait("update", f"update:{update}", "workflow_update", update)
     for execution in run.part(Activities).open.values():
         id = execution.scheduled.activity_execution_id
-        return Wait("activity", f"activity:{id}", "activity_execution", id)
-    received = [entry.event.signal_id for entry in run.part(Signals).received.values() if entry.sequence > flow.cursor]
-    if not flow.tasks:
-        for signal in (*received, *_held(flow, SignalReceived, "signal_id")):
-            return Wait("signal", f"signal-application:{signal}", "workflow_signal", signal)
+        return OpenWait("activity", f"activity:{id}", "activity_execution", id)
+    received = [
+        entry.event.signal_id for entry in run.part(Signals).received.values() if entry.sequence > instance.cursor
+    ]
+    if not instance.tasks:
+        for signal in (*received, *_held(instance, SignalReceived, "signal_id")):
+            return OpenWait("signal", f"signal-application:{signal}", "workflow_signal", signal)
     timers = run.part(Timers).pending
     for timer in timers.values():
         if timer.timer_kind is None:
-            return Wait("timer", f"timer:{timer.timer_id}", "timer", timer.timer_id)
+            return OpenWait("timer", f"timer:{timer.timer_id}", "timer", timer.timer_id)
     for condition in reversed(run.part(Conditions).open.values()):
         return _backed("condition", condition.condition_wait_id, "external_input", run, condition.sequence)
     for wait in open_waits(run):
         return _backed("signal", wait.signal_wait_id, "signal", run, wait.sequence)
     for child in run.part(Children).open.values():
         call = child.scheduled.child_call_id
-        return Wait("child", f"child:{call}", "child_workflow_run", child.run_id)
-    for task in flow.tasks.values():
+        return OpenWait("child", f"child:{call}", "child_workflow_run", child.run_id)
+    for task in instance.tasks.values():
         if task.kind == "workflow":
-            return Wait("workflow-task", f"workflow-task:{task.id}", "workflow_task", task.id)
+            return OpenWait("workflow-task", f"workflow-task:{task.id}", "workflow_task", task.id)
     return NOTHING
 
 
-def _backed(kind: str, id: str, source: str, run: Run, step: int) -> Wait:
+def _backed(kind: str, id: str, source: str, run: Run, step: int) -> OpenWait:
     """A wait with a timeout is resumed by its timer as well."""
     timers = run.part(Timers)
     timed = step in timers.pending or step in timers.fired
-    return Wait(kind, id, "timer", timer_id(run.run_id, step)) if timed else Wait(kind, id, source, None)
+    return OpenWait(kind, id, "timer", timer_id(run.run_id, step)) if timed else OpenWait(kind, id, source, None)
 
 
-def _held(flow: Workflow, kind: type[Event], field: str) -> list[str]:
-    return [getattr(event, field) for event, _ in flow.held if isinstance(event, kind)]
+def _held(instance: Instance, kind: type[Event], field: str) -> list[str]:
+    return [getattr(event, field) for event, _ in instance.buffered_events if isinstance(event, kind)]
 
 
-def liveness(machine: Machine, flow: Workflow, now: Micros, stranded: bool = False) -> str:
+def liveness(machine: Machine, instance: Instance, now: Micros, stranded: bool = False) -> str:
     """`stranded`: no worker is alive that runs the build this run is pinned to."""
-    run = flow.current
-    if not run.open:
+    run = instance.current
+    if not run.is_open:
         return "closed"
     if not pause.allows(run):
         return "paused"
-    for task in flow.tasks.values():
+    for task in instance.tasks.values():
         if task.block is not None and task.block.replay_blocked:
             return "workflow_replay_blocked"
-    expected = machine.expect(flow)
+    expected = machine.expect(instance)
     for id, wanted in expected.tasks.items():
-        if id not in flow.tasks:
+        if id not in instance.tasks:
             return "activity_running_without_task" if wanted.state == "leased" else "repair_needed"
-    if late(flow.next_wake, expected.next_wake):
+    if wake_is_late(instance.next_wake, expected.next_wake):
         return "repair_needed"
-    tasks = sorted(flow.tasks.values(), key=lambda t: (t.state != "leased", t.available_at))
-    if stranded and any(task.state == "ready" and task.due(now) for task in tasks):
+    tasks = sorted(instance.tasks.values(), key=lambda t: (t.state != "leased", t.available_at))
+    if stranded and any(task.state == "ready" and task.is_due(now) for task in tasks):
         return f"{tasks[0].kind}_task_waiting_for_compatible_worker"
     if any(task.until is not None and task.until <= now for task in tasks):
         return "repair_needed"
     activities = [task for task in tasks if task.kind == "activity"]
     if not activities:
-        wait = wait_of(flow).kind
-        if wait in ("condition", "signal", "child") and not (run.apart or run.waking):
+        wait = wait_of(instance).kind
+        if wait in ("condition", "signal", "child") and not (run.own_task_events or run.wake_events):
             return f"waiting_for_{wait}"
         if wait in ("condition", "child") and tasks:  # a task for something else does not end that wait
             return f"waiting_for_{wait}"
@@ -104,16 +106,16 @@ def liveness(machine: Machine, flow: Workflow, now: Micros, stranded: bool = Fal
     return "timer_scheduled" if run.part(Timers).pending else "repair_needed"
 
 
-def missing(machine: Machine, flow: Workflow) -> list[Task]:
+def missing(machine: Machine, instance: Instance) -> list[Task]:
     """The tasks that history expects and that no row stands for, as a repair would bring them back.
 
     A running activity is none of them: its worker is at it, with or without a row.
     """
-    run = flow.run
-    if run is None or not run.open:
+    run = instance.run
+    if run is None or not run.is_open:
         return []
-    expected = machine.expect(flow).tasks
-    return [task for id, task in expected.items() if id not in flow.tasks and task.state != "leased"]
+    expected = machine.expect(instance).tasks
+    return [task for id, task in expected.items() if id not in instance.tasks and task.state != "leased"]
 
 
 def transport_state(task: Task, now: Micros, paused: bool = False) -> str:
@@ -125,4 +127,4 @@ def transport_state(task: Task, now: Micros, paused: bool = False) -> str:
         return "repair_backoff"
     if task.state == "leased":
         return "lease_expired" if task.until is not None and task.until <= now else "leased"
-    return "ready" if task.due(now) else "scheduled"
+    return "ready" if task.is_due(now) else "scheduled"

@@ -10,7 +10,7 @@ from backstay.kernel.event import Recorded
 from backstay.kernel.features.timer import TimerCancelled, TimerFired, TimerScheduled
 from backstay.kernel.groups import GroupEntry
 from backstay.kernel.values import Micros
-from backstay.kernel.views.waits import Ending
+from backstay.kernel.views.waits import RunEnd
 
 
 class TimerView(Struct, kw_only=True):
@@ -36,7 +36,7 @@ class TimerView(Struct, kw_only=True):
         self.status = self.source_status = status
 
 
-def timers(history: Iterable[Recorded], run: Ending, wake: Micros | None) -> list[TimerView]:
+def timers(history: Iterable[Recorded], run: RunEnd, wake: Micros | None) -> list[TimerView]:
     """By step. `wake` is when the instance is to be looked at next: the one thing beside history that a timer has."""
     found: dict[int, TimerView] = {}
     for entry in history:
@@ -54,7 +54,7 @@ def timers(history: Iterable[Recorded], run: Ending, wake: Micros | None) -> lis
     for view in found.values():
         if view.status != "pending":
             continue
-        if run.open:
+        if run.is_open:
             # A wake that comes only later has passed this timer by, as if it had fired.
             view.row_status = None if wake is None else "pending" if wake <= view.fire_at else "fired"
         else:

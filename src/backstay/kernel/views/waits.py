@@ -71,25 +71,25 @@ class Waits:
             view.status, view.source_status, view.resolved_at = status, source_status, at
 
 
-class Ending(Protocol):
+class RunEnd(Protocol):
     """Whether and how a run has closed."""
 
     @property
-    def open(self) -> bool: ...
+    def is_open(self) -> bool: ...
     @property
     def closed_at(self) -> Micros | None: ...
     @property
     def closed_reason(self) -> str | None: ...
 
 
-def waits(history: Iterable[Recorded], run: Ending) -> list[WaitView]:
+def waits(history: Iterable[Recorded], run: RunEnd) -> list[WaitView]:
     """From typed history alone. A run that closed has cancelled what was still open."""
     kept = Waits()
     for entry in history:
         rule = _RULES.get(type(entry.event))
         if rule is not None:
             rule(kept, entry.event, entry.at)
-    if not run.open:
+    if not run.is_open:
         for key in list(kept.found):
             kept.close(key, run.closed_at or 0, run.closed_reason or "closed", "cancelled")
     order = {"open": 0, "resolved": 1, "cancelled": 2}

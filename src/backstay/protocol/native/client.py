@@ -21,16 +21,16 @@ from msgspec import Meta, Raw, Struct
 
 from backstay.kernel.decision import RunRow
 from backstay.kernel.event import Recorded
-from backstay.kernel.features.instance_commands import Commanded
-from backstay.kernel.features.message_stream import Delivered
+from backstay.kernel.features.instance_commands import CommandReply
+from backstay.kernel.features.message_stream import MessageReply
 from backstay.kernel.features.repair import Repaired
 from backstay.kernel.features.schedule import Schedule, ScheduleReply
-from backstay.kernel.features.signal_with_start import StartedAndSignalled
-from backstay.kernel.features.start import Reserved, Started
+from backstay.kernel.features.signal_with_start import SignalWithStartReply
+from backstay.kernel.features.start import ReserveReply, StartReply
 from backstay.protocol import commands as tell
 from backstay.protocol import requests as ask
 from backstay.protocol import schedules, streams
-from backstay.protocol.native.events import Entry, pack, packed, unpack, unpacked
+from backstay.protocol.native.events import WireEvent, pack, packed, unpack, unpacked
 
 VERSION = 1
 """Of the routes between our own processes. A server says which one it speaks, and refuses others."""
@@ -78,7 +78,7 @@ class _Result(Struct, frozen=True, omit_defaults=True):
     run_id: str
     status: str | None
     closed_reason: str | None = None
-    event: Entry | None = None
+    event: WireEvent | None = None
 
 
 class _Update(Struct, frozen=True, omit_defaults=True):
@@ -87,8 +87,8 @@ class _Update(Struct, frozen=True, omit_defaults=True):
     update_id: str | None
     update_name: str
     update_status: str
-    command: Commanded | None = None
-    event: Entry | None = None
+    command: CommandReply | None = None
+    event: WireEvent | None = None
     wait_for: str = "status"
     wait_timed_out: bool = False
     wait_timeout_seconds: float | None = None
@@ -124,7 +124,7 @@ def _unpack_update(found: _Update) -> tell.UpdateStatus:
 class _ScheduleEvent(Struct, frozen=True):
     id: str
     sequence: int
-    entry: Entry
+    entry: WireEvent
 
 
 class _ScheduleHistory(Struct, frozen=True):
@@ -163,20 +163,20 @@ encode = msgspec.json.Encoder().encode
 decode_said = msgspec.json.Decoder(list[BatchedReply]).decode
 
 _PLAIN: dict[type[ask.Request[Any]], Any] = {
-    ask.StartWorkflow: Started,
-    ask.ReserveWorkflow: Reserved,
+    ask.StartWorkflow: StartReply,
+    ask.ReserveWorkflow: ReserveReply,
     ask.DescribeWorkflow: ask.Description,
     ask.ListWorkflows: list[RunRow],
     ask.ExportHistory: str,
-    tell.SignalWorkflow: Commanded,
-    tell.SignalWithStart: StartedAndSignalled,
-    tell.AppendMessage: Delivered,
+    tell.SignalWorkflow: CommandReply,
+    tell.SignalWithStart: SignalWithStartReply,
+    tell.AppendMessage: MessageReply,
     tell.QueryWorkflow: tell.QueryResult,
-    tell.CancelWorkflow: Commanded,
-    tell.TerminateWorkflow: Commanded,
-    tell.PauseWorkflow: Commanded,
-    tell.UnpauseWorkflow: Commanded,
-    tell.ArchiveWorkflow: Commanded,
+    tell.CancelWorkflow: CommandReply,
+    tell.TerminateWorkflow: CommandReply,
+    tell.PauseWorkflow: CommandReply,
+    tell.UnpauseWorkflow: CommandReply,
+    tell.ArchiveWorkflow: CommandReply,
     tell.RepairWorkflow: Repaired,
     schedules.CreateSchedule: ScheduleReply,
     schedules.UpdateSchedule: ScheduleReply,
@@ -212,7 +212,7 @@ _ALL = (
     *(_verb(request, reply) for request, reply in _PLAIN.items()),
     _verb(ask.RunWorkflow, _Result, _pack_result, _unpack_result),
     _verb(ask.AwaitResult, _Result, _pack_result, _unpack_result),
-    _verb(ask.GetHistory, list[Entry], pack, unpack),
+    _verb(ask.GetHistory, list[WireEvent], pack, unpack),
     _verb(tell.UpdateWorkflow, _Update, _pack_update, _unpack_update),
     _verb(tell.GetUpdate, _Update, _pack_update, _unpack_update),
     _verb(schedules.GetScheduleHistory, _ScheduleHistory, _pack_schedule, _unpack_schedule),

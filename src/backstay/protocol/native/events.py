@@ -13,7 +13,7 @@ from backstay.kernel.event import NO_CONTEXT, Context, Event, Recorded
 from backstay.kernel.machine import Machine
 
 
-class Entry(Struct, frozen=True, array_like=True, gc=False):
+class WireEvent(Struct, frozen=True, array_like=True, gc=False):
     """One event of a history."""
 
     run: int
@@ -36,8 +36,8 @@ class UnknownEvent(Exception):
 _NOTHING = Raw(b"null")
 
 
-def packed(entry: Recorded) -> Entry:
-    return Entry(
+def packed(entry: Recorded) -> WireEvent:
+    return WireEvent(
         entry.run,
         entry.sequence,
         entry.type,
@@ -48,7 +48,7 @@ def packed(entry: Recorded) -> Entry:
     )
 
 
-def pack(events: Iterable[Recorded]) -> list[Entry]:
+def pack(events: Iterable[Recorded]) -> list[WireEvent]:
     return [packed(entry) for entry in events]
 
 
@@ -60,7 +60,7 @@ def _kinds() -> dict[str, tuple[msgspec.json.Decoder[Any], type[Event]]]:
 _context = msgspec.json.Decoder(Context | None)
 
 
-def unpacked(entry: Entry) -> Recorded:
+def unpacked(entry: WireEvent) -> Recorded:
     found = _kinds().get(entry.type)
     if found is None:
         raise UnknownEvent(entry.type)
@@ -79,5 +79,5 @@ def unpacked(entry: Entry) -> Recorded:
     )
 
 
-def unpack(entries: Iterable[Entry]) -> list[Recorded]:
+def unpack(entries: Iterable[WireEvent]) -> list[Recorded]:
     return [unpacked(entry) for entry in entries]

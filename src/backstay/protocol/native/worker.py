@@ -15,13 +15,13 @@ from msgspec import Struct
 from backstay.kernel.command import Command
 from backstay.kernel.failure import Failure
 from backstay.kernel.features.activity import ActivityAssignment, Progress
-from backstay.kernel.features.start import Definition
+from backstay.kernel.features.start import RecordedDefinition
 from backstay.kernel.limits import Breach, Limits
 from backstay.kernel.machine import Machine
 from backstay.kernel.task import Block, Resume
 from backstay.protocol.commands import Inquiry
 from backstay.protocol.native.client import Refusal
-from backstay.protocol.native.events import Entry
+from backstay.protocol.native.events import WireEvent
 from backstay.protocol.requests import Int64
 
 OPEN = "/api/worker/station"
@@ -55,7 +55,7 @@ class OpenLink(Struct, frozen=True, kw_only=True, omit_defaults=True):
     queues: list[str]
     build_id: str | None = None
     sdk_version: str | None = None
-    workflows: dict[str, Definition] = {}
+    workflows: dict[str, RecordedDefinition] = {}
     validators: dict[str, list[str]] = {}
     activities: list[str] = []
     async_activities: list[str] = []  # those of them that await, and need no thread
@@ -183,7 +183,7 @@ class StickyState(Struct, frozen=True, array_like=True, gc=False):
     length: int
     checksum: int
     count: int
-    events: list[Entry]
+    events: list[WireEvent]
 
 
 class Answered(Struct, frozen=True, array_like=True, omit_defaults=True):
@@ -220,7 +220,7 @@ class TaskLease(Struct, frozen=True, array_like=True, tag="task"):
     count: int
     reaches: int
     more: bool
-    events: list[Entry]
+    events: list[WireEvent]
 
 
 class ActivityLease(Struct, frozen=True, array_like=True, tag="activity"):
@@ -233,7 +233,7 @@ class QueryTask(Struct, frozen=True, array_like=True, tag="question", omit_defau
     question: str
     attempt: int
     inquiry: Inquiry
-    history: list[Entry]
+    history: list[WireEvent]
     more: bool = False
 
 
@@ -261,7 +261,7 @@ class HistoryWanted(Struct, frozen=True, kw_only=True):
 
 
 class HistoryPart(Struct, frozen=True, kw_only=True):
-    events: list[Entry]
+    events: list[WireEvent]
     more: bool
 
 

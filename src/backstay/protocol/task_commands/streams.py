@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from backstay.kernel.features.stream import Item, WriteStream
+from backstay.kernel.features.stream import StreamItem, WriteStream
 from backstay.kernel.message import Refused
 from backstay.kernel.values import CODEC
 from backstay.protocol.payloads import payload
@@ -21,11 +21,11 @@ class WireItem(Struct, frozen=True, kw_only=True):
     item_type: Name | None = None
     content_type: Name | None = None
 
-    def item(self, at: str) -> Item:
+    def item(self, at: str) -> StreamItem:
         if self.payload_codec not in (None, CODEC):
             field = f"{at}.payload_codec"
             raise Refused("unsupported_payload_codec", f"{field}: the one codec is {CODEC!r}", field=field)
-        return Item(
+        return StreamItem(
             payload=payload(self.payload, f"{at}.payload"),
             payload_reference=self.payload_reference,
             idempotency_key=self.idempotency_key,

@@ -60,7 +60,7 @@ class ActivityOptions(TypedDict, total=False):
     local: bool
 
 
-class Definition(Generic[P, R]):
+class ActivityDefinition(Generic[P, R]):
     """What every decorated activity is underneath."""
 
     __backstay_activity__ = True
@@ -117,7 +117,7 @@ class Definition(Generic[P, R]):
         return f"<activity {self.type}>"
 
 
-class Activity(Definition[P, R]):
+class Activity(ActivityDefinition[P, R]):
     __backstay_blocks__ = True  # for the source check
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -139,7 +139,7 @@ class Activity(Definition[P, R]):
         return _bound(self, instance)
 
 
-class AsyncActivity(Definition[P, R]):
+class AsyncActivity(ActivityDefinition[P, R]):
     __backstay_awaited__ = True  # for the source check
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
@@ -174,7 +174,11 @@ class ActivityCall(Call[R]):
     """
 
     def __init__(
-        self, definition: Definition[Any, R], args: Sequence[Any], kwargs: dict[str, Any], arguments: bytes | None
+        self,
+        definition: ActivityDefinition[Any, R],
+        args: Sequence[Any],
+        kwargs: dict[str, Any],
+        arguments: bytes | None,
     ) -> None:
         self.definition = definition
         self.args = args

@@ -28,7 +28,7 @@ from backstay.sdk.author.handlers import Signal, SignalMethod
 from backstay.sdk.author.options import check
 from backstay.sdk.author.primitives import Immediate
 from backstay.sdk.author.step import Call, Step
-from backstay.sdk.author.workflow import Entry, WorkflowFn, definition_of
+from backstay.sdk.author.workflow import EntryPoint, WorkflowFn, definition_of
 from backstay.sdk.author.workflow_definition import WorkflowDefinition
 from backstay.sdk.client.handle import packed
 from backstay.sdk.errors import ChildStopped, ChildTimedOut, DefinitionError, NotInWorkflow
@@ -148,7 +148,7 @@ def _policy(options: ChildOptions) -> RetryPolicy | None:
 # -- what history knows of them
 
 
-class Known:
+class ScheduledChild:
     """A child as the parent's history has it."""
 
     def __init__(self, event: ChildWorkflowScheduled) -> None:
@@ -162,14 +162,14 @@ class Family:
     """Children by the step that called them."""
 
     def __init__(self) -> None:
-        self.known: dict[int, Known] = {}
+        self.known: dict[int, ScheduledChild] = {}
         self.definitions: dict[int, WorkflowDefinition] = {}
 
 
 def scheduled(live_run: LiveRun, entry: Recorded) -> None:
     event = entry.event
     assert isinstance(event, ChildWorkflowScheduled)
-    live_run.part(Family).known[event.sequence] = Known(event)
+    live_run.part(Family).known[event.sequence] = ScheduledChild(event)
 
 
 def run_started(live_run: LiveRun, entry: Recorded) -> None:
@@ -340,9 +340,9 @@ class ChildCaller:
     @overload
     def __call__(self, workflow: WorkflowFn[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
     @overload
-    def __call__(self, workflow: type[Entry[P, Coro[R]]], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
+    def __call__(self, workflow: type[EntryPoint[P, Coro[R]]], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
     @overload
-    def __call__(self, workflow: type[Entry[P, R]], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
+    def __call__(self, workflow: type[EntryPoint[P, R]], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
     @overload
     def __call__(self, workflow: str, /, *args: Any) -> Any: ...
     def __call__(self, *call: Any, **kwargs: Any) -> Any:
@@ -354,9 +354,9 @@ class ChildCaller:
     @overload
     def step(self, workflow: WorkflowFn[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Step[R]: ...
     @overload
-    def step(self, workflow: type[Entry[P, Coro[R]]], /, *args: P.args, **kwargs: P.kwargs) -> Step[R]: ...
+    def step(self, workflow: type[EntryPoint[P, Coro[R]]], /, *args: P.args, **kwargs: P.kwargs) -> Step[R]: ...
     @overload
-    def step(self, workflow: type[Entry[P, R]], /, *args: P.args, **kwargs: P.kwargs) -> Step[R]: ...
+    def step(self, workflow: type[EntryPoint[P, R]], /, *args: P.args, **kwargs: P.kwargs) -> Step[R]: ...
     @overload
     def step(self, workflow: str, /, *args: Any) -> Step[Any]: ...
     def step(self, workflow: Any, /, *args: Any, **kwargs: Any) -> Step[Any]:
@@ -366,9 +366,9 @@ class ChildCaller:
     @overload
     def start(self, workflow: WorkflowFn[P, R], /, *args: P.args, **kwargs: P.kwargs) -> ChildHandle[R]: ...
     @overload
-    def start(self, workflow: type[Entry[P, Coro[R]]], /, *args: P.args, **kwargs: P.kwargs) -> ChildHandle[R]: ...
+    def start(self, workflow: type[EntryPoint[P, Coro[R]]], /, *args: P.args, **kwargs: P.kwargs) -> ChildHandle[R]: ...
     @overload
-    def start(self, workflow: type[Entry[P, R]], /, *args: P.args, **kwargs: P.kwargs) -> ChildHandle[R]: ...
+    def start(self, workflow: type[EntryPoint[P, R]], /, *args: P.args, **kwargs: P.kwargs) -> ChildHandle[R]: ...
     @overload
     def start(self, workflow: str, /, *args: Any) -> ChildHandle[Any]: ...
     def start(self, workflow: Any, /, *args: Any, **kwargs: Any) -> ChildHandle[Any]:

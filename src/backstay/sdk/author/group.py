@@ -36,7 +36,7 @@ _PREFIXES = {
 }
 
 
-class Leaf:
+class GroupLeaf:
     """One durable call of a group. Behind a closure stands the greenlet that made it and will go on with its outcome."""
 
     def __init__(self, call: Call[Any], greenlet: WorkflowGreenlet | None, returned: list[Any]) -> None:
@@ -51,7 +51,7 @@ class Leaf:
     def kind(self) -> str:
         return KINDS[self.call.shape]
 
-    def leaves(self) -> Iterator[Leaf]:
+    def leaves(self) -> Iterator[GroupLeaf]:
         yield self
 
     def value(self, live_run: LiveRun) -> Any:
@@ -74,19 +74,23 @@ class GroupNode:
     base = 0  # the first step of its leaves
 
     def __init__(
-        self, members: Sequence[Leaf | GroupNode], shape: Callable[[list[Any]], Any], limit: int | None, settles: bool
+        self,
+        members: Sequence[GroupLeaf | GroupNode],
+        shape: Callable[[list[Any]], Any],
+        limit: int | None,
+        settles: bool,
     ) -> None:
         self.members = members
         self.shape = shape
         self.limit = limit
         self.settles = settles
-        self.failed: Leaf | None = None
+        self.failed: GroupLeaf | None = None
         self.size = sum(member.size if isinstance(member, GroupNode) else 1 for member in members)
         kinds = {member.kind for member in members}
         self.kind = kinds.pop() if len(kinds) == 1 else "mixed"
         self.asked = 0
 
-    def leaves(self, around: tuple[GroupNode, ...] = ()) -> Iterator[Leaf]:
+    def leaves(self, around: tuple[GroupNode, ...] = ()) -> Iterator[GroupLeaf]:
         """All of them in order, told where they stand."""
         around = (*around, self)
         for member in self.members:
@@ -122,14 +126,14 @@ class GroupNode:
         return entry
 
 
-def _settled(member: Leaf | GroupNode, live_run: LiveRun) -> Any:
+def _settled(member: GroupLeaf | GroupNode, live_run: LiveRun) -> Any:
     try:
         return member.value(live_run)
     except Exception as error:
         return error
 
 
-def _window(root: GroupNode, leaves: list[Leaf], limits: Limits) -> int | None:
+def _window(root: GroupNode, leaves: list[GroupLeaf], limits: Limits) -> int | None:
     """How many leaves may be open at a time; None if all of them fit."""
     pending = {
         "activity": limits.pending_activity_count,
@@ -148,7 +152,7 @@ def _window(root: GroupNode, leaves: list[Leaf], limits: Limits) -> int | None:
 _ONE = "a closure in gather() makes one durable call and then only computes; for more steps use spawn()"
 
 
-class Plan:
+class GroupPlan:
     """Members given to `gather`, not yet looked at: closures are run when the group is."""
 
     def __init__(self, members: list[Any], shape: Callable[[list[Any]], Any], limit: int | None, settles: bool) -> None:
@@ -174,13 +178,13 @@ class Plan:
             raise
 
 
-def _member(live_run: LiveRun, member: Any) -> Leaf | GroupNode:
+def _member(live_run: LiveRun, member: Any) -> GroupLeaf | GroupNode:
     if isinstance(member, GroupStep):
         return member.plan.node(live_run)
     if isinstance(member, Step) and member.composite:
         raise TypeError("race() cannot be a member of gather(); use spawn() for it")
     if isinstance(member, Step):
-        return Leaf(_grouped(member._call), None, [])  # pyright: ignore[reportPrivateUsage, reportUnknownArgumentType, reportUnknownMemberType]
+        return GroupLeaf(_grouped(member._call), None, [])  # pyright: ignore[reportPrivateUsage, reportUnknownArgumentType, reportUnknownMemberType]
     if not callable(member):
         raise TypeError(f"gather() takes steps or functions without arguments, not {member!r}; did you forget .step?")
     return _collect(live_run, member)
@@ -192,7 +196,7 @@ def _grouped(call: Call[Any]) -> Call[Any]:
     return copy(call)  # the same step may be a member several times, each in its own place
 
 
-def _collect(live_run: LiveRun, closure: Callable[[], Any]) -> Leaf:
+def _collect(live_run: LiveRun, closure: Callable[[], Any]) -> GroupLeaf:
     """Run a closure on a greenlet of its own up to its durable call."""
     made: list[tuple[WorkflowGreenlet, Call[Any]]] = []
     returned: list[Any] = []
@@ -211,13 +215,13 @@ def _collect(live_run: LiveRun, closure: Callable[[], Any]) -> Leaf:
         error = returned[0][1] if returned else None
         raise error or TypeError("a closure in gather() must make one durable call")
     greenlet, call = made[0]
-    return Leaf(_grouped(call), greenlet, returned)
+    return GroupLeaf(_grouped(call), greenlet, returned)
 
 
-class Run:
+class GroupRun:
     """A group on its way: who waits is told when all leaves have ended well enough, or one has failed."""
 
-    def __init__(self, live_run: LiveRun, plan: Plan, done: Callable[[], None]) -> None:
+    def __init__(self, live_run: LiveRun, plan: GroupPlan, done: Callable[[], None]) -> None:
         self._live_run = live_run
         self._done = done
         self.root = plan.node(live_run)
@@ -247,7 +251,7 @@ class Run:
     def over(self) -> bool:
         return self.root.failed is not None or self.left == 0
 
-    def _answered(self, leaf: Leaf, outcome: Outcome) -> None:
+    def _answered(self, leaf: GroupLeaf, outcome: Outcome) -> None:
         leaf.outcome = outcome
         if self.root.failed is not None:
             return  # late siblings stay history
@@ -263,7 +267,7 @@ class Run:
                 partial(self._ask, window)
             )  # on a greenlet, which can be parked if history has other steps
 
-    def _fail(self, leaf: Leaf) -> None:
+    def _fail(self, leaf: GroupLeaf) -> None:
         """A failure goes outwards, up to a group that takes it for a result."""
         for node in reversed(leaf.around):
             if node.settles:
@@ -271,7 +275,7 @@ class Run:
             if node.failed is None:
                 node.failed = self._first_failure(leaf) if node is self.root else leaf
 
-    def _first_failure(self, leaf: Leaf) -> Leaf:
+    def _first_failure(self, leaf: GroupLeaf) -> GroupLeaf:
         """Of failures that were recorded at the same moment, the one that stands first."""
         by_step = {other.step: other for other in self.leaves if other.step}
         for step, outcome in self._live_run.simultaneous():
@@ -302,12 +306,12 @@ class GroupStep(Composite):
 
     __slots__ = ("plan",)
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: GroupPlan) -> None:
         super().__init__()
         self.plan = plan
 
-    def begin(self, live_run: LiveRun, done: Callable[[], None]) -> Run:
-        return Run(live_run, self.plan, done)
+    def begin(self, live_run: LiveRun, done: Callable[[], None]) -> GroupRun:
+        return GroupRun(live_run, self.plan, done)
 
     def outside(self) -> Any:
         return self.plan.outside()
@@ -316,16 +320,16 @@ class GroupStep(Composite):
         return f"<step gather of {len(self.plan.members)}>"
 
 
-def plan(steps: tuple[Any, ...], limit: int | None, settles: bool) -> Plan:
+def plan(steps: tuple[Any, ...], limit: int | None, settles: bool) -> GroupPlan:
     """Members as `gather` takes them: one by one, or as one list, dict or generator."""
     if len(steps) == 1 and not callable(steps[0]):
         given = steps[0]
         if isinstance(given, Mapping):
             named = cast(Mapping[Any, Any], given)
             keys = list(named)
-            return Plan(list(named.values()), lambda values: dict(zip(keys, values, strict=True)), limit, settles)
+            return GroupPlan(list(named.values()), lambda values: dict(zip(keys, values, strict=True)), limit, settles)
         if isinstance(given, set | frozenset):
             raise TypeError("a set has no order; give gather() a list, a tuple, a dict or a generator")
         if isinstance(given, Iterable):
-            return Plan(list(cast(Iterable[Any], given)), list, limit, settles)
-    return Plan(list(steps), tuple, limit, settles)
+            return GroupPlan(list(cast(Iterable[Any], given)), list, limit, settles)
+    return GroupPlan(list(steps), tuple, limit, settles)

@@ -22,7 +22,7 @@ T = TypeVar("T")
 Coro = Coroutine[Any, Any, R]
 
 
-class Member(Generic[P, R]):
+class HandlerMethod(Generic[P, R]):
     """A method that others may call, under a public name."""
 
     kind = "member"
@@ -65,7 +65,7 @@ class Member(Generic[P, R]):
         return f"<{self.kind} {self.name}>"
 
 
-class SignalMethod(Member[P, R]):
+class SignalMethod(HandlerMethod[P, R]):
     kind = "signal"
 
     def contract(self) -> dict[str, Any]:
@@ -82,7 +82,7 @@ class SignalMethod(Member[P, R]):
         return self if instance is None else self.bind(instance)
 
 
-class QueryMethod(Member[P, R]):
+class QueryMethod(HandlerMethod[P, R]):
     kind = "query"
 
     @overload
@@ -93,7 +93,7 @@ class QueryMethod(Member[P, R]):
         return self if instance is None else self.bind(instance)
 
 
-class UpdateMethod(Member[P, R]):
+class UpdateMethod(HandlerMethod[P, R]):
     kind = "update"
 
     def __init__(self, fn: Callable[P, Any], name: str | None) -> None:

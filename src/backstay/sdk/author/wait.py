@@ -18,7 +18,7 @@ from backstay.sdk.author.durations import Duration, until
 from backstay.sdk.author.handlers import Signal, SignalMethod
 from backstay.sdk.author.step import Call, Step
 from backstay.sdk.errors import DefinitionError
-from backstay.sdk.replay.inbound import Conditions, Mailbox, Open, consume_signal, handlers_of, typed
+from backstay.sdk.replay.inbound import Mailbox, OpenCondition, OpenConditions, consume_signal, handlers_of, typed
 from backstay.sdk.replay.live_run import LiveRun
 
 T = TypeVar("T")
@@ -55,7 +55,7 @@ class ConditionCall(Call[bool]):
         def say(value: bool) -> None:
             answer(Plain(value))
 
-        live_run.part(Conditions).open[step] = Open(self.predicate, say)
+        live_run.part(OpenConditions).open[step] = OpenCondition(self.predicate, say)
         return None
 
     def differs(self, event: Any) -> str | None:
@@ -75,7 +75,7 @@ class ConditionCall(Call[bool]):
         return bool(outcome.value)
 
     def cancel(self, live_run: LiveRun, step: int) -> None:
-        live_run.part(Conditions).open.pop(step, None)
+        live_run.part(OpenConditions).open.pop(step, None)
         live_run.emit(CancelConditionWait(step=step))
 
 

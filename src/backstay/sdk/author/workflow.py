@@ -37,7 +37,7 @@ class HasHandle(Protocol):
     def handle(self, *args: Any, **kwargs: Any) -> Any: ...
 
 
-class Entry(Protocol[P, R_co]):
+class EntryPoint(Protocol[P, R_co]):
     """A workflow class, seen through its entry method."""
 
     def handle(self, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
@@ -232,7 +232,9 @@ def definition_of(target: Any) -> WorkflowDefinition:
     return found
 
 
-def continue_as_new(target: WorkflowFn[P, Any] | type[Entry[P, Any]], /, *args: P.args, **kwargs: P.kwargs) -> NoReturn:
+def continue_as_new(
+    target: WorkflowFn[P, Any] | type[EntryPoint[P, Any]], /, *args: P.args, **kwargs: P.kwargs
+) -> NoReturn:
     """Close this run and go on as a new one with a fresh history. The first argument gives the types."""
     required_run("continue_as_new()")
     # Wrong arguments are a TypeError here, not a broken run.

@@ -19,7 +19,7 @@ from backstay.codec.values import dumps
 from backstay.kernel.features.cancel import CancelWorkflow
 from backstay.kernel.features.close import CompleteWorkflow, FailWorkflow
 from backstay.kernel.features.continue_as_new import ContinueAsNew
-from backstay.kernel.features.start import Definition as Snapshot
+from backstay.kernel.features.start import RecordedDefinition as Snapshot
 from backstay.kernel.features.start import WorkflowStarted
 from backstay.kernel.task import Block
 from backstay.sdk.author.cancellation import Cancelled, was_requested

@@ -26,17 +26,17 @@ from backstay.kernel.features.cancel import Stopped
 from backstay.kernel.features.close import WorkflowCompleted, WorkflowFailed
 from backstay.kernel.features.deadline import WorkflowTimedOut
 from backstay.kernel.features.start import STANDALONE, DuplicatePolicy
-from backstay.kernel.features.start import Definition as Snapshot
+from backstay.kernel.features.start import RecordedDefinition as Snapshot
 from backstay.kernel.message import Refused
 from backstay.kernel.values import Routing
 from backstay.protocol import commands as tell
 from backstay.protocol import requests as ask
 from backstay.sdk import errors
-from backstay.sdk.author.activity import Definition as ActivityDefinition
+from backstay.sdk.author.activity import ActivityDefinition as ActivityDefinition
 from backstay.sdk.author.durations import Duration, to_seconds
 from backstay.sdk.author.handlers import Signal, SignalMethod
 from backstay.sdk.author.options import check, expect, listed
-from backstay.sdk.author.workflow import Entry, NamedWorkflow, WorkflowFn, definition_of
+from backstay.sdk.author.workflow import EntryPoint, NamedWorkflow, WorkflowFn, definition_of
 from backstay.sdk.author.workflow_definition import WorkflowDefinition
 from backstay.sdk.client.handle import AsyncHandle, Known, accept, error_of, packed
 from backstay.sdk.client.schedules import AsyncSchedules
@@ -162,11 +162,11 @@ class AsyncClient:
     ) -> AsyncHandle[R]: ...
     @overload
     async def start(
-        self, workflow: type[Entry[P, Coro[R]]], id: str | None, /, *args: P.args, **kwargs: P.kwargs
+        self, workflow: type[EntryPoint[P, Coro[R]]], id: str | None, /, *args: P.args, **kwargs: P.kwargs
     ) -> AsyncHandle[R]: ...
     @overload
     async def start(
-        self, workflow: type[Entry[P, R]], id: str | None, /, *args: P.args, **kwargs: P.kwargs
+        self, workflow: type[EntryPoint[P, R]], id: str | None, /, *args: P.args, **kwargs: P.kwargs
     ) -> AsyncHandle[R]: ...
     @overload
     async def start(self, workflow: str, id: str | None, /, *args: Any) -> AsyncHandle[Any]: ...
@@ -183,10 +183,12 @@ class AsyncClient:
     async def execute(self, workflow: WorkflowFn[P, R], id: str | None, /, *args: P.args, **kwargs: P.kwargs) -> R: ...
     @overload
     async def execute(
-        self, workflow: type[Entry[P, Coro[R]]], id: str | None, /, *args: P.args, **kwargs: P.kwargs
+        self, workflow: type[EntryPoint[P, Coro[R]]], id: str | None, /, *args: P.args, **kwargs: P.kwargs
     ) -> R: ...
     @overload
-    async def execute(self, workflow: type[Entry[P, R]], id: str | None, /, *args: P.args, **kwargs: P.kwargs) -> R: ...
+    async def execute(
+        self, workflow: type[EntryPoint[P, R]], id: str | None, /, *args: P.args, **kwargs: P.kwargs
+    ) -> R: ...
     @overload
     async def execute(self, workflow: str, id: str | None, /, *args: Any) -> Any: ...
     async def execute(self, workflow: Any, id: str | None, /, *args: Any, **kwargs: Any) -> Any:
@@ -221,9 +223,9 @@ class AsyncClient:
     @overload
     def handle(self, workflow: WorkflowFn[Any, R], id: str, /) -> AsyncHandle[R]: ...
     @overload
-    def handle(self, workflow: type[Entry[Any, Coro[R]]], id: str, /) -> AsyncHandle[R]: ...
+    def handle(self, workflow: type[EntryPoint[Any, Coro[R]]], id: str, /) -> AsyncHandle[R]: ...
     @overload
-    def handle(self, workflow: type[Entry[Any, R]], id: str, /) -> AsyncHandle[R]: ...
+    def handle(self, workflow: type[EntryPoint[Any, R]], id: str, /) -> AsyncHandle[R]: ...
     @overload
     def handle(self, workflow: ActivityDefinition[Any, R], id: str, /) -> AsyncHandle[R]: ...
     @overload
@@ -238,7 +240,7 @@ class AsyncClient:
 
     async def signal_with_start(
         self,
-        workflow: WorkflowFn[Any, R] | type[Entry[Any, Any]] | str,
+        workflow: WorkflowFn[Any, R] | type[EntryPoint[Any, Any]] | str,
         id: str,
         start: Sequence[Any],
         signal: SignalMethod[P, Any] | Signal[Any] | str,

@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeAlias, TypeVar, o
 
 from backstay.codec.values import dumps, loads
 from backstay.kernel.event import Recorded
-from backstay.kernel.features.instance_commands import Commanded
+from backstay.kernel.features.instance_commands import CommandReply
 from backstay.kernel.features.reconcile import Reconciled
 from backstay.protocol import commands as tell
 from backstay.protocol import rejections
 from backstay.protocol import requests as ask
 from backstay.sdk import errors
 from backstay.sdk.author.durations import Duration, to_seconds
-from backstay.sdk.author.handlers import Member, QueryMethod, Signal, SignalMethod, UpdateMethod
+from backstay.sdk.author.handlers import HandlerMethod, QueryMethod, Signal, SignalMethod, UpdateMethod
 from backstay.sdk.author.options import expect
-from backstay.sdk.client.streams import Reader, follow
+from backstay.sdk.client.streams import StreamReader, follow
 
 if TYPE_CHECKING:
-    from backstay.sdk.author.activity import Definition as ActivityDefinition
+    from backstay.sdk.author.activity import ActivityDefinition as ActivityDefinition
     from backstay.sdk.author.workflow import NamedWorkflow
     from backstay.sdk.author.workflow_definition import WorkflowDefinition
     from backstay.sdk.client.client import AsyncClient
@@ -44,7 +44,7 @@ def error_of(reason: str, message: str, **fields: Any) -> errors.RequestRefused:
     return _ERRORS.get(reason, errors.RequestRefused)(reason, message, **fields)
 
 
-def accept(command: Commanded) -> Commanded:
+def accept(command: CommandReply) -> CommandReply:
     """An accepted command, or the error its durable rejection stands for."""
     if command.accepted:
         return command
@@ -64,7 +64,7 @@ def packed(
 ) -> tuple[str, bytes | None, dict[str, Any] | None]:
     """(public name, encoded arguments, arguments to be put in order by the contract)."""
     match member:
-        case Member(name=name, signature=signature):
+        case HandlerMethod(name=name, signature=signature):
             return name, signature.pack(args, kwargs), None
         case Signal(name=name):
             if kwargs or len(args) > 1:
@@ -196,7 +196,7 @@ class AsyncHandle(Generic[R]):
                 after_signals=True,
             )
         )
-        return loads(found.result, query.signature.returns if isinstance(query, Member) else Any)
+        return loads(found.result, query.signature.returns if isinstance(query, HandlerMethod) else Any)
 
     @overload
     async def update(self, update: UpdateMethod[P, Q], /, *args: P.args, **kwargs: P.kwargs) -> Q: ...
@@ -266,9 +266,9 @@ class AsyncHandle(Generic[R]):
         """
         return follow(self.reader(name, start))
 
-    def reader(self, name: str, start: int) -> Reader:
+    def reader(self, name: str, start: int) -> StreamReader:
         """The position of somebody who reads an output stream page by page."""
-        return Reader(self._client, self.id, self.run_id, name, start, one=self._only is not None)
+        return StreamReader(self._client, self.id, self.run_id, name, start, one=self._only is not None)
 
     async def describe(self) -> ask.Description:
         """The state of the workflow: status, current run, what it waits for, tasks, failures."""
@@ -317,7 +317,7 @@ class AsyncHandle(Generic[R]):
     def _own(self, member: Any) -> None:
         """A member of another workflow is a mistake that need not go over the wire."""
         definition = self._definition
-        owner: type[Any] | None = member.owner if isinstance(member, Member) else None
+        owner: type[Any] | None = member.owner if isinstance(member, HandlerMethod) else None
         target: type[Any] | None = (
             getattr(definition, "target", None) if getattr(definition, "is_class", False) else None
         )
@@ -332,4 +332,4 @@ class AsyncHandle(Generic[R]):
 
 
 def _returns(update: Any) -> Any:
-    return update.signature.returns if isinstance(update, Member) else Any
+    return update.signature.returns if isinstance(update, HandlerMethod) else Any

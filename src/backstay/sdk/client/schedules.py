@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar, Unpack, ca
 from msgspec.structs import asdict, replace
 
 from backstay.codec.values import dumps
-from backstay.kernel.features.schedule import Action, Fired, Interval, Overlap, Plan, Schedule, Spec
+from backstay.kernel.features.schedule import Action, FiredOccurrence, Interval, Overlap, Schedule, SchedulePlan, Spec
 from backstay.kernel.values import Micros, Routing
 from backstay.protocol import schedules as ask
 from backstay.sdk import errors
 from backstay.sdk.author.durations import Duration, to_seconds
 from backstay.sdk.author.options import check, expect
-from backstay.sdk.author.workflow import Entry, WorkflowFn, definition_of
+from backstay.sdk.author.workflow import EntryPoint, WorkflowFn, definition_of
 from backstay.sdk.author.workflow_definition import WorkflowDefinition
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class AsyncSchedules:
     ) -> AsyncScheduleHandle: ...
     @overload
     async def create(
-        self, workflow: type[Entry[P, Any]], id: str | None, /, *args: P.args, **kwargs: P.kwargs
+        self, workflow: type[EntryPoint[P, Any]], id: str | None, /, *args: P.args, **kwargs: P.kwargs
     ) -> AsyncScheduleHandle: ...
     async def create(self, workflow: Any, id: str | None, /, *args: Any, **kwargs: Any) -> AsyncScheduleHandle:
         """Start this workflow by the clock from now on. Without an id one is made."""
@@ -106,7 +106,7 @@ class AsyncSchedules:
     ) -> AsyncScheduleHandle: ...
     @overload
     async def ensure(
-        self, workflow: type[Entry[P, Any]], id: str, /, *args: P.args, **kwargs: P.kwargs
+        self, workflow: type[EntryPoint[P, Any]], id: str, /, *args: P.args, **kwargs: P.kwargs
     ) -> AsyncScheduleHandle: ...
     async def ensure(self, workflow: Any, id: str, /, *args: Any, **kwargs: Any) -> AsyncScheduleHandle:
         """Create it, or make the one that is there like this: for programs that say at every start what they need.
@@ -178,7 +178,9 @@ class AsyncScheduleHandle:
     @overload
     async def change_workflow(self, workflow: WorkflowFn[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> None: ...
     @overload
-    async def change_workflow(self, workflow: type[Entry[P, Any]], /, *args: P.args, **kwargs: P.kwargs) -> None: ...
+    async def change_workflow(
+        self, workflow: type[EntryPoint[P, Any]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> None: ...
     async def change_workflow(self, workflow: Any, /, *args: Any, **kwargs: Any) -> None:
         """Start this workflow, with these arguments, from the next time on."""
         definition = definition_of(workflow)
@@ -202,12 +204,14 @@ class AsyncScheduleHandle:
         expect("note", note)
         await self._client.call(ask.ResumeSchedule(**self._to(), note=note))
 
-    async def trigger(self, *, overlap: Overlap | None = None) -> Fired:
+    async def trigger(self, *, overlap: Overlap | None = None) -> FiredOccurrence:
         """Fire once, now. Says what came of it: an earlier workflow that runs may stand in its way."""
         reply = await self._client.call(ask.TriggerSchedule(**self._to(), overlap_policy=overlap))
         return reply.fired[0]
 
-    async def backfill(self, start: datetime, end: datetime, *, overlap: Overlap | None = None) -> list[Fired]:
+    async def backfill(
+        self, start: datetime, end: datetime, *, overlap: Overlap | None = None
+    ) -> list[FiredOccurrence]:
         """Fire for every occurrence from `start` on and before `end`. What was backfilled before is not started again."""
         reply = await self._client.call(
             ask.BackfillSchedule(**self._to(), start=_moment(start), end=_moment(end), overlap_policy=overlap)
@@ -239,8 +243,8 @@ class AsyncScheduleHandle:
 # -- options as the kernel has them
 
 
-def _plan(o: ScheduleOptions, definition: WorkflowDefinition, arguments: bytes) -> Plan:
-    start = Plan(
+def _plan(o: ScheduleOptions, definition: WorkflowDefinition, arguments: bytes) -> SchedulePlan:
+    start = SchedulePlan(
         spec=Spec(),
         action=Action(
             workflow_type=definition.type, arguments=arguments, routing=Routing(queue=definition.queue or "default")
@@ -249,7 +253,7 @@ def _plan(o: ScheduleOptions, definition: WorkflowDefinition, arguments: bytes) 
     return replace(start, **_changes(start, o))
 
 
-def _changes(plan: Plan, o: ScheduleOptions) -> dict[str, Any]:
+def _changes(plan: SchedulePlan, o: ScheduleOptions) -> dict[str, Any]:
     """The fields of the plan that these options change."""
     changes: dict[str, Any] = {}
     if any(name in o for name in _WHEN):

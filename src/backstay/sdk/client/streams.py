@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from backstay.codec.values import dumps, loads
 from backstay.kernel.command import Command
-from backstay.kernel.features.stream import Item, WriteStream, check_name
+from backstay.kernel.features.stream import StreamItem, WriteStream, check_name
 from backstay.kernel.features.stream.append import BATCH
 from backstay.kernel.message import Refused
 from backstay.kernel.values import execution_id
@@ -48,14 +48,14 @@ def emit(stream: str, /, *items: Any) -> None:
             sequence=step,
             result=dumps(None),
             stream_name=stream,
-            items=[Item(payload=blob, idempotency_key=f"{id}.{n}") for n, blob in enumerate(payloads)],
+            items=[StreamItem(payload=blob, idempotency_key=f"{id}.{n}") for n, blob in enumerate(payloads)],
             command_identity=id,
         )
 
     live_run.immediate(_EMIT, write)
 
 
-class Reader:
+class StreamReader:
     """Where somebody stands who follows a stream: the next page, until there is no more.
 
     A workflow that continues as new goes on in another run, which has streams of its own: they are read one after the other,
@@ -140,7 +140,7 @@ class Reader:
             )
 
 
-async def follow(reader: Reader) -> AsyncIterator[Any]:
+async def follow(reader: StreamReader) -> AsyncIterator[Any]:
     while not reader.over:
         for item in await reader.page():
             yield item

@@ -13,10 +13,10 @@ from backstay.kernel.decision import RunRow
 from backstay.kernel.event import Recorded
 from backstay.kernel.features.reconcile import Reconciled
 from backstay.protocol import requests as ask
-from backstay.sdk.author.activity import Definition as ActivityDefinition
+from backstay.sdk.author.activity import ActivityDefinition as ActivityDefinition
 from backstay.sdk.author.durations import Duration
 from backstay.sdk.author.handlers import QueryMethod, Signal, SignalMethod, UpdateMethod
-from backstay.sdk.author.workflow import Entry, WorkflowFn
+from backstay.sdk.author.workflow import EntryPoint, WorkflowFn
 from backstay.sdk.client.client import AsyncClient, StartOptions
 from backstay.sdk.client.handle import AsyncHandle, AsyncUpdateHandle
 from backstay.sdk.client.sync_schedules import Schedules
@@ -263,10 +263,12 @@ class Client:
     def start(self, workflow: WorkflowFn[P, R], id: str | None, /, *args: P.args, **kwargs: P.kwargs) -> Handle[R]: ...
     @overload
     def start(
-        self, workflow: type[Entry[P, Coro[R]]], id: str | None, /, *args: P.args, **kwargs: P.kwargs
+        self, workflow: type[EntryPoint[P, Coro[R]]], id: str | None, /, *args: P.args, **kwargs: P.kwargs
     ) -> Handle[R]: ...
     @overload
-    def start(self, workflow: type[Entry[P, R]], id: str | None, /, *args: P.args, **kwargs: P.kwargs) -> Handle[R]: ...
+    def start(
+        self, workflow: type[EntryPoint[P, R]], id: str | None, /, *args: P.args, **kwargs: P.kwargs
+    ) -> Handle[R]: ...
     @overload
     def start(self, workflow: str, id: str | None, /, *args: Any) -> Handle[Any]: ...
     def start(self, workflow: Any, id: str | None, /, *args: Any, **kwargs: Any) -> Handle[Any]:
@@ -279,9 +281,11 @@ class Client:
     @overload
     def execute(self, workflow: WorkflowFn[P, R], id: str | None, /, *args: P.args, **kwargs: P.kwargs) -> R: ...
     @overload
-    def execute(self, workflow: type[Entry[P, Coro[R]]], id: str | None, /, *args: P.args, **kwargs: P.kwargs) -> R: ...
+    def execute(
+        self, workflow: type[EntryPoint[P, Coro[R]]], id: str | None, /, *args: P.args, **kwargs: P.kwargs
+    ) -> R: ...
     @overload
-    def execute(self, workflow: type[Entry[P, R]], id: str | None, /, *args: P.args, **kwargs: P.kwargs) -> R: ...
+    def execute(self, workflow: type[EntryPoint[P, R]], id: str | None, /, *args: P.args, **kwargs: P.kwargs) -> R: ...
     @overload
     def execute(self, workflow: str, id: str | None, /, *args: Any) -> Any: ...
     def execute(self, workflow: Any, id: str | None, /, *args: Any, **kwargs: Any) -> Any:
@@ -307,9 +311,9 @@ class Client:
     @overload
     def handle(self, workflow: WorkflowFn[Any, R], id: str, /) -> Handle[R]: ...
     @overload
-    def handle(self, workflow: type[Entry[Any, Coro[R]]], id: str, /) -> Handle[R]: ...
+    def handle(self, workflow: type[EntryPoint[Any, Coro[R]]], id: str, /) -> Handle[R]: ...
     @overload
-    def handle(self, workflow: type[Entry[Any, R]], id: str, /) -> Handle[R]: ...
+    def handle(self, workflow: type[EntryPoint[Any, R]], id: str, /) -> Handle[R]: ...
     @overload
     def handle(self, workflow: ActivityDefinition[Any, R], id: str, /) -> Handle[R]: ...
     @overload
@@ -320,7 +324,7 @@ class Client:
 
     def signal_with_start(
         self,
-        workflow: WorkflowFn[Any, R] | type[Entry[Any, Any]] | str,
+        workflow: WorkflowFn[Any, R] | type[EntryPoint[Any, Any]] | str,
         id: str,
         start: Sequence[Any],
         signal: SignalMethod[P, Any] | Signal[Any] | str,

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, ParamSpec, Unpack, overload
 
-from backstay.kernel.features.schedule import Fired, Overlap, Schedule
+from backstay.kernel.features.schedule import FiredOccurrence, Overlap, Schedule
 from backstay.protocol import schedules as ask
-from backstay.sdk.author.workflow import Entry, WorkflowFn
+from backstay.sdk.author.workflow import EntryPoint, WorkflowFn
 from backstay.sdk.client.schedules import AsyncScheduleHandle, AsyncSchedules, ScheduleOptions
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class Schedules:
     ) -> ScheduleHandle: ...
     @overload
     def create(
-        self, workflow: type[Entry[P, Any]], id: str | None, /, *args: P.args, **kwargs: P.kwargs
+        self, workflow: type[EntryPoint[P, Any]], id: str | None, /, *args: P.args, **kwargs: P.kwargs
     ) -> ScheduleHandle: ...
     def create(self, workflow: Any, id: str | None, /, *args: Any, **kwargs: Any) -> ScheduleHandle:
         """Start this workflow by the clock from now on. Without an id one is made."""
@@ -44,7 +44,7 @@ class Schedules:
     def ensure(self, workflow: WorkflowFn[P, Any], id: str, /, *args: P.args, **kwargs: P.kwargs) -> ScheduleHandle: ...
     @overload
     def ensure(
-        self, workflow: type[Entry[P, Any]], id: str, /, *args: P.args, **kwargs: P.kwargs
+        self, workflow: type[EntryPoint[P, Any]], id: str, /, *args: P.args, **kwargs: P.kwargs
     ) -> ScheduleHandle: ...
     def ensure(self, workflow: Any, id: str, /, *args: Any, **kwargs: Any) -> ScheduleHandle:
         """Create it, or make the one that is there like this: for programs that say at every start what they need."""
@@ -90,7 +90,7 @@ class ScheduleHandle:
     @overload
     def change_workflow(self, workflow: WorkflowFn[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> None: ...
     @overload
-    def change_workflow(self, workflow: type[Entry[P, Any]], /, *args: P.args, **kwargs: P.kwargs) -> None: ...
+    def change_workflow(self, workflow: type[EntryPoint[P, Any]], /, *args: P.args, **kwargs: P.kwargs) -> None: ...
     def change_workflow(self, workflow: Any, /, *args: Any, **kwargs: Any) -> None:
         """Start this workflow, with these arguments, from the next time on."""
         self._bridge.run(self._handle.change_workflow(workflow, *args, **kwargs))
@@ -103,11 +103,11 @@ class ScheduleHandle:
         """Fire again, from now on: what would have fired meanwhile is not made up for."""
         self._bridge.run(self._handle.resume(note))
 
-    def trigger(self, *, overlap: Overlap | None = None) -> Fired:
+    def trigger(self, *, overlap: Overlap | None = None) -> FiredOccurrence:
         """Fire once, now. Says what came of it: an earlier workflow that runs may stand in its way."""
         return self._bridge.run(self._handle.trigger(overlap=overlap))
 
-    def backfill(self, start: datetime, end: datetime, *, overlap: Overlap | None = None) -> list[Fired]:
+    def backfill(self, start: datetime, end: datetime, *, overlap: Overlap | None = None) -> list[FiredOccurrence]:
         """Fire for every occurrence from `start` on and before `end`. What was backfilled before is not started again."""
         return self._bridge.run(self._handle.backfill(start, end, overlap=overlap))
 

@@ -12,7 +12,7 @@ from backstay.codec.payloads import AvroPayloads
 from backstay.engine.api import Api
 from backstay.engine.node import Node
 from backstay.engine.world import AsyncioWorld, World
-from backstay.kernel.features.start import Definition
+from backstay.kernel.features.start import RecordedDefinition
 from backstay.kernel.limits import Limits
 from backstay.kernel.machine import Machine
 from backstay.kernel.values import Routing
@@ -63,12 +63,12 @@ class InProcess:
     """The transport to an engine in this process."""
 
     def __init__(self) -> None:
-        self.operations: Api | None = None
+        self.api: Api | None = None
 
     def call(self, request: Request[R]) -> Awaitable[R]:
-        if self.operations is None:
+        if self.api is None:
             raise RuntimeError("this Backstay is not open; enter it with `with` or `async with` first")
-        return self.operations.call(request)
+        return self.api.call(request)
 
     def __str__(self) -> str:
         return "an engine in this process"
@@ -129,7 +129,7 @@ class AsyncBackstay(AsyncClient):
         """
         before = dict(self.registry.workflows)
         self.registry.register(things)
-        if self._engine_room.operations is not None:
+        if self._engine_room.api is not None:
             after = self.registry.workflows
             self.executor.redefined({type for type, known in before.items() if after[type] is not known})
             self._deployed()
@@ -137,7 +137,7 @@ class AsyncBackstay(AsyncClient):
             self.recovery.offer_waiting()
 
     def __repr__(self) -> str:
-        if self._engine_room.operations is None:
+        if self._engine_room.api is None:
             state = "not open"
         else:
             state = "the engine" if self.engine.holder else "another process is the engine"
@@ -153,12 +153,12 @@ class AsyncBackstay(AsyncClient):
     @property
     def is_engine(self) -> bool:
         """Whether this process runs the engine of the database, or another one does."""
-        return self._engine_room.operations is not None and self.engine.holder
+        return self._engine_room.api is not None and self.engine.holder
 
     async def replay(self, *ids: str) -> Replayed:
         """Replay all open runs, or the runs of these ids, with the code that is registered here, and say which of them it would
         block. Nothing is written and nothing is run but workflow code, so this need not be open: then it only reads."""
-        if self._engine_room.operations is not None:
+        if self._engine_room.api is not None:
             return await replay(self, self.registry, self.engine.machine, ids)
         async with reading(self.path) as (transport, machine):
             client = AsyncClient(transport, namespace=self.namespace)
@@ -166,11 +166,11 @@ class AsyncBackstay(AsyncClient):
 
     async def open(self) -> Self:
         """What `async with` does at its beginning; `close()` does what it does at its end."""
-        return self if self._engine_room.operations is not None else await self._open()
+        return self if self._engine_room.api is not None else await self._open()
 
     async def close(self) -> None:
         """Stop taking work, give activities a moment to end, let what is being written reach the disk, and free the database."""
-        if self._engine_room.operations is not None:
+        if self._engine_room.api is not None:
             await self._close()
 
     async def has_engine(self) -> bool:
@@ -216,7 +216,7 @@ class AsyncBackstay(AsyncClient):
         self._host.executor = self.executor
         self.engine.matching.join(self.executor, takes_tasks=self._run_tasks)
         self._deployed()
-        self._engine_room.operations = self._node.api
+        self._engine_room.api = self._node.api
         try:
             await self._node.open()
         except BaseException:
@@ -238,14 +238,14 @@ class AsyncBackstay(AsyncClient):
         self._node.stop()
         self.executor.stop()
         self._host.close()
-        self._engine_room.operations = None
+        self._engine_room.api = None
         await self._node.close()
 
     def _open_store(self, machine: Machine, offload: Offload | None) -> Awaitable[Store]:
         """Where a world of another kind brings its own."""
         return open_store(self.path, machine.kinds, offload)
 
-    def _define(self, routing: Routing, workflow_type: str) -> tuple[Routing, Definition | None]:
+    def _define(self, routing: Routing, workflow_type: str) -> tuple[Routing, RecordedDefinition | None]:
         known = self.registry.workflows.get(workflow_type)
         return routing, None if known is None else known.snapshot
 

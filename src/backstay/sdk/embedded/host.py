@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from backstay.engine.engine import Engine
-from backstay.engine.workers import COLD, Held
+from backstay.engine.workers import COLD, TaskHeld
 from backstay.engine.world import Alarm, World
 from backstay.kernel.event import Recorded
 from backstay.kernel.features.activity import HeartbeatActivity, HeartbeatReply
-from backstay.kernel.features.workflow_task import WorkflowAssignment, shown_to
+from backstay.kernel.features.workflow_task import WorkflowAssignment, events_shown
 from backstay.kernel.task import Task
 from backstay.kernel.values import SECOND
 from backstay.sdk.worker.executor import WorkerExecutor
-from backstay.sdk.worker.host import Heard
+from backstay.sdk.worker.host import HeartbeatAnswer
 from backstay.store import Ready
 
 
@@ -41,7 +41,7 @@ class EngineHost:
         assert self.executor is not None
         self._engine.dispatcher.serve_executor(self.executor)
 
-    def beat(self, key: int, message: HeartbeatActivity, heard: Callable[[Heard], None]) -> None:
+    def beat(self, key: int, message: HeartbeatActivity, heard: Callable[[HeartbeatAnswer], None]) -> None:
         def replied(reply: HeartbeatReply | None, error: BaseException | None) -> None:
             if reply is not None:
                 heard(reply)
@@ -53,7 +53,7 @@ class EngineHost:
             self._engine.inline.given_up(task.workflow)
 
     def held(self, start: Callable[[BaseException | None], None]) -> object:
-        return Held(start)
+        return TaskHeld(start)
 
     def events(
         self, after: int, assignment: WorkflowAssignment, then: Callable[[list[Recorded] | Exception], None]
@@ -64,7 +64,7 @@ class EngineHost:
             then(error)
             return
         if isinstance(found, Ready):
-            then(shown_to(assignment, found.value))
+            then(events_shown(assignment, found.value))
         else:
             self._world.spawn(_fetched(found, assignment, then), "backstay-history")
 
@@ -94,4 +94,4 @@ async def _fetched(
     except Exception as error:
         then(error)
     else:
-        then(shown_to(assignment, events))
+        then(events_shown(assignment, events))

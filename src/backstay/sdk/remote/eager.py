@@ -71,7 +71,7 @@ class Ahead:
 def _caused(assignment: WorkflowAssignment, after: int) -> WorkflowAssignment:
     """The task that this result will turn out to have caused."""
     task = replace(
-        assignment.task, id=workflow_task_id(assignment.run_id, after + 1), attempt=1, upto=None, resume=START
+        assignment.task, id=workflow_task_id(assignment.run_id, after + 1), attempt=1, history_limit=None, resume=START
     )
     return replace(assignment, task=task, last_sequence=after + 1, cursor=after)
 

@@ -32,7 +32,7 @@ from backstay.sdk.remote.sticky import StickyRuns
 from backstay.sdk.remote.tasks import FetchHistory, HeldCode, Tasks
 from backstay.sdk.replay.workflow_greenlet import hidden_loop
 from backstay.sdk.worker.executor import WorkerExecutor
-from backstay.sdk.worker.host import Heard, Reply
+from backstay.sdk.worker.host import HeartbeatAnswer, Reply
 from backstay.sdk.worker.registry import Registry
 from backstay.threads import ThreadPool
 
@@ -110,7 +110,7 @@ class RemoteHost:
     def report(self, key: int, message: Message, reply: Reply | None) -> None:
         self._reports.make(key, message, reply)
 
-    def beat(self, key: int, message: HeartbeatActivity, heard: Callable[[Heard], None]) -> None:
+    def beat(self, key: int, message: HeartbeatActivity, heard: Callable[[HeartbeatAnswer], None]) -> None:
         self._reports.beat(key, message, heard)
 
     def room(self) -> None:

@@ -78,7 +78,7 @@ class _Connection(asyncio.Protocol):
         self._received = b""
         self._needed = 0  # bytes until the reply is whole, once its head is read; 0: not known yet
         self._line: Callable[[bytes], None] | None = None  # gets each line of a reply that comes in chunks
-        self._lines: Lines | None = None  # of the reply that is coming
+        self._lines: LineReader | None = None  # of the reply that is coming
         self.usable = True
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -150,7 +150,7 @@ class _Connection(asyncio.Protocol):
             return None if len(received) < self._needed else Reply(status, received[end + 4 : self._needed])
         if b"\r\ntransfer-encoding: chunked" in head:
             if self._line is not None and status == 200:
-                self._lines = Lines(self._line)
+                self._lines = LineReader(self._line)
                 self._read_lines(received[end + 4 :])
                 return None
             body = _chunks(received, end + 4)
@@ -181,7 +181,7 @@ class _Connection(asyncio.Protocol):
             self._transport.abort()
 
 
-class Lines:
+class LineReader:
     """The body of a reply that comes in chunks, handed on line by line."""
 
     def __init__(self, line: Callable[[bytes], None]) -> None:

@@ -27,7 +27,7 @@ from backstay.sdk.worker.host import Reply
 log = logging.getLogger("backstay.worker")
 
 
-class HeartbeatAnswer(NamedTuple):
+class ServerHeartbeatAnswer(NamedTuple):
     """The answer to a heartbeat."""
 
     can_continue: bool
@@ -74,11 +74,11 @@ class Reports:
             case _:
                 raise TypeError(f"a worker does not report {type(message).__name__}")
 
-    def beat(self, key: int, message: HeartbeatActivity, heard: Callable[[host.Heard], None]) -> None:
+    def beat(self, key: int, message: HeartbeatActivity, heard: Callable[[host.HeartbeatAnswer], None]) -> None:
         beat = wire.Heartbeat(key, message.run_id, message.step, message.attempt, message.progress)
 
         def answered(answer: wire.Answered) -> None:
-            heard(HeartbeatAnswer(answer.goes_on and answer.refused is None, answer.cancel_requested))
+            heard(ServerHeartbeatAnswer(answer.goes_on and answer.refused is None, answer.cancel_requested))
 
         self._send(Pending(beat, None, None, answered))
 

@@ -235,7 +235,7 @@ class Tasks:
                 attempt=lease.attempt,
                 owner=self._executor.owner,
                 seen=lease.last,
-                upto=lease.upto,
+                history_limit=lease.upto,
                 resume=lease.resume,
             ),
             namespace=self._executor.namespace,

@@ -32,7 +32,7 @@ from backstay.kernel.features.update import (
 )
 from backstay.kernel.limits import over_count
 from backstay.kernel.task import Block
-from backstay.sdk.author.handlers import Handlers, Member
+from backstay.sdk.author.handlers import HandlerMethod, Handlers
 from backstay.sdk.errors import DurableCallRefused, Evicted
 from backstay.sdk.replay import workflow_greenlet as greenlets
 from backstay.sdk.replay.live_run import LiveRun
@@ -42,32 +42,32 @@ from backstay.sdk.worker.failure_log import update_failed
 # -- handlers
 
 
-class Ran(NamedTuple):
+class HandlerOutcome(NamedTuple):
     """How a handler ended."""
 
     value: Any
     error: BaseException | None
 
 
-def run_handler(live_run: LiveRun, readonly: Readonly, call: Callable[[], Any]) -> Ran:
+def run_handler(live_run: LiveRun, readonly: Readonly, call: Callable[[], Any]) -> HandlerOutcome:
     """Run a piece of the author's code to its end, on a greenlet that may look at the run and not move it."""
-    ended: list[Ran] = []
+    ended: list[HandlerOutcome] = []
 
     def job() -> None:
         greenlet = current_greenlet()
         assert greenlet is not None
         greenlet.readonly = readonly
         try:
-            ended.append(Ran(_to_its_end(readonly.code, call()), None))
+            ended.append(HandlerOutcome(_to_its_end(readonly.code, call()), None))
         except Evicted:
             return
         except BaseException as error:
-            ended.append(Ran(None, error))
+            ended.append(HandlerOutcome(None, error))
 
     greenlets.run(live_run, job)
     if ended:
         return ended[0]
-    return Ran(None, DurableCallRefused(f"{readonly.code} did not run to its end"))
+    return HandlerOutcome(None, DurableCallRefused(f"{readonly.code} did not run to its end"))
 
 
 def _to_its_end(what: str, result: Any) -> Any:
@@ -83,7 +83,9 @@ def _to_its_end(what: str, result: Any) -> Any:
     )
 
 
-def call_member(live_run: LiveRun, member: Member[Any, Any], arguments: bytes | None, replayed: bool = True) -> Ran:
+def call_member(
+    live_run: LiveRun, member: HandlerMethod[Any, Any], arguments: bytes | None, replayed: bool = True
+) -> HandlerOutcome:
     def call() -> Any:
         args, kwargs = member.unpack(arguments)
         return member.bind(live_run.instance)(*args, **kwargs)
@@ -160,7 +162,7 @@ def typed(value: Any, annotation: Any) -> Any:
 # -- conditions
 
 
-class Open(NamedTuple):
+class OpenCondition(NamedTuple):
     predicate: Callable[[], object]
     answer: Callable[[Any], None]
 
@@ -168,11 +170,11 @@ class Open(NamedTuple):
 _CONDITION = Readonly("a condition")
 
 
-class Conditions:
+class OpenConditions:
     """Predicates somebody waits for, by step; `fired` are those whose time is over."""
 
     def __init__(self) -> None:
-        self.open: dict[int, Open] = {}
+        self.open: dict[int, OpenCondition] = {}
         self.fired: set[int] = set()
 
 
@@ -183,7 +185,7 @@ def on_wait_timeout(live_run: LiveRun, entry: Recorded) -> None:
     if live_run.closing is not None:
         return
     if event.timer_kind == "condition_timeout":
-        live_run.part(Conditions).fired.add(event.sequence)
+        live_run.part(OpenConditions).fired.add(event.sequence)
         return
     readers = live_run.part(Mailbox).readers.get(event.signal_name or "")
     for reader in readers or ():
@@ -197,7 +199,7 @@ def on_wait_timeout(live_run: LiveRun, entry: Recorded) -> None:
 
 def look_at_conditions(live_run: LiveRun) -> None:
     """Let every wait end whose condition holds or whose time is over, until nothing moves any more."""
-    conditions: Conditions | None = live_run.parts.get(Conditions)
+    conditions: OpenConditions | None = live_run.parts.get(OpenConditions)
     if conditions is None or not conditions.open:
         return
     conditions.open = {step: wait for step, wait in conditions.open.items() if live_run.awaits(step)}
@@ -244,7 +246,7 @@ def _holds(live_run: LiveRun, predicate: Callable[[], object]) -> bool:
 # -- updates
 
 
-class Asked:
+class UpdatesInHand:
     """Updates that were accepted, and those this code has applied itself. `outbox`: while a handler runs, its signals."""
 
     def __init__(self) -> None:
@@ -255,7 +257,7 @@ class Asked:
 
 def outbox(live_run: LiveRun, child_call_id: str, signal_name: str, arguments: bytes | None) -> bool:
     """Whether an update handler is running, whose signals to children go with its answer."""
-    box = live_run.part(Asked).outbox
+    box = live_run.part(UpdatesInHand).outbox
     if box is None:
         return False
     box.append((child_call_id, signal_name, arguments))
@@ -263,9 +265,9 @@ def outbox(live_run: LiveRun, child_call_id: str, signal_name: str, arguments: b
 
 
 def _call_update(
-    live_run: LiveRun, member: Member[Any, Any], arguments: bytes | None
-) -> tuple[Ran, list[tuple[str, str, bytes | None]]]:
-    asked = live_run.part(Asked)
+    live_run: LiveRun, member: HandlerMethod[Any, Any], arguments: bytes | None
+) -> tuple[HandlerOutcome, list[tuple[str, str, bytes | None]]]:
+    asked = live_run.part(UpdatesInHand)
     sent: list[tuple[str, str, bytes | None]] = []
     asked.outbox = sent
     try:
@@ -277,14 +279,14 @@ def _call_update(
 def accepted(live_run: LiveRun, entry: Recorded) -> None:
     event = entry.event
     assert isinstance(event, UpdateAccepted)
-    live_run.part(Asked).accepted[event.update_id] = event
+    live_run.part(UpdatesInHand).accepted[event.update_id] = event
 
 
 def applied(live_run: LiveRun, entry: Recorded) -> None:
     """Replay: the handler ran here, and changed what it changed."""
     event = entry.event
     assert isinstance(event, UpdateApplied)
-    asked = live_run.part(Asked)
+    asked = live_run.part(UpdatesInHand)
     if event.update_id in asked.applied:
         asked.applied.discard(event.update_id)
         return
@@ -302,7 +304,7 @@ def applied(live_run: LiveRun, entry: Recorded) -> None:
 def completed(live_run: LiveRun, entry: Recorded) -> None:
     event = entry.event
     assert isinstance(event, UpdateCompleted)
-    live_run.part(Asked).accepted.pop(event.update_id, None)
+    live_run.part(UpdatesInHand).accepted.pop(event.update_id, None)
 
 
 def _fits(live_run: LiveRun, result: bytes) -> None:
@@ -313,7 +315,7 @@ def _fits(live_run: LiveRun, result: bytes) -> None:
 
 def apply_update(live_run: LiveRun, update_id: str) -> list[Command]:
     """Run the handler of an accepted update; what it returns or raises is the answer."""
-    event = live_run.part(Asked).accepted.get(update_id)
+    event = live_run.part(UpdatesInHand).accepted.get(update_id)
     if event is None:
         # Another process has committed meanwhile: what this task was decided on will not become fact, nor will its outcome.
         live_run.block = Block(message=f"update {update_id} is not in the history that this task was given")
@@ -331,7 +333,7 @@ def apply_update(live_run: LiveRun, update_id: str) -> list[Command]:
         except Exception as unencodable:
             error = unencodable
         else:
-            live_run.part(Asked).applied.add(update_id)
+            live_run.part(UpdatesInHand).applied.add(update_id)
             live_run.drain()
             signals: list[Command] = [
                 SignalChildFromUpdate(

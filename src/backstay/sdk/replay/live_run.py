@@ -27,7 +27,12 @@ from backstay.kernel.command import Command
 from backstay.kernel.event import Event, Recorded, StepEvent
 from backstay.kernel.feature import Outcome
 from backstay.kernel.features.start import WorkflowStarted
-from backstay.kernel.features.workflow_task import MET_LATER, WorkflowAssignment, met_later, place_of
+from backstay.kernel.features.workflow_task import (
+    SEEN_BY_NEXT_TASK,
+    WorkflowAssignment,
+    replay_position,
+    seen_by_next_task,
+)
 from backstay.kernel.machine import Machine
 from backstay.kernel.state import PartOf, Parts
 from backstay.kernel.task import Block
@@ -178,7 +183,7 @@ class LiveRun:
     def _meet(self, entry: Recorded, cursor: int) -> None:
         """The code is about to react to this event: that is what time it is for it."""
         decided = entry.context.decided_after
-        if decided is not None and not met_later(entry.event):
+        if decided is not None and not seen_by_next_task(entry.event):
             # Live code got there inside its task, before it was recorded: at the time of what it had seen.
             self.replaying = decided <= cursor
         else:
@@ -302,7 +307,7 @@ class LiveRun:
         """
         for entry in copy(self._ahead):
             if entry.at != self.read_clock() or (
-                entry.context.decided_after is not None and not met_later(entry.event)
+                entry.context.decided_after is not None and not seen_by_next_task(entry.event)
             ):
                 return
             rule = self.machine.outcomes.get(type(entry.event))
@@ -497,13 +502,13 @@ class LiveRun:
                     self._recorded = RecordedSteps(self.machine, self.fingerprint)
                 self._recorded.note(entry, event)  # type: ignore[arg-type]
             after = entry.context.decided_after
-            if after is None or (kind in MET_LATER and met_later(event)):
+            if after is None or (kind in SEEN_BY_NEXT_TASK and seen_by_next_task(event)):
                 last = entry.sequence  # never less: history comes in its own order
             elif after < last:
                 ordered = False
             else:
                 last = after
-        return events if ordered else sorted(events, key=place_of)
+        return events if ordered else sorted(events, key=replay_position)
 
 
 def local_activity(event: Any) -> bool:

@@ -10,7 +10,7 @@ from backstay.codec.values import dumps
 from backstay.kernel.event import Recorded
 from backstay.kernel.features.child import ChildRunStarted
 from backstay.kernel.features.start import WorkflowStarted
-from backstay.kernel.features.workflow_task import WorkflowAssignment, place_of
+from backstay.kernel.features.workflow_task import WorkflowAssignment, replay_position
 from backstay.kernel.machine import Machine
 from backstay.kernel.message import Refused
 from backstay.kernel.task import Block, Task
@@ -18,7 +18,7 @@ from backstay.protocol.commands import Inquiry
 from backstay.sdk.author.child import shown
 from backstay.sdk.author.workflow_definition import WorkflowDefinition
 from backstay.sdk.replay.guard import guard_of
-from backstay.sdk.replay.inbound import Ran, call_member, run_handler
+from backstay.sdk.replay.inbound import HandlerOutcome, call_member, run_handler
 from backstay.sdk.replay.live_run import LiveRun
 from backstay.sdk.replay.reactions import REACTIONS
 from backstay.sdk.replay.workflow_greenlet import Readonly
@@ -74,7 +74,7 @@ def replayed(
     live_run.guard = guard_of(definition, registry.guard)  # what was refused in life is refused here
     live_run.looking = True
     try:
-        live_run.resume([entry for entry in history if place_of(entry) <= horizon], horizon)
+        live_run.resume([entry for entry in history if replay_position(entry) <= horizon], horizon)
     except BaseException:
         live_run.abandon()
         raise
@@ -104,7 +104,9 @@ def answer_from(
                 return Refused("query_rejected", f"its class could not be made: {made.error!r}")
             live_run.instance = made.value
         horizon = _horizon(inquiry, history)
-        moved = [entry for entry in history if isinstance(entry.event, ChildRunStarted) and place_of(entry) > horizon]
+        moved = [
+            entry for entry in history if isinstance(entry.event, ChildRunStarted) and replay_position(entry) > horizon
+        ]
         return _answer(live_run, inquiry, moved)
     except Exception as error:
         return Refused("query_rejected", f"the run could not be replayed: {error}")
@@ -137,7 +139,7 @@ def _objection(live_run: LiveRun, inquiry: Inquiry) -> str | None:
         check(live_run.instance, *args, **kwargs)
 
     validator = Readonly(f"the validator of update {inquiry.name!r}", replayed=False)
-    ran: Ran = run_handler(live_run, validator, call)
+    ran: HandlerOutcome = run_handler(live_run, validator, call)
     return None if ran.error is None else f"{type(ran.error).__name__}: {ran.error}"
 
 

@@ -19,7 +19,7 @@ def settle(live_run: LiveRun) -> None:
     of that: whatever its code has asked for is left to the ordinary task that follows.
     """
     task = live_run.assignment.task
-    if task.upto is None:
+    if task.history_limit is None:
         if live_run.parts:  # conditions are among them
             inbound.look_at_conditions(live_run)
     elif task.resume.workflow_update_id is not None and live_run.closing is None:

@@ -30,7 +30,7 @@ from backstay.sdk.author.activity import error_type
 from backstay.sdk.author.attempt import Attempt, set_current
 from backstay.sdk.errors import ActivityCancelled
 from backstay.sdk.worker.failure_log import attempt_failed
-from backstay.sdk.worker.host import Heard, Host
+from backstay.sdk.worker.host import HeartbeatAnswer, Host
 from backstay.sdk.worker.registry import Registry
 
 log = logging.getLogger("backstay.worker")
@@ -43,7 +43,7 @@ _UNASKED = (
 LOOP_ENDS = 0.05  # seconds in which a loop that is being closed has ended
 
 
-class Activities:
+class ActivityRunner:
     def __init__(
         self, host: Host, registry: Registry, owner: str, holding: set[str], *, threads: int, tasks: int
     ) -> None:
@@ -254,7 +254,7 @@ class Activities:
             progress=progress,
         )
 
-        def heard(reply: Heard) -> None:
+        def heard(reply: HeartbeatAnswer) -> None:
             if not reply.can_continue:
                 attempt.cancel(stale=not reply.cancel_requested)
 

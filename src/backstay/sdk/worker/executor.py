@@ -40,11 +40,11 @@ from backstay.sdk.replay.live_run import LiveRun
 from backstay.sdk.replay.queries import answer_from, answer_on
 from backstay.sdk.replay.reactions import REACTIONS
 from backstay.sdk.replay.workflow_greenlet import hidden_loop
-from backstay.sdk.worker.activities import Activities
+from backstay.sdk.worker.activities import ActivityRunner
 from backstay.sdk.worker.host import Host
 from backstay.sdk.worker.local_activities import LocalRunner
 from backstay.sdk.worker.registry import Registry
-from backstay.sdk.worker.watchdog import Hit, Question, Watch, Watchdog
+from backstay.sdk.worker.watchdog import Interruption, QueryReplay, ThreadWatch, Watchdog
 
 log = logging.getLogger("backstay.worker")
 
@@ -77,7 +77,7 @@ class WorkerExecutor:
         workflow_deadline: float | None = None,
     ) -> None:
         self._watchdog = None if workflow_deadline is None else Watchdog(workflow_deadline)
-        self._watch: Watch | None = None  # of the thread that inline code runs on
+        self._watch: ThreadWatch | None = None  # of the thread that inline code runs on
         self.host = host
         self.machine = machine
         self.registry = registry
@@ -88,7 +88,7 @@ class WorkerExecutor:
         self.queues = queues
         self.compatibility = compatibility
         self.holding: set[str] = set()
-        self.activities = Activities(host, registry, owner, self.holding, threads=threads, tasks=tasks)
+        self.activities = ActivityRunner(host, registry, owner, self.holding, threads=threads, tasks=tasks)
         self._live_runs: dict[int, LiveRun] = {}
         self._slow: set[str] = set()
         self._suspects: dict[str, Suspect] = {}
@@ -237,18 +237,18 @@ class WorkerExecutor:
         if suspected is not None or spent > SLOW:
             self._judge(assignment.workflow_type, suspected, spent, len(events))
 
-    def watch(self) -> Watch:
+    def watch(self) -> ThreadWatch:
         """The watch of the thread that inline code runs on, made when the first of it does."""
         self._watch = self.watch_here()
         return self._watch
 
-    def watch_here(self) -> Watch:
-        return Watch() if self._watchdog is None else self._watchdog.here()
+    def watch_here(self) -> ThreadWatch:
+        return ThreadWatch() if self._watchdog is None else self._watchdog.here()
 
     def under_watch(self, live_run: LiveRun, call: Callable[[], None]) -> None:
         """Run code of a live run on this thread; code that is interrupted stays as it stands."""
         hit = self.watch_here().run(live_run, call)
-        if isinstance(hit, Hit):
+        if isinstance(hit, Interruption):
             live_run.freeze(hit.block(live_run.fingerprint))
 
     def broke(self, live_run: LiveRun, error: BaseException) -> None:
@@ -317,17 +317,17 @@ class WorkerExecutor:
 
         if at_rest and live_run is not None and not live_run.threaded and live_run.block is None:
             told = (self._watch or self.watch()).run(live_run, lambda: answer_on(live_run, inquiry, history))
-            if isinstance(told, Hit):
+            if isinstance(told, Interruption):
                 self.forget(inquiry.run_key)  # it may have changed half of what it should only have looked at
-            done(_not_answered(told) if isinstance(told, Hit) else told)
+            done(_not_answered(told) if isinstance(told, Interruption) else told)
         else:
             definition = self.registry.workflows[inquiry.workflow_type]
 
             def ask() -> Any:
-                question = Question(inquiry)
+                question = QueryReplay(inquiry)
                 call = partial(answer_from, self.machine, self.registry, definition, inquiry, history)
                 told = self.watch_here().run(question, call)
-                return _not_answered(told) if isinstance(told, Hit) else told
+                return _not_answered(told) if isinstance(told, Interruption) else told
 
             self.host.workflow_thread(ask, done)
         return answered
@@ -432,7 +432,7 @@ class WorkerExecutor:
         self.host.report(key, message, reported)
 
 
-def _not_answered(hit: Hit) -> Refused:
+def _not_answered(hit: Interruption) -> Refused:
     return Refused("query_rejected", f"the run did not answer: {hit.message}", query_blocked_reason=DEADLINE_EXCEEDED)
 
 

@@ -17,7 +17,7 @@ from backstay.kernel.features.workflow_task import WorkflowAssignment
 from backstay.kernel.values import attempt_id, execution_id
 from backstay.sdk.author.attempt import Attempt
 from backstay.sdk.replay.live_run import LiveRun
-from backstay.sdk.worker.host import Alarm
+from backstay.sdk.worker.host import TimerHandle
 
 if TYPE_CHECKING:
     from backstay.sdk.author.activity import ActivityCall
@@ -84,7 +84,7 @@ class _Round:
         self.attempts: dict[int, list[LocalAttempt]] = {}
         self.ended: dict[int, bytes | Failure] = {}
         self.trying: dict[int, Attempt] = {}
-        self.alarms: dict[int, Alarm] = {}  # the end of an attempt's time, or of the pause after it
+        self.alarms: dict[int, TimerHandle] = {}  # the end of an attempt's time, or of the pause after it
 
     def begin(self) -> None:
         for step, call in list(self.live_run.locals.items()):

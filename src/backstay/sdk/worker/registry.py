@@ -16,7 +16,7 @@ from msgspec import Struct
 from backstay.codec.exceptions import Exceptions
 from backstay.kernel.features.start import BACKGROUND
 from backstay.sdk import errors
-from backstay.sdk.author.activity import Definition as ActivityDefinition
+from backstay.sdk.author.activity import ActivityDefinition as ActivityDefinition
 from backstay.sdk.author.background import Functions, runner
 from backstay.sdk.author.options import expect
 from backstay.sdk.author.workflow import WorkflowFn, definition_of

@@ -67,14 +67,14 @@ class Watched(Protocol):
     def assignment(self) -> Which: ...
 
 
-class Question(NamedTuple):
+class QueryReplay(NamedTuple):
     """A replay for a query, which has no live run before it begins."""
 
     assignment: Which
     length: int = 0
 
 
-class Hit(NamedTuple):
+class Interruption(NamedTuple):
     """That code was interrupted, and where it was by then."""
 
     seconds: float
@@ -99,7 +99,7 @@ class Hit(NamedTuple):
         )
 
 
-class Watch:
+class ThreadWatch:
     """One thread that runs workflow code. Its runner writes `turn` and `running`, the watchdog the rest."""
 
     __slots__ = ("__weakref__", "hit", "running", "striking", "thread", "turn")
@@ -109,9 +109,9 @@ class Watch:
         self.turn = 0
         self.running: Watched | None = None
         self.striking = False
-        self.hit: Hit | None = None
+        self.hit: Interruption | None = None
 
-    def run(self, what: Watched, call: Callable[[], T]) -> T | Hit:
+    def run(self, what: Watched, call: Callable[[], T]) -> T | Interruption:
         """Run workflow code under the eyes of the watchdog. Where every microsecond counts, this is written out."""
         if self.running is not None:
             return call()
@@ -126,7 +126,7 @@ class Watch:
         except BaseException as raised:
             error = raised
         self.running = None
-        hit: Hit | None = None
+        hit: Interruption | None = None
         while self.striking or self.hit is not None:
             try:
                 hit = self.settle() or hit
@@ -138,7 +138,7 @@ class Watch:
             raise error
         return result
 
-    def settle(self) -> Hit | None:
+    def settle(self) -> Interruption | None:
         """What became of a strike, when nothing of it can arrive any more. Until then it may arrive in here."""
         while self.striking:
             time.sleep(0.0001)
@@ -160,16 +160,16 @@ class _Seen:
 class Watchdog:
     def __init__(self, deadline: float) -> None:
         self._deadline = deadline
-        self._watches: list[weakref.ref[Watch]] = []  # each lives as long as its thread
+        self._watches: list[weakref.ref[ThreadWatch]] = []  # each lives as long as its thread
         self._local = threading.local()
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def here(self) -> Watch:
+    def here(self) -> ThreadWatch:
         """The watch of this thread."""
-        found: Watch | None = getattr(self._local, "watch", None)
+        found: ThreadWatch | None = getattr(self._local, "watch", None)
         if found is None:
-            found = self._local.watch = Watch()
+            found = self._local.watch = ThreadWatch()
             self._watches.append(weakref.ref(found))
             if self._thread is None:
                 self._thread = threading.Thread(target=self._look, name="backstay-watchdog", daemon=True)
@@ -181,7 +181,7 @@ class Watchdog:
 
     def _look(self) -> None:
         pause = min(self._deadline / LOOKS, 1.0)
-        seen: dict[Watch, _Seen] = {}
+        seen: dict[ThreadWatch, _Seen] = {}
         struck = False
         while not self._stopped.wait(AGAIN if struck else pause):
             struck = False
@@ -203,10 +203,10 @@ class Watchdog:
                 if before.strikes or self._is_over(watch, before):
                     struck = self._interrupt(watch, running, before) or struck
 
-    def _is_over(self, watch: Watch, seen: _Seen) -> bool:
+    def _is_over(self, watch: ThreadWatch, seen: _Seen) -> bool:
         return _spent(watch) - seen.spent >= self._deadline or seen.looks >= PATIENCE * self._deadline
 
-    def _interrupt(self, watch: Watch, running: Watched, seen: _Seen) -> bool:
+    def _interrupt(self, watch: ThreadWatch, running: Watched, seen: _Seen) -> bool:
         """Raise the exception in that thread, if it still runs what was seen. Whether to come back soon."""
         frame = sys._current_frames().get(watch.thread)  # pyright: ignore[reportPrivateUsage]
         if frame is None or _is_debugged(frame):
@@ -232,7 +232,7 @@ class Watchdog:
         return seen.strikes < STRIKES
 
 
-def _interrupt_once(watch: Watch, running: Watched, turn: int, hit: Hit) -> bool:
+def _interrupt_once(watch: ThreadWatch, running: Watched, turn: int, hit: Interruption) -> bool:
     watch.striking = True
     still = watch.running is running and watch.turn == turn
     if still:
@@ -242,7 +242,7 @@ def _interrupt_once(watch: Watch, running: Watched, turn: int, hit: Hit) -> bool
     return still
 
 
-def _interrupt_in_a_burst(watch: Watch, running: Watched, turn: int, hit: Hit) -> None:
+def _interrupt_in_a_burst(watch: ThreadWatch, running: Watched, turn: int, hit: Interruption) -> None:
     """Strike so fast that the next one meets the handler of the one before. Threads have to take turns faster for that."""
     interval = sys.getswitchinterval()
     until = time.monotonic() + BURST
@@ -254,7 +254,7 @@ def _interrupt_in_a_burst(watch: Watch, running: Watched, turn: int, hit: Hit) -
         sys.setswitchinterval(interval)
 
 
-def _spent(watch: Watch) -> float:
+def _spent(watch: ThreadWatch) -> float:
     """Seconds of processor time of its thread; where the system does not tell, on the clock."""
     try:
         return time.clock_gettime(time.pthread_getcpuclockid(watch.thread))
@@ -262,11 +262,11 @@ def _spent(watch: Watch) -> float:
         return time.monotonic()
 
 
-def _hit(frame: FrameType, seconds: float) -> Hit:
+def _hit(frame: FrameType, seconds: float) -> Interruption:
     stack = traceback.extract_stack(frame, limit=50)
     shown = [entry for entry in stack if not is_own(entry.filename)] or list(stack)
     where = f"at {shown[-1].filename}:{shown[-1].lineno} in {shown[-1].name}" if shown else "somewhere"
-    return Hit(seconds, where, "".join(traceback.format_list(shown))[-LONGEST:])
+    return Interruption(seconds, where, "".join(traceback.format_list(shown))[-LONGEST:])
 
 
 def _is_debugged(frame: FrameType | None) -> bool:
@@ -278,7 +278,7 @@ def _is_debugged(frame: FrameType | None) -> bool:
     return False
 
 
-def _say(level: int, running: Watched, hit: Hit, what: str) -> None:
+def _say(level: int, running: Watched, hit: Interruption, what: str) -> None:
     task = running.assignment
     log.log(
         level,

@@ -98,7 +98,7 @@ def begin(server: Server, call: HttpRequest, verb: calls.Verb, body: bytes | msg
         raise too_many_parked(
             "this server keeps as many calls waiting as it may (max_parked_polls); ask again in a second"
         )
-    answer: asyncio.Future[Any] = asyncio.ensure_future(server.operations.call(asked))
+    answer: asyncio.Future[Any] = asyncio.ensure_future(server.api.call(asked))
     return PendingCall(server, verb, answer, waits, not_yet, seconds)
 
 

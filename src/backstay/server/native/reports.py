@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from backstay.engine.cache import Entry
+from backstay.engine.cache import CachedInstance
 from backstay.engine.refused_completions import note_refusal
 from backstay.kernel.command import Command
 from backstay.kernel.features import pause
@@ -58,7 +58,7 @@ class ReportBatch:
             self._say(place, wire.Answered())
             return
         entry = self._engine.cache.get(report.key)
-        if self._again or entry is None or entry.flow.namespace != self._link.worker.namespace:
+        if self._again or entry is None or entry.instance.namespace != self._link.worker.namespace:
             self._engine.world.spawn(self._slowly(place, report), "backstay-report")
             return
         if isinstance(report, wire.TaskDone):
@@ -70,12 +70,12 @@ class ReportBatch:
 
     # -- the short way
 
-    def _task_done(self, place: int, entry: Entry, report: wire.TaskDone) -> None:
-        flow = entry.flow
-        task = flow.tasks.get(report.task_id)
+    def _task_done(self, place: int, entry: CachedInstance, report: wire.TaskDone) -> None:
+        instance = entry.instance
+        task = instance.tasks.get(report.task_id)
         run, seen = (0, 0) if task is None else (task.run, task.seen or 0)
         message = message_of_report(report, self._owner, self._described(report.commands, task))
-        apart = task is not None and task.upto is not None
+        apart = task is not None and task.history_limit is not None
         stand: wire.StickyState | None = None
 
         def recorded(_: Any, error: BaseException | None) -> None:
@@ -92,7 +92,7 @@ class ReportBatch:
         else:
             stand = self._link.stand(entry, run, seen, len(self._reply.answers))
 
-    def _resumed(self, place: int, entry: Entry, report: wire.AttemptDone, resumed: wire.Resumed) -> None:
+    def _resumed(self, place: int, entry: CachedInstance, report: wire.AttemptDone, resumed: wire.Resumed) -> None:
         """Eager resume: a result and what the worker's code made of it, in one commit if nothing came in between.
 
         A worker whose code waits for just this result does not wait for the server's task: it runs the code at once, on
@@ -105,7 +105,7 @@ class ReportBatch:
         that went on with a result which was refused (`tests/remote/test_eager.py`).
         """
         engine = self._engine
-        run = entry.flow.run
+        run = entry.instance.run
         completed = message_of_report(report, self._owner, [])
         if run is None or not _stands(entry, report, resumed):
             refused = wire.Answered(eager_refused="moved_on")
@@ -169,7 +169,7 @@ class ReportBatch:
             if isinstance(report, wire.TaskDone):
                 commands = self._described(report.commands, self._engine.leases.get(namespace, report.task_id))
             message = message_of_report(report, self._owner, commands)
-            reply = await self._server.operations.call(ask.ReportTask(namespace=namespace, message=message))
+            reply = await self._server.api.call(ask.ReportTask(namespace=namespace, message=message))
         except (Refused, StoreError) as error:
             self._recorded(place, error)
         else:
@@ -206,16 +206,16 @@ def _no(refusal: Refused) -> wire.Answered:
     return wire.Answered(refused=Refusal(refusal.reason, refusal.message, refusal.fields))
 
 
-def _stands(entry: Entry, report: wire.AttemptDone, resumed: wire.Resumed) -> bool:
+def _stands(entry: CachedInstance, report: wire.AttemptDone, resumed: wire.Resumed) -> bool:
     """Whether the run is exactly where the code saw it, and nothing else is due there."""
-    flow = entry.flow
-    run = flow.run
+    instance = entry.instance
+    run = instance.run
     return (
         run is not None
-        and run.open
+        and run.is_open
         and run.run_id == run_of(report.run_id)
         and (run.length, run.checksum) == (resumed.after, resumed.checksum)
-        and flow.busy is None
-        and not (flow.held or run.waking or run.apart)
+        and instance.running_task is None
+        and not (instance.buffered_events or run.wake_events or run.own_task_events)
         and pause.allows(run)
     )

@@ -24,7 +24,7 @@ import logging
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from backstay.engine.cache import Entry
+from backstay.engine.cache import CachedInstance
 from backstay.engine.engine import Engine
 from backstay.engine.history_pages import fitting, read_page, size_of
 from backstay.engine.recovery import COME_BACK
@@ -33,16 +33,16 @@ from backstay.engine.world import Alarm
 from backstay.kernel.event import HistoryDamaged, Recorded
 from backstay.kernel.features.activity import ActivityAssignment
 from backstay.kernel.features.lease import Claimant, Renew
-from backstay.kernel.features.workflow_task import WorkflowAssignment, shown_to
+from backstay.kernel.features.workflow_task import WorkflowAssignment, events_shown
 from backstay.kernel.task import Task
 from backstay.kernel.values import LEASE, SECOND
 from backstay.protocol.native import worker as wire
 from backstay.protocol.native.events import pack
 from backstay.server.native.deliveries import Deliveries, size_of_arguments
-from backstay.server.remote_queries import Question, Questions
+from backstay.server.remote_queries import PendingQuery, RemoteQueries
 from backstay.server.rollouts import Rollouts
 from backstay.server.settings import Settings
-from backstay.server.workers import Worker
+from backstay.server.workers import RegisteredWorker
 from backstay.store import Unavailable
 
 log = logging.getLogger("backstay.server")
@@ -59,7 +59,7 @@ class LinkServer(Protocol):
     engine: Engine
     settings: Settings
     rollouts: Rollouts
-    questions: Questions
+    questions: RemoteQueries
     draining: bool
 
     def release(self, task: Task, *, begun: bool = True) -> None: ...
@@ -79,7 +79,7 @@ class WorkerLink:
     """One worker's connection: its leases (`station`), what its next reply takes along, and its parked exchange."""
 
     def __init__(
-        self, server: LinkServer, worker: Worker, opening: wire.OpenLink, close: Callable[[WorkerLink], None]
+        self, server: LinkServer, worker: RegisteredWorker, opening: wire.OpenLink, close: Callable[[WorkerLink], None]
     ) -> None:
         """`close`: called with the link when its worker has been out of sight for too long."""
         self.server = server
@@ -255,7 +255,7 @@ class WorkerLink:
 
     # -- what comes for the worker
 
-    def _deliver(self, entry: Entry, assignment: Any) -> None:
+    def _deliver(self, entry: CachedInstance, assignment: Any) -> None:
         """Its lease is on disk."""
         if self.closed or not self.station.open:
             self.server.release(assignment.task, begun=False)
@@ -264,7 +264,7 @@ class WorkerLink:
         else:
             self._show(entry, assignment)
 
-    def _show(self, entry: Entry, assignment: WorkflowAssignment) -> None:
+    def _show(self, entry: CachedInstance, assignment: WorkflowAssignment) -> None:
         """Deliver a workflow task with the events that the worker's sticky run has not seen, or else with its whole history.
 
         A sticky run is live code that its worker keeps between tasks, and `standing` says how far it has seen history. It
@@ -276,15 +276,15 @@ class WorkerLink:
         """
         standing = self.station.live.get(assignment.run_key)
         after = 0 if standing is None else standing.length
-        behind = entry.unseen_after(assignment.run_key, after)
-        if behind is None:
+        unseen = entry.unseen_after(assignment.run_key, after)
+        if unseen is None:
             entry.restart_unseen()
         elif not entry.dead:
-            reached = behind[0].sequence == after + 1 if behind else assignment.last_sequence <= after
-            passed = standing is not None and any(e.context.decided_after is not None for e in behind)
-            size = size_of(behind)
-            if reached and not passed and (size <= self._most or len(behind) == 1):
-                self.put(self._lease(assignment, standing, shown_to(assignment, behind), False), size)
+            reached = unseen[0].sequence == after + 1 if unseen else assignment.last_sequence <= after
+            passed = standing is not None and any(e.context.decided_after is not None for e in unseen)
+            size = size_of(unseen)
+            if reached and not passed and (size <= self._most or len(unseen) == 1):
+                self.put(self._lease(assignment, standing, events_shown(assignment, unseen), False), size)
                 return
         self.server.engine.world.spawn(self._show_from_disk(assignment), "backstay-show")
 
@@ -305,8 +305,8 @@ class WorkerLink:
     async def _history(self, assignment: WorkflowAssignment) -> tuple[list[Recorded], bool]:
         store = self.server.engine.store
         last = assignment.last_sequence
-        if assignment.task.upto is not None:
-            shown = shown_to(assignment, await store.history(assignment.run_key))
+        if assignment.task.history_limit is not None:
+            shown = events_shown(assignment, await store.history(assignment.run_key))
             events = fitting(shown, self._most)
             return events, len(events) < len(shown)
         events = await read_page(store, assignment.run_key, 0, last, self._most)
@@ -331,7 +331,7 @@ class WorkerLink:
             assignment.workflow_type,
             assignment.last_sequence,
             assignment.cursor,
-            task.upto,
+            task.history_limit,
             task.resume,
             after,
             0 if standing is None else standing.checksum,
@@ -345,7 +345,7 @@ class WorkerLink:
     def listens(self) -> bool:
         return self.station.open and not self.closed
 
-    def ask(self, question: Question) -> None:
+    def ask(self, question: PendingQuery) -> None:
         events = fitting(question.history, self._most)
         more = len(events) < len(question.history)
         self.put(wire.QueryTask(question.id, question.attempt, question.inquiry, pack(events), more), size_of(events))
@@ -363,24 +363,24 @@ class WorkerLink:
         self._deliveries.put(delivery, size)
         self._turn_soon()
 
-    def stand(self, entry: Entry, run: int, seen: int, reports: int) -> wire.StickyState | None:
+    def stand(self, entry: CachedInstance, run: int, seen: int, reports: int) -> wire.StickyState | None:
         """Where live code of a run stands that has just reported; what it has not seen goes along.
 
         Unless that is more than its part of a reply to so many reports: then its next task shows everything.
         """
-        current = entry.flow.run
+        current = entry.instance.run
         workers = self.server.engine.matching.remote_workers
-        behind = entry.unseen_after(run, seen)
-        if entry.dead or current is None or current.key != run or not current.open or behind is None:
+        unseen = entry.unseen_after(run, seen)
+        if entry.dead or current is None or current.key != run or not current.is_open or unseen is None:
             workers.unstick(run, self.station)
             return None
         entry.restart_unseen()
-        if current.length - seen != len(behind) or size_of(behind) > self._most // reports:
+        if current.length - seen != len(unseen) or size_of(unseen) > self._most // reports:
             workers.unstick(run, self.station)
             return None
         workers.stick(run, self.station, StickyRun(current.length, current.checksum))
-        told = [e for e in behind if e.type not in self._quiet]
-        return wire.StickyState(current.length, current.checksum, len(behind), pack(told))
+        told = [e for e in unseen if e.type not in self._quiet]
+        return wire.StickyState(current.length, current.checksum, len(unseen), pack(told))
 
     def away(self, run: int) -> None:
         """The live code of this run is not what history says."""

@@ -18,7 +18,7 @@ from backstay.server.pending_reply import too_many_parked
 from backstay.server.published.worker.lifecycle import leave
 from backstay.server.router import Route
 from backstay.server.server import Server
-from backstay.server.workers import CommandContract, Worker
+from backstay.server.workers import CommandContract, RegisteredWorker
 
 _COMMANDS = sorted(command_type(kind) for kind in Machine().commands)
 _SLOTS = 100_000
@@ -87,7 +87,7 @@ async def history(server: Server, call: HttpRequest) -> HttpResponse:
         rest = [entry for entry in question.history if entry.sequence > body.after]
         events = fitting(rest, most)
         return HttpResponse({}, raw=wire.encode(wire.HistoryPart(events=pack(events), more=len(events) < len(rest))))
-    page = await server.operations.call(
+    page = await server.api.call(
         ask.GetTaskHistory(
             task_id=body.task_id,
             namespace=call.namespace,
@@ -144,10 +144,10 @@ def _check(opening: wire.OpenLink) -> None:
             raise invalid(field, f"{field} is from 0 to {_SLOTS}")
 
 
-def _registration(server: Server, call: HttpRequest, opening: wire.OpenLink) -> Worker:
+def _registration(server: Server, call: HttpRequest, opening: wire.OpenLink) -> RegisteredWorker:
     now = server.now
     before = server.workers.get(call.namespace, opening.worker_id)
-    return Worker(
+    return RegisteredWorker(
         worker_id=opening.worker_id,
         namespace=call.namespace,
         task_queue=opening.queues[0],

@@ -9,13 +9,13 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Self, TypeVar
 
-from backstay.kernel.decision import Decision, RunRow, WorkflowRow
+from backstay.kernel.decision import Decision, InstanceRow, RunRow
 from backstay.kernel.event import Event, HistoryDamaged
-from backstay.store import Applied, Deferred, Entry, Loaded, RunFilter, Unavailable
+from backstay.store import Applied, Deferred, Loaded, RegistryEntry, RunFilter, Unavailable
 from backstay.store.postgresql.connection import LOCK, Address, address, connect, prepare
 from backstay.store.postgresql.listing import select_runs
 from backstay.store.postgresql.readers import Readers
-from backstay.store.postgresql.writer import Writer
+from backstay.store.postgresql.writer import PostgresqlWriter
 from backstay.store.reading import POINTER, Found, Reading, found_by_order, loaded, named
 from backstay.store.rows import run as run_row
 from backstay.store.sql import queries
@@ -23,7 +23,7 @@ from backstay.store.sql import queries
 T = TypeVar("T")
 
 CLOSING = 5.0  # seconds to leave in good order
-INSTANCE = len(WorkflowRow.__struct_fields__)  # columns of an instance at the beginning of a row of `load`
+INSTANCE = len(InstanceRow.__struct_fields__)  # columns of an instance at the beginning of a row of `load`
 RUN = len(RunRow.__struct_fields__)  # the columns of its run, which follow
 
 
@@ -37,7 +37,7 @@ class PostgresqlStore(Reading):
         self._kinds = kinds
         self._sql = queries("backstay.store.postgresql", numbered=True)
         self._readers = readers
-        self.writer = Writer(place, self._sql)
+        self.writer = PostgresqlWriter(place, self._sql)
         self._others: Found | None = None
         self._under_way: set[asyncio.Task[None]] = set()
 
@@ -66,7 +66,7 @@ class PostgresqlStore(Reading):
 
         self._spawn(go())
 
-    def keep(self, entry: Entry, done: Callable[[Unavailable | None], None]) -> None:
+    def keep(self, entry: RegistryEntry, done: Callable[[Unavailable | None], None]) -> None:
         async def go() -> None:
             try:
                 await self.writer.keep(entry)

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from backstay.kernel.decision import Decision, RunRow, WorkflowRow
-from backstay.kernel.event import pack_held
+from backstay.kernel.decision import Decision, InstanceRow, RunRow
+from backstay.kernel.event import pack_buffered
 from backstay.kernel.send import pack
 from backstay.store.rows import coalesced, encode, text
 
@@ -22,7 +22,7 @@ class Columns:
     __slots__ = ("arrays", "asked")
 
     def __init__(self, decisions: Iterable[Decision]) -> None:
-        batch = {decision.workflow.key: decision for decision in coalesced(decisions)}
+        batch = {decision.instance.key: decision for decision in coalesced(decisions)}
         events: list[Row] = []
         commands: list[Row] = []
         took: list[Row] = []
@@ -36,10 +36,10 @@ class Columns:
                 (key, e.run, e.sequence, e.type, e.at, e.body, e.context_body, e.checksum) for e in decision.events
             ]
             commands += [(key, c.sequence, c.request_id, c.command_type, encode(c)) for c in decision.commands]
-            took += [(key, taken) for taken in decision.took]
+            took += [(key, taken) for taken in decision.taken_sends]
             for s in decision.sends:
-                kind = type(s.parcel).__name__
-                sends.append((key, s.key, s.sender, s.namespace, s.workflow_id, kind, pack(s.parcel)))
+                kind = type(s.message).__name__
+                sends.append((key, s.key, s.sender, s.namespace, s.workflow_id, kind, pack(s.message)))
             for is_new, r in decision.runs:
                 if is_new:
                     opened.append((r.workflow, *_run(r)))
@@ -76,19 +76,19 @@ def _instances(batch: Mapping[int, Decision]) -> tuple[list[Row], list[Row]]:
     for key in sorted(batch):
         decision = batch[key]
         if decision.after == 0:
-            new.append(_new(decision.workflow))
+            new.append(_new(decision.instance))
         else:
-            guards.append(_guard(decision.workflow, decision.after))
+            guards.append(_guard(decision.instance, decision.after))
     return new, guards
 
 
-def _new(w: WorkflowRow) -> Row:
+def _new(w: InstanceRow) -> Row:
     return (
         w.key,
         w.namespace,
         w.workflow_id,
         w.workflow_type,
-        w.last,
+        w.last_decision,
         w.run,
         w.command_sequence,
         w.cursor,
@@ -97,18 +97,18 @@ def _new(w: WorkflowRow) -> Row:
         w.length,
         w.checksum,
         w.reserved_at,
-        w.outside,
-        w.awaited,
-        pack_held(w.held) if w.held else None,
+        w.waits_externally,
+        w.unanswered,
+        pack_buffered(w.buffered_events) if w.buffered_events else None,
     )
 
 
-def _guard(w: WorkflowRow, after: int) -> Row:
+def _guard(w: InstanceRow, after: int) -> Row:
     # An indexed column that is set to what it was costs nothing here, so the wake is always written.
     return (
         w.key,
         after,
-        w.last,
+        w.last_decision,
         w.run,
         w.command_sequence,
         w.cursor,
@@ -116,9 +116,9 @@ def _guard(w: WorkflowRow, after: int) -> Row:
         w.expects,
         w.length,
         w.checksum,
-        w.outside,
-        w.awaited,
-        pack_held(w.held) if w.held else None,
+        w.waits_externally,
+        w.unanswered,
+        pack_buffered(w.buffered_events) if w.buffered_events else None,
         w.workflow_type,
     )
 

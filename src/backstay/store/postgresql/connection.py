@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 from backstay.store import IncompatibleStore, StoreError, Unavailable
 from backstay.store.address import shown
 from backstay.store.postgresql import forks
-from backstay.store.postgresql.driver import Connection, asyncpg, unavailable
+from backstay.store.postgresql.driver import DriverConnection, asyncpg, unavailable
 from backstay.store.sql import Migration, check_recorded, check_version, migrations
 
 OLDEST_SERVER = 14
@@ -60,7 +60,7 @@ def address(url: str) -> Address:
     return Address(dsn, shown(url), schema, frozenset(name for name, _ in options))
 
 
-async def connect(place: Address) -> Connection:
+async def connect(place: Address) -> DriverConnection:
     """A session with our settings. Errors say what to do."""
     try:
         connection = await asyncpg.connect(
@@ -80,7 +80,7 @@ async def connect(place: Address) -> Connection:
     return connection
 
 
-async def writing(place: Address) -> Connection:
+async def writing(place: Address) -> DriverConnection:
     """A session whose commits are on disk when they are answered."""
     connection = await connect(place)
     try:
@@ -104,7 +104,7 @@ def check_server(where: str, version: tuple[int, ...]) -> None:
         )
 
 
-async def prepare(connection: Connection, place: Address, create: bool) -> None:
+async def prepare(connection: DriverConnection, place: Address, create: bool) -> None:
     """Make the schema ours if it is new, refuse it untouched if it is not ours. Nothing is written if it is up to date."""
     check_server(place.shown, connection.get_server_version())
     steps = migrations("backstay.store.postgresql")
@@ -121,7 +121,7 @@ async def prepare(connection: Connection, place: Address, create: bool) -> None:
         raise unavailable(place.shown, error) from error
 
 
-async def migrate(connection: Connection, place: Address, steps: list[Migration]) -> None:
+async def migrate(connection: DriverConnection, place: Address, steps: list[Migration]) -> None:
     """Bring the schema to our version, all of it or nothing. Forward only; another process may be faster."""
     async with connection.transaction():
         await connection.execute("select pg_advisory_xact_lock($1, hashtext($2))", LOCK, place.schema)
@@ -139,7 +139,7 @@ async def migrate(connection: Connection, place: Address, steps: list[Migration]
                 )
 
 
-async def _version(connection: Connection, place: Address, steps: list[Migration]) -> int:
+async def _version(connection: DriverConnection, place: Address, steps: list[Migration]) -> int:
     """The newest migration of the schema, 0 if it is empty."""
     tables = {
         name

@@ -10,12 +10,12 @@ from contextlib import suppress
 from weakref import WeakSet
 
 from backstay.runtime_hooks import after_fork_in_child
-from backstay.store.postgresql.driver import Connection
+from backstay.store.postgresql.driver import DriverConnection
 
-_open: WeakSet[Connection] = WeakSet()
+_open: WeakSet[DriverConnection] = WeakSet()
 
 
-def opened(connection: Connection) -> None:
+def opened(connection: DriverConnection) -> None:
     _open.add(connection)
 
 

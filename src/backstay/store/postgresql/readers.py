@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from backstay.store.postgresql.connection import Address, closed, connect
-from backstay.store.postgresql.driver import Connection, is_lost, unavailable
+from backstay.store.postgresql.driver import DriverConnection, is_lost, unavailable
 
 READERS = 4
 
 
 class Readers:
-    def __init__(self, place: Address, first: Connection) -> None:
+    def __init__(self, place: Address, first: DriverConnection) -> None:
         self._place = place
         self._idle = [first]
         self._room = asyncio.Semaphore(READERS)
@@ -36,7 +36,9 @@ class Readers:
             except Exception as error:
                 raise unavailable(self._place.shown, error) from error
 
-    async def _fetch(self, connection: Connection, statement: str, parameters: Sequence[Any]) -> list[Sequence[Any]]:
+    async def _fetch(
+        self, connection: DriverConnection, statement: str, parameters: Sequence[Any]
+    ) -> list[Sequence[Any]]:
         try:
             found = await connection.fetch(statement, *parameters)
         except BaseException:

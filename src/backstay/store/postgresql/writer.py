@@ -28,10 +28,10 @@ from secrets import randbits
 from typing import TypeVar
 
 from backstay.kernel.decision import Decision
-from backstay.store import ALL, Applied, Entry, StoreError, Unavailable
+from backstay.store import ALL, Applied, RegistryEntry, StoreError, Unavailable
 from backstay.store.postgresql.columns import Columns
 from backstay.store.postgresql.connection import LOCK, Address, closed, writing
-from backstay.store.postgresql.driver import Connection, is_conflict, is_culprit, is_lost, unavailable
+from backstay.store.postgresql.driver import DriverConnection, is_conflict, is_culprit, is_lost, unavailable
 
 log = logging.getLogger("backstay.store")
 
@@ -46,11 +46,11 @@ class Fenced(Exception):
     """The number of the batch was not the one expected: nothing was written."""
 
 
-class Writer:
+class PostgresqlWriter:
     def __init__(self, place: Address, sql: dict[str, str]) -> None:
         self._place = place
         self._sql = sql
-        self.connection: Connection | None = None
+        self.connection: DriverConnection | None = None
         self._lock = asyncio.Lock()  # a session does one thing at a time
         self._enrolled = False
         self._closed = False
@@ -88,7 +88,7 @@ class Writer:
             return ALL
         # Of several decisions of one instance a later one may still match its guard: write them one by one.
         return await self._one_by_one(
-            decisions, [at for at, decision in enumerate(decisions) if decision.workflow.key not in passed]
+            decisions, [at for at, decision in enumerate(decisions) if decision.instance.key not in passed]
         )
 
     async def _one_by_one(self, decisions: Sequence[Decision], positions: Sequence[int]) -> Applied:
@@ -128,7 +128,7 @@ class Writer:
                 else:
                     raise unavailable(self._place.shown, error) from error
 
-    async def _send(self, connection: Connection, batch: int, columns: Columns) -> set[int]:
+    async def _send(self, connection: DriverConnection, batch: int, columns: Columns) -> set[int]:
         ((marked, passed),) = await connection.fetch(
             self._sql["write"], self.id, batch, self.batch, not self.holder, len(columns.asked), *columns.arrays
         )
@@ -177,7 +177,7 @@ class Writer:
             return None
         return set(columns.asked).difference(left_out[0][0] if left_out else ())
 
-    async def _fence(self, connection: Connection) -> int | None:
+    async def _fence(self, connection: DriverConnection) -> int | None:
         """Keep an earlier session of this handle from committing. Returns the number of the last batch that was committed.
 
         Waits for a commit that is under way.
@@ -189,7 +189,7 @@ class Writer:
         self._enrolled = False  # no row in `writer`: never enrolled, or deleted as unused
         return None
 
-    async def _lock_again(self, connection: Connection) -> None:
+    async def _lock_again(self, connection: DriverConnection) -> None:
         """Take the engine's lock again after a reconnect. Fails if another process has been the engine in between."""
         locked = (await connection.fetch(self._sql["lock"], LOCK))[0][0]
         if not locked or (await connection.fetch(self._sql["term"]))[0][0] != self._term:
@@ -200,7 +200,7 @@ class Writer:
 
     # -- sessions
 
-    async def _session(self) -> Connection:
+    async def _session(self) -> DriverConnection:
         if self._closed:
             raise closed(self._place)
         if self._down is not None:
@@ -235,7 +235,7 @@ class Writer:
             self._enrolled = False
             await self._session()
 
-    async def do(self, work: Callable[[Connection], Awaitable[T]]) -> T:
+    async def do(self, work: Callable[[DriverConnection], Awaitable[T]]) -> T:
         """Run a small statement in the session that writes, between two batches."""
         async with self._lock:
             try:
@@ -245,7 +245,7 @@ class Writer:
             except Exception as error:
                 raise unavailable(self._place.shown, error) from error
 
-    async def keep(self, entry: Entry) -> None:
+    async def keep(self, entry: RegistryEntry) -> None:
         kind, namespace, name, body = entry
         if body is None:
             await self.do(lambda session: session.execute(self._sql["forget"], kind, namespace, name))
@@ -255,7 +255,7 @@ class Writer:
     async def prune(self, workflow: int, run: int) -> bool:
         """Remove a run in one transaction, and with its last run the instance."""
 
-        async def remove(session: Connection) -> bool:
+        async def remove(session: DriverConnection) -> bool:
             async with session.transaction():
                 current = await session.fetch(self._sql["current"], workflow, run)
                 if current and current[0][0]:
@@ -273,7 +273,7 @@ class Writer:
         if self.holder:
             return True
 
-        async def lock(session: Connection) -> bool:
+        async def lock(session: DriverConnection) -> bool:
             got: bool = (await session.fetch(self._sql["lock"], LOCK))[0][0]
             if got:
                 self._term = (await session.fetch(self._sql["begin_term"]))[0][0]
@@ -291,7 +291,7 @@ class Writer:
     async def notices(self) -> list[int]:
         """Read and delete the notices. They are returned again if the answer of the delete is lost."""
 
-        async def take(session: Connection) -> list[int]:
+        async def take(session: DriverConnection) -> list[int]:
             found = await session.fetch(self._sql["notices"])
             if found:
                 await session.execute(self._sql["forget_notices"], [key for key, _ in found])
@@ -323,5 +323,5 @@ class Writer:
             self.connection = None
 
 
-async def _nothing(_: Connection) -> None:
+async def _nothing(_: DriverConnection) -> None:
     """Do nothing; asking for a session has reconnected it."""

@@ -16,7 +16,7 @@ from typing import IO, Any, TypeVar
 
 from backstay.kernel.decision import Decision, RunRow
 from backstay.kernel.event import Event, HistoryDamaged
-from backstay.store import Applied, Deferred, Entry, Loaded, Ready, RunFilter, StoreError, Unavailable, as_ready
+from backstay.store import Applied, Deferred, Loaded, Ready, RegistryEntry, RunFilter, StoreError, Unavailable, as_ready
 from backstay.store.reading import POINTER, Found, Reading, found_by_order, loaded, named
 from backstay.store.rows import encode
 from backstay.store.rows import run as run_row
@@ -24,7 +24,7 @@ from backstay.store.sql import queries
 from backstay.store.sqlite import forks
 from backstay.store.sqlite.connection import connect, open_database, unavailable
 from backstay.store.sqlite.listing import select_runs
-from backstay.store.sqlite.writer import Offload, Writer
+from backstay.store.sqlite.writer import Offload, SqliteWriter
 
 T = TypeVar("T")
 
@@ -44,7 +44,7 @@ class SqliteStore(Reading):
         self.shared = path != ":memory:"
         self._kinds = kinds
         self._sql = queries("backstay.store.sqlite")
-        self.writer = Writer(path, self._sql, connection, None if path == ":memory:" else offload)
+        self.writer = SqliteWriter(path, self._sql, connection, None if path == ":memory:" else offload)
         self.writer.tell = path != ":memory:"
         self._patient = (
             offload is not None and path != ":memory:"
@@ -98,7 +98,7 @@ class SqliteStore(Reading):
             return error
         return None
 
-    def keep(self, entry: Entry, done: Callable[[Unavailable | None], None]) -> None:
+    def keep(self, entry: RegistryEntry, done: Callable[[Unavailable | None], None]) -> None:
         self.writer.keep(entry, done)
 
     def prune(self, workflow: int, run: int, done: Callable[[bool | Unavailable], None]) -> None:

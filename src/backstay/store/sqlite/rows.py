@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from backstay.kernel.decision import Decision, RunRow
-from backstay.kernel.event import pack_held
+from backstay.kernel.event import pack_buffered
 from backstay.kernel.send import pack
 from backstay.store.rows import begins, coalesced, encode, text
 
@@ -65,29 +65,29 @@ class Rows:
             for change in decision.tasks:
                 task = change.task
                 if task is not None:
-                    key = decision.workflow.key
+                    key = decision.instance.key
                     puts += (key, change.task_id, task.state, task.available_at, bytearray(encode(task)))
                 elif change.stored:
-                    self.drops.append((decision.workflow.key, change.task_id))
+                    self.drops.append((decision.instance.key, change.task_id))
             if decision.runs:
                 indexed += decision.runs
             if decision.commands:
                 self._commands(decision)
-            if decision.sends or decision.took:
+            if decision.sends or decision.taken_sends:
                 self._sends(decision)
         self._instances()
         self._runs(indexed)
 
     def _commands(self, decision: Decision) -> None:
-        key = decision.workflow.key
+        key = decision.instance.key
         for c in decision.commands:
             self.commands += (key, c.sequence, c.request_id, c.command_type, bytearray(encode(c)))
 
     def _sends(self, decision: Decision) -> None:
         for s in decision.sends:
-            body = bytearray(pack(s.parcel))
-            self.sends += (s.key, s.sender, s.namespace, s.workflow_id, type(s.parcel).__name__, body)
-        for taken in decision.took:
+            body = bytearray(pack(s.message))
+            self.sends += (s.key, s.sender, s.namespace, s.workflow_id, type(s.message).__name__, body)
+        for taken in decision.taken_sends:
             self.took.append((taken,))
 
     def _instances(self) -> None:
@@ -97,16 +97,16 @@ class Rows:
         self.guards = guards
         self.wakes: list[Row] = []
         for decision in self.batch:
-            w = decision.workflow
+            w = decision.instance
             after = decision.after
-            held = bytearray(pack_held(w.held)) if w.held else _EMPTY
+            held = bytearray(pack_buffered(w.buffered_events)) if w.buffered_events else _EMPTY
             if after == 0:
                 new += (
                     w.key,
                     w.namespace,
                     w.workflow_id,
                     w.workflow_type,
-                    w.last,
+                    w.last_decision,
                     w.run,
                     w.command_sequence,
                     w.cursor,
@@ -115,22 +115,22 @@ class Rows:
                     w.length,
                     w.checksum,
                     w.reserved_at or 0,
-                    w.outside,
-                    w.awaited,
+                    w.waits_externally,
+                    w.unanswered,
                     held,
                 )
             elif decision.wake_moved or (decision.runs and begins(decision)):
                 self.wakes.append(
                     (
-                        w.last,
+                        w.last_decision,
                         w.run,
                         w.command_sequence,
                         w.cursor,
                         w.expects,
                         w.length,
                         w.checksum,
-                        w.outside,
-                        w.awaited,
+                        w.waits_externally,
+                        w.unanswered,
                         held,
                         w.next_wake or 0,
                         w.workflow_type,
@@ -141,15 +141,15 @@ class Rows:
             else:
                 guards.append(
                     (
-                        w.last,
+                        w.last_decision,
                         w.run,
                         w.command_sequence,
                         w.cursor,
                         w.expects,
                         w.length,
                         w.checksum,
-                        w.outside,
-                        w.awaited,
+                        w.waits_externally,
+                        w.unanswered,
                         held,
                         w.key,
                         after,

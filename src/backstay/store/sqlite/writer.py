@@ -15,7 +15,7 @@ from time import perf_counter
 from typing import Any
 
 from backstay.kernel.decision import Decision
-from backstay.store import ALL, Applied, Entry, Unavailable
+from backstay.store import ALL, Applied, RegistryEntry, Unavailable
 from backstay.store.sqlite.connection import BUSY, PATIENT, FileGone, connect, file_of, is_down, primary, unavailable
 from backstay.store.sqlite.rows import Rows
 
@@ -36,7 +36,7 @@ class _Short(Exception):
     """A guard of the batch did not match."""
 
 
-class Writer:
+class SqliteWriter:
     """Owns the writing connection. Used by one thread at a time: the engine's, or the commit thread's."""
 
     def __init__(self, path: str, sql: dict[str, str], connection: sqlite3.Connection, offload: Offload | None) -> None:
@@ -84,7 +84,7 @@ class Writer:
         self.away = True
         offload(work, back)
 
-    def keep(self, entry: Entry, done: Callable[[Unavailable | None], None]) -> None:
+    def keep(self, entry: RegistryEntry, done: Callable[[Unavailable | None], None]) -> None:
         self._when_here(lambda: done(self._keep(entry)))
 
     def prune(self, workflow: int, run: int, done: Callable[[bool | Unavailable], None]) -> None:
@@ -119,7 +119,7 @@ class Writer:
             return unavailable(self.path, error)
         return True
 
-    def _keep(self, entry: Entry) -> Unavailable | None:
+    def _keep(self, entry: RegistryEntry) -> Unavailable | None:
         """One small transaction of its own; outside of one, a statement commits itself."""
         kind, namespace, name, body = entry
         if self.connection is None:
@@ -236,7 +236,7 @@ class Writer:
         if rows.took:
             connection.executemany(sql["take_send"], rows.took)
         if self.tell:
-            connection.executemany(sql["insert_notice"], [(decision.workflow.key,) for decision in rows.batch])
+            connection.executemany(sql["insert_notice"], [(decision.instance.key,) for decision in rows.batch])
 
     def _insert(self, connection: sqlite3.Connection, name: str, values: list[Any]) -> bool:
         """Multi-row statements in a few fixed sizes: fewer steps into SQLite, and each statement stays prepared.

@@ -116,7 +116,7 @@ def test_one_look_both_ends_an_expired_attempt_and_counts_its_row_as_gone() -> N
     flow = running(policy(0))
     flow.now += 310 * SECOND  # past its lease, within the grace of rows that are lost
     assert names(engine_dies(flow).events) == ["ActivityFailed"]
-    assert flow.state.missing == 0
+    assert flow.state.missing_tasks == 0
 
 
 def test_the_pause_grows_from_nothing_to_a_minute() -> None:

@@ -32,17 +32,17 @@ def test_a_retryable_failure_schedules_the_next_attempt_and_leaves_the_workflow_
 @pytest.mark.contract("ACT-18")
 def test_the_next_attempt_is_offered_when_the_backoff_is_over_and_not_before() -> None:
     flow = running(RetryPolicy(max_attempts=2, backoff_seconds=[5]))
-    assert flow.fail(1).born == []
+    assert flow.fail(1).unassigned == []
     assert flow.state.next_wake == instant(5)
-    assert flow.due(4.9).born == []
-    assert [task.id for task in flow.due(5).born] == ["RUN1-a1.2"]
+    assert flow.due(4.9).unassigned == []
+    assert [task.id for task in flow.due(5).unassigned] == ["RUN1-a1.2"]
     assert flow.state.next_wake is None
     assert flow.begin(1).attempt == 2
 
 
 def test_without_a_backoff_the_next_attempt_is_offered_at_once() -> None:
     flow = running(RetryPolicy(max_attempts=2))
-    assert [task.id for task in flow.fail(1).born] == ["RUN1-a1.2"]
+    assert [task.id for task in flow.fail(1).unassigned] == ["RUN1-a1.2"]
     assert flow.state.next_wake is None
 
 

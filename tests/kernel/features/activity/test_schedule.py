@@ -30,7 +30,7 @@ def test_scheduling_records_the_step_and_makes_its_task() -> None:
     event = only(decision, ActivityScheduled)
     assert (event.sequence, event.activity_execution_id, event.activity_type) == (1, "RUN1-1", "charge")
     assert (event.activity.arguments, event.activity.payload_codec) == (b"args", "avro")
-    (task,) = decision.born
+    (task,) = decision.unassigned
     assert (task.id, task.kind, task.state, task.step, task.attempt) == ("RUN1-a1.1", "activity", "ready", 1, 0)
     assert task.available_at == instant(1)
     assert snapshot(flow, refold(flow)) == snapshot(flow)

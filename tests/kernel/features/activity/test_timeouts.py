@@ -50,7 +50,7 @@ def test_an_overrun_with_budget_is_a_retry(kind: str) -> None:
     assert names(decision.events) == ["ActivityRetryScheduled"]
     event = only(decision, ActivityRetryScheduled)
     assert (event.retry_reason, event.timeout_kind) == ("activity_timed_out", kind)
-    assert [task.id for task in decision.born] == ["RUN1-a1.2"]
+    assert [task.id for task in decision.unassigned] == ["RUN1-a1.2"]
     assert set(flow.rows) == {"RUN1-a1.2"}
     assert snapshot(flow, refold(flow)) == snapshot(flow)
 

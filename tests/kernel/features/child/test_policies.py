@@ -21,9 +21,9 @@ from backstay.kernel.features.child import (
 from backstay.kernel.features.child.messages import ChildReport, PolicyAnswer, StartFromParent, StopFromParent
 from backstay.kernel.features.close import CompleteWorkflow, FailWorkflow
 from backstay.kernel.features.continue_as_new import ContinueAsNew
-from backstay.kernel.features.delivery import Returned
+from backstay.kernel.features.delivery import ReturnSend
 from backstay.kernel.features.reconcile import Reconcile
-from backstay.kernel.features.start import Definition, Identity
+from backstay.kernel.features.start import Identity, RecordedDefinition
 from backstay.kernel.features.timer import StartTimer
 from backstay.kernel.message import Refused
 from backstay.kernel.send import Send
@@ -31,7 +31,7 @@ from backstay.kernel.send import Send
 from ...given import names, only, refold, snapshot, started
 from ...world import Member, World, call, calling, group
 
-CLEAN = Definition(cleanup_seconds=30.0)
+CLEAN = RecordedDefinition(cleanup_seconds=30.0)
 ENDINGS: dict[str, Callable[[Member], Any]] = {
     "completed": lambda parent: parent.complete(CompleteWorkflow()),
     "failed": lambda parent: parent.complete(FailWorkflow(message="no")),
@@ -58,11 +58,11 @@ def test_every_ending_enforces_the_policy(policy: str, ending: str) -> None:
     ENDINGS[ending](parent)
     assert parent.run.closed_reason == ending
     assert parent.row is not None
-    assert parent.row.awaited == (0 if policy == "abandon" else 1)
+    assert parent.row.unanswered == (0 if policy == "abandon" else 1)
     world.settle()
     after = names(parent.history)
     if policy == "abandon":
-        assert child.run.open
+        assert child.run.is_open
         assert "ParentClosePolicyApplied" not in after
         return
     stopped = {"request_cancel": "cancelled", "terminate": "terminated"}[policy]
@@ -76,7 +76,7 @@ def test_every_ending_enforces_the_policy(policy: str, ending: str) -> None:
     request: Any = next(e.event for e in child.history if e.type.endswith("Requested"))
     assert f"parent workflow parent closed: {ending}" in request.reason
     assert parent.row is not None
-    assert parent.row.awaited == 0
+    assert parent.row.unanswered == 0
     assert snapshot(parent, refold(parent)) == snapshot(parent)
 
 
@@ -85,7 +85,7 @@ def test_a_child_that_handles_cancellation_may_clean_up_first() -> None:
     world, parent, child = with_child("request_cancel", definition=CLEAN)
     parent.complete(CompleteWorkflow())
     world.settle()
-    assert child.run.open
+    assert child.run.is_open
     asked: CancelRequested = next(e.event for e in child.history if e.type == "CancelRequested")  # type: ignore[assignment]
     assert asked.cleanup_deadline_at is not None
     assert names(parent.history)[-1] == "ParentClosePolicyApplied", "the request was taken"
@@ -104,7 +104,7 @@ def test_a_child_that_had_closed_leaves_no_trace_on_the_parent() -> None:
     world.settle()
     assert len(parent.history) == before
     assert parent.row is not None
-    assert parent.row.awaited == 0
+    assert parent.row.unanswered == 0
     assert not world.rows
 
 
@@ -120,7 +120,7 @@ def test_a_child_that_is_not_ours_rejects() -> None:
     failed: ParentClosePolicyFailed = parent.history[-1].event  # type: ignore[assignment]
     assert isinstance(failed, ParentClosePolicyFailed)
     assert "another call" in failed.error
-    assert instance.run.open
+    assert instance.run.is_open
     assert parent.run.closed_reason == "completed"
 
 
@@ -132,7 +132,7 @@ def test_a_stop_and_its_answer_may_come_twice() -> None:
     world.deliver(stop)
     assert [e for e in names(child.history) if e == "WorkflowTerminated"] == ["WorkflowTerminated"]
     first, second = world.on_their_way(PolicyAnswer)
-    assert first.parcel == second.parcel
+    assert first.message == second.message
     world.settle()
     assert [e for e in names(parent.history) if e.startswith("ParentClose")] == ["ParentClosePolicyApplied"]
 
@@ -177,11 +177,11 @@ def test_a_child_that_is_cleaning_up_is_not_hurried_by_the_close_of_its_parent()
     world, parent, child = with_child("request_cancel", definition=CLEAN)
     parent.complete(CancelChild(step=1), StartTimer(delay_seconds=1))
     world.settle()
-    assert child.run.open
+    assert child.run.is_open
     parent.due(at=3)
     parent.complete(CompleteWorkflow())
     world.settle()
-    assert child.run.open
+    assert child.run.is_open
     assert names(child.history).count("CancelRequested") == 1
     assert names(parent.history)[-1] == "ParentClosePolicyApplied"
 
@@ -193,12 +193,12 @@ def test_a_child_that_is_cleaning_up_is_not_hurried_by_the_close_of_its_parent()
 def test_continuing_leaves_the_children_alone_and_takes_them_along() -> None:
     world, parent, child = with_child("terminate")
     decision = parent.complete(ContinueAsNew())
-    assert not [send for send in decision.sends if isinstance(send.parcel, StopFromParent)]
+    assert not [send for send in decision.sends if isinstance(send.message, StopFromParent)]
     began = parent.run.part(Identity).started
     assert began is not None
     (carried,) = began.open_children
     assert (carried.child_workflow_instance_id, carried.parent_close_policy) == (child.state.workflow_id, "terminate")
-    assert child.run.open
+    assert child.run.is_open
     parent.complete(ContinueAsNew())
     parent.complete(CompleteWorkflow())
     world.settle()
@@ -263,7 +263,7 @@ def test_the_end_of_a_chain_enforces_what_every_run_left_open() -> None:
     parent.due(at=3)
     parent.complete(CompleteWorkflow())
     assert parent.row is not None
-    assert parent.row.awaited == 2
+    assert parent.row.unanswered == 2
     world.settle()
     assert (first.run.closed_reason, second.run.closed_reason) == ("terminated", "cancelled")
     assert names(parent.history)[-2:] == ["ParentClosePolicyApplied"] * 2
@@ -297,10 +297,10 @@ def test_what_was_never_started_is_not_stopped() -> None:
     decision = parent.when(Terminate())
     assert names(decision.events).count("ChildRunCancelled") == 2, "those that will never start"
     assert [send.workflow_id for send in decision.sends] == [world.child_of(parent, 1).state.workflow_id]
-    assert decision.workflow.awaited == 1
+    assert decision.instance.unanswered == 1
     world.settle()
     assert parent.row is not None
-    assert parent.row.awaited == 0
+    assert parent.row.unanswered == 0
 
 
 def test_what_was_never_started_is_not_carried() -> None:
@@ -324,7 +324,7 @@ def test_a_stop_lets_nobody_go_on_the_way_out() -> None:
     _, parent = calling(first, second)
     decision = parent.when(Terminate())
     assert not decision.sends
-    assert decision.workflow.awaited == 0
+    assert decision.instance.unanswered == 0
     assert snapshot(parent, refold(parent)) == snapshot(parent)
 
 
@@ -339,7 +339,7 @@ def test_what_ends_behind_the_close_lets_nobody_go() -> None:
     with suppress(Refused):
         parent.when(late)
     assert parent.row is not None
-    assert parent.row.awaited == 0
+    assert parent.row.unanswered == 0
     assert not world.rows
     assert snapshot(parent, refold(parent)) == snapshot(parent)
 
@@ -355,7 +355,7 @@ def test_a_stop_that_finds_nobody_comes_back(over: bool) -> None:
     with pytest.raises(Refused) as refusal:
         world.deliver(stop)
     assert refusal.value.reason == "workflow_not_found"
-    parent.when(Returned(send=stop))
+    parent.when(ReturnSend(send=stop))
     if over:
         assert not world.rows
         return

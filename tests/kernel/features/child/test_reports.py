@@ -25,7 +25,7 @@ from ...world import Member, World, call, calling
 def report(world: World, child: Member, **fields: Any) -> Send:
     """A report on its way, changed."""
     send = world.one(ChildReport)
-    return Send(send.key, send.sender, send.namespace, send.workflow_id, replace(send.parcel, **fields))
+    return Send(send.key, send.sender, send.namespace, send.workflow_id, replace(send.message, **fields))
 
 
 def ended(child: Member, how: str) -> None:
@@ -76,7 +76,7 @@ def test_every_ending_is_recorded_by_the_parent_and_wakes_it(
     assert (resume.resume_source_kind, resume.resume_source_id) == ("child_workflow_run", child.run.run_id)
     assert (resume.child_call_id, resume.child_workflow_run_id) == (said.child_call_id, child.run.run_id)
     assert resume.workflow_event_type == event
-    assert decision.workflow.awaited == 0
+    assert decision.instance.unanswered == 0
     assert snapshot(parent, refold(parent)) == snapshot(parent)
 
 
@@ -102,7 +102,7 @@ def test_a_report_that_comes_twice_is_recorded_once() -> None:
     world.deliver(send)
     before = len(parent.history)
     again = world.deliver(send)
-    assert again.took == [send.key]
+    assert again.taken_sends == [send.key]
     assert not again.events
     assert len(parent.history) == before
 
@@ -114,8 +114,8 @@ def test_another_outcome_afterwards_changes_nothing() -> None:
     child.complete(CompleteWorkflow(result=b"r"))
     send = world.one(ChildReport)
     world.deliver(send)
-    close = send.parcel.close  # type: ignore[attr-defined]
-    other = replace(send.parcel, close=replace(close, status="failed", message="forged"))
+    close = send.message.close  # type: ignore[attr-defined]
+    other = replace(send.message, close=replace(close, status="failed", message="forged"))
     decision = world.deliver(Send(999, send.sender, send.namespace, send.workflow_id, other))
     assert not decision.events
 

@@ -38,7 +38,7 @@ def test_the_next_run_opens_in_the_decision_that_failed_the_last_one() -> None:
     assert child.row is not None
     assert child.row.next_wake == instant(6)
     (send,) = decision.sends
-    report: Any = send.parcel
+    report: Any = send.message
     assert (report.run_number, report.retry_attempt, report.retry_of) == (2, 2, first)
     assert report.close is None
     heard = world.deliver(send)

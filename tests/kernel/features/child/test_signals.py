@@ -18,10 +18,10 @@ from backstay.kernel.features.child.messages import (
 from backstay.kernel.features.close import CompleteWorkflow
 from backstay.kernel.features.continue_as_new import ContinueAsNew
 from backstay.kernel.features.reconcile import Reconcile
-from backstay.kernel.features.start import Definition
+from backstay.kernel.features.start import RecordedDefinition
 from backstay.kernel.features.timer import StartTimer
 from backstay.kernel.features.update import CompleteUpdate
-from backstay.kernel.send import Parcel
+from backstay.kernel.send import OutboxMessage
 from backstay.kernel.values import child_call_id
 
 from ...given import TALKING, names, refold, snapshot
@@ -59,7 +59,7 @@ def test_a_signal_that_comes_twice_is_received_once() -> None:
     send = world.one(SignalFromParent)
     world.deliver(send)
     again = world.deliver(send)
-    assert again.took == [send.key]
+    assert again.taken_sends == [send.key]
     assert signals(child) == ["go"]
     assert len([c for c in child.commands if c.command_type == "signal"]) == 1
 
@@ -171,9 +171,9 @@ def test_what_has_arrived_is_known_without_sending_it_again() -> None:
     world.settle()
     before = len(world.log)
     ask(world, parent)
-    assert [type(send.parcel) for send in world.log[before:]] == [StartFromParent, AskAfterSignals, SignalsArrived]
+    assert [type(send.message) for send in world.log[before:]] == [StartFromParent, AskAfterSignals, SignalsArrived]
     ask(world, parent)
-    assert isinstance(world.log[-1].parcel, StartFromParent), "nothing is left to be asked after"
+    assert isinstance(world.log[-1].message, StartFromParent), "nothing is left to be asked after"
     assert signals(child) == ["go"]
 
 
@@ -182,12 +182,12 @@ def test_a_signal_on_its_way_is_not_lost() -> None:
     world, parent, child, call_id = beside()
     parent.complete(SignalChild(child_call_id=call_id, signal_name="go"))
     ask(world, parent)
-    assert len([send for send in world.log if isinstance(send.parcel, SignalFromParent)]) == 1
+    assert len([send for send in world.log if isinstance(send.message, SignalFromParent)]) == 1
     assert signals(child) == ["go"]
 
 
 @pytest.mark.parametrize("lost", [AskAfterSignals, SignalsArrived])
-def test_a_question_after_signals_that_is_lost_is_asked_again(lost: type[Parcel]) -> None:
+def test_a_question_after_signals_that_is_lost_is_asked_again(lost: type[OutboxMessage]) -> None:
     world, parent, child, call_id = beside()
     parent.complete(SignalChild(child_call_id=call_id, signal_name="go"))
     world.rows.clear()
@@ -235,7 +235,7 @@ def test_an_answer_about_signals_that_comes_late_or_twice_does_nothing() -> None
     parent.complete(SignalChild(child_call_id=call_id, signal_name="go"), StartTimer(delay_seconds=100))
     world.rows.clear()
     ask(world, parent)
-    answers = [send for send in world.log if isinstance(send.parcel, SignalsArrived)]
+    answers = [send for send in world.log if isinstance(send.message, SignalsArrived)]
     ask(world, parent)
     for answer in answers:
         assert not world.deliver(answer).sends
@@ -259,7 +259,7 @@ def test_many_signals_are_asked_after_page_by_page(monkeypatch: pytest.MonkeyPat
     assert confirmed(parent)[-1] == max(e.sequence for e in parent.history if e.type == "ChildSignalSent")
     before = len(world.log)
     ask(world, parent)
-    assert [type(send.parcel) for send in world.log[before:]] == [StartFromParent]
+    assert [type(send.message) for send in world.log[before:]] == [StartFromParent]
 
 
 def test_what_another_call_sends_is_not_taken_to_heart() -> None:
@@ -276,7 +276,7 @@ def test_what_another_call_sends_is_not_taken_to_heart() -> None:
 def test_giving_up_a_child_asks_it_to_stop_and_wants_no_answer() -> None:
     world, parent, child, _ = beside()
     parent.complete(CancelChild(step=1))
-    stop: Any = world.one(StopFromParent).parcel
+    stop: Any = world.one(StopFromParent).message
     assert (stop.policy, stop.answer) == ("request_cancel", False)
     world.settle()
     assert child.run.closed_reason == "cancelled"
@@ -322,10 +322,10 @@ def test_a_child_that_is_held_back_and_given_up_never_starts() -> None:
 
 
 def test_a_child_that_is_held_back_gets_its_definition_when_it_is_let_go() -> None:
-    known = Definition(workflow_class="shop:Ship", signals=["go"])
+    known = RecordedDefinition(workflow_class="shop:Ship", signals=["go"])
     world, parent = bounded(definition=known)
     parent.reopen()
     world.child_of(parent, 1).complete(CompleteWorkflow())
     world.settle()
-    start: Any = [send.parcel for send in world.log if isinstance(send.parcel, StartFromParent)][-1]
+    start: Any = [send.message for send in world.log if isinstance(send.message, StartFromParent)][-1]
     assert start.definition == known

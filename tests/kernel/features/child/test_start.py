@@ -11,7 +11,7 @@ from backstay.kernel.features.child.messages import ChildReport, StartFromParent
 from backstay.kernel.features.close import CompleteWorkflow, WorkflowFailed
 from backstay.kernel.features.memo import UpsertMemo
 from backstay.kernel.features.reconcile import Reconcile
-from backstay.kernel.features.start import Definition, Identity, StartAccepted, WorkflowStarted
+from backstay.kernel.features.start import Identity, RecordedDefinition, StartAccepted, WorkflowStarted
 from backstay.kernel.limits import Limits
 from backstay.kernel.machine import Machine
 from backstay.kernel.retry import RetryPolicy
@@ -44,8 +44,8 @@ def test_the_call_is_two_facts_and_one_send_in_one_decision() -> None:
     parcel = start_of(send)
     assert send.workflow_id == scheduled.child_workflow_instance_id
     assert (parcel.run_id, parcel.arguments, parcel.workflow_type) == (scheduled.child_workflow_run_id, b"a", "ship")
-    assert decision.workflow.awaited == 1
-    assert decision.workflow.outside, "nothing has to move the parent until the child does"
+    assert decision.instance.unanswered == 1
+    assert decision.instance.waits_externally, "nothing has to move the parent until the child does"
 
 
 @pytest.mark.contract("CHILD-02", "CHILD-04")
@@ -92,7 +92,7 @@ def test_memo_search_attributes_and_routing_are_inherited_but_no_labels() -> Non
 
 
 def test_the_definition_travels_with_the_start() -> None:
-    known = Definition(workflow_class="shop:Ship", fingerprint="f1", signals=["go"], cleanup_seconds=4.0)
+    known = RecordedDefinition(workflow_class="shop:Ship", fingerprint="f1", signals=["go"], cleanup_seconds=4.0)
     world, parent = calling(call(definition=known))
     began: WorkflowStarted | None = world.child_of(parent).run.part(Identity).started
     assert began is not None
@@ -108,7 +108,7 @@ def test_a_start_that_comes_twice_starts_once() -> None:
     before = len(child.history)
     again = world.deliver(send)
     assert len(child.history) == before
-    assert (first.took, again.took) == ([send.key], [send.key]), "it is off the table either way"
+    assert (first.taken_sends, again.taken_sends) == ([send.key], [send.key]), "it is off the table either way"
     assert not world.rows
 
 
@@ -120,7 +120,7 @@ def test_a_start_sent_again_to_a_child_that_is_over_brings_its_outcome() -> None
     child.complete(CompleteWorkflow(result=b"r"))
     world.rows.clear()  # the report is lost
     world.deliver(send)
-    assert isinstance(world.one(ChildReport).parcel, ChildReport)
+    assert isinstance(world.one(ChildReport).message, ChildReport)
     world.settle()
     assert names(parent.history)[-1] == "ChildRunCompleted"
 

@@ -9,15 +9,15 @@ from backstay.kernel.decision import Decision
 from backstay.kernel.features.close import CompleteWorkflow, FailWorkflow
 from backstay.kernel.features.schedule import (
     Action,
-    CreateSchedule,
     Interval,
-    Plan,
     Schedule,
+    ScheduleCreate,
+    SchedulePlan,
+    ScheduleTrigger,
     Spec,
-    TriggerSchedule,
     of,
 )
-from backstay.kernel.features.schedule.records import Started
+from backstay.kernel.features.schedule.records import StartedAction
 from backstay.kernel.values import SCHEDULES, SECOND, Micros
 
 from ...given import MACHINE, T0, Flow
@@ -29,10 +29,10 @@ PLACE = f"default{SCHEDULES}"
 class Scheduling:
     """The schedule `nightly`; time counts in seconds from `T0`, which is a full minute."""
 
-    def __init__(self, plan: Plan, *, at: float = 0, paused: bool = False) -> None:
+    def __init__(self, plan: SchedulePlan, *, at: float = 0, paused: bool = False) -> None:
         self.world = World(MACHINE)
         self.flow = self.world.flow("nightly", PLACE)
-        self.flow.when(CreateSchedule(schedule_id="nightly", plan=plan, paused=paused), at)
+        self.flow.when(ScheduleCreate(schedule_id="nightly", plan=plan, paused=paused), at)
 
     @property
     def state(self) -> Schedule:
@@ -47,7 +47,7 @@ class Scheduling:
         return decision
 
     def trigger(self, at: float | None = None, **options: Any) -> Any:
-        reply = self.flow.when(TriggerSchedule(**options), at).reply
+        reply = self.flow.when(ScheduleTrigger(**options), at).reply
         self.world.settle()
         return reply.fired[0]
 
@@ -57,7 +57,7 @@ class Scheduling:
         return [flow for id, flow in self.world.flows.items() if id != "nightly"]
 
     @property
-    def running(self) -> list[Started]:
+    def running(self) -> list[StartedAction]:
         return list(self.state.running.values())
 
     def finish(self, workflow: Flow, *, fail: bool = False) -> None:
@@ -71,13 +71,13 @@ class Scheduling:
         return None if fire is None else (fire.at - T0) / SECOND
 
 
-def plan(*, cron: str | None = None, every: str | None = None, timezone: str = "UTC", **options: Any) -> Plan:
+def plan(*, cron: str | None = None, every: str | None = None, timezone: str = "UTC", **options: Any) -> SchedulePlan:
     spec = Spec(
         cron_expressions=[] if cron is None else [cron],
         intervals=[] if every is None else [Interval(every=every)],
         timezone=timezone,
     )
-    return Plan(spec=spec, action=options.pop("action", Action(workflow_type="report")), **options)
+    return SchedulePlan(spec=spec, action=options.pop("action", Action(workflow_type="report")), **options)
 
 
 def scheduling(*, at: float = 0, paused: bool = False, **options: Any) -> Scheduling:

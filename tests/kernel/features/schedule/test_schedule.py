@@ -13,24 +13,24 @@ from backstay.kernel.features.continue_as_new import ContinueAsNew
 from backstay.kernel.features.reconcile import Reconcile
 from backstay.kernel.features.schedule import (
     Action,
-    BackfillSchedule,
-    CreateSchedule,
-    DeleteSchedule,
     Interval,
-    PauseSchedule,
-    Plan,
-    ResumeSchedule,
+    ScheduleBackfill,
+    ScheduleCreate,
+    ScheduleDelete,
+    SchedulePause,
+    SchedulePlan,
+    ScheduleResume,
+    ScheduleTrigger,
     ScheduleTriggered,
+    ScheduleUpdate,
     Spec,
-    TriggerSchedule,
-    UpdateSchedule,
     firing,
 )
 from backstay.kernel.features.schedule.action import StartFromSchedule
 from backstay.kernel.features.schedule.firing import ROLL_OVER
 from backstay.kernel.features.schedule.records import ScheduleDeleted
 from backstay.kernel.features.schedule.spec import fires, missed, occurrences
-from backstay.kernel.features.start import Definition
+from backstay.kernel.features.start import RecordedDefinition
 from backstay.kernel.values import SECOND, Routing
 
 from ...given import T0, instant, names, only, refold, snapshot
@@ -57,10 +57,10 @@ def test_it_starts_a_workflow_named_after_the_occurrence_and_hears_of_its_close(
     assert workflow.commands[0].source == "schedule"
     assert (one.next_fire, one.state.fires_count, len(one.running)) == (120, 1, 1)
     assert one.flow.row is not None
-    assert one.flow.row.awaited == 1
+    assert one.flow.row.unanswered == 1
     one.finish(workflow)
     assert one.running == []
-    assert one.flow.row.awaited == 0
+    assert one.flow.row.unanswered == 0
     assert (one.state.recent[0].status, one.state.recent[0].closed_at) == ("completed", one.world.now)
 
 
@@ -213,13 +213,13 @@ def test_the_workflow_is_judged_by_the_code_that_is_known_where_it_starts() -> N
     one = scheduling(**EVERY_MINUTE)
     one.flow.due(60)
     (send,) = one.world.on_their_way(StartFromSchedule)
-    known = Definition(signals=["go"], fingerprint="f")
-    parcel = send.parcel.equipped(lambda routing, _: (replace(routing, compatibility="b1"), known))
+    known = RecordedDefinition(signals=["go"], fingerprint="f")
+    parcel = send.message.with_definition(lambda routing, _: (replace(routing, compatibility="b1"), known))
     one.world.rows[send.key] = type(send)(send.key, send.sender, send.namespace, send.workflow_id, parcel)
     one.world.settle()
     began: Any = one.started[0].history[1].event
     assert (began.workflow_definition_fingerprint, began.routing.compatibility) == ("f", "b1")
-    assert ChildReport(child_call_id="", parent_run_id="", run_id="", run_number=1).equipped(lambda *_: 1 / 0)
+    assert ChildReport(child_call_id="", parent_run_id="", run_id="", run_number=1).with_definition(lambda *_: 1 / 0)
 
 
 # -- pause, resume, update, delete
@@ -227,22 +227,22 @@ def test_the_workflow_is_judged_by_the_code_that_is_known_where_it_starts() -> N
 
 def test_a_paused_schedule_does_not_fire_and_goes_on_from_when_it_is_resumed() -> None:
     one = scheduling(**EVERY_MINUTE, note="first")
-    one.flow.when(PauseSchedule(note="holidays"), 30)
+    one.flow.when(SchedulePause(note="holidays"), 30)
     assert (one.state.status, one.next_fire, one.flow.state.next_wake) == ("paused", None, None)
     assert one.state.plan.note == "holidays"
     assert one.flow.row is not None
-    assert one.flow.row.outside == 1, "nobody has to move it"
+    assert one.flow.row.waits_externally == 1, "nobody has to move it"
     assert one.trigger().reason == "status_not_triggerable"
-    assert names(one.flow.when(PauseSchedule()).events) == []
-    reply = one.flow.when(ResumeSchedule(), 3000).reply
+    assert names(one.flow.when(SchedulePause()).events) == []
+    reply = one.flow.when(ScheduleResume(), 3000).reply
     assert (reply.outcome, one.next_fire, one.state.skipped_count) == ("resumed", 3060, 1)
-    assert one.flow.when(ResumeSchedule()).reply.outcome == "resumed"
+    assert one.flow.when(ScheduleResume()).reply.outcome == "resumed"
 
 
 def test_a_schedule_may_begin_paused() -> None:
     one = scheduling(**EVERY_MINUTE, paused=True)
     assert (one.state.status, one.next_fire) == ("paused", None)
-    one.flow.when(ResumeSchedule(), 10)
+    one.flow.when(ScheduleResume(), 10)
     assert one.next_fire == 60
 
 
@@ -250,32 +250,32 @@ def test_what_was_buffered_waits_while_a_schedule_is_paused() -> None:
     one = scheduling(**EVERY_MINUTE, overlap_policy="buffer_one")
     one.due(60)
     one.due(120)
-    one.flow.when(PauseSchedule())
+    one.flow.when(SchedulePause())
     one.finish(one.started[0])
     assert len(one.started) == 1
-    one.flow.when(ResumeSchedule())
+    one.flow.when(ScheduleResume())
     one.world.settle()
     assert ids(one)[1] == "schedule:nightly:2027-01-15T08:02:00Z"
 
 
 def test_an_update_changes_what_it_names() -> None:
     one = scheduling(**EVERY_MINUTE)
-    one.flow.when(UpdateSchedule(changes={"spec": Spec(intervals=[Interval(every="PT1H")])}), 90)
+    one.flow.when(ScheduleUpdate(changes={"spec": Spec(intervals=[Interval(every="PT1H")])}), 90)
     assert one.next_fire == 3600
-    one.flow.when(UpdateSchedule(changes={"overlap_policy": "allow_all", "note": "n", "max_runs": 3}))
+    one.flow.when(ScheduleUpdate(changes={"overlap_policy": "allow_all", "note": "n", "max_runs": 3}))
     state = one.state
     assert (state.plan.overlap_policy, state.plan.note, state.remaining_actions) == ("allow_all", "n", 3)
     assert one.next_fire == 3600
-    assert names(one.flow.when(UpdateSchedule(changes={"note": "n"})).events) == []
-    refusal = one.flow.refused(UpdateSchedule(changes={"colour": 1}))
+    assert names(one.flow.when(ScheduleUpdate(changes={"note": "n"})).events) == []
+    refusal = one.flow.refused(ScheduleUpdate(changes={"colour": 1}))
     assert (refusal.reason, refusal.fields["field"]) == ("invalid_schedule_update", "colour")
-    assert one.flow.refused(UpdateSchedule(changes={"spec": Spec()})).reason == "invalid_schedule_spec"
+    assert one.flow.refused(ScheduleUpdate(changes={"spec": Spec()})).reason == "invalid_schedule_spec"
 
 
 def test_lists_show_what_an_update_has_made_of_it() -> None:
     one = scheduling(**EVERY_MINUTE)
     created = one.state.created_at
-    one.flow.when(UpdateSchedule(changes={"action": Action(workflow_type="other", routing=Routing(queue="q2"))}), 5)
+    one.flow.when(ScheduleUpdate(changes={"action": Action(workflow_type="other", routing=Routing(queue="q2"))}), 5)
     row = one.flow.runs[one.flow.run.key]
     assert (row.workflow_type, row.queue, row.started_at, row.status) == ("other", "q2", created, "active")
     one.due(60)
@@ -286,12 +286,12 @@ def test_lists_show_what_an_update_has_made_of_it() -> None:
 def test_a_deleted_schedule_is_over_and_its_workflows_go_on() -> None:
     one = scheduling(**EVERY_MINUTE)
     one.due(60)
-    assert one.flow.when(DeleteSchedule()).reply.outcome == "deleted"
+    assert one.flow.when(ScheduleDelete()).reply.outcome == "deleted"
     row = one.flow.runs[one.flow.run.key]
     assert (row.status, row.closed_reason, one.flow.state.next_wake) == ("deleted", "deleted", None)
     one.finish(one.started[0])
     assert names(one.flow.history)[-2:] == ["ScheduleDeleted", "ScheduleStartConfirmed"]
-    for message in (TriggerSchedule(), PauseSchedule(), DeleteSchedule(), UpdateSchedule(changes={})):
+    for message in (ScheduleTrigger(), SchedulePause(), ScheduleDelete(), ScheduleUpdate(changes={})):
         assert one.flow.refused(message).reason == "schedule_not_found"
 
 
@@ -300,10 +300,10 @@ def test_a_start_that_was_lost_is_made_again_after_the_schedule_has_ended(ends: 
     one = scheduling(**EVERY_MINUTE, max_runs=1 if ends == "max_runs" else None)
     one.flow.due(60)
     if ends == "deleted":
-        one.flow.when(DeleteSchedule())
+        one.flow.when(ScheduleDelete())
     one.world.rows.clear()  # its start is lost
     assert one.flow.row is not None
-    assert (one.state.status, one.started, one.flow.row.awaited) == ("deleted", [], 1)
+    assert (one.state.status, one.started, one.flow.row.unanswered) == ("deleted", [], 1)
     one.flow.reopen()
     one.flow.when(Reconcile(incarnation="e", ask=True))
     one.world.settle()
@@ -312,7 +312,7 @@ def test_a_start_that_was_lost_is_made_again_after_the_schedule_has_ended(ends: 
         one.flow.when(Reconcile(incarnation="e", ask=True))
         one.world.settle()
         assert len(one.started) == 1
-        assert (one.flow.row.awaited, names(one.flow.history)[-1]) == (0, "ScheduleStartConfirmed")
+        assert (one.flow.row.unanswered, names(one.flow.history)[-1]) == (0, "ScheduleStartConfirmed")
     assert one.flow.runs[one.flow.run.key].length == len(one.flow.history)
     one.flow.reopen()
     assert not one.flow.when(Reconcile(incarnation="e", ask=True)).sends
@@ -323,8 +323,8 @@ def test_what_runs_in_a_later_run_has_been_started_and_is_not_asked_after_once_t
     one.due(60)
     one.started[0].complete(ContinueAsNew())
     one.world.settle()
-    decision = one.flow.when(DeleteSchedule())
-    assert decision.workflow.awaited == 0
+    decision = one.flow.when(ScheduleDelete())
+    assert decision.instance.unanswered == 0
     one.finish(one.started[0])
     assert names(one.flow.history)[-1] == "ScheduleDeleted"
 
@@ -335,21 +335,21 @@ def test_a_schedule_that_was_deleted_by_an_older_release_starts_nothing_again(mo
     one.due(60)
     with monkeypatch.context() as older:
         older.setattr(firing, "ScheduleDeleted", lambda reason, **_: ScheduleDeleted(reason=reason))
-        decision = one.flow.when(DeleteSchedule())
-    assert decision.workflow.awaited == 0
+        decision = one.flow.when(ScheduleDelete())
+    assert decision.instance.unanswered == 0
     one.flow.reopen()
     one.finish(one.started[0])
     assert names(one.flow.history)[-1] == "ScheduleDeleted"
     assert not one.flow.when(Reconcile(incarnation="e", ask=True)).sends
-    assert not one.flow.when(CreateSchedule(schedule_id="nightly", plan=plan(every="PT1H"))).sends
+    assert not one.flow.when(ScheduleCreate(schedule_id="nightly", plan=plan(every="PT1H"))).sends
 
 
 def test_a_schedule_that_takes_the_name_of_a_deleted_one_sends_the_starts_that_one_has_not_heard_of() -> None:
     one = scheduling(**EVERY_MINUTE)
     one.flow.due(60)
-    one.flow.when(DeleteSchedule())
+    one.flow.when(ScheduleDelete())
     one.world.rows.clear()  # its start is lost
-    one.flow.when(CreateSchedule(schedule_id="nightly", plan=plan(every="PT1H")))
+    one.flow.when(ScheduleCreate(schedule_id="nightly", plan=plan(every="PT1H")))
     one.world.settle()
     assert ids(one) == ["schedule:nightly:2027-01-15T08:01:00Z"]
     assert one.running == []
@@ -358,9 +358,9 @@ def test_a_schedule_that_takes_the_name_of_a_deleted_one_sends_the_starts_that_o
 def test_a_name_can_be_used_again_after_a_deletion() -> None:
     one = scheduling(**EVERY_MINUTE)
     one.trigger()
-    again = CreateSchedule(schedule_id="nightly", plan=plan(every="PT1H"))
+    again = ScheduleCreate(schedule_id="nightly", plan=plan(every="PT1H"))
     assert one.flow.refused(again).reason == "schedule_already_exists"
-    one.flow.when(DeleteSchedule())
+    one.flow.when(ScheduleDelete())
     one.flow.when(again)
     assert (one.state.status, one.next_fire, one.state.fires_count, one.state.sequence_base) == ("active", 3600, 0, 3)
     assert one.trigger().workflow_id == "schedule:nightly:trigger:2"
@@ -391,7 +391,7 @@ def test_what_is_buffered_counts_against_the_last_action() -> None:
 
 
 def backfill(one: Scheduling, start: float, end: float, **options: Any) -> list[tuple[str, str | None]]:
-    reply = one.flow.when(BackfillSchedule(start=instant(start), end=instant(end), **options)).reply
+    reply = one.flow.when(ScheduleBackfill(start=instant(start), end=instant(end), **options)).reply
     one.world.settle()
     assert reply.outcome == "backfill_started"
     return [(fired.outcome, fired.reason) for fired in reply.fired]
@@ -434,7 +434,7 @@ def test_a_backfill_keeps_to_the_last_action() -> None:
 @pytest.mark.parametrize(("start", "end"), [(120, 60), (60, 60), (0, 60 * 1001), (-T0 / SECOND - 1, 60)])
 def test_a_backfill_of_no_time_or_too_much(start: float, end: float) -> None:
     one = scheduling(**EVERY_MINUTE, at=600)
-    assert one.flow.refused(BackfillSchedule(start=instant(start), end=instant(end))).reason == "invalid_time_range"
+    assert one.flow.refused(ScheduleBackfill(start=instant(start), end=instant(end))).reason == "invalid_time_range"
 
 
 # -- jitter
@@ -463,11 +463,11 @@ def test_a_jittered_fire_keeps_the_name_of_its_occurrence() -> None:
 
 def test_a_request_that_is_made_again_gets_the_same_answer() -> None:
     one = scheduling(**EVERY_MINUTE, overlap_policy="allow_all")
-    trigger = TriggerSchedule(request_id="r")
+    trigger = ScheduleTrigger(request_id="r")
     first = one.flow.when(trigger).reply
     again = one.flow.when(replace(trigger, retained=one.flow.commands[-1]))
     assert (again.reply, again.idle) == (first, True)
-    other = TriggerSchedule(request_id="r", overlap_policy="skip", retained=one.flow.commands[-1])
+    other = ScheduleTrigger(request_id="r", overlap_policy="skip", retained=one.flow.commands[-1])
     assert one.flow.refused(other).reason == "request_id_conflict"
     assert len(one.running) == 1
 
@@ -497,7 +497,7 @@ def test_what_runs_when_a_history_ends_is_heard_of_in_the_next() -> None:
     one.due(60)
     one.due(120)
     number = one.flow.run.number
-    one.flow.when(UpdateSchedule(changes={"action": Action(workflow_type="other")}))
+    one.flow.when(ScheduleUpdate(changes={"action": Action(workflow_type="other")}))
     assert one.flow.run.number == number + 1
     one.finish(one.started[0])
     assert len(one.running) == 1
@@ -539,15 +539,15 @@ def test_what_cannot_be_a_schedule(change: dict[str, Any], reason: str, field: s
     one = scheduling(**EVERY_MINUTE)
     bad = replace(plan(**EVERY_MINUTE), **change)
     other = one.world.flow("other", PLACE)
-    refusal = other.refused(CreateSchedule(schedule_id="other", plan=bad))
+    refusal = other.refused(ScheduleCreate(schedule_id="other", plan=bad))
     assert (refusal.reason, refusal.fields.get("field")) == (reason, field)
-    assert one.flow.refused(UpdateSchedule(changes=change)).reason == reason
+    assert one.flow.refused(ScheduleUpdate(changes=change)).reason == reason
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a/b", "x" * 129, "ü"])
 def test_what_cannot_be_the_name_of_a_schedule(name: str) -> None:
     flow = scheduling(**EVERY_MINUTE).world.flow("other", PLACE)
-    refusal = flow.refused(CreateSchedule(schedule_id=name, plan=plan(**EVERY_MINUTE)))
+    refusal = flow.refused(ScheduleCreate(schedule_id=name, plan=plan(**EVERY_MINUTE)))
     assert refusal.reason == "invalid_schedule_id"
 
 
@@ -571,4 +571,4 @@ def test_stops_are_sent_to_those_that_run() -> None:
     assert [send.workflow_id for send in one.world.on_their_way(StopFromParent)] == [
         "schedule:nightly:2027-01-15T08:01:00Z"
     ]
-    assert isinstance(one.state.plan, Plan)
+    assert isinstance(one.state.plan, SchedulePlan)

@@ -23,7 +23,7 @@ from backstay.kernel.feature import (
 )
 from backstay.kernel.features.activity import attempts, crashes, records, schedule, timeouts, words
 from backstay.kernel.features.activity.attempts import (
-    AttemptOutcome,
+    AttemptReply,
     CompleteActivity,
     FailActivity,
     HeartbeatActivity,
@@ -63,7 +63,7 @@ __all__ = [
     "ActivitySnapshot",
     "ActivityStarted",
     "ActivityTimedOut",
-    "AttemptOutcome",
+    "AttemptReply",
     "CancelActivity",
     "CompleteActivity",
     "FailActivity",

@@ -25,7 +25,7 @@ from backstay.kernel.features.activity.schedule import CancelActivity, task_of
 from backstay.kernel.features.cancel import requested as cancel_requested
 from backstay.kernel.limits import Breach, over_count
 from backstay.kernel.message import Message, Refused
-from backstay.kernel.state import Run, Workflow
+from backstay.kernel.state import Instance, Run
 from backstay.kernel.task import Task
 from backstay.kernel.turn import Turn
 from backstay.kernel.values import LEASE, SECOND, Micros, activity_task_id, attempt_id, failure_id
@@ -65,7 +65,7 @@ class HeartbeatActivity(Message, frozen=True, kw_only=True):
     progress: Progress | None = None
 
 
-class AttemptOutcome(Struct, frozen=True, kw_only=True):
+class AttemptReply(Struct, frozen=True, kw_only=True):
     """The reply to complete and fail."""
 
     task_id: str
@@ -113,10 +113,10 @@ def claimed(turn: Turn, task: Task) -> None:
 
 def complete(turn: Turn, message: CompleteActivity) -> None:
     execution = current(turn, message)
-    size, bound = len(message.result or b""), turn.machine.limits.payload_size
+    size, bound = len(message.result or b""), turn.features.limits.payload_size
     breach = over_count("payload_size", size, bound) if size > bound else message.breach
     if message.report:
-        turn.made = []
+        turn.created_tasks = []
     task_id = spend(turn, execution)
     scheduled = execution.scheduled
     id = execution.attempt_id
@@ -149,11 +149,11 @@ def complete(turn: Turn, message: CompleteActivity) -> None:
                 result=message.result,
             )
         )
-    turn.reply = AttemptOutcome(
+    turn.reply = AttemptReply(
         task_id=task_id,
         activity_attempt_id=id,
         outcome="completed" if breach is None else "failed",
-        created_task_ids=[] if turn.made is None else turn.made,
+        created_task_ids=[] if turn.created_tasks is None else turn.created_tasks,
     )
 
 
@@ -161,8 +161,8 @@ def fail(turn: Turn, message: FailActivity) -> None:
     execution = current(turn, message)
     if message.gave_up:
         # It was told otherwise, by another clock, and has stopped: as if it had never reported.
-        turn.machine.lost(turn, task_of(turn.flow, turn.run, execution))
-        turn.reply = AttemptOutcome(
+        turn.features.lease_lost(turn, task_of(turn.instance, turn.run, execution))
+        turn.reply = AttemptReply(
             task_id=execution.task_id,
             activity_attempt_id=attempt_id(message.run_id, message.step, message.attempt),
             outcome="released",
@@ -170,7 +170,7 @@ def fail(turn: Turn, message: FailActivity) -> None:
         )
         return
     if message.report:
-        turn.made = []
+        turn.created_tasks = []
     task_id = spend(turn, execution)
     failure = message.failure
     id = execution.attempt_id
@@ -195,11 +195,11 @@ def fail(turn: Turn, message: FailActivity) -> None:
             )
         )
         outcome = "failed"
-    turn.reply = AttemptOutcome(
+    turn.reply = AttemptReply(
         task_id=task_id,
         activity_attempt_id=id,
         outcome=outcome,
-        created_task_ids=[] if turn.made is None else turn.made,
+        created_task_ids=[] if turn.created_tasks is None else turn.created_tasks,
     )
 
 
@@ -222,7 +222,7 @@ def retry(turn: Turn, execution: Execution, failure: Failure, *, reason: str, ti
     pause = execution.policy.backoff(execution.retry)
     id = execution.attempt_id or None  # None: it was never claimed
     scheduled = execution.scheduled
-    turn.drop(execution.task_id)
+    turn.drop_task(execution.task_id)
     turn.record(
         ActivityRetryScheduled(
             sequence=step,
@@ -245,21 +245,21 @@ def retry(turn: Turn, execution: Execution, failure: Failure, *, reason: str, ti
             exception=failure,
         )
     )
-    turn.put(task_of(turn.flow, run, execution))
+    turn.put_task(task_of(turn.instance, run, execution))
 
 
 def heartbeat(turn: Turn, message: HeartbeatActivity) -> None:
-    run = turn.flow.run
+    run = turn.instance.run
     id = attempt_id(message.run_id, message.step, message.attempt)
-    if run is None or run.run_id != message.run_id or not run.open:
+    if run is None or run.run_id != message.run_id or not run.is_open:
         turn.reply = _stopped(run, message.run_id, id)
         return
     execution = run.part(Activities).open.get(message.step)
-    if execution is None or not _is_current(turn.flow, execution, message.attempt, message.owner, turn.now):
+    if execution is None or not _is_current(turn.instance, execution, message.attempt, message.owner, turn.now):
         turn.reply = _stale(run, id, execution)
         return
     recorded = _worth_recording(turn, execution, message.progress)
-    task = turn.flow.tasks.get(execution.task_id)
+    task = turn.instance.tasks.get(execution.task_id)
     until = None if execution.lease_until is None else turn.now + LEASE
     if recorded:
         turn.context = Context(
@@ -281,12 +281,14 @@ def heartbeat(turn: Turn, message: HeartbeatActivity) -> None:
     else:
         execution.heard_at = turn.now
         if execution.policy.heartbeat_timeout is not None:
-            turn.run.remind(turn.now + round(execution.policy.heartbeat_timeout * SECOND), "heartbeat", message.step)
+            turn.run.add_deadline(
+                turn.now + round(execution.policy.heartbeat_timeout * SECOND), "heartbeat", message.step
+            )
     if task is not None and not leased_to(task, execution):
-        task = replace(task_of(turn.flow, run, execution), leased_at=turn.now)  # its row was forged, or given back
-        turn.put(replace(task, until=until))
+        task = replace(task_of(turn.instance, run, execution), leased_at=turn.now)  # its row was forged, or given back
+        turn.put_task(replace(task, until=until))
     elif task is not None and task.until is not None:
-        turn.put(replace(task, until=turn.now + LEASE))
+        turn.put_task(replace(task, until=turn.now + LEASE))
     turn.reply = HeartbeatReply(
         activity_attempt_id=id,
         can_continue=True,
@@ -303,16 +305,16 @@ def heartbeat(turn: Turn, message: HeartbeatActivity) -> None:
     )
 
 
-def status(flow: Workflow, run_id: str, step: int, attempt: int, owner: str | None, now: Micros) -> HeartbeatReply:
+def status(instance: Instance, run_id: str, step: int, attempt: int, owner: str | None, now: Micros) -> HeartbeatReply:
     """Liveness and cancellation of an attempt, without touching its lease."""
-    run = flow.run
+    run = instance.run
     id = attempt_id(run_id, step, attempt)
-    if run is None or run.run_id != run_id or not run.open:
+    if run is None or run.run_id != run_id or not run.is_open:
         return _stopped(run, run_id, id)
     execution = run.part(Activities).open.get(step)
-    if execution is None or not _is_current(flow, execution, attempt, owner, now):
+    if execution is None or not _is_current(instance, execution, attempt, owner, now):
         return _stale(run, id, execution)
-    task = flow.tasks.get(execution.task_id)
+    task = instance.tasks.get(execution.task_id)
     return HeartbeatReply(
         activity_attempt_id=id,
         can_continue=True,
@@ -379,7 +381,7 @@ def _worth_recording(turn: Turn, execution: Execution, progress: Progress | None
 
 def current(turn: Turn, message: CompleteActivity | FailActivity) -> Execution:
     """The execution this attempt may end, or a refusal: only the current attempt of an open run writes history."""
-    run = turn.flow.run
+    run = turn.instance.run
     if run is None or run.run_id != message.run_id or run.closed_reason is not None:
         status = "closed" if run is None or run.run_id != message.run_id else run.status
         raise Refused(
@@ -395,7 +397,7 @@ def current(turn: Turn, message: CompleteActivity | FailActivity) -> Execution:
     execution = run.part(Activities).open.get(message.step)
     if execution is None:
         raise Refused("stale_attempt", f"activity {message.step} has already ended", outcome="ignored")
-    if not _is_current(turn.flow, execution, message.attempt, message.owner, turn.now):
+    if not _is_current(turn.instance, execution, message.attempt, message.owner, turn.now):
         raise Refused(
             "stale_attempt",
             f"attempt {message.attempt} of activity {message.step} is no longer the current one",
@@ -405,7 +407,7 @@ def current(turn: Turn, message: CompleteActivity | FailActivity) -> Execution:
     return execution
 
 
-def _is_current(flow: Workflow, execution: Execution, attempt: int, owner: str | None, now: Micros) -> bool:
+def _is_current(instance: Instance, execution: Execution, attempt: int, owner: str | None, now: Micros) -> bool:
     """Whether this attempt may speak: history says so, whatever its row says.
 
     A row that is leased to it may only add to its time: not every renewal is worth recording.
@@ -414,7 +416,7 @@ def _is_current(flow: Workflow, execution: Execution, attempt: int, owner: str |
         return False
     if owner is not None and execution.owner != owner:
         return False
-    task = flow.tasks.get(execution.task_id)
+    task = instance.tasks.get(execution.task_id)
     until = execution.lease_until
     if task is None or until is None:
         return True
@@ -430,8 +432,8 @@ def leased_to(task: Task, execution: Execution) -> bool:
 def spend(turn: Turn, execution: Execution) -> str:
     """Use up the lease of the current attempt, if its row still exists."""
     task_id = execution.task_id
-    if task_id in turn.flow.tasks:
-        turn.drop(task_id)
+    if task_id in turn.instance.tasks:
+        turn.drop_task(task_id)
         turn.context = Context(task_id=task_id, attempt=execution.attempt, owner=execution.owner)
     return task_id
 
@@ -448,7 +450,7 @@ def cancel_all(turn: Turn) -> None:
 
 
 def _cancel(turn: Turn, execution: Execution, *, awaited: bool = False) -> None:
-    turn.withdraw(execution.task_id)
+    turn.withdraw_task(execution.task_id)
     turn.record(
         ActivityCancelled(
             sequence=execution.step,

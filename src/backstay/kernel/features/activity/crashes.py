@@ -15,7 +15,7 @@ from backstay.kernel.features.activity.records import (
     ActivityFailed,
     ActivityRetryScheduled,
     Execution,
-    told,
+    progress_text,
 )
 from backstay.kernel.features.activity.schedule import task_of
 from backstay.kernel.task import Task
@@ -35,11 +35,11 @@ def lost(turn: Turn, task: Task, begun: bool) -> None:
     """The lease of an attempt is over, and it has not said how it ended."""
     execution = turn.run.part(Activities).open.get(task.step or 0)
     if execution is None or execution.task_id != task.id:
-        turn.drop(task.id)  # nobody waits for it any more
+        turn.drop_task(task.id)  # nobody waits for it any more
     elif not execution.running:
-        turn.put(task_of(turn.flow, turn.run, execution))
+        turn.put_task(task_of(turn.instance, turn.run, execution))
     elif not leased_to(task, execution) and (execution.lease_until or turn.now + 1) > turn.now:
-        turn.put(task_of(turn.flow, turn.run, execution))  # the row lies: history says who holds it
+        turn.put_task(task_of(turn.instance, turn.run, execution))  # the row lies: history says who holds it
     elif not begun:
         _again(turn, execution, "activity_not_delivered", execution.crashes, "never reached its worker")
     else:
@@ -59,7 +59,7 @@ def _crashed(turn: Turn, execution: Execution) -> None:
         return
     run = turn.run
     scheduled = execution.scheduled
-    turn.drop(execution.task_id)
+    turn.drop_task(execution.task_id)
     message = _conclusion(execution, crashes)
     turn.record(
         ActivityFailed(
@@ -84,7 +84,7 @@ def _conclusion(execution: Execution, crashes: int) -> str:
         end = f"attempt {execution.attempt} of {name} never reported, and it may run at most once"
     else:
         end = f"{name} was begun {crashes} times in a row by a process or worker that then was gone"
-    said = None if execution.progress is None else told(execution.progress)
+    said = None if execution.progress is None else progress_text(execution.progress)
     heard = "" if said is None else f" (last heard of it: {said})"
     return f"{end}{heard}; it may have done its work, in part or whole"
 
@@ -111,4 +111,4 @@ def _again(turn: Turn, execution: Execution, reason: str, crashes: int, why: str
             crashes=crashes,
         )
     )
-    turn.put(task_of(turn.flow, turn.run, execution))
+    turn.put_task(task_of(turn.instance, turn.run, execution))

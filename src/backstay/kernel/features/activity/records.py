@@ -13,7 +13,7 @@ from msgspec import Struct
 from backstay.kernel import groups
 from backstay.kernel.event import Recorded, StepEvent, clock
 from backstay.kernel.failure import Failure
-from backstay.kernel.features.failures import Raised, remember
+from backstay.kernel.features.failures import UnhandledFailure, remember
 from backstay.kernel.groups import GroupEntry
 from backstay.kernel.retry import RetryPolicy
 from backstay.kernel.session import WorkerSession
@@ -31,7 +31,7 @@ class Progress(Struct, frozen=True, kw_only=True, omit_defaults=True):
     details: dict[str, Any] | None = None
 
 
-def told(progress: Progress) -> str | None:
+def progress_text(progress: Progress) -> str | None:
     """Progress in a few words, for people."""
     parts: list[str] = []
     if progress.current is not None:
@@ -201,7 +201,7 @@ class Execution:
         self.since = self.retry_at = at
         self.start_deadline = after(at, self.policy.schedule_to_start_timeout)
         if self.start_deadline is not None:
-            run.remind(self.start_deadline, "schedule_to_start", self.step)
+            run.add_deadline(self.start_deadline, "schedule_to_start", self.step)
 
 
 class Activities:
@@ -222,9 +222,9 @@ def scheduled(run: Run, event: ActivityScheduled, entry: Recorded) -> None:
         if groups.held_back(run, event.sequence):
             execution.start_deadline = None
     if execution.start_deadline is not None:
-        run.remind(execution.start_deadline, "schedule_to_start", event.sequence)
+        run.add_deadline(execution.start_deadline, "schedule_to_start", event.sequence)
     if execution.total_deadline is not None:
-        run.remind(execution.total_deadline, "schedule_to_close", event.sequence)
+        run.add_deadline(execution.total_deadline, "schedule_to_close", event.sequence)
 
 
 def started(run: Run, event: ActivityStarted, entry: Recorded) -> None:
@@ -239,9 +239,9 @@ def started(run: Run, event: ActivityStarted, entry: Recorded) -> None:
     policy = execution.policy
     if policy.start_to_close_timeout is not None:
         execution.close_deadline = at + seconds(policy.start_to_close_timeout)
-        run.remind(execution.close_deadline, "start_to_close", event.sequence)
+        run.add_deadline(execution.close_deadline, "start_to_close", event.sequence)
     if policy.heartbeat_timeout is not None:
-        run.remind(at + seconds(policy.heartbeat_timeout), "heartbeat", event.sequence)
+        run.add_deadline(at + seconds(policy.heartbeat_timeout), "heartbeat", event.sequence)
 
 
 def heartbeat_recorded(run: Run, event: ActivityHeartbeatRecorded, entry: Recorded) -> None:
@@ -255,7 +255,7 @@ def heartbeat_recorded(run: Run, event: ActivityHeartbeatRecorded, entry: Record
     execution.lease_until = event.lease_expires_at
     deadline = after(event.heartbeat_at, execution.policy.heartbeat_timeout)
     if deadline is not None:
-        run.remind(deadline, "heartbeat", event.sequence)
+        run.add_deadline(deadline, "heartbeat", event.sequence)
 
 
 def retry_scheduled(run: Run, event: ActivityRetryScheduled, entry: Recorded) -> None:
@@ -274,9 +274,9 @@ def retry_scheduled(run: Run, event: ActivityRetryScheduled, entry: Recorded) ->
     execution.retry_at = event.retry_available_at
     execution.start_deadline = after(event.retry_available_at, execution.policy.schedule_to_start_timeout)
     if execution.start_deadline is not None:
-        run.remind(execution.start_deadline, "schedule_to_start", event.sequence)
+        run.add_deadline(execution.start_deadline, "schedule_to_start", event.sequence)
     if event.retry_available_at > execution.since and not event.local_activity:
-        run.remind(event.retry_available_at, "retry", event.sequence)
+        run.add_deadline(event.retry_available_at, "retry", event.sequence)
 
 
 def _farther(progress: Progress, before: Progress | None) -> bool:
@@ -302,7 +302,7 @@ def closed(run: Run, event: Terminal, entry: Recorded) -> None:
     if isinstance(event, ActivityFailed | ActivityTimedOut):
         remember(
             run,
-            Raised(
+            UnhandledFailure(
                 failure_id=event.failure_id,
                 sequence=event.sequence,
                 failure_category=event.failure_category,

@@ -19,7 +19,7 @@ from backstay.kernel.limits import Breach, over_count
 from backstay.kernel.message import Refused
 from backstay.kernel.retry import RetryPolicy
 from backstay.kernel.session import WorkerSession
-from backstay.kernel.state import Run, Workflow
+from backstay.kernel.state import Instance, Run
 from backstay.kernel.task import Task
 from backstay.kernel.turn import Turn
 from backstay.kernel.values import Micros, Routing, execution_id, reroute
@@ -121,7 +121,7 @@ def apply(turn: Turn, command: ScheduleActivity) -> None:
         )
     )
     if not (command.parallel_group_path and groups.held_back(run, step)):
-        turn.put(task_of(turn.flow, run, run.part(Activities).open[step]))
+        turn.put_task(task_of(turn.instance, run, run.part(Activities).open[step]))
 
 
 def _routing(run: Run, command: ScheduleActivity) -> Routing:
@@ -138,16 +138,16 @@ def dispatch(turn: Turn, step: int) -> bool:
     """A bounded group lets this activity go."""
     execution = turn.run.part(Activities).open.get(step)
     if execution is not None:
-        turn.put(task_of(turn.flow, turn.run, execution))
+        turn.put_task(task_of(turn.instance, turn.run, execution))
     return execution is not None
 
 
-def task_of(flow: Workflow, run: Run, execution: Execution) -> Task:
+def task_of(instance: Instance, run: Run, execution: Execution) -> Task:
     """The task that must exist for an open activity: ready when nobody runs it."""
     scheduled = execution.scheduled
     return Task(
         id=execution.task_id,
-        workflow=flow.key,
+        workflow=instance.key,
         run=run.key,
         kind="activity",
         type=scheduled.activity_type,
@@ -181,16 +181,16 @@ class ActivityAssignment(Struct, frozen=True, kw_only=True, gc=False):
     schedule_to_close_deadline_at: Micros | None = None
 
 
-def assign(flow: Workflow, task: Task) -> ActivityAssignment:
-    run = flow.run
+def assign(instance: Instance, task: Task) -> ActivityAssignment:
+    run = instance.run
     assert run is not None, "an instance with a task has a run"
     assert task.step is not None, "an activity task names its step"
     execution = run.part(Activities).open[task.step]
     scheduled = execution.scheduled
     return ActivityAssignment(
         task=task,
-        namespace=flow.namespace,
-        workflow_id=flow.workflow_id,
+        namespace=instance.namespace,
+        workflow_id=instance.workflow_id,
         run_id=run.run_id,
         step=task.step,
         activity_execution_id=scheduled.activity_execution_id,
@@ -204,16 +204,16 @@ def assign(flow: Workflow, task: Task) -> ActivityAssignment:
     )
 
 
-def expect(flow: Workflow) -> Iterable[Task]:
-    run = flow.current
+def expect(instance: Instance) -> Iterable[Task]:
+    run = instance.current
     for step, execution in run.part(Activities).open.items():
         if not groups.held_back(run, step):
-            yield task_of(flow, run, execution)
+            yield task_of(instance, run, execution)
 
 
-def serves(flow: Workflow, task: Task) -> bool:
+def serves(instance: Instance, task: Task) -> bool:
     """A row of another name is nobody's, whatever step it says it is for, and so is an offer of what is running."""
-    execution = flow.run.part(Activities).open.get(task.step or 0) if flow.run is not None else None
+    execution = instance.run.part(Activities).open.get(task.step or 0) if instance.run is not None else None
     if execution is None or execution.task_id != task.id:
         return False
     return not (execution.running and task.state == "ready")
@@ -228,7 +228,7 @@ def limits(turn: Turn, commands: list[Command]) -> Breach | None:
                 largest = len(command.arguments)
     if not asked:
         return None
-    bounds = turn.machine.limits
+    bounds = turn.features.limits
     pending = len(turn.run.part(Activities).open) + asked
     if pending <= bounds.pending_activity_count and largest <= bounds.payload_size:
         return None

@@ -10,14 +10,14 @@ from backstay.kernel.failure import Failure
 from backstay.kernel.feature import Deadline
 from backstay.kernel.features.activity.attempts import in_budget, retry
 from backstay.kernel.features.activity.records import Activities, ActivityTimedOut, Execution, after
-from backstay.kernel.state import Workflow
+from backstay.kernel.state import Instance
 from backstay.kernel.turn import Turn
 from backstay.kernel.values import Micros, failure_id, seconds
 
 
-def _armed(read: Callable[[Execution], Micros | None]) -> Callable[[Workflow, int], Micros | None]:
-    def armed(flow: Workflow, step: int) -> Micros | None:
-        execution = flow.current.part(Activities).open.get(step)
+def _armed(read: Callable[[Execution], Micros | None]) -> Callable[[Instance, int], Micros | None]:
+    def armed(instance: Instance, step: int) -> Micros | None:
+        execution = instance.current.part(Activities).open.get(step)
         return None if execution is None else read(execution)
 
     return armed
@@ -59,7 +59,7 @@ def time_out(turn: Turn, execution: Execution, kind: str) -> None:
     spelled = kind.replace("_", "-")
     message = f"activity {execution.scheduled.activity_type!r} passed its {spelled} timeout"
     again = kind != "schedule_to_close" and in_budget(execution)
-    turn.withdraw(execution.task_id)
+    turn.withdraw_task(execution.task_id)
     if again:
         failure = Failure(message=message, exception_type="ActivityTimedOut")
         retry(turn, execution, failure, reason="activity_timed_out", timeout_kind=kind)
@@ -85,9 +85,9 @@ def time_out(turn: Turn, execution: Execution, kind: str) -> None:
 def _offer_retry(turn: Turn, step: int) -> None:
     """The backoff is over: put the retry's task before the workers again."""
     execution = turn.run.part(Activities).open[step]
-    task = turn.flow.tasks.get(execution.task_id)
+    task = turn.instance.tasks.get(execution.task_id)
     if task is not None:
-        turn.put(replace(task, available_at=min(task.available_at, turn.now)))
+        turn.put_task(replace(task, available_at=min(task.available_at, turn.now)))
 
 
 _PRECEDENCE: dict[str, Callable[[Execution], Micros | None]] = {
@@ -105,8 +105,8 @@ _LENGTHS: dict[str, Callable[[Execution], Micros]] = {
 }
 
 
-def _length(kind: str) -> Callable[[Workflow, int], Micros]:
-    return lambda flow, step: _LENGTHS[kind](flow.current.part(Activities).open[step])
+def _length(kind: str) -> Callable[[Instance, int], Micros]:
+    return lambda instance, step: _LENGTHS[kind](instance.current.part(Activities).open[step])
 
 
 _SILENCE = ("heartbeat", "start_to_close")

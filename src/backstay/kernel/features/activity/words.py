@@ -12,7 +12,7 @@ from backstay.kernel.features.activity.records import (
     ActivityScheduled,
     ActivityStarted,
     ActivityTimedOut,
-    told,
+    progress_text,
 )
 from backstay.kernel.words import About, Phrase, Story, Words
 
@@ -35,7 +35,7 @@ def _started(story: Story, event: ActivityStarted) -> Phrase:
 
 
 def _alive(story: Story, event: ActivityHeartbeatRecorded) -> Phrase:
-    progress = None if event.progress is None else told(event.progress)
+    progress = None if event.progress is None else progress_text(event.progress)
     step = story.open.get(event.sequence)
     if step is not None:
         step.progress = progress or step.progress

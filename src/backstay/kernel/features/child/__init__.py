@@ -163,9 +163,9 @@ FEATURE = Feature(
         receive={
             messages.StartFromParent: child_side.started,
             messages.SignalFromParent: child_side.signalled,
-            messages.StopFromParent: child_side.stopped,
+            messages.StopFromParent: child_side.stop_requested,
             messages.AskAfterSignals: child_side.asked_after_signals,
-            messages.ChildReport: parent_side.reported,
+            messages.ChildReport: parent_side.child_reported,
             messages.SignalsArrived: signalling.answered,
             messages.PolicyAnswer: parent_side.policy_answered,
         },

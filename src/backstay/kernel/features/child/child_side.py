@@ -23,10 +23,10 @@ from backstay.kernel.features.child.messages import (
 from backstay.kernel.features.close import WorkflowCompleted, WorkflowFailed
 from backstay.kernel.features.deadline import WorkflowTimedOut
 from backstay.kernel.features.delivery import Deliver
-from backstay.kernel.features.instance_commands import Commanded
+from backstay.kernel.features.instance_commands import CommandReply
 from backstay.kernel.features.memo import Memo
 from backstay.kernel.features.search import SearchAttributes
-from backstay.kernel.features.signal import Signal
+from backstay.kernel.features.signal import DeliverSignal
 from backstay.kernel.features.signal import signal as signal_run
 from backstay.kernel.features.start import (
     Identity,
@@ -46,42 +46,42 @@ from backstay.kernel.values import SECOND
 
 
 def started(turn: Turn, message: Deliver) -> None:
-    parcel = message.send.parcel
-    assert isinstance(parcel, StartFromParent)
-    take(turn, parcel, start_of(turn, parcel))
+    sent = message.send.message
+    assert isinstance(sent, StartFromParent)
+    take_start(turn, sent, start_of(turn, sent))
 
 
-def take(turn: Turn, parcel: StartFromParent, start: Start) -> bool:
+def take_start(turn: Turn, sent: StartFromParent, start: Start) -> bool:
     """Start, unless that was done before. Whether it was done now."""
-    flow = turn.flow
-    if flow.run is not None:
-        own = _parent(flow.run)
-        if own is not None and own.child_call_id == parcel.parent.child_call_id:
-            _say_how_it_stands(turn, own, parcel.known_run_number)
+    instance = turn.instance
+    if instance.run is not None:
+        own = _parent(instance.run)
+        if own is not None and own.child_call_id == sent.parent.child_call_id:
+            _say_how_it_stands(turn, own, sent.known_run_number)
         else:
-            _turn_down(turn, parcel, f"workflow {flow.workflow_id} belongs to another call")
+            _turn_down(turn, sent, f"workflow {instance.workflow_id} belongs to another call")
         return False
     try:
-        start_now(turn, start, parcel.run_id)
+        start_now(turn, start, sent.run_id)
     except Refused as refusal:
-        _turn_down(turn, parcel, refusal.message)
+        _turn_down(turn, sent, refusal.message)
         return False
     return True
 
 
-def start_of(turn: Turn, parcel: StartFromParent) -> Start:
-    parent = parcel.parent
+def start_of(turn: Turn, sent: StartFromParent) -> Start:
+    parent = sent.parent
     return Start(
-        namespace=turn.flow.namespace,
-        workflow_id=turn.flow.workflow_id,
-        workflow_type=parcel.workflow_type,
-        arguments=parcel.arguments,
-        routing=parcel.routing,
-        memo=parcel.memo,
-        search_attributes=parcel.search_attributes,
-        execution_timeout_seconds=parcel.execution_timeout_seconds,
-        run_timeout_seconds=parcel.run_timeout_seconds,
-        definition=parcel.definition,
+        namespace=turn.instance.namespace,
+        workflow_id=turn.instance.workflow_id,
+        workflow_type=sent.workflow_type,
+        arguments=sent.arguments,
+        routing=sent.routing,
+        memo=sent.memo,
+        search_attributes=sent.search_attributes,
+        execution_timeout_seconds=sent.execution_timeout_seconds,
+        run_timeout_seconds=sent.run_timeout_seconds,
+        definition=sent.definition,
         source="workflow",
         context={
             "workflow": {
@@ -95,9 +95,9 @@ def start_of(turn: Turn, parcel: StartFromParent) -> Start:
     )
 
 
-def _turn_down(turn: Turn, parcel: StartFromParent, why: str) -> None:
+def _turn_down(turn: Turn, sent: StartFromParent, why: str) -> None:
     """No run comes of this call, and the parent hears it as the failure of the run that it named."""
-    parent = parcel.parent
+    parent = sent.parent
     close = Close(
         status="failed",
         closed_reason="failed",
@@ -113,7 +113,7 @@ def _turn_down(turn: Turn, parcel: StartFromParent, why: str) -> None:
         ChildReport(
             child_call_id=parent.child_call_id,
             parent_run_id=parent.workflow_run_id,
-            run_id=parcel.run_id,
+            run_id=sent.run_id,
             run_number=1,
             close=close,
         ),
@@ -122,7 +122,7 @@ def _turn_down(turn: Turn, parcel: StartFromParent, why: str) -> None:
 
 def _say_how_it_stands(turn: Turn, parent: Parent, known: int) -> None:
     run = turn.run
-    if not run.open:
+    if not run.is_open:
         _report(turn, parent, run, close_of(run))
     elif run.number > known:
         _report(turn, parent, run, None)
@@ -164,18 +164,20 @@ def _retry(turn: Turn, old: Run, before: WorkflowStarted, parent: Parent) -> Non
     assert policy is not None
     pause = policy.backoff(parent.retry_attempt)
     # The next run is told what this one was told and did not get to; its updates have failed with it.
-    held = [entry for entry in turn.flow.held if not isinstance(entry[0], UpdateAccepted | UpdateRejected)]
-    turn.flow.held = [*turn.machine.carried(old), *held]
-    for task_id in list(turn.flow.tasks):
-        turn.drop(task_id)
+    held = [
+        entry for entry in turn.instance.buffered_events if not isinstance(entry[0], UpdateAccepted | UpdateRejected)
+    ]
+    turn.instance.buffered_events = [*turn.features.carried(old), *held]
+    for task_id in list(turn.instance.tasks):
+        turn.drop_task(task_id)
     next_try = replace(parent, retry_attempt=parent.retry_attempt + 1)
     new = Run(turn.ids.key(), turn.ids.ulid(), old.number + 1)
     open_run(
         turn,
         new,
         Start(
-            namespace=turn.flow.namespace,
-            workflow_id=turn.flow.workflow_id,
+            namespace=turn.instance.namespace,
+            workflow_id=turn.instance.workflow_id,
             workflow_type=before.workflow_type,
             arguments=before.arguments,
             routing=before.routing,
@@ -231,36 +233,36 @@ def _report(
 
 
 def signalled(turn: Turn, message: Deliver) -> None:
-    parcel = message.send.parcel
-    assert isinstance(parcel, SignalFromParent)
-    if message.retained is None and _is_ours(turn, parcel.child_call_id):  # a record of it shows that it came before
+    sent = message.send.message
+    assert isinstance(sent, SignalFromParent)
+    if message.retained is None and _is_ours(turn, sent.child_call_id):  # a record of it shows that it came before
         signal_run(
             turn,
-            Signal(
-                name=parcel.signal_name,
-                arguments=parcel.arguments,
-                request_id=parcel.request_id,
+            DeliverSignal(
+                name=sent.signal_name,
+                arguments=sent.arguments,
+                request_id=sent.request_id,
                 source="workflow",
-                context={"workflow": {"parent_run_id": parcel.parent_run_id, "child_call_id": parcel.child_call_id}},
+                context={"workflow": {"parent_run_id": sent.parent_run_id, "child_call_id": sent.child_call_id}},
                 values=None,
             ),
         )
 
 
 def asked_after_signals(turn: Turn, message: Deliver) -> None:
-    parcel = message.send.parcel
-    assert isinstance(parcel, AskAfterSignals)
-    if not _is_ours(turn, parcel.child_call_id):
+    sent = message.send.message
+    assert isinstance(sent, AskAfterSignals)
+    if not _is_ours(turn, sent.child_call_id):
         return
-    missing = [place for place, request_id in parcel.sent.items() if request_id not in message.known]
-    last = max(parcel.sent)
+    missing = [place for place, request_id in sent.sent.items() if request_id not in message.known]
+    last = max(sent.sent)
     turn.send(
-        parcel.parent_namespace,
-        parcel.parent_instance_id,
+        sent.parent_namespace,
+        sent.parent_instance_id,
         SignalsArrived(
-            child_call_id=parcel.child_call_id,
-            parent_run_id=parcel.parent_run_id,
-            asked=len(parcel.sent),
+            child_call_id=sent.child_call_id,
+            parent_run_id=sent.parent_run_id,
+            asked=len(sent.sent),
             last=last,
             through=missing[0] - 1 if missing else last,
             missing=missing,
@@ -268,39 +270,39 @@ def asked_after_signals(turn: Turn, message: Deliver) -> None:
     )
 
 
-def stopped(turn: Turn, message: Deliver) -> None:
-    parcel = message.send.parcel
-    assert isinstance(parcel, StopFromParent)
+def stop_requested(turn: Turn, message: Deliver) -> None:
+    sent = message.send.message
+    assert isinstance(sent, StopFromParent)
     outcome, error = "already_closed", None
-    if not _is_ours(turn, parcel.child_call_id):
+    if not _is_ours(turn, sent.child_call_id):
         outcome, error = "rejected", "the child belongs to another call"
     elif message.retained is not None:
         before = message.retained
         outcome, error = ("rejected", before.rejection_reason) if before.status == "rejected" else ("taken", None)
-    elif turn.run.open:
-        stop = Cancel if parcel.policy == "request_cancel" else Terminate
+    elif turn.run.is_open:
+        stop = Cancel if sent.policy == "request_cancel" else Terminate
         command = stop(
-            reason=parcel.reason,
-            request_id=parcel.request_id,
+            reason=sent.reason,
+            request_id=sent.request_id,
             source="workflow",
-            context={"workflow": {"parent_run_id": parcel.parent_run_id, "child_call_id": parcel.child_call_id}},
+            context={"workflow": {"parent_run_id": sent.parent_run_id, "child_call_id": sent.child_call_id}},
         )
         if isinstance(command, Cancel):
             cancel_run(turn, command)
         else:
             terminate_run(turn, command)
-        reply: Commanded = turn.reply
+        reply: CommandReply = turn.reply
         outcome, error = ("taken", None) if reply.accepted else ("rejected", reply.rejection_reason)
-    if parcel.answer:
+    if sent.answer:
         turn.send(
-            parcel.parent_namespace,
-            parcel.parent_instance_id,
+            sent.parent_namespace,
+            sent.parent_instance_id,
             PolicyAnswer(
-                child_call_id=parcel.child_call_id,
-                child_instance_id=turn.flow.workflow_id,
-                child_run_id=None if turn.flow.run is None else turn.run.run_id,
-                policy=parcel.policy,
-                reason=parcel.reason,
+                child_call_id=sent.child_call_id,
+                child_instance_id=turn.instance.workflow_id,
+                child_run_id=None if turn.instance.run is None else turn.run.run_id,
+                policy=sent.policy,
+                reason=sent.reason,
                 outcome=outcome,
                 error=error,
             ),
@@ -308,7 +310,7 @@ def stopped(turn: Turn, message: Deliver) -> None:
 
 
 def _is_ours(turn: Turn, call: str) -> bool:
-    run = turn.flow.run
+    run = turn.instance.run
     parent = None if run is None else _parent(run)
     return parent is not None and parent.child_call_id == call
 

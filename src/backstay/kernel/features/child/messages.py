@@ -8,13 +8,13 @@ from typing import Any
 from msgspec import Struct
 
 from backstay.kernel.failure import Failure
-from backstay.kernel.features.start import Definition, Parent
-from backstay.kernel.send import Parcel
+from backstay.kernel.features.start import Parent, RecordedDefinition
+from backstay.kernel.send import OutboxMessage
 from backstay.kernel.turn import Turn
-from backstay.kernel.values import Micros, Routing, home
+from backstay.kernel.values import Micros, Routing, base_namespace
 
 
-class StartFromParent(Parcel, frozen=True, kw_only=True, omit_defaults=True):
+class StartFromParent(OutboxMessage, frozen=True, kw_only=True, omit_defaults=True):
     """Start, unless that was done before; then say how it stands, if the parent knows of no later run than this one."""
 
     creates = True
@@ -27,11 +27,11 @@ class StartFromParent(Parcel, frozen=True, kw_only=True, omit_defaults=True):
     search_attributes: dict[str, Any] = {}
     execution_timeout_seconds: float | None = None
     run_timeout_seconds: float | None = None
-    definition: Definition | None = None
+    definition: RecordedDefinition | None = None
     known_run_number: int = 1
 
 
-class SignalFromParent(Parcel, frozen=True, kw_only=True, omit_defaults=True):
+class SignalFromParent(OutboxMessage, frozen=True, kw_only=True, omit_defaults=True):
     child_call_id: str
     signal_name: str
     request_id: str
@@ -39,7 +39,7 @@ class SignalFromParent(Parcel, frozen=True, kw_only=True, omit_defaults=True):
     arguments: bytes | None = None
 
 
-class AskAfterSignals(Parcel, frozen=True, kw_only=True, omit_defaults=True):
+class AskAfterSignals(OutboxMessage, frozen=True, kw_only=True, omit_defaults=True):
     """Which of these signals have arrived? By their places in the parent's history, oldest first, with their request ids."""
 
     child_call_id: str
@@ -49,11 +49,11 @@ class AskAfterSignals(Parcel, frozen=True, kw_only=True, omit_defaults=True):
     parent_run_id: str
 
     @property
-    def seeks(self) -> Collection[str]:
+    def asked_request_ids(self) -> Collection[str]:
         return self.sent.values()
 
 
-class SignalsArrived(Parcel, frozen=True, kw_only=True, omit_defaults=True):
+class SignalsArrived(OutboxMessage, frozen=True, kw_only=True, omit_defaults=True):
     """Of so many signals `asked` after, the newest at the place `last`, all have arrived except those that are `missing`.
 
     `through`: up to this place none is.
@@ -67,7 +67,7 @@ class SignalsArrived(Parcel, frozen=True, kw_only=True, omit_defaults=True):
     missing: list[int] = []
 
 
-class StopFromParent(Parcel, frozen=True, kw_only=True, omit_defaults=True):
+class StopFromParent(OutboxMessage, frozen=True, kw_only=True, omit_defaults=True):
     child_call_id: str
     policy: str
     reason: str
@@ -81,22 +81,22 @@ class StopFromParent(Parcel, frozen=True, kw_only=True, omit_defaults=True):
 def stop(turn: Turn, call: str, instance: str, policy: str, reason: str, *, answer: bool) -> None:
     """Tell a workflow that this one has started to end. A schedule keeps what it starts in another place than itself."""
     turn.send(
-        home(turn.flow.namespace),
+        base_namespace(turn.instance.namespace),
         instance,
         StopFromParent(
             child_call_id=call,
             policy=policy,
             reason=reason,
             request_id=f"parent-stop:{call}:{policy}",
-            parent_namespace=turn.flow.namespace,
-            parent_instance_id=turn.flow.workflow_id,
+            parent_namespace=turn.instance.namespace,
+            parent_instance_id=turn.instance.workflow_id,
             parent_run_id=turn.run.run_id,
             answer=answer,
         ),
     )
 
 
-class PolicyAnswer(Parcel, frozen=True, kw_only=True, omit_defaults=True):
+class PolicyAnswer(OutboxMessage, frozen=True, kw_only=True, omit_defaults=True):
     child_call_id: str
     child_instance_id: str
     policy: str
@@ -122,7 +122,7 @@ class Close(Struct, frozen=True, kw_only=True, omit_defaults=True):
     started: bool = True
 
 
-class ChildReport(Parcel, frozen=True, kw_only=True, omit_defaults=True):
+class ChildReport(OutboxMessage, frozen=True, kw_only=True, omit_defaults=True):
     """The newest run of a child, and if it is over, how it ended."""
 
     child_call_id: str

@@ -36,7 +36,7 @@ from backstay.kernel.features.child.records import (
 from backstay.kernel.features.delivery import Deliver
 from backstay.kernel.features.memo import Memo
 from backstay.kernel.features.search import SearchAttributes
-from backstay.kernel.features.start import Definition, Identity, OpenChild, Parent
+from backstay.kernel.features.start import Identity, OpenChild, Parent, RecordedDefinition
 from backstay.kernel.limits import Breach, over_count
 from backstay.kernel.message import Refused
 from backstay.kernel.state import Run
@@ -93,12 +93,12 @@ def start(turn: Turn, command: StartChildWorkflow) -> None:
         send_start(turn, child, known)
 
 
-def send_start(turn: Turn, child: Child, definition: Definition | None = None) -> None:
+def send_start(turn: Turn, child: Child, definition: RecordedDefinition | None = None) -> None:
     """Send the start of a child, or ask after it: a child that has started answers with how it stands."""
-    flow, run = turn.flow, turn.run
+    instance, run = turn.instance, turn.run
     scheduled = child.scheduled
     turn.send(
-        flow.namespace,
+        instance.namespace,
         scheduled.child_workflow_instance_id,
         StartFromParent(
             workflow_type=scheduled.child_workflow_type,
@@ -112,8 +112,8 @@ def send_start(turn: Turn, child: Child, definition: Definition | None = None) -
             definition=definition,
             known_run_number=child.run_number,
             parent=Parent(
-                namespace=flow.namespace,
-                workflow_instance_id=flow.workflow_id,
+                namespace=instance.namespace,
+                workflow_instance_id=instance.workflow_id,
                 workflow_run_id=run.run_id,
                 sequence=scheduled.sequence,
                 child_call_id=scheduled.child_call_id,
@@ -136,7 +136,7 @@ def dispatch(turn: Turn, step: int) -> bool:
 def ask_after(turn: Turn) -> None:
     """Ask after every child that owes an answer: the start, or the stop, is sent once more; and after its signals."""
     run = turn.run
-    if not run.open:
+    if not run.is_open:
         for open_child in unanswered(run):
             _enforce(turn, open_child)
         return
@@ -193,11 +193,11 @@ def cancel_open(turn: Turn) -> None:
 # -- what comes back
 
 
-def reported(turn: Turn, message: Deliver) -> None:
-    report = message.send.parcel
+def child_reported(turn: Turn, message: Deliver) -> None:
+    report = message.send.message
     assert isinstance(report, ChildReport)
-    run = turn.flow.run
-    if run is None or not run.open:
+    run = turn.instance.run
+    if run is None or not run.is_open:
         return  # what its children do is their own business now
     if run.run_id != report.parent_run_id:
         _carried(turn, report)
@@ -287,7 +287,7 @@ def unanswered(run: Run) -> list[OpenChild]:
 
 def _enforce(turn: Turn, child: OpenChild) -> None:
     policy = child.parent_close_policy
-    reason = f"parent workflow {turn.flow.workflow_id} closed: {turn.run.closed_reason} (policy {policy})"
+    reason = f"parent workflow {turn.instance.workflow_id} closed: {turn.run.closed_reason} (policy {policy})"
     stop(turn, child.child_call_id, child.child_workflow_instance_id, policy, reason, answer=True)
 
 
@@ -319,9 +319,9 @@ def _inherited(run: Run) -> list[OpenChild]:
 
 
 def policy_answered(turn: Turn, message: Deliver) -> None:
-    answer = message.send.parcel
+    answer = message.send.message
     assert isinstance(answer, PolicyAnswer)
-    run = turn.flow.run
+    run = turn.instance.run
     if run is None or all(child.child_call_id != answer.child_call_id for child in unanswered(run)):
         return
     said: dict[str, Any] = {
@@ -355,7 +355,7 @@ def limits(turn: Turn, commands: list[Command]) -> Breach | None:
     asked = [command for command in commands if isinstance(command, StartChildWorkflow)]
     if not asked:
         return None
-    bounds = turn.machine.limits
+    bounds = turn.features.limits
     pending = len(turn.run.part(Children).open)
     return over_count("pending_child_count", pending + len(asked), bounds.pending_child_count) or over_count(
         "payload_size", max(len(c.arguments or b"") for c in asked), bounds.payload_size

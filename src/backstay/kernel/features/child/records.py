@@ -13,8 +13,8 @@ from backstay.kernel import groups
 from backstay.kernel.command import Command, StepCommand
 from backstay.kernel.event import Event, Recorded, StepEvent, clock
 from backstay.kernel.failure import Failure
-from backstay.kernel.features.failures import Raised, remember
-from backstay.kernel.features.start import Definition
+from backstay.kernel.features.failures import UnhandledFailure, remember
+from backstay.kernel.features.start import RecordedDefinition
 from backstay.kernel.groups import GroupEntry
 from backstay.kernel.retry import RetryPolicy
 from backstay.kernel.state import Run
@@ -37,7 +37,7 @@ class StartChildWorkflow(StepCommand, frozen=True, kw_only=True, omit_defaults=T
     retry_policy: RetryPolicy | None = None
     execution_timeout_seconds: float | None = None
     run_timeout_seconds: float | None = None
-    definition: Definition | None = None
+    definition: RecordedDefinition | None = None
     parallel_group_path: list[GroupEntry] = []
 
 
@@ -81,7 +81,7 @@ class ChildWorkflowScheduled(ChildEvent, frozen=True, kw_only=True, omit_default
     timeout_policy: TimeoutPolicy = TimeoutPolicy()
     arguments: bytes | None = None
     routing: Routing = Routing()
-    definition: Definition | None = None  # of a child that a bounded group holds back, for its start later on
+    definition: RecordedDefinition | None = None  # of a child that a bounded group holds back, for its start later on
 
 
 class ChildRunStarted(ChildEvent, frozen=True, kw_only=True, omit_defaults=True):
@@ -235,7 +235,7 @@ def closed(run: Run, event: ChildRunCompleted | ChildUnsuccessful, entry: Record
     if isinstance(event, ChildUnsuccessful):
         remember(
             run,
-            Raised(
+            UnhandledFailure(
                 failure_id=event.failure_id,
                 sequence=event.sequence,
                 failure_category=event.failure_category,

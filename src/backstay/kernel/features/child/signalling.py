@@ -64,7 +64,7 @@ def _tell(turn: Turn, told: ChildSignalSent | ChildSignalSentByUpdate) -> None:
 
 def send_signal(turn: Turn, child: Child, told: ChildSignalSent | ChildSignalSentByUpdate) -> None:
     turn.send(
-        turn.flow.namespace,
+        turn.instance.namespace,
         child.scheduled.child_workflow_instance_id,
         SignalFromParent(
             child_call_id=told.child_call_id,
@@ -92,15 +92,15 @@ def ask_after(turn: Turn, child: Child) -> None:
 
 
 def _ask(turn: Turn, child: Child, signals: Mapping[int, ChildSignalSent | ChildSignalSentByUpdate]) -> None:
-    flow = turn.flow
+    instance = turn.instance
     turn.send(
-        flow.namespace,
+        instance.namespace,
         child.scheduled.child_workflow_instance_id,
         AskAfterSignals(
             child_call_id=child.scheduled.child_call_id,
             sent={place: _request_id(turn, told) for place, told in islice(signals.items(), PAGE)},
-            parent_namespace=flow.namespace,
-            parent_instance_id=flow.workflow_id,
+            parent_namespace=instance.namespace,
+            parent_instance_id=instance.workflow_id,
             parent_run_id=turn.run.run_id,
         ),
     )
@@ -108,10 +108,10 @@ def _ask(turn: Turn, child: Child, signals: Mapping[int, ChildSignalSent | Child
 
 def answered(turn: Turn, message: Deliver) -> None:
     """The child has said which of its signals have arrived: the others are sent again, and then the next are asked after."""
-    answer = message.send.parcel
+    answer = message.send.message
     assert isinstance(answer, SignalsArrived)
-    run = turn.flow.run
-    if run is None or not run.open or run.run_id != answer.parent_run_id:
+    run = turn.instance.run
+    if run is None or not run.is_open or run.run_id != answer.parent_run_id:
         return
     child = child_of(run, answer.child_call_id)
     if child is None:

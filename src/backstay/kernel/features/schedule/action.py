@@ -8,11 +8,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from backstay.kernel.features.child.child_side import start_of, take
+from backstay.kernel.features.child.child_side import start_of, take_start
 from backstay.kernel.features.child.messages import StartFromParent
 from backstay.kernel.features.delivery import Deliver
 from backstay.kernel.features.schedule.records import Cause, Occasion, Overlap, ScheduleTriggered
-from backstay.kernel.send import Parcel
+from backstay.kernel.send import OutboxMessage
 from backstay.kernel.turn import Turn
 from backstay.kernel.values import Micros
 
@@ -24,7 +24,7 @@ class StartFromSchedule(StartFromParent, frozen=True, kw_only=True, omit_default
     effective_overlap_policy: Overlap = "skip"
     visibility_labels: dict[str, str] = {}
 
-    def equipped(self, define: Callable[[Any, str], Any]) -> Parcel:
+    def with_definition(self, define: Callable[[Any, str], Any]) -> OutboxMessage:
         """Nobody who starts it knows its code: what is known where it arrives goes with it."""
         if self.definition is not None:
             return self
@@ -48,24 +48,24 @@ def _spelled(at: Micros) -> str:
 
 
 def started(turn: Turn, message: Deliver) -> None:
-    parcel = message.send.parcel
-    assert isinstance(parcel, StartFromSchedule)
-    parent = parcel.parent
+    sent = message.send.message
+    assert isinstance(sent, StartFromSchedule)
+    parent = sent.parent
     start = replace(
-        start_of(turn, parcel),
+        start_of(turn, sent),
         source="schedule",
-        visibility_labels=parcel.visibility_labels,
+        visibility_labels=sent.visibility_labels,
         context={"schedule": {"schedule_id": parent.workflow_instance_id, "trigger_number": parent.sequence}},
     )
-    if take(turn, parcel, start):
+    if take_start(turn, sent, start):
         turn.record(
             ScheduleTriggered(
                 schedule_id=parent.workflow_instance_id,
                 trigger_number=parent.sequence,
                 occurrence_time=parent.occurrence_time or turn.now,
-                workflow_instance_id=turn.flow.workflow_id,
+                workflow_instance_id=turn.instance.workflow_id,
                 workflow_run_id=turn.run.run_id,
-                cause=parcel.cause,
-                effective_overlap_policy=parcel.effective_overlap_policy,
+                cause=sent.cause,
+                effective_overlap_policy=sent.effective_overlap_policy,
             )
         )

@@ -35,7 +35,7 @@ _SHORT = {
 }
 
 
-class _Field(NamedTuple):
+class _CronField(NamedTuple):
     name: str
     low: int
     high: int
@@ -44,11 +44,11 @@ class _Field(NamedTuple):
 
 
 _FIELDS = (
-    _Field("minute", 0, 59),
-    _Field("hour", 0, 23),
-    _Field("day of month", 1, 31),
-    _Field("month", 1, 12, _MONTHS, 1),
-    _Field("day of week", 0, 7, _WEEKDAYS),
+    _CronField("minute", 0, 59),
+    _CronField("hour", 0, 23),
+    _CronField("day of month", 1, 31),
+    _CronField("month", 1, 12, _MONTHS, 1),
+    _CronField("day of week", 0, 7, _WEEKDAYS),
 )
 
 
@@ -82,24 +82,24 @@ class Cron(NamedTuple):
             idle = 0 if found else idle + 1
             day += timedelta(days=1)
 
-    def _of(self, day: date, zone: tzinfo, behind: Micros) -> Iterator[Micros]:
+    def _of(self, day: date, zone: tzinfo, later_moment: Micros) -> Iterator[Micros]:
         wanted = self.on(day)
         if not wanted and not self.elapsed:
             return
         start, end = _start(day, zone), _start(day + timedelta(days=1), zone)
         if end - start == DAY and _offset(start, zone) == _offset(end, zone):
             if wanted:  # an ordinary day
-                first = bisect_right(self.minutes, (behind - start) // MINUTE) if behind >= start else 0
+                first = bisect_right(self.minutes, (later_moment - start) // MINUTE) if later_moment >= start else 0
                 for minute in self.minutes[first:]:
                     yield start + minute * MINUTE
         elif self.elapsed:
             minutes = set(self.minutes)
             for moment in range(start, end, MINUTE):
                 there = _local(moment, zone)
-                if moment > behind and there.hour * 60 + there.minute in minutes and self.on(there.date()):
+                if moment > later_moment and there.hour * 60 + there.minute in minutes and self.on(there.date()):
                     yield moment
         else:
-            last = behind
+            last = later_moment
             for minute in self.minutes:
                 moment = _instant(datetime(day.year, day.month, day.day, minute // 60, minute % 60), zone)
                 if moment > last:  # everything in a gap comes at its end, together
@@ -128,7 +128,7 @@ def parse(expression: str) -> Cron:
     )
 
 
-def _values(text: str, field: _Field, expression: str) -> set[int]:
+def _values(text: str, field: _CronField, expression: str) -> set[int]:
     found: set[int] = set()
     for part in text.split(","):
         span, slash, step_text = part.partition("/")
@@ -149,7 +149,7 @@ def _values(text: str, field: _Field, expression: str) -> set[int]:
     return found
 
 
-def _number(text: str, field: _Field, expression: str) -> int:
+def _number(text: str, field: _CronField, expression: str) -> int:
     word = text.lower()
     if word in field.words:
         return field.words.index(word) + field.first
@@ -192,12 +192,15 @@ def _instant(reading: datetime, zone: tzinfo) -> Micros:
     moment = _as_if(reading, zone, 0)
     if _local(moment, zone).replace(tzinfo=None) == reading:
         return moment
-    before, behind = _as_if(reading, zone, 1), moment  # of the jump: by the offset behind it, and by the one before
+    before, later_moment = (
+        _as_if(reading, zone, 1),
+        moment,
+    )  # of the jump: by the offset behind it, and by the one before
     old = _offset(before, zone)
-    while behind - before > SECOND:
-        middle = (before + behind) // 2 // SECOND * SECOND
-        before, behind = (middle, behind) if _offset(middle, zone) == old else (before, middle)
-    return behind
+    while later_moment - before > SECOND:
+        middle = (before + later_moment) // 2 // SECOND * SECOND
+        before, later_moment = (middle, later_moment) if _offset(middle, zone) == old else (before, middle)
+    return later_moment
 
 
 def _as_if(reading: datetime, zone: tzinfo, fold: int) -> Micros:

@@ -15,12 +15,11 @@ from backstay.kernel.features.child.messages import ChildReport, stop
 from backstay.kernel.features.delivery import Deliver
 from backstay.kernel.features.schedule import messages
 from backstay.kernel.features.schedule.action import StartFromSchedule, workflow_id_of
-from backstay.kernel.features.schedule.messages import BackfillSchedule, Fired, TriggerSchedule
+from backstay.kernel.features.schedule.messages import FiredOccurrence, ScheduleBackfill, ScheduleTrigger
 from backstay.kernel.features.schedule.records import (
     BUFFER,
     Occasion,
     Overlap,
-    Part,
     Schedule,
     ScheduleActionBuffered,
     ScheduleActionClosed,
@@ -29,17 +28,18 @@ from backstay.kernel.features.schedule.records import (
     ScheduleDeleted,
     ScheduleRolledOver,
     ScheduleStartConfirmed,
+    ScheduleState,
     ScheduleTriggered,
     ScheduleTriggerSkipped,
-    Started,
+    StartedAction,
     of,
 )
 from backstay.kernel.features.schedule.spec import Fire, fires, missed, window
 from backstay.kernel.features.start import Parent
 from backstay.kernel.message import Refused
-from backstay.kernel.state import Run, Workflow
+from backstay.kernel.state import Instance, Run
 from backstay.kernel.turn import Turn
-from backstay.kernel.values import SECOND, Micros, home
+from backstay.kernel.values import SECOND, Micros, base_namespace
 
 ROLL_OVER = 500  # events, after which a schedule goes on in a new history
 BACKFILL = 1000  # occurrences of one backfill
@@ -48,37 +48,37 @@ MISSED = "missed_occurrences"
 EXHAUSTED = "remaining_actions_exhausted"
 
 
-def next_fire(flow: Workflow, schedule: Schedule, after: Micros) -> Fire | None:
+def next_fire(instance: Instance, schedule: Schedule, after: Micros) -> Fire | None:
     """What fires next behind this moment. Nothing does while a schedule is paused."""
     if schedule.status != "active":
         return None
     plan = schedule.plan
-    return next(fires(plan.spec, _name(flow, schedule), plan.jitter_seconds, after), None)
+    return next(fires(plan.spec, _name(instance, schedule), plan.jitter_seconds, after), None)
 
 
-def _name(flow: Workflow, schedule: Schedule) -> str:
-    return f"{flow.namespace}/{schedule.schedule_id}"
+def _name(instance: Instance, schedule: Schedule) -> str:
+    return f"{instance.namespace}/{schedule.schedule_id}"
 
 
 # -- a moment has come
 
 
-def armed(flow: Workflow, occurrence: Micros) -> Micros | None:
-    schedule = of(flow.current)
+def armed(instance: Instance, occurrence: Micros) -> Micros | None:
+    schedule = of(instance.current)
     fire = None if schedule is None else schedule.next_fire
     return fire.at if fire is not None and fire.occurrence == occurrence else None
 
 
-def length(flow: Workflow, occurrence: Micros) -> Micros:
-    schedule = of(flow.current)
+def length(instance: Instance, occurrence: Micros) -> Micros:
+    schedule = of(instance.current)
     assert schedule is not None
-    return (armed(flow, occurrence) or 0) - schedule.planned_at
+    return (armed(instance, occurrence) or 0) - schedule.planned_at
 
 
-def again(flow: Workflow, occurrence: Micros, now: Micros) -> Micros:
+def again(instance: Instance, occurrence: Micros, now: Micros) -> Micros:
     """The clock went back: the next moment by the clock of now."""
-    schedule = of(flow.current)
-    fire = None if schedule is None else next_fire(flow, schedule, now)
+    schedule = of(instance.current)
+    fire = None if schedule is None else next_fire(instance, schedule, now)
     return now if fire is None else fire.at
 
 
@@ -86,10 +86,10 @@ def due(turn: Turn, occurrence: Micros) -> None:
     """Fire once for everything that was missed, and count the rest."""
     schedule = _schedule(turn)
     first = schedule.next_fire
-    at = turn.machine.agenda.armed(turn.flow, "schedule", occurrence)
+    at = turn.features.agenda.armed(turn.instance, "schedule", occurrence)
     if first is None or at is None:
         return
-    plan, name = schedule.plan, _name(turn.flow, schedule)
+    plan, name = schedule.plan, _name(turn.instance, schedule)
     if at != first.at:
         # By a clock since set back: it stands for the moment that this clock has come to.
         later = fires(plan.spec, name, plan.jitter_seconds, at - plan.jitter_seconds * SECOND - 1)
@@ -109,7 +109,7 @@ def due(turn: Turn, occurrence: Micros) -> None:
 # -- somebody asks for it
 
 
-def trigger(turn: Turn, message: TriggerSchedule) -> None:
+def trigger(turn: Turn, message: ScheduleTrigger) -> None:
     if messages.repeated(turn, message):
         return
     schedule = messages.existing(turn)
@@ -143,7 +143,7 @@ def wanted(schedule: Schedule, start: Micros, end: Micros) -> list[Micros]:
     return found
 
 
-def backfill(turn: Turn, message: BackfillSchedule) -> None:
+def backfill(turn: Turn, message: ScheduleBackfill) -> None:
     if messages.repeated(turn, message):
         return
     schedule = messages.existing(turn)
@@ -153,7 +153,7 @@ def backfill(turn: Turn, message: BackfillSchedule) -> None:
     policy = message.overlap_policy or schedule.plan.overlap_policy
     if policy in ("buffer_one", "buffer_all"):
         policy = "allow_all"  # what is asked for now is not put off
-    fired: list[Fired] = []
+    fired: list[FiredOccurrence] = []
     for moment in moments:
         occasion = Occasion(occurrence=moment, cause="backfill")
         id = workflow_id_of(schedule.schedule_id, occasion, 0)
@@ -162,7 +162,7 @@ def backfill(turn: Turn, message: BackfillSchedule) -> None:
         else:
             reason = _reason_to_skip(schedule, policy)
         if reason is not None:
-            fired.append(Fired(outcome="skipped", occurrence=moment, reason=reason))
+            fired.append(FiredOccurrence(outcome="skipped", occurrence=moment, reason=reason))
         else:
             fired.append(_start(turn, occasion, policy, schedule.next_fire))
     _record_skips(turn, fired, policy)
@@ -171,9 +171,9 @@ def backfill(turn: Turn, message: BackfillSchedule) -> None:
     roll_over(turn)
 
 
-def _record_skips(turn: Turn, fired: Iterable[Fired], policy: Overlap) -> None:
+def _record_skips(turn: Turn, fired: Iterable[FiredOccurrence], policy: Overlap) -> None:
     """One record for all that were skipped for the same reason."""
-    reasons: dict[str, list[Fired]] = {}
+    reasons: dict[str, list[FiredOccurrence]] = {}
     for one in fired:
         if one.outcome == "skipped":
             reasons.setdefault(one.reason or "", []).append(one)
@@ -193,7 +193,7 @@ def _record_skips(turn: Turn, fired: Iterable[Fired], policy: Overlap) -> None:
 # -- one occurrence, and what runs already
 
 
-def _attempt(turn: Turn, occasion: Occasion, policy: Overlap, following: Fire | None) -> Fired:
+def _attempt(turn: Turn, occasion: Occasion, policy: Overlap, following: Fire | None) -> FiredOccurrence:
     schedule = _schedule(turn)
     reason = _reason_to_skip(schedule, policy)
     if reason is None and _known(schedule, workflow_id_of(schedule.schedule_id, occasion, 0)):
@@ -209,7 +209,7 @@ def _attempt(turn: Turn, occasion: Occasion, policy: Overlap, following: Fire | 
                 next_fire=following,
             )
         )
-        fired = Fired(outcome="buffered", occurrence=occasion.occurrence, buffer_depth=len(schedule.buffer))
+        fired = FiredOccurrence(outcome="buffered", occurrence=occasion.occurrence, buffer_depth=len(schedule.buffer))
     else:
         fired = _start(turn, occasion, policy, following)
     _exhausted(turn)
@@ -231,7 +231,7 @@ def _reason_to_skip(schedule: Schedule, policy: Overlap) -> str | None:
     return "buffer_full" if room is not None and len(schedule.buffer) >= room else None
 
 
-def _skip(turn: Turn, occasion: Occasion, reason: str, policy: Overlap, following: Fire | None) -> Fired:
+def _skip(turn: Turn, occasion: Occasion, reason: str, policy: Overlap, following: Fire | None) -> FiredOccurrence:
     turn.record(
         ScheduleTriggerSkipped(
             reason=reason,
@@ -242,10 +242,12 @@ def _skip(turn: Turn, occasion: Occasion, reason: str, policy: Overlap, followin
         )
     )
     outcome = "buffer_full" if reason == "buffer_full" else "skipped"
-    return Fired(outcome=outcome, occurrence=occasion.occurrence, reason=reason)
+    return FiredOccurrence(outcome=outcome, occurrence=occasion.occurrence, reason=reason)
 
 
-def _start(turn: Turn, occasion: Occasion, policy: Overlap, following: Fire | None, *, drained: bool = False) -> Fired:
+def _start(
+    turn: Turn, occasion: Occasion, policy: Overlap, following: Fire | None, *, drained: bool = False
+) -> FiredOccurrence:
     schedule = _schedule(turn)
     if policy in ("cancel_other", "terminate_other"):
         _stop_others(turn, schedule, "request_cancel" if policy == "cancel_other" else "terminate")
@@ -264,7 +266,7 @@ def _start(turn: Turn, occasion: Occasion, policy: Overlap, following: Fire | No
     turn.record(event)
     started = schedule.running[event.workflow_instance_id]
     _send_start(turn, schedule, started, started.run_number)
-    return Fired(
+    return FiredOccurrence(
         outcome="triggered",
         occurrence=occasion.occurrence,
         workflow_id=event.workflow_instance_id,
@@ -272,12 +274,12 @@ def _start(turn: Turn, occasion: Occasion, policy: Overlap, following: Fire | No
     )
 
 
-def _send_start(turn: Turn, schedule: Schedule, started: Started, known: int) -> None:
+def _send_start(turn: Turn, schedule: Schedule, started: StartedAction, known: int) -> None:
     """Start a workflow, or ask after it: one that was started answers if it is over, or in a later run than `known`."""
-    flow = turn.flow
+    instance = turn.instance
     plan = schedule.plan
     turn.send(
-        home(flow.namespace),
+        base_namespace(instance.namespace),
         started.workflow_id,
         StartFromSchedule(
             workflow_type=plan.action.workflow_type,
@@ -291,8 +293,8 @@ def _send_start(turn: Turn, schedule: Schedule, started: Started, known: int) ->
             run_timeout_seconds=plan.action.run_timeout_seconds,
             known_run_number=known,
             parent=Parent(
-                namespace=flow.namespace,
-                workflow_instance_id=flow.workflow_id,
+                namespace=instance.namespace,
+                workflow_instance_id=instance.workflow_id,
                 workflow_run_id=turn.run.run_id,
                 sequence=started.trigger_number,
                 child_call_id=started.workflow_id,
@@ -314,9 +316,9 @@ def _stop_others(turn: Turn, schedule: Schedule, policy: str) -> None:
 
 
 def reported(turn: Turn, message: Deliver) -> None:
-    report = message.send.parcel
+    report = message.send.message
     assert isinstance(report, ChildReport)
-    run = turn.flow.run
+    run = turn.instance.run
     schedule = None if run is None else of(run)
     owed = None if schedule is None else schedule.owed.get(report.child_call_id)
     if owed is not None:
@@ -371,7 +373,7 @@ def ask(turn: Turn) -> None:
 
 
 def awaited(run: Run) -> int:
-    part = run.parts.get(Part)
+    part = run.parts.get(ScheduleState)
     return 0 if part is None or part.schedule is None else len(part.schedule.running) + len(part.schedule.owed)
 
 
@@ -385,7 +387,7 @@ def outside(run: Run) -> bool:
 
 def _exhausted(turn: Turn) -> None:
     schedule = _schedule(turn)
-    if schedule.remaining_actions == 0 and turn.run.open:
+    if schedule.remaining_actions == 0 and turn.run.is_open:
         end(turn, "max_runs_reached")
 
 
@@ -397,15 +399,15 @@ def end(turn: Turn, reason: str) -> None:
 def roll_over(turn: Turn, *, now: bool = False) -> None:
     """Go on in a new history once this one is long: what a schedule costs does not grow with its age."""
     old = turn.run
-    if not old.open or (old.length < ROLL_OVER and not now):
+    if not old.is_open or (old.length < ROLL_OVER and not now):
         return
     schedule = _schedule(turn)
     new = Run(turn.ids.key(), turn.ids.ulid(), old.number + 1)
     turn.record(ScheduleRolledOver(continued_to_run_id=new.run_id))
     close.closed(turn)
     state = replace(schedule, sequence_base=schedule.sequence_base + old.length)
-    turn.flow.workflow_type = schedule.plan.action.workflow_type
-    turn.begin(new)
+    turn.instance.workflow_type = schedule.plan.action.workflow_type
+    turn.begin_run(new)
     turn.record(ScheduleCarriedOn(state=state))
 
 

@@ -8,18 +8,18 @@ from msgspec.structs import asdict, replace
 
 from backstay.kernel.features.schedule import firing, messages
 from backstay.kernel.features.schedule.messages import (
-    CreateSchedule,
-    DeleteSchedule,
-    PauseSchedule,
-    ResumeSchedule,
-    UpdateSchedule,
+    ScheduleCreate,
+    ScheduleDelete,
+    SchedulePause,
+    ScheduleResume,
+    ScheduleUpdate,
 )
 from backstay.kernel.features.schedule.records import (
     PLAN,
-    Plan,
     Schedule,
     ScheduleCreated,
     SchedulePaused,
+    SchedulePlan,
     ScheduleResumed,
     ScheduleUpdated,
     of,
@@ -29,14 +29,14 @@ from backstay.kernel.state import Run
 from backstay.kernel.turn import Turn
 
 
-def create(turn: Turn, message: CreateSchedule) -> None:
-    flow = turn.flow
+def create(turn: Turn, message: ScheduleCreate) -> None:
+    instance = turn.instance
     if messages.repeated(turn, message):
         return
     messages.check_id(message.schedule_id)
     messages.check_plan(turn, message.plan)
-    old = flow.run
-    if old is not None and old.open:
+    old = instance.run
+    if old is not None and old.is_open:
         raise Refused(
             "schedule_already_exists",
             f"there is a schedule {message.schedule_id!r} already; update it, or delete it first",
@@ -45,8 +45,8 @@ def create(turn: Turn, message: CreateSchedule) -> None:
     before = None if old is None else of(old)
     if before is not None:
         firing.ask(turn)  # nobody asks after what the old one fired for from here on
-    flow.workflow_type = message.plan.action.workflow_type
-    turn.begin(Run(turn.ids.key(), turn.ids.ulid(), 1 if old is None else old.number + 1))
+    instance.workflow_type = message.plan.action.workflow_type
+    turn.begin_run(Run(turn.ids.key(), turn.ids.ulid(), 1 if old is None else old.number + 1))
     command = messages.accept(turn, message)
     status = "paused" if message.paused else "active"
     new = Schedule(
@@ -57,7 +57,7 @@ def create(turn: Turn, message: CreateSchedule) -> None:
             schedule_id=message.schedule_id,
             **_fields(message.plan),
             paused=message.paused,
-            next_fire=firing.next_fire(flow, new, turn.now),
+            next_fire=firing.next_fire(instance, new, turn.now),
             trigger_number=0 if before is None else before.trigger_number,
             sequence_base=0 if before is None or old is None else before.sequence_base + old.length,
         )
@@ -65,7 +65,7 @@ def create(turn: Turn, message: CreateSchedule) -> None:
     messages.answer(turn, command, "created")
 
 
-def update(turn: Turn, message: UpdateSchedule) -> None:
+def update(turn: Turn, message: ScheduleUpdate) -> None:
     if messages.repeated(turn, message):
         return
     schedule = messages.existing(turn)
@@ -78,7 +78,7 @@ def update(turn: Turn, message: UpdateSchedule) -> None:
     if changed:
         next_fire = schedule.next_fire
         if {"spec", "jitter_seconds"} & set(changed):
-            next_fire = firing.next_fire(turn.flow, replace(schedule, plan=plan), turn.now)
+            next_fire = firing.next_fire(turn.instance, replace(schedule, plan=plan), turn.now)
         turn.record(ScheduleUpdated(**_fields(plan), changed=changed, next_fire=next_fire))
         turn.index()
     messages.answer(turn, command, "updated")
@@ -87,7 +87,7 @@ def update(turn: Turn, message: UpdateSchedule) -> None:
     firing.roll_over(turn, now=moved)
 
 
-def pause(turn: Turn, message: PauseSchedule) -> None:
+def pause(turn: Turn, message: SchedulePause) -> None:
     if messages.repeated(turn, message):
         return
     schedule = messages.existing(turn)
@@ -100,7 +100,7 @@ def pause(turn: Turn, message: PauseSchedule) -> None:
     firing.roll_over(turn)
 
 
-def resume(turn: Turn, message: ResumeSchedule) -> None:
+def resume(turn: Turn, message: ScheduleResume) -> None:
     """Go on from now: what would have fired meanwhile is not made up for."""
     if messages.repeated(turn, message):
         return
@@ -108,7 +108,7 @@ def resume(turn: Turn, message: ResumeSchedule) -> None:
     messages.check_note(message.note)
     command = messages.accept(turn, message)
     if schedule.status == "paused":
-        next_fire = firing.next_fire(turn.flow, replace(schedule, status="active"), turn.now)
+        next_fire = firing.next_fire(turn.instance, replace(schedule, status="active"), turn.now)
         turn.record(ScheduleResumed(note=message.note, next_fire=next_fire))
         turn.index()
         firing.drain(turn)
@@ -116,7 +116,7 @@ def resume(turn: Turn, message: ResumeSchedule) -> None:
     firing.roll_over(turn)
 
 
-def delete(turn: Turn, message: DeleteSchedule) -> None:
+def delete(turn: Turn, message: ScheduleDelete) -> None:
     """What it has started goes on; its history stays."""
     if messages.repeated(turn, message):
         return
@@ -126,5 +126,5 @@ def delete(turn: Turn, message: DeleteSchedule) -> None:
     messages.answer(turn, command, "deleted")
 
 
-def _fields(plan: Plan) -> dict[str, Any]:
+def _fields(plan: SchedulePlan) -> dict[str, Any]:
     return asdict(plan)

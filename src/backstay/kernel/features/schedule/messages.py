@@ -9,9 +9,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from backstay.kernel.decision import CommandRecord
-from backstay.kernel.features.instance_commands import Commanding, cause, fingerprint, refuse_another
+from backstay.kernel.features.instance_commands import InstanceCommand, cause, fingerprint, refuse_conflict
 from backstay.kernel.features.schedule import spec
-from backstay.kernel.features.schedule.records import OVERLAPS, PLAN, Overlap, Plan, Schedule, of
+from backstay.kernel.features.schedule.records import OVERLAPS, PLAN, Overlap, Schedule, SchedulePlan, of
 from backstay.kernel.features.start import Start, check_limits, check_options
 from backstay.kernel.message import Refused
 from backstay.kernel.turn import Turn
@@ -24,18 +24,18 @@ MAX_NOTE = 4096
 _encode = msgspec.json.Encoder().encode
 
 
-class CreateSchedule(Commanding, frozen=True, kw_only=True):
+class ScheduleCreate(InstanceCommand, frozen=True, kw_only=True):
     command_type = "create_schedule"
 
     schedule_id: str
-    plan: Plan
+    plan: SchedulePlan
     paused: bool = False
 
     def intent(self) -> bytes:
         return _encode((self.schedule_id, self.plan, self.paused))
 
 
-class UpdateSchedule(Commanding, frozen=True, kw_only=True):
+class ScheduleUpdate(InstanceCommand, frozen=True, kw_only=True):
     """`changes` are fields of the plan by name; the rest stays."""
 
     command_type = "update_schedule"
@@ -46,22 +46,22 @@ class UpdateSchedule(Commanding, frozen=True, kw_only=True):
         return _encode(self.changes)
 
 
-class _Noted(Commanding, frozen=True, kw_only=True):
+class _NotedCommand(InstanceCommand, frozen=True, kw_only=True):
     note: str | None = None
 
     def intent(self) -> bytes:
         return (self.note or "").encode()
 
 
-class PauseSchedule(_Noted, frozen=True, kw_only=True):
+class SchedulePause(_NotedCommand, frozen=True, kw_only=True):
     command_type = "pause_schedule"
 
 
-class ResumeSchedule(_Noted, frozen=True, kw_only=True):
+class ScheduleResume(_NotedCommand, frozen=True, kw_only=True):
     command_type = "resume_schedule"
 
 
-class TriggerSchedule(Commanding, frozen=True, kw_only=True):
+class ScheduleTrigger(InstanceCommand, frozen=True, kw_only=True):
     command_type = "trigger_schedule"
 
     overlap_policy: Overlap | None = None
@@ -70,7 +70,7 @@ class TriggerSchedule(Commanding, frozen=True, kw_only=True):
         return (self.overlap_policy or "").encode()
 
 
-class BackfillSchedule(Commanding, frozen=True, kw_only=True):
+class ScheduleBackfill(InstanceCommand, frozen=True, kw_only=True):
     """From `start` on, and before `end`. `known` are ids of workflows that exist, as far as the shell has looked."""
 
     command_type = "backfill_schedule"
@@ -84,11 +84,11 @@ class BackfillSchedule(Commanding, frozen=True, kw_only=True):
         return _encode((self.start, self.end, self.overlap_policy))
 
 
-class DeleteSchedule(Commanding, frozen=True, kw_only=True):
+class ScheduleDelete(InstanceCommand, frozen=True, kw_only=True):
     command_type = "delete_schedule"
 
 
-class Fired(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class FiredOccurrence(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What became of one occurrence: triggered | buffered | buffer_full | skipped."""
 
     outcome: str
@@ -105,18 +105,18 @@ class ScheduleReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
     at: Micros
     status: str
     note: str | None = None
-    fired: list[Fired] = []
+    fired: list[FiredOccurrence] = []
 
 
 _decode_reply = msgspec.json.Decoder(ScheduleReply).decode
 
 
-def repeated(turn: Turn, message: Commanding) -> bool:
+def repeated(turn: Turn, message: InstanceCommand) -> bool:
     """Answer a retry with what its first try was answered."""
     before = message.retained
     if before is None:
         return False
-    refuse_another(before, message.request_id, _fingerprint(message))
+    refuse_conflict(before, message.request_id, _fingerprint(message))
     assert before.payload is not None, "a command with a request id keeps its answer"
     turn.reply = _decode_reply(before.payload)
     return True
@@ -124,10 +124,10 @@ def repeated(turn: Turn, message: Commanding) -> bool:
 
 def existing(turn: Turn) -> Schedule:
     """The schedule that is meant, unless it has been deleted."""
-    run = turn.flow.run
-    schedule = None if run is None or not run.open else of(run)
+    run = turn.instance.run
+    schedule = None if run is None or not run.is_open else of(run)
     if schedule is None:
-        raise not_found(turn.flow.workflow_id)
+        raise not_found(turn.instance.workflow_id)
     return schedule
 
 
@@ -135,7 +135,7 @@ def not_found(schedule_id: str) -> Refused:
     return Refused("schedule_not_found", f"there is no schedule {schedule_id!r}", schedule_id=schedule_id)
 
 
-def accept(turn: Turn, message: Commanding) -> CommandRecord:
+def accept(turn: Turn, message: InstanceCommand) -> CommandRecord:
     """Record the command. What follows is caused by it, until `answer`."""
     command = turn.command(
         message.command_type,
@@ -149,7 +149,7 @@ def accept(turn: Turn, message: Commanding) -> CommandRecord:
     return command
 
 
-def answer(turn: Turn, command: CommandRecord, outcome: str, fired: list[Fired] | None = None) -> None:
+def answer(turn: Turn, command: CommandRecord, outcome: str, fired: list[FiredOccurrence] | None = None) -> None:
     schedule = of(turn.run)
     assert schedule is not None
     reply = turn.reply = ScheduleReply(
@@ -166,7 +166,7 @@ def answer(turn: Turn, command: CommandRecord, outcome: str, fired: list[Fired] 
     turn.commands = [done if kept is command else kept for kept in turn.commands]
 
 
-def _fingerprint(message: Commanding) -> str | None:
+def _fingerprint(message: InstanceCommand) -> str | None:
     return fingerprint(message.request_id, message.command_type.encode(), message.intent())
 
 
@@ -197,7 +197,7 @@ def check_note(note: str | None) -> None:
         raise Refused("invalid_note", f"a note has at most {MAX_NOTE} characters", field="note")
 
 
-def check_plan(turn: Turn, plan: Plan) -> None:
+def check_plan(turn: Turn, plan: SchedulePlan) -> None:
     spec.check(plan.spec, turn.now)
     check_overlap(plan.overlap_policy)
     check_note(plan.note)
@@ -205,7 +205,7 @@ def check_plan(turn: Turn, plan: Plan) -> None:
         raise Refused("invalid_jitter", f"jitter_seconds is 0 to {MAX_JITTER}", field="jitter_seconds")
     if plan.max_runs is not None and plan.max_runs < 1:
         raise Refused("invalid_max_runs", "max_runs is at least 1", field="max_runs")
-    start = as_start(plan, turn.flow.namespace)
+    start = as_start(plan, turn.instance.namespace)
     check_options(start)
     check_limits(turn, start)
 
@@ -220,7 +220,7 @@ def check_changes(changes: dict[str, Any]) -> None:
         )
 
 
-def as_start(plan: Plan, namespace: str) -> Start:
+def as_start(plan: SchedulePlan, namespace: str) -> Start:
     """The start that a plan would lead to, for whatever judges starts."""
     return Start(
         namespace=namespace,

@@ -35,7 +35,7 @@ class Action(Struct, frozen=True, kw_only=True, omit_defaults=True):
     run_timeout_seconds: float | None = None
 
 
-class Plan(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class SchedulePlan(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Everything about a schedule that its owner decides."""
 
     spec: Spec
@@ -56,7 +56,7 @@ class Occasion(Struct, frozen=True, kw_only=True, omit_defaults=True):
     cause: Cause = "schedule"
 
 
-class Started(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class StartedAction(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A workflow that a schedule has started. `status` None: it has not closed yet, as far as the schedule knows."""
 
     trigger_number: int
@@ -72,7 +72,7 @@ class Started(Struct, frozen=True, kw_only=True, omit_defaults=True):
     message: str | None = None
 
 
-class ScheduleCreated(Plan, Event, frozen=True, kw_only=True, omit_defaults=True):
+class ScheduleCreated(SchedulePlan, Event, frozen=True, kw_only=True, omit_defaults=True):
     """`trigger_number` and `sequence_base` go on where a schedule of this name that was deleted had ended."""
 
     schedule_id: str
@@ -82,7 +82,7 @@ class ScheduleCreated(Plan, Event, frozen=True, kw_only=True, omit_defaults=True
     sequence_base: int = 0
 
 
-class ScheduleUpdated(Plan, Event, frozen=True, kw_only=True, omit_defaults=True):
+class ScheduleUpdated(SchedulePlan, Event, frozen=True, kw_only=True, omit_defaults=True):
     """The whole plan as it is now; `changed` names what differs."""
 
     changed: list[str] = []
@@ -179,7 +179,7 @@ class Schedule(Struct, kw_only=True, omit_defaults=True):
     """What a schedule is right now. Only folds write here."""
 
     schedule_id: str
-    plan: Plan
+    plan: SchedulePlan
     created_at: Micros
     updated_at: Micros
     status: str = "active"
@@ -194,10 +194,10 @@ class Schedule(Struct, kw_only=True, omit_defaults=True):
     last_skip_reason: str | None = None
     last_skipped_at: Micros | None = None
     last_fired_at: Micros | None = None
-    running: dict[str, Started] = {}  # by workflow id
-    owed: dict[str, Started] = {}  # once deleted: what it fired for and has not heard of, by workflow id
+    running: dict[str, StartedAction] = {}  # by workflow id
+    owed: dict[str, StartedAction] = {}  # once deleted: what it fired for and has not heard of, by workflow id
     buffer: list[Occasion] = []
-    recent: list[Started] = []
+    recent: list[StartedAction] = []
     sequence_base: int = 0  # events of earlier runs
 
 
@@ -207,7 +207,7 @@ class ScheduleCarriedOn(Event, frozen=True, kw_only=True, omit_defaults=True):
     state: Schedule
 
 
-class Part:
+class ScheduleState:
     """A schedule's part of its run."""
 
     __slots__ = ("schedule",)
@@ -216,16 +216,16 @@ class Part:
         self.schedule: Schedule | None = None
 
 
-PLAN = Plan.__struct_fields__
+PLAN = SchedulePlan.__struct_fields__
 
 
 def of(run: Run) -> Schedule | None:
-    part = run.parts.get(Part)
+    part = run.parts.get(ScheduleState)
     return None if part is None else part.schedule
 
 
-def plan_of(event: ScheduleCreated | ScheduleUpdated) -> Plan:
-    return Plan(**{name: getattr(event, name) for name in PLAN})
+def plan_of(event: ScheduleCreated | ScheduleUpdated) -> SchedulePlan:
+    return SchedulePlan(**{name: getattr(event, name) for name in PLAN})
 
 
 # -- folds
@@ -234,7 +234,7 @@ def plan_of(event: ScheduleCreated | ScheduleUpdated) -> Plan:
 def created(run: Run, event: ScheduleCreated, entry: Recorded) -> None:
     plan = plan_of(event)
     run.started_at = entry.at
-    run.part(Part).schedule = Schedule(
+    run.part(ScheduleState).schedule = Schedule(
         schedule_id=event.schedule_id,
         plan=plan,
         created_at=entry.at,
@@ -252,12 +252,12 @@ def created(run: Run, event: ScheduleCreated, entry: Recorded) -> None:
 def carried_on(run: Run, event: ScheduleCarriedOn, entry: Recorded) -> None:
     state = event.state
     # The event is read by others, too: what is folded on is a copy of what it holds.
-    run.part(Part).schedule = replace(
+    run.part(ScheduleState).schedule = replace(
         state, running=dict(state.running), buffer=list(state.buffer), recent=list(state.recent)
     )
     run.started_at = state.created_at
     if state.next_fire is not None:
-        run.remind(state.next_fire.at, "schedule", state.next_fire.occurrence)
+        run.add_deadline(state.next_fire.at, "schedule", state.next_fire.occurrence)
     _show(run)
 
 
@@ -294,7 +294,7 @@ def triggered(run: Run, event: ScheduleTriggered, entry: Recorded) -> None:
     schedule = of(run)
     if schedule is None:
         return  # a workflow's own note of what has started it
-    started = Started(
+    started = StartedAction(
         trigger_number=event.trigger_number,
         workflow_id=event.workflow_instance_id,
         run_id=event.workflow_run_id,
@@ -385,7 +385,7 @@ def _noted(schedule: Schedule, note: str | None) -> None:
         schedule.plan = replace(schedule.plan, note=note)
 
 
-def _remember(schedule: Schedule, started: Started) -> None:
+def _remember(schedule: Schedule, started: StartedAction) -> None:
     schedule.recent = [
         started if known.trigger_number == started.trigger_number else known for known in schedule.recent
     ]
@@ -401,8 +401,8 @@ def _planned(run: Run, fire: Fire | None, entry: Recorded, *, anew: bool = False
         schedule.next_fire = fire
         schedule.planned_at = clock(entry)
         if fire is not None:
-            run.rearmed.pop((fire.at, "schedule", fire.occurrence), None)
-            run.remind(fire.at, "schedule", fire.occurrence)
+            run.moved_deadlines.pop((fire.at, "schedule", fire.occurrence), None)
+            run.add_deadline(fire.at, "schedule", fire.occurrence)
 
 
 def _show(run: Run) -> None:

@@ -15,15 +15,15 @@ from backstay.kernel.decision import CommandRecord
 from backstay.kernel.event import Recorded
 from backstay.kernel.feature import Deadline, Deciding, Feature, History
 from backstay.kernel.features import memo, search
-from backstay.kernel.features.instance_commands import fingerprint, refuse_another
+from backstay.kernel.features.instance_commands import fingerprint, refuse_conflict
 from backstay.kernel.features.start import words
 from backstay.kernel.features.start.records import (
     BACKGROUND,
     STANDALONE,
-    Definition,
     Identity,
     OpenChild,
     Parent,
+    RecordedDefinition,
     StartAccepted,
     StartRejected,
     WorkflowStarted,
@@ -33,7 +33,7 @@ from backstay.kernel.features.start.records import (
 )
 from backstay.kernel.limits import Breach, over_count
 from backstay.kernel.message import Message, Refused
-from backstay.kernel.state import Run, Workflow
+from backstay.kernel.state import Instance, Run
 from backstay.kernel.task import START, Resume
 from backstay.kernel.turn import Turn
 from backstay.kernel.values import Micros, Routing, seconds, valid_id
@@ -42,17 +42,17 @@ __all__ = [
     "BACKGROUND",
     "FEATURE",
     "STANDALONE",
-    "Definition",
     "DuplicatePolicy",
     "Identity",
     "OpenChild",
     "Parent",
+    "RecordedDefinition",
     "Reserve",
-    "Reserved",
+    "ReserveReply",
     "Start",
     "StartAccepted",
     "StartRejected",
-    "Started",
+    "StartReply",
     "WorkflowStarted",
     "check_id",
     "check_limits",
@@ -95,7 +95,7 @@ class Start(Message, frozen=True, kw_only=True):
     execution_timeout_seconds: float | None = None
     run_timeout_seconds: float | None = None
     duplicate_policy: DuplicatePolicy = "reject_duplicate"
-    definition: Definition | None = None
+    definition: RecordedDefinition | None = None
     source: str = "python"
     context: dict[str, Any] = {}
     request_id: str | None = None
@@ -108,14 +108,14 @@ class Start(Message, frozen=True, kw_only=True):
         """What is asked for: another start under the same request id is a mistake."""
         return self.workflow_type.encode(), self.arguments or b""
 
-    def repeats(self) -> tuple[tuple[str, ...], str] | None:
+    def idempotency_key(self) -> tuple[tuple[str, ...], str] | None:
         return None if self.request_id is None else (("start",), self.request_id)
 
-    def recalling(self, record: CommandRecord | None) -> Message:
+    def with_record(self, record: CommandRecord | None) -> Message:
         return replace(self, retained=record)
 
 
-class Started(Struct, frozen=True, kw_only=True):
+class StartReply(Struct, frozen=True, kw_only=True):
     """The reply to a start."""
 
     workflow_id: str
@@ -126,7 +126,7 @@ class Started(Struct, frozen=True, kw_only=True):
     rejection_reason: str | None = None
 
 
-class Reserved(Struct, frozen=True, kw_only=True):
+class ReserveReply(Struct, frozen=True, kw_only=True):
     """`reserved` False: the id was known before. `run_id`: of the run that it has been started with by now."""
 
     workflow_id: str
@@ -146,24 +146,24 @@ def check_id(workflow_id: str) -> None:
 
 
 def reserve(turn: Turn, message: Reserve) -> None:
-    flow = turn.flow
+    instance = turn.instance
     check_id(message.workflow_id)
-    if flow.exists and flow.workflow_type != message.workflow_type:
+    if instance.exists and instance.workflow_type != message.workflow_type:
         raise Refused(
             "workflow_type_mismatch",
-            f"workflow {flow.workflow_id!r} is reserved for type {flow.workflow_type!r}",
+            f"workflow {instance.workflow_id!r} is reserved for type {instance.workflow_type!r}",
             field="workflow_type",
         )
-    run_id = None if flow.run is None else flow.run.run_id
-    turn.reply = Reserved(workflow_id=flow.workflow_id, reserved=not flow.exists, run_id=run_id)
-    if not flow.exists:
-        flow.workflow_type = message.workflow_type
-        flow.reserved_at = turn.now
+    run_id = None if instance.run is None else instance.run.run_id
+    turn.reply = ReserveReply(workflow_id=instance.workflow_id, reserved=not instance.exists, run_id=run_id)
+    if not instance.exists:
+        instance.workflow_type = message.workflow_type
+        instance.reserved_at = turn.now
 
 
 def start(turn: Turn, message: Start) -> None:
     check_start(turn, message)
-    if turn.flow.run is not None:
+    if turn.instance.run is not None:
         _already_started(turn, message)
     else:
         start_now(turn, message)
@@ -173,11 +173,11 @@ def check_start(turn: Turn, message: Start) -> None:
     """Refuse a start that no instance could take."""
     check_id(message.workflow_id)
     check_options(message)
-    flow = turn.flow
-    if flow.run is None and flow.exists and flow.workflow_type != message.workflow_type:
+    instance = turn.instance
+    if instance.run is None and instance.exists and instance.workflow_type != message.workflow_type:
         raise Refused(
             "workflow_type_mismatch",
-            f"workflow {flow.workflow_id!r} is reserved for type {flow.workflow_type!r}",
+            f"workflow {instance.workflow_id!r} is reserved for type {instance.workflow_type!r}",
             field="workflow_type",
         )
 
@@ -185,11 +185,11 @@ def check_start(turn: Turn, message: Start) -> None:
 def start_now(turn: Turn, message: Start, run_id: str | None = None) -> None:
     """Open a run that begins a chain, unless it would pass a limit."""
     check_limits(turn, message)
-    flow = turn.flow
-    flow.workflow_type = message.workflow_type
+    instance = turn.instance
+    instance.workflow_type = message.workflow_type
     open_run(
         turn,
-        Run(turn.ids.key(), run_id or turn.ids.ulid(), 1 if flow.run is None else flow.run.number + 1),
+        Run(turn.ids.key(), run_id or turn.ids.ulid(), 1 if instance.run is None else instance.run.number + 1),
         message,
         execution_deadline_at=_deadline(turn.now, message.execution_timeout_seconds),
         continued_from_run_id=None,
@@ -207,8 +207,8 @@ def open_run(
     open_children: list[OpenChild] | None = None,
 ) -> None:
     """Begin a run: its command, its two opening events; the first task follows from them."""
-    flow = turn.flow
-    turn.begin(run)
+    instance = turn.instance
+    turn.begin_run(run)
     command = turn.command(
         "start",
         outcome="started_new",
@@ -221,11 +221,11 @@ def open_run(
     )
     definition = message.definition
     known = definition is not None
-    d = definition or Definition()
+    d = definition or RecordedDefinition()
     turn.record(
         StartAccepted(
             workflow_command_id=command.id,
-            workflow_instance_id=flow.workflow_id,
+            workflow_instance_id=instance.workflow_id,
             workflow_run_id=run.run_id,
             workflow_type=message.workflow_type,
             workflow_class=d.workflow_class,
@@ -235,7 +235,7 @@ def open_run(
         )
     )
     started = WorkflowStarted(
-        workflow_instance_id=flow.workflow_id,
+        workflow_instance_id=instance.workflow_id,
         workflow_run_id=run.run_id,
         workflow_type=message.workflow_type,
         workflow_class=d.workflow_class,
@@ -271,7 +271,9 @@ def open_run(
     if message.parent is not None:
         started = replace(started, **lineage(message.parent))
     turn.record(started)
-    turn.reply = Started(workflow_id=flow.workflow_id, run_id=run.run_id, outcome="started_new", command_id=command.id)
+    turn.reply = StartReply(
+        workflow_id=instance.workflow_id, run_id=run.run_id, outcome="started_new", command_id=command.id
+    )
 
 
 def _already_started(turn: Turn, message: Start) -> None:
@@ -280,8 +282,8 @@ def _already_started(turn: Turn, message: Start) -> None:
         turn.reply = _again(turn, message, message.retained)
         return
     policy = message.duplicate_policy
-    given = policy == "return_existing" or (policy == "return_existing_active" and run.open)
-    outcome = ("returned_existing_active" if run.open else CLOSED) if given else "rejected_duplicate"
+    given = policy == "return_existing" or (policy == "return_existing_active" and run.is_open)
+    outcome = ("returned_existing_active" if run.is_open else CLOSED) if given else "rejected_duplicate"
     reason = None if given else "instance_already_started"
     command = turn.command(
         "start",
@@ -294,17 +296,17 @@ def _already_started(turn: Turn, message: Start) -> None:
         resolved_run_id=run.run_id,
         context=message.context,
     )
-    if run.open:  # nothing may follow a terminal event; the command record alone keeps the attempt
+    if run.is_open:  # nothing may follow a terminal event; the command record alone keeps the attempt
         identity: dict[str, Any] = {
             "workflow_command_id": command.id,
-            "workflow_instance_id": turn.flow.workflow_id,
+            "workflow_instance_id": turn.instance.workflow_id,
             "workflow_run_id": run.run_id,
             "workflow_type": message.workflow_type,
             "outcome": outcome,
         }
         turn.record(StartAccepted(**identity) if given else StartRejected(rejection_reason=str(reason), **identity))
-    turn.reply = Started(
-        workflow_id=turn.flow.workflow_id,
+    turn.reply = StartReply(
+        workflow_id=turn.instance.workflow_id,
         run_id=run.run_id,
         outcome=outcome,
         command_id=command.id,
@@ -313,11 +315,11 @@ def _already_started(turn: Turn, message: Start) -> None:
     )
 
 
-def _again(turn: Turn, message: Start, before: CommandRecord) -> Started:
+def _again(turn: Turn, message: Start, before: CommandRecord) -> StartReply:
     """A start that was asked for before gets the answer it got then."""
-    refuse_another(before, message.request_id, _fingerprint(message))
-    return Started(
-        workflow_id=turn.flow.workflow_id,
+    refuse_conflict(before, message.request_id, _fingerprint(message))
+    return StartReply(
+        workflow_id=turn.instance.workflow_id,
         run_id=before.resolved_run_id or turn.run.run_id,
         outcome=before.outcome or "",
         command_id=before.id,
@@ -385,7 +387,7 @@ def check_limits(turn: Turn, message: Start) -> None:
 
 
 def _breach(turn: Turn, message: Start) -> Breach | None:
-    limits = turn.machine.limits
+    limits = turn.features.limits
     if len(message.arguments or b"") <= limits.payload_size and not message.memo and not message.search_attributes:
         return None
     return (
@@ -425,33 +427,33 @@ def _started(run: Run, event: WorkflowStarted, entry: Recorded) -> None:
         given = {key: value for key, value in event.search_attributes.items() if value is not None}
         run.part(search.SearchAttributes).values.update(given)
     if event.execution_deadline_at is not None:
-        run.remind(event.execution_deadline_at, "execution_timeout", 0)
+        run.add_deadline(event.execution_deadline_at, "execution_timeout", 0)
     if event.run_deadline_at is not None:
-        run.remind(event.run_deadline_at, "run_timeout", 0)
+        run.add_deadline(event.run_deadline_at, "run_timeout", 0)
     if event.first_task_at is not None:
         run.not_before = event.first_task_at
-        run.remind(event.first_task_at, "first_task", 0)
+        run.add_deadline(event.first_task_at, "first_task", 0)
 
 
 def _wake(run: Run, event: WorkflowStarted, entry: Recorded) -> Resume:
     return START
 
 
-def _first_task_at(flow: Workflow, _: object) -> Micros | None:
-    return flow.current.not_before or None if flow.cursor == 0 else None
+def _first_task_at(instance: Instance, _: object) -> Micros | None:
+    return instance.current.not_before or None if instance.cursor == 0 else None
 
 
 def _offer_first_task(turn: Turn, _: object) -> None:
     """The pause before a retry is over: put its task before the workers."""
-    for task in list(turn.flow.tasks.values()):
+    for task in list(turn.instance.tasks.values()):
         if task.state == "ready" and task.available_at > turn.now:
-            turn.put(replace(task, available_at=turn.now))
+            turn.put_task(replace(task, available_at=turn.now))
         else:
-            turn.stirred.append(task.id)
+            turn.to_offer.append(task.id)
 
 
-def _pause(flow: Workflow, _: object) -> Micros:
-    run = flow.current
+def _pause(instance: Instance, _: object) -> Micros:
+    run = instance.current
     return run.not_before - run.started_at
 
 

@@ -17,7 +17,7 @@ BACKGROUND = "durable-workflow.async"
 """The type of the children that run one function by its name; only a parent starts them."""
 
 
-class Definition(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class RecordedDefinition(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What the starter knew of the workflow's code. Absent parts stay unknown for the life of the run."""
 
     workflow_class: str | None = None
@@ -164,11 +164,11 @@ def parent_of(started: WorkflowStarted) -> Parent | None:
     )
 
 
-def definition_of(before: WorkflowStarted) -> Definition | None:
+def definition_of(before: WorkflowStarted) -> RecordedDefinition | None:
     """What a run was started with, for the next one when there is no news of its code."""
     if before.declared_queries is None:
         return None
-    return Definition(
+    return RecordedDefinition(
         workflow_class=before.workflow_class,
         fingerprint=before.workflow_definition_fingerprint,
         change_ids=before.declared_change_ids,

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from backstay.kernel.feature import CommandRule, Deciding, Feature, History, Lifecycle, Sends
 from backstay.kernel.features.stream import append, output, records, words
-from backstay.kernel.features.stream.append import Appended, AppendItems, FinishStream, Items, check_name
+from backstay.kernel.features.stream.append import AppendItems, AppendReply, FinishStream, Items, check_name
 from backstay.kernel.features.stream.output import WriteStream, WriteToStream
 from backstay.kernel.features.stream.records import (
     SEGMENT,
-    Item,
     Stream,
     StreamClosed,
+    StreamItem,
     StreamItemAppended,
     StreamKey,
     StreamOpened,
@@ -28,12 +28,12 @@ __all__ = [
     "OUTPUT",
     "SEGMENT",
     "AppendItems",
-    "Appended",
+    "AppendReply",
     "FinishStream",
-    "Item",
     "Items",
     "Stream",
     "StreamClosed",
+    "StreamItem",
     "StreamItemAppended",
     "StreamKey",
     "StreamOpened",

@@ -15,9 +15,9 @@ from backstay.kernel.features.stream.records import (
     NAME_MAX,
     SEGMENT,
     TYPE,
-    Item,
     Stream,
     StreamClosed,
+    StreamItem,
     StreamItemAppended,
     StreamKey,
     StreamOpened,
@@ -45,7 +45,7 @@ _NAME = re.compile(rf"[A-Za-z0-9._:-]{{1,{NAME_MAX}}}")
 class Items(Struct, frozen=True, kw_only=True):
     """Items to append. `read` of them in all, as far as is known, somebody has dealt with."""
 
-    items: list[Item]
+    items: list[StreamItem]
     max_pending_items: int | None = None
     read: int = 0
 
@@ -63,7 +63,7 @@ class FinishStream(Message, frozen=True, kw_only=True):
     retention_seconds: int | None = None
 
 
-class Appended(Struct, frozen=True, kw_only=True):
+class AppendReply(Struct, frozen=True, kw_only=True):
     """`offsets` has one for each item, in order; `accepted_offsets` only those of items that were not there before."""
 
     stream: Stream
@@ -81,7 +81,7 @@ def check_name(name: str) -> None:
         )
 
 
-def check_items(items: Sequence[Item]) -> None:
+def check_items(items: Sequence[StreamItem]) -> None:
     if not 1 <= len(items) <= BATCH:
         raise Refused("invalid_stream_items", f"append 1 to {BATCH} items at a time, not {len(items)}", field="items")
     for position, item in enumerate(items):
@@ -93,7 +93,7 @@ def check_items(items: Sequence[Item]) -> None:
 def append(turn: Turn, message: AppendItems) -> None:
     check_name(message.to.stream_name)
     check_items(message.what.items)
-    limit = turn.machine.limits.payload_size
+    limit = turn.features.limits.payload_size
     for position, item in enumerate(message.what.items):
         breach = over_count("payload_size", len(item.payload or b""), limit)
         if breach is not None:
@@ -105,7 +105,7 @@ def append(turn: Turn, message: AppendItems) -> None:
                 current_value=breach.value,
                 configured_limit=breach.configured,
             )
-    stream = None if turn.flow.run is None else of(turn.flow.run)
+    stream = None if turn.instance.run is None else of(turn.instance.run)
     if stream is not None:
         refuse_closed(stream)
     refuse_full(stream, message.to.stream_name, message.what)
@@ -115,7 +115,7 @@ def append(turn: Turn, message: AppendItems) -> None:
 def finish(turn: Turn, message: FinishStream) -> None:
     """Closing what is closed in the same way already changes nothing."""
     check_name(message.to.stream_name)
-    stream = None if turn.flow.run is None else of(turn.flow.run)
+    stream = None if turn.instance.run is None else of(turn.instance.run)
     if stream is not None and stream.status != "open":
         if stream.error_reason != message.error_reason:
             refuse_closed(stream)
@@ -126,14 +126,14 @@ def finish(turn: Turn, message: FinishStream) -> None:
 
 def written(turn: Turn, delivery: Deliver) -> None:
     """What the run's own code wrote. It was let in when it was decided, so only what came too late is dropped."""
-    parcel: WriteToStream = delivery.send.parcel  # type: ignore[assignment]
-    run = turn.flow.run
-    if run is not None and not run.open:
+    sent: WriteToStream = delivery.send.message  # type: ignore[assignment]
+    run = turn.instance.run
+    if run is not None and not run.is_open:
         return
-    if parcel.items:
-        _append(turn, parcel.to, parcel.items, "workflow", parcel.command_identity)
-    if parcel.finish:
-        _finish(turn, parcel.to, parcel.error_reason, parcel.retention_seconds)
+    if sent.items:
+        _append(turn, sent.to, sent.items, "workflow", sent.command_identity)
+    if sent.finish:
+        _finish(turn, sent.to, sent.error_reason, sent.retention_seconds)
 
 
 def refuse_closed(stream: Stream) -> None:
@@ -166,7 +166,7 @@ def refuse_full(stream: Stream | None, name: str, what: Items) -> None:
         )
 
 
-def _append(turn: Turn, to: StreamKey, items: Sequence[Item], origin: str, reference: str | None) -> Appended:
+def _append(turn: Turn, to: StreamKey, items: Sequence[StreamItem], origin: str, reference: str | None) -> AppendReply:
     stream = _opened(turn, to)
     offsets: list[int] = []
     accepted: list[int] = []
@@ -179,8 +179,8 @@ def _append(turn: Turn, to: StreamKey, items: Sequence[Item], origin: str, refer
             turn.record(StreamItemAppended(**asdict(item), origin=origin, origin_reference=reference))
         offsets.append(before)
     if accepted:
-        turn.tell(NEWS, True)
-    return Appended(
+        turn.notify(NEWS, True)
+    return AppendReply(
         stream=_shown(stream), offsets=offsets, accepted_offsets=accepted, deduped=len(items) - len(accepted)
     )
 
@@ -189,14 +189,14 @@ def _finish(turn: Turn, to: StreamKey, error_reason: str | None, retention_secon
     _opened(turn, to)
     status = "closed" if error_reason is None else "errored"
     turn.record(StreamClosed(status=status, error_reason=error_reason, retention_seconds=retention_seconds))
-    turn.tell(NEWS, True)
+    turn.notify(NEWS, True)
     close.closed(turn)
 
 
 def _opened(turn: Turn, to: StreamKey) -> Stream:
-    if turn.flow.run is None:
-        turn.flow.workflow_type = TYPE
-        turn.begin(Run(turn.ids.key(), turn.ids.ulid(), 1))
+    if turn.instance.run is None:
+        turn.instance.workflow_type = TYPE
+        turn.begin_run(Run(turn.ids.key(), turn.ids.ulid(), 1))
         turn.record(StreamOpened(**asdict(to)))
     return existing(turn.run)
 
@@ -208,7 +208,7 @@ def _with_room(turn: Turn, stream: Stream) -> Stream:
     new = Run(turn.ids.key(), turn.ids.ulid(), turn.run.number + 1)
     turn.record(StreamRolledOver(continued_to_run_id=new.run_id))
     close.closed(turn)
-    turn.begin(new)
+    turn.begin_run(new)
     turn.record(
         StreamOpened(
             **asdict(stream.key),

@@ -11,10 +11,10 @@ from typing import ClassVar
 from backstay.kernel.command import Command, StepCommand
 from backstay.kernel.features.side_effect import SideEffectRecorded
 from backstay.kernel.features.stream.append import check_items, check_name
-from backstay.kernel.features.stream.records import Item, StreamKey
+from backstay.kernel.features.stream.records import StreamItem, StreamKey
 from backstay.kernel.limits import Breach, over_count
 from backstay.kernel.message import Refused
-from backstay.kernel.send import Parcel
+from backstay.kernel.send import OutboxMessage
 from backstay.kernel.turn import Turn
 from backstay.kernel.values import STREAMS
 
@@ -24,7 +24,7 @@ class WriteStream(StepCommand, frozen=True, kw_only=True, omit_defaults=True, ta
 
     result: bytes
     stream_name: str
-    items: list[Item] = []
+    items: list[StreamItem] = []
     max_pending_items: int | None = None
     finish: bool = False
     error_reason: str | None = None
@@ -32,11 +32,11 @@ class WriteStream(StepCommand, frozen=True, kw_only=True, omit_defaults=True, ta
     command_identity: str | None = None
 
 
-class WriteToStream(Parcel, frozen=True, kw_only=True, omit_defaults=True):
+class WriteToStream(OutboxMessage, frozen=True, kw_only=True, omit_defaults=True):
     creates: ClassVar[bool] = True
 
     to: StreamKey
-    items: list[Item] = []
+    items: list[StreamItem] = []
     finish: bool = False
     error_reason: str | None = None
     retention_seconds: int | None = None
@@ -66,9 +66,9 @@ def apply(turn: Turn, command: WriteStream) -> None:
         )
     )
     to = StreamKey(
-        stream_name=command.stream_name, workflow_instance_id=turn.flow.workflow_id, workflow_run_id=run.run_id
+        stream_name=command.stream_name, workflow_instance_id=turn.instance.workflow_id, workflow_run_id=run.run_id
     )
-    parcel = WriteToStream(
+    sent = WriteToStream(
         to=to,
         items=command.items,
         finish=command.finish,
@@ -76,11 +76,11 @@ def apply(turn: Turn, command: WriteStream) -> None:
         retention_seconds=command.retention_seconds,
         command_identity=command.command_identity,
     )
-    turn.send(turn.flow.namespace + STREAMS, to.id, parcel)
+    turn.send(turn.instance.namespace + STREAMS, to.id, sent)
 
 
 def limits(turn: Turn, commands: list[Command]) -> Breach | None:
     sizes = [
         len(item.payload or b"") for command in commands if isinstance(command, WriteStream) for item in command.items
     ]
-    return over_count("payload_size", max(sizes), turn.machine.limits.payload_size) if sizes else None
+    return over_count("payload_size", max(sizes), turn.features.limits.payload_size) if sizes else None

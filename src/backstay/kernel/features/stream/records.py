@@ -38,7 +38,7 @@ class StreamKey(Struct, frozen=True, kw_only=True):
         return id
 
 
-class Item(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class StreamItem(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What is appended: a payload, or where one is kept."""
 
     payload: bytes | None = None
@@ -106,7 +106,7 @@ class Stream(Struct, kw_only=True):
         )
 
 
-class Part:
+class StreamState:
     __slots__ = ("stream",)
 
     def __init__(self) -> None:
@@ -114,7 +114,7 @@ class Part:
 
 
 def of(run: Run) -> Stream | None:
-    part = run.parts.get(Part)
+    part = run.parts.get(StreamState)
     return None if part is None else part.stream
 
 
@@ -130,7 +130,7 @@ def opened(run: Run, event: StreamOpened, entry: Recorded) -> None:
     run.status = "open"
     run.workflow_type = TYPE
     run.part(Identity).business_key = event.workflow_run_id  # by which the streams of a run are found
-    run.part(Part).stream = Stream(
+    run.part(StreamState).stream = Stream(
         stream_name=event.stream_name,
         workflow_instance_id=event.workflow_instance_id,
         workflow_run_id=event.workflow_run_id,

@@ -15,16 +15,16 @@ from backstay.kernel.features.workflow_task.backoff import BACKOFF, LONGEST, REP
 from backstay.kernel.features.workflow_task.completion import complete, fail, heartbeat, limits
 from backstay.kernel.features.workflow_task.crashed import lost
 from backstay.kernel.features.workflow_task.expected import (
-    MET_LATER,
+    SEEN_BY_NEXT_TASK,
     WorkflowAssignment,
     assign,
-    ensure,
+    ensure_task,
+    events_shown,
     expect,
-    met_later,
-    place_of,
-    sees,
+    history_end,
+    replay_position,
+    seen_by_next_task,
     serves,
-    shown_to,
 )
 from backstay.kernel.features.workflow_task.messages import (
     CRASHED,
@@ -33,7 +33,7 @@ from backstay.kernel.features.workflow_task.messages import (
     CompleteWorkflowTask,
     FailWorkflowTask,
     HeartbeatWorkflowTask,
-    TaskOutcome,
+    TaskReply,
 )
 
 __all__ = [
@@ -42,18 +42,18 @@ __all__ = [
     "DEADLINE_EXCEEDED",
     "FEATURE",
     "LONGEST",
-    "MET_LATER",
+    "SEEN_BY_NEXT_TASK",
     "WAITING_FOR_HISTORY",
     "CompleteWorkflowTask",
     "FailWorkflowTask",
     "HeartbeatWorkflowTask",
-    "TaskOutcome",
+    "TaskReply",
     "WorkflowAssignment",
-    "met_later",
-    "place_of",
+    "events_shown",
+    "history_end",
+    "replay_position",
     "revive",
-    "sees",
-    "shown_to",
+    "seen_by_next_task",
 ]
 
 FEATURE = Feature(
@@ -63,7 +63,7 @@ FEATURE = Feature(
         deadlines={"repair": REPAIR},
         tasks={"workflow": TaskRule(serves, assign, lost)},
         expect=expect,
-        ensure_task=ensure,
+        ensure_task=ensure_task,
         limits=limits,
     ),
 )

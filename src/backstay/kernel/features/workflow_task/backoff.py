@@ -8,7 +8,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from backstay.kernel.feature import Deadline
-from backstay.kernel.state import Workflow
+from backstay.kernel.state import Instance
 from backstay.kernel.task import Block, Task
 from backstay.kernel.turn import Turn
 from backstay.kernel.values import SECOND, Micros
@@ -23,9 +23,9 @@ def pause_after(failures: int) -> Micros:
 
 def set_aside(turn: Turn, task: Task, block: Block, crashes: int = 0) -> None:
     """Mark a task as failed: it is tried again after a pause, or only after a repair if replay is blocked."""
-    backoff = min(pause_after(task.repair_count), turn.machine.failure_backoff)
-    turn.due = None
-    turn.put(
+    backoff = min(pause_after(task.repair_count), turn.features.failure_backoff)
+    turn.due_task = None
+    turn.put_task(
         replace(
             task,
             state="failed",
@@ -42,23 +42,23 @@ def set_aside(turn: Turn, task: Task, block: Block, crashes: int = 0) -> None:
     )
 
 
-def _repair_armed(flow: Workflow, task_id: str) -> Micros | None:
-    task = flow.tasks.get(task_id)
+def _repair_armed(instance: Instance, task_id: str) -> Micros | None:
+    task = instance.tasks.get(task_id)
     return None if task is None else task.repair_available_at
 
 
-def _repair_length(flow: Workflow, task_id: str) -> Micros:
-    return pause_after(flow.tasks[task_id].repair_count - 1)
+def _repair_length(instance: Instance, task_id: str) -> Micros:
+    return pause_after(instance.tasks[task_id].repair_count - 1)
 
 
 def _revive(turn: Turn, task_id: str) -> None:
-    task = turn.flow.tasks[task_id]
+    task = turn.instance.tasks[task_id]
     revive(turn, task, task.crashes)
 
 
 def revive(turn: Turn, task: Task, crashes: int = 0) -> None:
     """Offer a failed task again. The count of its crashes starts anew unless the caller passes it on."""
-    turn.put(
+    turn.put_task(
         replace(
             task,
             state="ready",

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from backstay.kernel.command import Command, StepCommand, TerminalCommand
 from backstay.kernel.features import close, deadline, failures
 from backstay.kernel.features.workflow_task.backoff import set_aside
-from backstay.kernel.features.workflow_task.expected import sees, serves
+from backstay.kernel.features.workflow_task.expected import history_end, serves
 from backstay.kernel.features.workflow_task.messages import (
     CRASHED,
     DEADLINE_EXCEEDED,
@@ -15,7 +15,7 @@ from backstay.kernel.features.workflow_task.messages import (
     CompleteWorkflowTask,
     FailWorkflowTask,
     HeartbeatWorkflowTask,
-    TaskOutcome,
+    TaskReply,
 )
 from backstay.kernel.limits import Breach, over_count
 from backstay.kernel.message import Refused
@@ -28,25 +28,25 @@ from backstay.kernel.values import LEASE
 def _handled(turn: Turn, task: Task, message: CompleteWorkflowTask) -> list[str]:
     """The failures that the code has handled. If its worker does not say, those that the task was shown, if it goes on."""
     commands = message.commands
-    if task.upto is not None or not commands or isinstance(commands[-1], close.FailWorkflow):
+    if task.history_limit is not None or not commands or isinstance(commands[-1], close.FailWorkflow):
         return message.handled_failures
     return failures.shown(turn.run, task.seen or 0)
 
 
 def complete(turn: Turn, message: CompleteWorkflowTask) -> None:
-    task = _held(turn, message)
+    task = _required_lease(turn, message)
     commands = message.commands
-    if not message.numbered and task.upto is None:
-        commands = turn.machine.infer(turn, task, commands)
+    if not message.numbered and task.history_limit is None:
+        commands = turn.features.infer(turn, task, commands)
     # Code may have ended the run before it came to the update that its task is for.
-    apart = task.upto is not None and not _ends(commands)
+    apart = task.history_limit is not None and not _ends(commands)
     check(turn, commands, apart=apart)
     run = turn.run
     status = run.status
     if message.report:
-        turn.made = []
+        turn.created_tasks = []
     if run.agenda and deadline.overrun(turn):  # its deadlines are on it, if it has any
-        turn.reply = TaskOutcome(
+        turn.reply = TaskReply(
             task_id=task.id,
             workflow_task_attempt=task.attempt,
             outcome="rejected",
@@ -59,64 +59,64 @@ def complete(turn: Turn, message: CompleteWorkflowTask) -> None:
     turn.context = context_of(task)
     if not apart:
         met = task if message.met is None else replace(task, seen=min(message.met, task.seen or 0))
-        turn.machine.before_commands(turn, met)
+        turn.features.before_commands(turn, met)
     for failure_id in message.handled_failures if message.numbered else _handled(turn, task, message):
         failures.handled(turn, failure_id)
-    breach = message.breach or turn.machine.breach(turn, commands)
+    breach = message.breach or turn.features.breach(turn, commands)
     if breach is not None:
         close.fail_by_limit(turn, breach)
     else:
         _apply(turn, commands)
-    if turn.flow.run is run:  # otherwise continued: the new run starts with a cursor of its own
+    if turn.instance.run is run:  # otherwise continued: the new run starts with a cursor of its own
         _close(turn, task)
         if run.status != status:
             turn.index()
-    turn.reply = TaskOutcome(
+    turn.reply = TaskReply(
         task_id=task.id,
         workflow_task_attempt=task.attempt,
         outcome="completed",
         run_id=run.run_id,
         run_status=run.status,
-        created_task_ids=[] if turn.made is None else turn.made,
+        created_task_ids=[] if turn.created_tasks is None else turn.created_tasks,
     )
 
 
 def fail(turn: Turn, message: FailWorkflowTask) -> None:
     block = message.block
-    task = _hung(turn, message) if block.reason == DEADLINE_EXCEEDED else _held(turn, message)
+    task = _code_hung(turn, message) if block.reason == DEADLINE_EXCEEDED else _required_lease(turn, message)
     if message.report:
-        turn.made = []
-    if block.type == WAITING_FOR_HISTORY and task.upto is None:  # a task apart has all the history it is for
+        turn.created_tasks = []
+    if block.type == WAITING_FOR_HISTORY and task.history_limit is None:  # a task apart has all the history it is for
         turn.context = context_of(task)
-        turn.machine.before_commands(turn, task)
-        turn.machine.acknowledged(turn, task)
+        turn.features.before_commands(turn, task)
+        turn.features.acknowledged(turn, task)
         _close(turn, task)
     elif message.keep:
-        turn.put(replace(task, block=block))
+        turn.put_task(replace(task, block=block))
     else:
         set_aside(turn, task, block)
     run = turn.run
-    turn.reply = TaskOutcome(
+    turn.reply = TaskReply(
         task_id=task.id,
         workflow_task_attempt=task.attempt,
         outcome="failed",
         run_id=run.run_id,
         run_status=run.status,
         reason=block.reason,
-        next_task_id=task.id if task.id in turn.flow.tasks else None,
-        created_task_ids=[] if turn.made is None else turn.made,
+        next_task_id=task.id if task.id in turn.instance.tasks else None,
+        created_task_ids=[] if turn.created_tasks is None else turn.created_tasks,
     )
 
 
 def heartbeat(turn: Turn, message: HeartbeatWorkflowTask) -> None:
-    run = turn.flow.run
+    run = turn.instance.run
     if run is None or run.closed_reason is not None:
         raise _closed(run, message.task_id)
-    task = turn.hold(message.task_id, message.owner, message.attempt)
+    task = turn.require_lease(message.task_id, message.owner, message.attempt)
     _refuse_other(task)
     if task.until is not None and message.renew:
-        task = turn.put(replace(task, until=turn.now + LEASE))
-    turn.reply = TaskOutcome(
+        task = turn.put_task(replace(task, until=turn.now + LEASE))
+    turn.reply = TaskReply(
         task_id=task.id,
         workflow_task_attempt=task.attempt,
         outcome="renewed",
@@ -124,16 +124,16 @@ def heartbeat(turn: Turn, message: HeartbeatWorkflowTask) -> None:
         run_status=turn.run.status,
         lease_expires_at=task.until,
         seen=task.seen,
-        apart=task.upto is not None,
+        apart=task.history_limit is not None,
     )
 
 
 def check(turn: Turn, commands: list[Command], *, apart: bool) -> None:
     """Refuse the whole completion for any wrong command of it, before one of them is applied."""
-    rules = turn.machine.commands
+    rules = turn.features.commands
     if apart and sum(command.apart and command.answers for command in commands) != 1:
         raise Refused("invalid_commands", "this task is for one update: complete it or fail it", field="commands")
-    turn.asked = commands
+    turn.pending_commands = commands
     step = turn.run.step
     for position, command in enumerate(commands):
         rule = rules.get(type(command))
@@ -174,22 +174,22 @@ def _ends(commands: list[Command]) -> bool:
 
 def _apply(turn: Turn, commands: list[Command]) -> None:
     run = turn.run
-    rules = turn.machine.commands
+    rules = turn.features.commands
     for command in commands:
         if isinstance(command, StepCommand) and command.sequence is not None and command.sequence <= run.step:
             continue  # recorded by an earlier completion whose reply was lost
         rules[type(command)].apply(turn, command)
 
 
-def _hung(turn: Turn, message: FailWorkflowTask) -> Task:
+def _code_hung(turn: Turn, message: FailWorkflowTask) -> Task:
     """The task of a worker whose code hung. It sent no heartbeats, so its lease may have gone to another, which hangs, too.
 
     Its report is about the code and not about its own attempt, so it counts as long as the same task is open.
     """
     try:
-        return _held(turn, message)
+        return _required_lease(turn, message)
     except Refused:
-        task = turn.flow.tasks.get(message.task_id)
+        task = turn.instance.tasks.get(message.task_id)
         if task is None or task.kind != "workflow" or message.lease is not None:
             raise
         if task.state == "failed" and (task.block is None or task.block.reason != CRASHED):
@@ -197,16 +197,16 @@ def _hung(turn: Turn, message: FailWorkflowTask) -> Task:
         return task
 
 
-def _held(turn: Turn, message: CompleteWorkflowTask | FailWorkflowTask) -> Task:
-    run = turn.flow.run
+def _required_lease(turn: Turn, message: CompleteWorkflowTask | FailWorkflowTask) -> Task:
+    run = turn.instance.run
     if run is None or run.closed_reason is not None:
         raise _closed(run, message.task_id)
     if message.lease is not None:
         # Claimed and spent in one decision: the lease is never a row, only the context of what it causes.
-        task = turn.due
+        task = turn.due_task
         if task is None or task.id != message.task_id:
             task = _claimable(turn, message.task_id)
-        seen = sees(run, task)
+        seen = history_end(run, task)
         if isinstance(message, CompleteWorkflowTask) and message.seen is not None and not _met(task, message, seen):
             raise Refused("eager_refused", f"the code of task {message.task_id} went on with what is not in history")
         return replace(
@@ -217,7 +217,7 @@ def _held(turn: Turn, message: CompleteWorkflowTask | FailWorkflowTask) -> Task:
             leased_at=turn.now,
             seen=seen,
         )
-    task = turn.hold(message.task_id, message.owner, message.attempt)
+    task = turn.require_lease(message.task_id, message.owner, message.attempt)
     _refuse_other(task)
     return task
 
@@ -235,13 +235,13 @@ def _met(task: Task, message: CompleteWorkflowTask, seen: int) -> bool:
 
 def _claimable(turn: Turn, task_id: str) -> Task:
     """The ready task with this id, whose code has just run."""
-    task = turn.flow.tasks.get(task_id)
+    task = turn.instance.tasks.get(task_id)
     if task is None:
         raise Refused("task_not_found", f"task {task_id} does not exist or is already closed")
     if task.state != "ready":
         raise Refused("task_not_claimable", f"task {task_id} is {task.state}", task_status=task.state)
     _refuse_other(task)
-    if not serves(turn.flow, task):
+    if not serves(turn.instance, task):
         raise Refused("task_not_found", f"nothing waits for task {task_id}", task_id=task_id)
     return task
 
@@ -267,15 +267,15 @@ def _closed(run: Run | None, task_id: str) -> Refused:
 
 def _close(turn: Turn, task: Task) -> None:
     """End a task. If it was an ordinary one, the cursor moves to the last event it had seen."""
-    turn.due = None
-    turn.drop(task.id)
+    turn.due_task = None
+    turn.drop_task(task.id)
     assert task.seen is not None, "a leased workflow task knows what it has seen"
-    if task.upto is None:
-        turn.flow.cursor = task.seen
+    if task.history_limit is None:
+        turn.instance.cursor = task.seen
 
 
 def limits(turn: Turn, commands: list[Command]) -> Breach | None:
-    bounds = turn.machine.limits
+    bounds = turn.features.limits
     count = len(commands)
     length = turn.run.length + count
     if count <= bounds.command_batch_size and length <= bounds.history_length:

@@ -21,14 +21,14 @@ MOST = 10
 
 def lost(turn: Turn, task: Task, begun: bool) -> None:
     """The lease of a workflow task has ended without a report."""
-    if not serves(turn.flow, task):
-        turn.drop(task.id)  # the one that is due now takes its place
+    if not serves(turn.instance, task):
+        turn.drop_task(task.id)  # the one that is due now takes its place
     elif task.block is not None:
         set_aside(turn, task, task.block)  # there was a report, a bad one: that is what the task has failed by
     elif not begun:
-        turn.release(task)
+        turn.release_lease(task)
     elif task.crashes == 0:
-        turn.release(replace(task, crashes=1))
+        turn.release_lease(replace(task, crashes=1))
     else:
         set_aside(turn, task, _block(turn, task, task.crashes + 1), task.crashes + 1)
 
@@ -36,7 +36,7 @@ def lost(turn: Turn, task: Task, begun: bool) -> None:
 def _block(turn: Turn, task: Task, crashes: int) -> Block:
     enough = crashes >= MOST
     then = (
-        f"correct the code and deploy it, or try it again as it is with `dw repair {turn.flow.workflow_id}`"
+        f"correct the code and deploy it, or try it again as it is with `dw repair {turn.instance.workflow_id}`"
         if enough
         else "it is tried again after a pause"
     )

@@ -11,7 +11,7 @@ from backstay.kernel.features import pause, standalone
 from backstay.kernel.features.activity.records import ActivityCancelled
 from backstay.kernel.features.start import STANDALONE, Identity, WorkflowStarted
 from backstay.kernel.features.timer import TimerFired
-from backstay.kernel.state import Run, Workflow
+from backstay.kernel.state import Instance, Run
 from backstay.kernel.task import Task
 from backstay.kernel.turn import Turn
 from backstay.kernel.values import update_task_id, workflow_task_id
@@ -33,15 +33,15 @@ class WorkflowAssignment(Struct, frozen=True, kw_only=True, gc=False):
     cursor: int  # the history sequence up to which earlier tasks have run this code
 
 
-def assign(flow: Workflow, task: Task) -> WorkflowAssignment:
-    run = flow.run
+def assign(instance: Instance, task: Task) -> WorkflowAssignment:
+    run = instance.run
     assert run is not None, "an instance with a task has a run"
     started = run.part(Identity).started
     assert started is not None, "a run with a task has started"
     return WorkflowAssignment(
         task=task,
-        namespace=flow.namespace,
-        workflow_id=flow.workflow_id,
+        namespace=instance.namespace,
+        workflow_id=instance.workflow_id,
         run_id=run.run_id,
         run_key=run.key,
         run_number=run.number,
@@ -49,30 +49,30 @@ def assign(flow: Workflow, task: Task) -> WorkflowAssignment:
         workflow_type=run.workflow_type,
         started=started,
         # Only a leased task has seen anything, whatever its row says.
-        last_sequence=task.seen if task.seen is not None and task.state == "leased" else sees(run, task),
-        cursor=flow.cursor,
+        last_sequence=task.seen if task.seen is not None and task.state == "leased" else history_end(run, task),
+        cursor=instance.cursor,
     )
 
 
-def shown_to(assignment: WorkflowAssignment, events: list[Recorded]) -> list[Recorded]:
+def events_shown(assignment: WorkflowAssignment, events: list[Recorded]) -> list[Recorded]:
     """The part of a history that a task is shown: what it may see, and what code decided that had seen no more."""
     upto = assignment.last_sequence
     if not events or (events[-1].sequence <= upto and events[0].run == assignment.run_key):
         return events
-    return [entry for entry in events if entry.run == assignment.run_key and place_of(entry) <= upto]
+    return [entry for entry in events if entry.run == assignment.run_key and replay_position(entry) <= upto]
 
 
-def place_of(entry: Recorded) -> int:
+def replay_position(entry: Recorded) -> int:
     """The history sequence after which replay applies an event: what code decided comes right after what it had seen."""
     after = entry.context.decided_after
-    return entry.sequence if after is None or met_later(entry.event) else after
+    return entry.sequence if after is None or seen_by_next_task(entry.event) else after
 
 
-MET_LATER = frozenset({TimerFired, ActivityCancelled})
+SEEN_BY_NEXT_TASK = frozenset({TimerFired, ActivityCancelled})
 """The kinds of event of which that may be true."""
 
 
-def met_later(event: Event) -> bool:
+def seen_by_next_task(event: Event) -> bool:
     """Whether code sees an event only in its next task, though it is recorded with what this one decided.
 
     A timer of no delay fires in the commit of the task that asked for it; so does the end of an activity that was
@@ -82,51 +82,53 @@ def met_later(event: Event) -> bool:
     return kind is TimerFired or (kind is ActivityCancelled and event.awaited)  # type: ignore[attr-defined]
 
 
-def sees(run: Run, task: Task) -> int:
+def history_end(run: Run, task: Task) -> int:
     """The last history sequence that a task sees if it is claimed now."""
-    return run.length if task.upto is None else task.upto
+    return run.length if task.history_limit is None else task.history_limit
 
 
-def ensure(turn: Turn) -> None:
+def ensure_task(turn: Turn) -> None:
     """See that the workflow task exists that the run needs. There is one at a time, and a leased one goes first.
 
     An ordinary task gets no row yet (`turn.due`): if its code runs before the turn is sealed, the row would be deleted by
     the same commit that writes it. The engine knows whether its code runs here, and otherwise calls `create_task`. Tests:
     `test_code_that_ran_before_the_commit_leaves_no_task`, `test_a_task_whose_code_did_not_run_gets_a_row`.
     """
-    flow = turn.flow
+    instance = turn.instance
     run = turn.run
-    waking = run.waking
-    if waking and waking[0][0] <= flow.cursor:
+    waking = run.wake_events
+    if waking and waking[0][0] <= instance.cursor:
         # Most often the task that moved the cursor had seen all of them.
-        waking[:] = () if waking[-1][0] <= flow.cursor else [entry for entry in waking if entry[0] > flow.cursor]
-    if flow.busy is not None or not (waking or run.apart):
+        waking[:] = (
+            () if waking[-1][0] <= instance.cursor else [entry for entry in waking if entry[0] > instance.cursor]
+        )
+    if instance.running_task is not None or not (waking or run.own_task_events):
         return
     if run.workflow_type == STANDALONE and standalone.applies(run):
         standalone.go_on(turn)
         return
-    if run.apart:
-        turn.due = None
-        if update_task_id(run.run_id, run.apart[0][0]) in flow.tasks:
+    if run.own_task_events:
+        turn.due_task = None
+        if update_task_id(run.run_id, run.own_task_events[0][0]) in instance.tasks:
             return
         if waking:
-            turn.drop(workflow_task_id(run.run_id, waking[0][0]))  # it is made again after this one
-    elif turn.due is not None or (flow.tasks and workflow_task_id(run.run_id, waking[0][0]) in flow.tasks):
+            turn.drop_task(workflow_task_id(run.run_id, waking[0][0]))  # it is made again after this one
+    elif turn.due_task is not None or (instance.tasks and workflow_task_id(run.run_id, waking[0][0]) in instance.tasks):
         return
-    task = _task(flow, run)
-    if task.upto is None and run.not_before <= turn.now and pause.allows(run):
-        turn.due = task
+    task = _task(instance, run)
+    if task.history_limit is None and run.not_before <= turn.now and pause.allows(run):
+        turn.due_task = task
     else:
-        turn.put(task)
+        turn.put_task(task)
 
 
-def _task(flow: Workflow, run: Run) -> Task:
-    apart = run.apart
-    sequence, resume = apart[0] if apart else run.waking[0]
+def _task(instance: Instance, run: Run) -> Task:
+    apart = run.own_task_events
+    sequence, resume = apart[0] if apart else run.wake_events[0]
     at = run.last_at
     return Task(
         id=update_task_id(run.run_id, sequence) if apart else workflow_task_id(run.run_id, sequence),
-        workflow=flow.key,
+        workflow=instance.key,
         run=run.key,
         kind="workflow",
         type=run.workflow_type,
@@ -134,28 +136,28 @@ def _task(flow: Workflow, run: Run) -> Task:
         available_at=at if at > run.not_before else run.not_before,
         created_at=at,
         resume=resume,
-        upto=sequence if apart else None,
+        history_limit=sequence if apart else None,
     )
 
 
-def due_id(flow: Workflow) -> str | None:
+def due_task_id(instance: Instance) -> str | None:
     """The id of the one workflow task that the run needs, leased or not. A row with another id serves nothing."""
-    run = flow.current
-    if run.apart:
-        return update_task_id(run.run_id, run.apart[0][0])
-    for sequence, _ in run.waking:
-        if sequence > flow.cursor:
+    run = instance.current
+    if run.own_task_events:
+        return update_task_id(run.run_id, run.own_task_events[0][0])
+    for sequence, _ in run.wake_events:
+        if sequence > instance.cursor:
             return workflow_task_id(run.run_id, sequence)
     return None
 
 
-def serves(flow: Workflow, task: Task) -> bool:
-    return task.id == due_id(flow)
+def serves(instance: Instance, task: Task) -> bool:
+    return task.id == due_task_id(instance)
 
 
-def expect(flow: Workflow) -> Iterable[Task]:
-    run = flow.current
-    if flow.busy is not None and flow.busy == due_id(flow):
-        yield flow.tasks[flow.busy]
-    elif run.apart or run.waking:
-        yield _task(flow, run)
+def expect(instance: Instance) -> Iterable[Task]:
+    run = instance.current
+    if instance.running_task is not None and instance.running_task == due_task_id(instance):
+        yield instance.tasks[instance.running_task]
+    elif run.own_task_events or run.wake_events:
+        yield _task(instance, run)

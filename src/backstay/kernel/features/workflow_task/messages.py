@@ -62,7 +62,7 @@ class HeartbeatWorkflowTask(Message, frozen=True, kw_only=True):
     renew: bool = True
 
 
-class TaskOutcome(Struct, frozen=True, kw_only=True):
+class TaskReply(Struct, frozen=True, kw_only=True):
     """The reply to complete, fail and heartbeat."""
 
     task_id: str

@@ -68,7 +68,7 @@ def _called(code: CodeType, offset: int, target: object, first: object) -> Any:
 
 def _judge(target: object, bare: bool) -> tuple[str, str] | None:
     """(what was called, what to write instead) if workflow code must not call this; `bare`: without arguments."""
-    from backstay.sdk.replay.source.names import Known, member
+    from backstay.sdk.replay.source.names import KnownValue, member
     from backstay.sdk.replay.source.rules import Table
 
     if shims.answers(target):
@@ -78,10 +78,10 @@ def _judge(target: object, bare: bool) -> tuple[str, str] | None:
     if table is None:
         _tables.clear()
         table = _tables[loaded] = Table()
-    ref = Known(target)
+    ref = KnownValue(target)
     owner = getattr(target, "__self__", None)
     if isinstance(owner, type):  # `datetime.now` is a new object each time; the rules know the one in its class
-        ref = member(Known(owner), str(getattr(target, "__name__", ""))) or ref
+        ref = member(KnownValue(owner), str(getattr(target, "__name__", ""))) or ref
     rule = table.calling(ref, 0 if bare else sys.maxsize)
     if rule is None:
         return None

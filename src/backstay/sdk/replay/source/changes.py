@@ -11,7 +11,7 @@ from collections.abc import Collection
 from typing import Any
 
 from backstay.sdk.replay.source.locate import Source, function_source, methods, plain_function
-from backstay.sdk.replay.source.names import Known, Reader
+from backstay.sdk.replay.source.names import KnownValue, ScopeVisitor
 
 _NAMES = frozenset({"version", "patched", "deprecate_patch"})
 
@@ -25,7 +25,7 @@ def literal_ids(obj: object, markers: Collection[object]) -> set[str]:
     return found
 
 
-class _Ids(Reader):
+class _Ids(ScopeVisitor):
     def __init__(self, source: Source, markers: Collection[object]) -> None:
         super().__init__(source)
         self.found: set[str] = set()
@@ -41,7 +41,7 @@ class _Ids(Reader):
 
     def _marks(self, func: ast.expr) -> bool:
         ref = self.scope.resolve(func)
-        if self._markers and isinstance(ref, Known):
+        if self._markers and isinstance(ref, KnownValue):
             return any(ref.value is marker for marker in self._markers)
         match func:
             case ast.Name(id=name) | ast.Attribute(attr=name):
@@ -60,7 +60,7 @@ def literal_waits(obj: object, waits: Collection[object], channel: type[Any]) ->
     return list(found)
 
 
-class _Waits(Reader):
+class _Waits(ScopeVisitor):
     def __init__(self, source: Source, waits: Collection[object], channel: type[Any]) -> None:
         super().__init__(source)
         self.found: list[Any] = []
@@ -74,13 +74,13 @@ class _Waits(Reader):
                     self.found.append(name)
                 case argument:
                     ref = self.scope.resolve(argument)
-                    if isinstance(ref, Known) and isinstance(ref.value, self._channel):
+                    if isinstance(ref, KnownValue) and isinstance(ref.value, self._channel):
                         self.found.append(ref.value)
         self.generic_visit(node)
 
     def _is_wait(self, func: ast.expr) -> bool:
         ref = self.scope.resolve(func)
-        if isinstance(ref, Known):
+        if isinstance(ref, KnownValue):
             return any(ref.value == wait for wait in self._waits)
         match func:
             case ast.Name(id=name) | ast.Attribute(attr=name):

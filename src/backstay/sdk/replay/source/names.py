@@ -19,7 +19,7 @@ from msgspec import Struct
 from backstay.sdk.replay.source.locate import FunctionNode, Source
 
 
-class Known(Struct, frozen=True):
+class KnownValue(Struct, frozen=True):
     """This very object."""
 
     value: object
@@ -37,7 +37,7 @@ class Unloaded(Struct, frozen=True):
     path: str
 
 
-Ref = Known | InstanceOf | Unloaded
+Ref = KnownValue | InstanceOf | Unloaded
 Frame = dict[str, Ref | None]
 
 _ABSENT = object()
@@ -48,7 +48,7 @@ class Scope:
 
     def __init__(self, source: Source) -> None:
         self._globals = source.globals
-        self._frames: list[Frame] = [{name: Known(value) for name, value in source.closure.items()}]
+        self._frames: list[Frame] = [{name: KnownValue(value) for name, value in source.closure.items()}]
 
     @contextmanager
     def inside(self, frame: Frame) -> Generator[None]:
@@ -69,7 +69,7 @@ class Scope:
                 return member(base, attr) if base else None
             case ast.Call(func=func):
                 match self.resolve(func):
-                    case Known(value=type() as cls):
+                    case KnownValue(value=type() as cls):
                         return InstanceOf(cls)
                     case _:
                         return None
@@ -83,30 +83,30 @@ class Scope:
         value = self._globals.get(name, _ABSENT)
         if value is _ABSENT:
             value = vars(builtins).get(name, _ABSENT)
-        return None if value is _ABSENT else Known(value)
+        return None if value is _ABSENT else KnownValue(value)
 
 
 def member(base: Ref, attr: str) -> Ref | None:
     match base:
         case Unloaded(path=path):
             return Unloaded(f"{path}.{attr}")
-        case Known(value=ModuleType() as module):
+        case KnownValue(value=ModuleType() as module):
             try:
-                return Known(getattr(module, attr))  # not static: packages load their names on first use
+                return KnownValue(getattr(module, attr))  # not static: packages load their names on first use
             except Exception:
                 return None
-        case Known(value=type() as cls) | InstanceOf(cls=cls):
+        case KnownValue(value=type() as cls) | InstanceOf(cls=cls):
             return _static(cls, attr)
-        case Known(value=value):
+        case KnownValue(value=value):
             return _static(type(value), attr)
 
 
 def module(path: str) -> Ref:
     loaded = sys.modules.get(path)
-    return Known(loaded) if loaded else Unloaded(path)
+    return KnownValue(loaded) if loaded else Unloaded(path)
 
 
-class Reader(ast.NodeVisitor):
+class ScopeVisitor(ast.NodeVisitor):
     """A walk through one function that always knows what names mean. Annotations are not read: they do not run."""
 
     def __init__(self, source: Source) -> None:
@@ -177,7 +177,7 @@ def _static(cls: type, attr: str) -> Ref | None:
         found: object = vars(owner).get(attr, _ABSENT)
         if found is not _ABSENT:
             bare = type(found) in (staticmethod, classmethod)
-            return Known(getattr(found, "__func__", None) if bare else found)
+            return KnownValue(getattr(found, "__func__", None) if bare else found)
     return None
 
 

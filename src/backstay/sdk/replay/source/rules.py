@@ -18,7 +18,7 @@ from types import (
 
 from msgspec import Struct
 
-from backstay.sdk.replay.source.names import InstanceOf, Known, Ref, Unloaded, member, module
+from backstay.sdk.replay.source.names import InstanceOf, KnownValue, Ref, Unloaded, member, module
 
 
 class Rule(Struct, frozen=True):
@@ -109,13 +109,13 @@ class Table:
         self._paths: dict[int, str] = {}
         for path in NAMED:
             ref = _reach(path)
-            if isinstance(ref, Known):
+            if isinstance(ref, KnownValue):
                 self._paths[id(ref.value)] = path
 
     def path(self, ref: Ref | None) -> str | None:
         """The name a forbidden thing goes by in its own module."""
         match ref:
-            case Known(value=value):
+            case KnownValue(value=value):
                 return self._paths.get(id(value))
             case Unloaded(path=path) if path in NAMED:
                 return path
@@ -128,11 +128,11 @@ class Table:
         if path is not None:
             return None if arguments >= PURE_FROM.get(path, arguments + 1) else NAMED[path]
         match ref:
-            case Known(value=type() as cls) if issubclass(cls, BaseException):
+            case KnownValue(value=type() as cls) if issubclass(cls, BaseException):
                 return None
-            case Known(value=FunctionType() as method) if vars(random.Random).get(method.__name__) is method:
+            case KnownValue(value=FunctionType() as method) if vars(random.Random).get(method.__name__) is method:
                 return None  # of a generator that somebody made: with a seed, or that was the offence
-            case Known(value=value):
+            case KnownValue(value=value):
                 return RANDOM if _draws(value) else _of_module(_module_of(value))
             case Unloaded(path=path):
                 return _of_module(path)
@@ -141,11 +141,11 @@ class Table:
 
     def asking(self, ref: Ref | None) -> Rule | None:
         """The rule that any method of this object breaks: a generator kept by a module, which all runs share."""
-        return RANDOM if isinstance(ref, Known) and isinstance(ref.value, random.Random) else None
+        return RANDOM if isinstance(ref, KnownValue) and isinstance(ref.value, random.Random) else None
 
     def entering(self, ref: Ref | None) -> Rule | None:
         """The rule that `with` on this breaks: a lock kept by a module, a client, a pool."""
-        return _of_module(_module_of(ref.value)) if isinstance(ref, Known) else None
+        return _of_module(_module_of(ref.value)) if isinstance(ref, KnownValue) else None
 
 
 def _reach(path: str) -> Ref | None:

@@ -15,7 +15,7 @@ from types import FunctionType, MethodType
 from msgspec import Struct
 
 from backstay.sdk.replay.source.locate import FunctionNode, Source, statements
-from backstay.sdk.replay.source.names import InstanceOf, Known, Reader, Ref, member, targets
+from backstay.sdk.replay.source.names import InstanceOf, KnownValue, Ref, ScopeVisitor, member, targets
 from backstay.sdk.replay.source.rules import ENVIRONMENT, EXECUTOR, Rule, Table
 
 SET_ORDER = Rule("set-order", "the order of a set differs between processes; use sorted(...)")
@@ -52,7 +52,7 @@ class Offence(Struct, frozen=True):
     line: int
 
 
-class Visit(Reader):
+class Visit(ScopeVisitor):
     def __init__(self, source: Source, table: Table, primitives: Primitives) -> None:
         super().__init__(source)
         self.offences: list[Offence] = []
@@ -151,7 +151,7 @@ class Visit(Reader):
         if not isinstance(node.ctx, ast.Load):
             return
         match self.scope.resolve(node):
-            case Known(value=FunctionType() as function):
+            case KnownValue(value=FunctionType() as function):
                 self.mentioned.append(function)
             case ref if self._table.path(ref) in ("os.environ", "os.environb"):
                 self._offend(ENVIRONMENT, _text(node), node)
@@ -163,16 +163,16 @@ class Visit(Reader):
         rule = self._table.asking(owner)
         if func.attr == "run_in_executor":
             rule = EXECUTOR
-        elif isinstance(ref, Known) and is_activity(ref.value) and isinstance(owner, InstanceOf):
+        elif isinstance(ref, KnownValue) and is_activity(ref.value) and isinstance(owner, InstanceOf):
             rule = BOUND_ACTIVITY
         if rule:
             self._offend(rule, _text(node), node)
 
     def _consume(self, node: ast.Call, ref: Ref | None) -> None:
         """What a call does with the order of its arguments."""
-        if isinstance(ref, Known) and any(ref.value is f for f in _IGNORES_ORDER):
+        if isinstance(ref, KnownValue) and any(ref.value is f for f in _IGNORES_ORDER):
             self._unordered.update(arg for arg in node.args if isinstance(arg, ast.GeneratorExp))
-        elif (isinstance(ref, Known) and any(ref.value is f for f in _BUILDS_SEQUENCE)) or _joins(node.func):
+        elif (isinstance(ref, KnownValue) and any(ref.value is f for f in _BUILDS_SEQUENCE)) or _joins(node.func):
             for arg in node.args:
                 self._iterate(arg)
 
@@ -204,12 +204,12 @@ class Visit(Reader):
                 return any(self._catches_everything(kind) for kind in kinds)
             case _:
                 ref = self.scope.resolve(node)
-                return isinstance(ref, Known) and ref.value is BaseException
+                return isinstance(ref, KnownValue) and ref.value is BaseException
 
     def _may_be_durable(self, base: ast.expr) -> bool:
         """Whether `.step` can be ours: what we know and cannot be called (a motor, a state machine) has its own."""
         match self.scope.resolve(base):
-            case Known(value=value):
+            case KnownValue(value=value):
                 return callable(value)
             case InstanceOf() as made:
                 return member(made, "__call__") is not None
@@ -219,7 +219,7 @@ class Visit(Reader):
     def _gives_its_value(self, func: ast.expr) -> bool:
         """Whether this is an activity or a workflow that is a `def`: calling it does it."""
         match self.scope.resolve(_without_options(func)):
-            case Known(value=value):
+            case KnownValue(value=value):
                 return getattr(type(value), "__backstay_blocks__", False) is True
             case _:
                 return False
@@ -227,9 +227,9 @@ class Visit(Reader):
     def _only_describes(self, func: ast.expr) -> bool:
         """Whether calling this does nothing but give back what is to be awaited."""
         match self.scope.resolve(_without_options(func)):
-            case Known(value=MethodType() as bound):  # of `backstay.aio`
+            case KnownValue(value=MethodType() as bound):  # of `backstay.aio`
                 return bound.__name__ == "step" and callable(bound.__self__)
-            case Known(value=value):
+            case KnownValue(value=value):
                 return self._in_async and _gives_coroutine(value)
             case _:
                 return False
@@ -253,7 +253,7 @@ class Visit(Reader):
 
     def _known(self, node: ast.expr, group: frozenset[int]) -> bool:
         ref = self.scope.resolve(node)
-        return isinstance(ref, Known) and id(ref.value) in group
+        return isinstance(ref, KnownValue) and id(ref.value) in group
 
     def _offend(self, rule: Rule, what: str, node: ast.expr | ast.stmt | ast.excepthandler) -> None:
         self.offences.append(Offence(rule, what, node.lineno))

@@ -12,7 +12,7 @@ from backstay.kernel.features.activity import Activities, ScheduleActivity
 from backstay.kernel.features.start import STANDALONE, WorkflowStarted
 from backstay.kernel.message import Refused
 from backstay.kernel.retry import RetryPolicy
-from backstay.kernel.state import Run, Workflow
+from backstay.kernel.state import Instance, Run
 from backstay.kernel.values import CODEC, Routing, execution_id, valid_id
 from backstay.kernel.views.activities import ActivityView, activities
 from backstay.protocol import requests as ask
@@ -74,7 +74,7 @@ async def start(server: Server, call: HttpRequest) -> HttpResponse:
         ),
     )
     try:
-        started = await server.operations.call(request)
+        started = await server.api.call(request)
     except Refused as refusal:
         if refusal.reason != "instance_already_started":
             raise
@@ -106,7 +106,7 @@ async def start(server: Server, call: HttpRequest) -> HttpResponse:
 
 async def describe(server: Server, call: HttpRequest) -> dict[str, Any]:
     activity_id = call.params["activity_id"]
-    rows = await server.operations.call(
+    rows = await server.api.call(
         ask.ListWorkflows(
             namespace=call.namespace, workflow_id=activity_id, workflow_type=STANDALONE, current=True, limit=1
         )
@@ -130,7 +130,7 @@ async def listing(server: Server, call: HttpRequest) -> dict[str, Any]:
     if status and status not in BUCKETS:
         raise invalid("status", f"status must be one of {', '.join(BUCKETS)}, not {status!r}")
     token = call.query.get("next_page_token") or None
-    rows = await server.operations.call(
+    rows = await server.api.call(
         ask.ListWorkflows(
             namespace=call.namespace,
             workflow_type=STANDALONE,
@@ -189,7 +189,7 @@ async def _shown(server: Server, row: RunRow) -> dict[str, Any] | None:
 def _deadlines(server: Server, row: RunRow, view: ActivityView, history: list[Recorded]) -> dict[str, Any]:
     """When it times out, as the kernel folds it; a closed one no longer does."""
     run = Run(row.key, row.run_id, row.number)
-    server.engine.machine.fold(Workflow(row.workflow, row.namespace, row.workflow_id), run, history)
+    server.engine.machine.fold(Instance(row.workflow, row.namespace, row.workflow_id), run, history)
     execution = run.part(Activities).open.get(view.sequence)
     return {
         "schedule_to_start_deadline_at": None if execution is None else optional_iso(execution.start_deadline),

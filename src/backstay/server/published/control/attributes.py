@@ -27,7 +27,7 @@ LIMIT = 100
 _NAME = re.compile(r"[a-zA-Z][a-zA-Z0-9_]{0,63}")
 
 
-class CreateBody(Struct, frozen=True, kw_only=True):
+class CreateAttributeBody(Struct, frozen=True, kw_only=True):
     name: str
     type: Literal["keyword", "text", "int", "double", "bool", "datetime", "keyword_list"]
 
@@ -41,7 +41,7 @@ async def listing(server: Server, call: HttpRequest) -> dict[str, Any]:
 
 
 async def create(server: Server, call: HttpRequest) -> HttpResponse:
-    body = call.decode(CreateBody)
+    body = call.decode(CreateAttributeBody)
     if not _NAME.fullmatch(body.name):
         raise invalid("name", "a search attribute is a letter, then up to 63 letters, digits or underscores")
     if body.name in SYSTEM:
@@ -64,6 +64,6 @@ async def remove(server: Server, call: HttpRequest) -> dict[str, Any]:
 
 ROUTES = [
     Route("GET", "/api/search-attributes", listing, "control", OPERATOR),
-    Route("POST", "/api/search-attributes", create, "control", OPERATOR, body=CreateBody),
+    Route("POST", "/api/search-attributes", create, "control", OPERATOR, body=CreateAttributeBody),
     Route("DELETE", "/api/search-attributes/{name}", remove, "control", OPERATOR),
 ]

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from backstay.kernel.event import HistoryDamaged
-from backstay.kernel.features.instance_commands import Commanded
+from backstay.kernel.features.instance_commands import CommandReply
 from backstay.kernel.features.update import UpdateAccepted, UpdateCompleted
 from backstay.kernel.values import run_of
 from backstay.protocol import commands as tell
@@ -52,7 +52,7 @@ class MessageBody(Struct, frozen=True, kw_only=True):
     input: Any = None
 
 
-class UpdateBody(SignalBody, frozen=True, kw_only=True):
+class UpdateWorkflowBody(SignalBody, frozen=True, kw_only=True):
     wait_for: str = "accepted"
     wait_timeout_seconds: Annotated[float, Meta(ge=0)] | None = None
     wait_policy: Any = None
@@ -90,7 +90,7 @@ def addressed(call: HttpRequest, request_id: str | None) -> dict[str, Any]:
 async def signal(server: Server, call: HttpRequest) -> HttpResponse:
     body = call.decode(SignalBody)
     positional, named = given(body)
-    done = await server.operations.call(
+    done = await server.api.call(
         tell.SignalWorkflow(
             signal_name=call.params["name"], arguments=positional, named=named, **addressed(call, body.request_id)
         )
@@ -103,7 +103,7 @@ async def signal(server: Server, call: HttpRequest) -> HttpResponse:
 async def append_message(server: Server, call: HttpRequest) -> HttpResponse:
     """Put a message into a stream that the workflow reads in order."""
     body = call.decode(MessageBody)
-    done = await server.operations.call(
+    done = await server.api.call(
         tell.AppendMessage(
             stream_name=call.params["stream"],
             message_id=body.message_id,
@@ -124,7 +124,7 @@ async def signalled_with_start(
 ) -> HttpResponse:
     """Signal a workflow, which is started if it does not run, and answer how that went."""
     start = start_request(server, call, body, workflow_id)
-    done = await server.operations.call(
+    done = await server.api.call(
         tell.SignalWithStart(
             start=start,
             signal_name=call.params["name"],
@@ -143,10 +143,10 @@ async def signalled_with_start(
 
 
 async def update(server: Server, call: HttpRequest) -> HttpResponse:
-    return await update_with(server, call, call.decode(UpdateBody))
+    return await update_with(server, call, call.decode(UpdateWorkflowBody))
 
 
-async def update_with(server: Server, call: HttpRequest, body: UpdateBody) -> HttpResponse:
+async def update_with(server: Server, call: HttpRequest, body: UpdateWorkflowBody) -> HttpResponse:
     """Send an update, wait as long as the body says, and answer where it stands."""
     if body.wait_policy is not None:
         raise invalid("wait_policy", "wait_policy is now called wait_for")
@@ -156,7 +156,7 @@ async def update_with(server: Server, call: HttpRequest, body: UpdateBody) -> Ht
     wanted = body.wait_timeout_seconds
     budget = server.settings.update_wait_completion_timeout_seconds
     seconds = budget if wanted is None else min(wanted, MAX_WAIT)
-    status = await server.operations.call(
+    status = await server.api.call(
         tell.UpdateWorkflow(
             update_name=call.params["name"],
             arguments=positional,
@@ -177,7 +177,7 @@ async def get_update(server: Server, call: HttpRequest) -> HttpResponse:
     if "run_id" in call.params:
         await _of_run(server, call)
     seconds = min(float(call.integer("wait_timeout_seconds", 0, 0, 60)), MAX_WAIT)
-    status = await server.operations.call(
+    status = await server.api.call(
         tell.GetUpdate(
             workflow_id=call.params["workflow_id"],
             namespace=call.namespace,
@@ -233,38 +233,38 @@ def updated(status: tell.UpdateStatus, answer: dict[str, Any]) -> HttpResponse:
 
 async def cancel(server: Server, call: HttpRequest) -> dict[str, Any]:
     body = call.decode(CommandBody)
-    done = await server.operations.call(tell.CancelWorkflow(reason=body.reason, **addressed(call, body.request_id)))
+    done = await server.api.call(tell.CancelWorkflow(reason=body.reason, **addressed(call, body.request_id)))
     return accepted(call, done, body.request_id) | {"reason": body.reason}
 
 
 async def terminate(server: Server, call: HttpRequest) -> dict[str, Any]:
     body = call.decode(CommandBody)
-    done = await server.operations.call(tell.TerminateWorkflow(reason=body.reason, **addressed(call, body.request_id)))
+    done = await server.api.call(tell.TerminateWorkflow(reason=body.reason, **addressed(call, body.request_id)))
     return accepted(call, done, body.request_id) | {"reason": body.reason}
 
 
 async def pause(server: Server, call: HttpRequest) -> dict[str, Any]:
     body = call.decode(CommandBody)
-    done = await server.operations.call(tell.PauseWorkflow(reason=body.reason, **addressed(call, body.request_id)))
+    done = await server.api.call(tell.PauseWorkflow(reason=body.reason, **addressed(call, body.request_id)))
     return accepted(call, done, body.request_id)
 
 
 async def unpause(server: Server, call: HttpRequest) -> dict[str, Any]:
     body = call.decode(CommandBody)
-    done = await server.operations.call(tell.UnpauseWorkflow(reason=body.reason, **addressed(call, body.request_id)))
+    done = await server.api.call(tell.UnpauseWorkflow(reason=body.reason, **addressed(call, body.request_id)))
     return accepted(call, done, body.request_id)
 
 
 async def archive(server: Server, call: HttpRequest) -> dict[str, Any]:
     body = call.decode(CommandBody)
-    done = await server.operations.call(tell.ArchiveWorkflow(reason=body.reason, **addressed(call, body.request_id)))
+    done = await server.api.call(tell.ArchiveWorkflow(reason=body.reason, **addressed(call, body.request_id)))
     return accepted(call, done, body.request_id) | {"reason": body.reason}
 
 
 async def repair(server: Server, call: HttpRequest) -> dict[str, Any]:
     body = call.decode(CommandBody)
     try:
-        done = await server.operations.call(tell.RepairWorkflow(**addressed(call, body.request_id)))
+        done = await server.api.call(tell.RepairWorkflow(**addressed(call, body.request_id)))
     except HistoryDamaged as damage:
         # There is nothing that it could be repaired from, and no history to record that in.
         return {
@@ -278,7 +278,7 @@ async def repair(server: Server, call: HttpRequest) -> dict[str, Any]:
     return accepted(call, done.command, body.request_id) | work
 
 
-def accepted(call: HttpRequest, done: Commanded, request_id: str | None, operation: str = "") -> dict[str, Any]:
+def accepted(call: HttpRequest, done: CommandReply, request_id: str | None, operation: str = "") -> dict[str, Any]:
     """The receipt of a command; a rejected one is raised with it."""
     receipt: dict[str, Any] = {
         "workflow_id": done.workflow_id,
@@ -327,7 +327,7 @@ ROUTES = [
         for place in _PLACES
     ),
     *(
-        Route("POST", f"{place}/update/{{name}}", update, "control", OPERATOR, "update", body=UpdateBody)
+        Route("POST", f"{place}/update/{{name}}", update, "control", OPERATOR, "update", body=UpdateWorkflowBody)
         for place in _PLACES
     ),
     Route(

@@ -29,7 +29,7 @@ async def current(server: Server, call: HttpRequest) -> dict[str, Any]:
         return await _detail(server, found, history, found.run)
     except HistoryDamaged as damage:
         asked = ask.ListWorkflows(workflow_id=call.params["workflow_id"], namespace=call.namespace, limit=1)
-        rows = await server.operations.call(asked)
+        rows = await server.api.call(asked)
         if not rows:
             raise
         return await damaged_detail(server, rows[0], damage)
@@ -51,11 +51,11 @@ async def _detail(server: Server, found: ask.Description, history: list[Recorded
         run = described(server, found, history)
     else:
         run = await run_of_workflow(server, row, is_current=False)
-        history = await server.operations.whole(row)
+        history = await server.api.whole(row)
     commands = [command for command in found.commands if command.may_be_of(row.key)]
     held = found if is_current else None
     chain = await beside(server.engine.store, row.namespace, history)
-    return await server.operations.aside(history, lambda: _made(found, history, row, run, commands, held, chain))
+    return await server.api.aside(history, lambda: _made(found, history, row, run, commands, held, chain))
 
 
 def _made(

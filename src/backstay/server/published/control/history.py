@@ -65,7 +65,7 @@ async def export(server: Server, call: HttpRequest) -> HttpResponse:
     # A long one waits on disk for a caller who reads slowly.
     file = SpooledTemporaryFile[bytes](IN_MEMORY)
     try:
-        await server.operations.write(asked, file.write)
+        await server.api.write(asked, file.write)
         size = file.tell()
         file.seek(0)
     except BaseException:

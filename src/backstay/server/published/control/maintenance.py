@@ -191,7 +191,7 @@ async def _overdue(server: Server, namespace: str, limit: int) -> dict[str, int]
         if loaded is None or loaded.row.namespace != namespace:
             continue
         run = server.engine.loading.restore(loaded).run
-        if run is None or not run.open:
+        if run is None or not run.is_open:
             continue
         for step, execution in run.part(Activities).open.items():
             deadlines: list[Micros | None] = [

@@ -21,13 +21,13 @@ Days = Annotated[int, Meta(ge=1, le=365)]
 Description = Annotated[str, Meta(max_length=1000)]
 
 
-class CreateBody(Struct, frozen=True, kw_only=True):
+class CreateNamespaceBody(Struct, frozen=True, kw_only=True):
     name: str
     description: Description | None = None
     retention_days: Days = 30
 
 
-class UpdateBody(Struct, frozen=True, kw_only=True):
+class UpdateNamespaceBody(Struct, frozen=True, kw_only=True):
     description: Description | UnsetType | None = UNSET
     retention_days: Days | UnsetType = UNSET
 
@@ -38,7 +38,7 @@ async def listing(server: Server, call: HttpRequest) -> dict[str, Any]:
 
 
 async def create(server: Server, call: HttpRequest) -> HttpResponse:
-    body = call.decode(CreateBody)
+    body = call.decode(CreateNamespaceBody)
     name = checked_name(body.name)
     require_namespace(name, call.bound)
     if server.namespaces.get(name) is not None:
@@ -59,7 +59,7 @@ async def describe(server: Server, call: HttpRequest) -> dict[str, Any]:
 
 
 async def update(server: Server, call: HttpRequest) -> dict[str, Any]:
-    body = call.decode(UpdateBody)
+    body = call.decode(UpdateNamespaceBody)
     before = _named(server, call)
     after = replace(
         before,
@@ -77,14 +77,14 @@ async def remove(server: Server, call: HttpRequest) -> dict[str, Any]:
         raise HttpError(
             409, "namespace_is_default", "the default namespace cannot be deleted", namespace=namespace.name
         )
-    if await server.operations.call(ask.ListWorkflows(namespace=namespace.name, limit=1)):
+    if await server.api.call(ask.ListWorkflows(namespace=namespace.name, limit=1)):
         raise HttpError(
             409,
             "namespace_not_empty",
             f"namespace {namespace.name!r} holds workflows, and nothing deletes those with it",
             namespace=namespace.name,
         )
-    if (await server.operations.call(ListSchedules(namespace=namespace.name, limit=1))).schedules:
+    if (await server.api.call(ListSchedules(namespace=namespace.name, limit=1))).schedules:
         raise HttpError(
             409,
             "namespace_not_empty",
@@ -117,8 +117,8 @@ def _shown(namespace: Namespace) -> dict[str, Any]:
 
 ROUTES = [
     Route("GET", "/api/namespaces", listing, "control", OPERATOR, any_namespace=True),
-    Route("POST", "/api/namespaces", create, "control", ADMIN, any_namespace=True, body=CreateBody),
+    Route("POST", "/api/namespaces", create, "control", ADMIN, any_namespace=True, body=CreateNamespaceBody),
     Route("GET", "/api/namespaces/{namespace}", describe, "control", OPERATOR, any_namespace=True),
-    Route("PUT", "/api/namespaces/{namespace}", update, "control", ADMIN, any_namespace=True, body=UpdateBody),
+    Route("PUT", "/api/namespaces/{namespace}", update, "control", ADMIN, any_namespace=True, body=UpdateNamespaceBody),
     Route("DELETE", "/api/namespaces/{namespace}", remove, "control", ADMIN, any_namespace=True),
 ]

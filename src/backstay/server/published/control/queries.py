@@ -15,7 +15,7 @@ from backstay.server.server import Server
 
 async def query(server: Server, call: HttpRequest) -> dict[str, Any]:
     positional, named = given(call.decode(SignalBody))
-    found = await server.operations.call(
+    found = await server.api.call(
         tell.QueryWorkflow(
             workflow_id=call.params["workflow_id"],
             namespace=call.namespace,

@@ -122,7 +122,7 @@ async def _page(
         asked = ask.ListWorkflows(
             namespace=namespace, statuses=statuses, label=label, before=before, limit=STRIDE, **indexed
         )
-        rows = await server.operations.call(asked)
+        rows = await server.api.call(asked)
         sizes = await server.store.sizes([row.key for row in rows]) if rows else {}
         for row in rows:
             before, looked = row.key, looked + 1
@@ -167,7 +167,7 @@ async def _of_history(server: Server, row: RunRow) -> dict[str, Any]:
     """What follows from the history of a run and the tasks of its instance."""
     described = ask.DescribeWorkflow(workflow_id=row.workflow_id, namespace=row.namespace)
     try:
-        found = await server.operations.call(described)
+        found = await server.api.call(described)
         opening = await server.store.history(row.key, 0, 2)
     except HistoryDamaged as damage:
         return SUMMARY if damage.run == row.key or row.closed_at is None else SUMMARY | _ENDED

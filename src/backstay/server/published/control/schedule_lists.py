@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from backstay.kernel.features.schedule import Schedule
-from backstay.kernel.features.schedule.records import Started
+from backstay.kernel.features.schedule.records import StartedAction
 from backstay.kernel.values import CODEC, Micros
 from backstay.protocol import schedules as ask
 from backstay.protocol.history import iso
@@ -42,7 +42,7 @@ _TERM = re.compile(
 _AND = re.compile(r"AND\s+", re.IGNORECASE)
 
 
-class Token(NamedTuple):
+class PageToken(NamedTuple):
     namespace: str
     filters: str
     created_at: Micros
@@ -70,7 +70,7 @@ async def listing(server: Server, call: HttpRequest) -> dict[str, Any]:
     token = _token(call)
     page = ask.SchedulePage(schedules=[])
     if not wanted.pop("contradiction", False):
-        page = await server.operations.call(
+        page = await server.api.call(
             ask.ListSchedules(
                 namespace=call.namespace,
                 after=None if token is None else (token.created_at, token.schedule_id),
@@ -149,16 +149,16 @@ def _filters(call: HttpRequest) -> str:
 
 
 def _page_token(call: HttpRequest, last: Schedule) -> str:
-    token = Token(call.namespace, _filters(call), last.created_at, last.schedule_id)
+    token = PageToken(call.namespace, _filters(call), last.created_at, last.schedule_id)
     return urlsafe_b64encode(msgspec.json.encode(token)).decode()
 
 
-def _token(call: HttpRequest) -> Token | None:
+def _token(call: HttpRequest) -> PageToken | None:
     text = call.query.get("next_page_token")
     if not text:
         return None
     try:
-        token = Token(*_decode_token(urlsafe_b64decode(text.encode())))
+        token = PageToken(*_decode_token(urlsafe_b64decode(text.encode())))
         cursor = {"created_at": iso(token.created_at), "schedule_id": token.schedule_id}
     except (ValueError, OverflowError, msgspec.MsgspecError):
         raise _refused(400, "malformed_schedule_page_token", "this is no token of a page; begin without one") from None
@@ -243,7 +243,7 @@ def listed(schedule: Schedule, namespace: str) -> dict[str, Any]:
     }
 
 
-def _started(started: Started) -> dict[str, Any]:
+def _started(started: StartedAction) -> dict[str, Any]:
     return {
         "trigger_number": started.trigger_number,
         "workflow_id": started.workflow_id,

@@ -8,7 +8,15 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Struct
 
-from backstay.kernel.features.schedule import Action, Fired, Interval, Overlap, Plan, ScheduleReply, Spec
+from backstay.kernel.features.schedule import (
+    Action,
+    FiredOccurrence,
+    Interval,
+    Overlap,
+    SchedulePlan,
+    ScheduleReply,
+    Spec,
+)
 from backstay.kernel.features.schedule.messages import MAX_JITTER, MAX_NOTE
 from backstay.kernel.values import Micros, Routing
 from backstay.protocol import schedules as ask
@@ -93,11 +101,11 @@ class BackfillBody(Struct, frozen=True, kw_only=True):
 async def create(server: Server, call: HttpRequest) -> HttpResponse:
     """Create a schedule; without an id one is made."""
     body = call.decode(CreateScheduleBody)
-    reply = await server.operations.call(
+    reply = await server.api.call(
         ask.CreateSchedule(
             schedule_id=body.schedule_id,
             namespace=call.namespace,
-            plan=Plan(**_changes(body, call.namespace)),
+            plan=SchedulePlan(**_changes(body, call.namespace)),
             paused=body.paused,
             request_id=call.headers.get("x-request-id"),
             source="http",
@@ -117,7 +125,7 @@ async def create(server: Server, call: HttpRequest) -> HttpResponse:
 
 async def describe(server: Server, call: HttpRequest) -> dict[str, Any]:
     """What a schedule is right now."""
-    found = await server.operations.call(
+    found = await server.api.call(
         ask.DescribeSchedule(schedule_id=call.params["schedule_id"], namespace=call.namespace)
     )
     return listed(found, call.namespace)
@@ -126,26 +134,26 @@ async def describe(server: Server, call: HttpRequest) -> dict[str, Any]:
 async def update(server: Server, call: HttpRequest) -> dict[str, Any]:
     """Change some of what a schedule is; the rest stays."""
     changes = _changes(call.decode(UpdateScheduleBody), call.namespace)
-    reply = await server.operations.call(ask.UpdateSchedule(**_to(call), changes=changes))
+    reply = await server.api.call(ask.UpdateSchedule(**_to(call), changes=changes))
     return _outcome(reply) | {"updated_at": iso(reply.at)}
 
 
 async def pause(server: Server, call: HttpRequest) -> dict[str, Any]:
     """Fire no more until it is resumed."""
-    reply = await server.operations.call(ask.PauseSchedule(**_to(call), note=call.decode(NoteBody).note))
+    reply = await server.api.call(ask.PauseSchedule(**_to(call), note=call.decode(NoteBody).note))
     return _outcome(reply) | {"paused": True, "note": reply.note}
 
 
 async def resume(server: Server, call: HttpRequest) -> dict[str, Any]:
     """Fire again, from now on."""
-    reply = await server.operations.call(ask.ResumeSchedule(**_to(call), note=call.decode(NoteBody).note))
+    reply = await server.api.call(ask.ResumeSchedule(**_to(call), note=call.decode(NoteBody).note))
     return _outcome(reply) | {"paused": False, "note": reply.note}
 
 
 async def trigger(server: Server, call: HttpRequest) -> dict[str, Any]:
     """Fire once, now."""
     policy = call.decode(TriggerBody).overlap_policy
-    reply = await server.operations.call(ask.TriggerSchedule(**_to(call), overlap_policy=policy))
+    reply = await server.api.call(ask.TriggerSchedule(**_to(call), overlap_policy=policy))
     (fired,) = reply.fired
     return _outcome(reply) | {
         "workflow_id": fired.workflow_id,
@@ -158,7 +166,7 @@ async def trigger(server: Server, call: HttpRequest) -> dict[str, Any]:
 async def backfill(server: Server, call: HttpRequest) -> dict[str, Any]:
     """Fire for every occurrence from start_time on and before end_time."""
     body = call.decode(BackfillBody)
-    reply = await server.operations.call(
+    reply = await server.api.call(
         ask.BackfillSchedule(
             **_to(call),
             start=_moment(body.start_time, "start_time"),
@@ -172,7 +180,7 @@ async def backfill(server: Server, call: HttpRequest) -> dict[str, Any]:
 
 async def delete(server: Server, call: HttpRequest) -> dict[str, Any]:
     """End a schedule; what it has started goes on, and its history stays."""
-    reply = await server.operations.call(ask.DeleteSchedule(**_to(call)))
+    reply = await server.api.call(ask.DeleteSchedule(**_to(call)))
     return _outcome(reply) | {"deleted_at": iso(reply.at)}
 
 
@@ -184,7 +192,7 @@ async def history(server: Server, call: HttpRequest) -> dict[str, Any]:
             "after_sequence", f"after_sequence is a whole number from 0 on, not {text!r}", "invalid_after_sequence"
         )
     schedule_id = call.params["schedule_id"]
-    found = await server.operations.call(
+    found = await server.api.call(
         ask.GetScheduleHistory(
             schedule_id=schedule_id,
             namespace=call.namespace,
@@ -270,7 +278,7 @@ def _outcome(reply: ScheduleReply) -> dict[str, Any]:
     return {"schedule_id": reply.schedule_id, "outcome": reply.outcome, "status": reply.status}
 
 
-def _filled(fired: Fired) -> dict[str, Any]:
+def _filled(fired: FiredOccurrence) -> dict[str, Any]:
     return {
         "fire_time": iso(fired.occurrence),
         "outcome": "started" if fired.outcome == "triggered" else fired.outcome,

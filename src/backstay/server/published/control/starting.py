@@ -65,7 +65,7 @@ async def started(server: Server, call: HttpRequest, body: StartBody) -> HttpRes
     """Start a workflow, and answer how that went."""
     request = start_request(server, call, body, body.workflow_id)
     try:
-        done = await server.operations.call(request)
+        done = await server.api.call(request)
     except Refused as refusal:
         if refusal.reason != "instance_already_started":
             raise
@@ -143,7 +143,7 @@ async def reserve(server: Server, call: HttpRequest) -> HttpResponse:
     body = call.decode(ReserveBody)
     if body.workflow_id is not None:
         _check_id(body.workflow_id)
-    done = await server.operations.call(
+    done = await server.api.call(
         ask.ReserveWorkflow(
             workflow_type=body.workflow_type,
             workflow_id=body.workflow_id or server.engine.world.ids.ulid(),

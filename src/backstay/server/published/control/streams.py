@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from backstay.kernel.features.stream import Item
+from backstay.kernel.features.stream import StreamItem
 from backstay.kernel.values import CODEC
 from backstay.protocol import streams as ask
 from backstay.protocol.history import iso
@@ -24,12 +24,12 @@ from backstay.server.server import Server
 MOST = 10**9
 
 
-class AppendBody(Struct, frozen=True, kw_only=True):
+class AppendStreamBody(Struct, frozen=True, kw_only=True):
     items: WireItems
     max_pending_items: Annotated[int, Meta(ge=1)] | None = None
 
 
-class CloseBody(Struct, frozen=True, kw_only=True):
+class CloseStreamBody(Struct, frozen=True, kw_only=True):
     error_reason: Annotated[str, Meta(min_length=1, max_length=4096)] | None = None
     retention_seconds: Annotated[int, Meta(ge=1, le=MOST)] | None = None
 
@@ -37,9 +37,7 @@ class CloseBody(Struct, frozen=True, kw_only=True):
 async def listing(server: Server, call: HttpRequest) -> dict[str, Any]:
     """The streams of a run, by name."""
     workflow_id, run_id = call.params["workflow_id"], call.params["run_id"]
-    found = await server.operations.call(
-        ask.ListStreams(workflow_id=workflow_id, run_id=run_id, namespace=call.namespace)
-    )
+    found = await server.api.call(ask.ListStreams(workflow_id=workflow_id, run_id=run_id, namespace=call.namespace))
     return {
         "workflow_id": workflow_id,
         "workflow_run_id": run_id,
@@ -48,7 +46,7 @@ async def listing(server: Server, call: HttpRequest) -> dict[str, Any]:
 
 
 async def describe(server: Server, call: HttpRequest) -> dict[str, Any]:
-    return _about(await server.operations.call(ask.DescribeStream(**_to(call))))
+    return _about(await server.api.call(ask.DescribeStream(**_to(call))))
 
 
 async def read(server: Server, call: HttpRequest) -> dict[str, Any]:
@@ -65,7 +63,7 @@ async def read(server: Server, call: HttpRequest) -> dict[str, Any]:
         async with watching(server, call):
             page = await _held(server, request)
     else:
-        page = await server.operations.call(request)
+        page = await server.api.call(request)
     return _about(page.view) | {
         "items": [_item(item) for item in page.items],
         "next_offset": page.next_offset,
@@ -75,7 +73,7 @@ async def read(server: Server, call: HttpRequest) -> dict[str, Any]:
 
 async def _held(server: Server, request: ask.ReadStream) -> ask.StreamPage:
     """A reader that waits; a server that drains answers it at once."""
-    reading = asyncio.ensure_future(server.operations.call(request))
+    reading = asyncio.ensure_future(server.api.call(request))
 
     def give_up() -> None:
         reading.cancel()
@@ -86,17 +84,15 @@ async def _held(server: Server, request: ask.ReadStream) -> ask.StreamPage:
     except asyncio.CancelledError:
         if not server.draining:
             raise
-        return await server.operations.call(replace(request, wait_seconds=0))
+        return await server.api.call(replace(request, wait_seconds=0))
     finally:
         server.waiting.pop(reading, None)
 
 
 async def append(server: Server, call: HttpRequest) -> dict[str, Any]:
-    body = call.decode(AppendBody)
+    body = call.decode(AppendStreamBody)
     items = [_given(item, position) for position, item in enumerate(body.items)]
-    done = await server.operations.call(
-        ask.AppendStream(**_to(call), items=items, max_pending_items=body.max_pending_items)
-    )
+    done = await server.api.call(ask.AppendStream(**_to(call), items=items, max_pending_items=body.max_pending_items))
     return _about(done.view) | {
         "offsets": done.offsets,
         "accepted_offsets": done.accepted_offsets,
@@ -107,9 +103,9 @@ async def append(server: Server, call: HttpRequest) -> dict[str, Any]:
 
 async def close(server: Server, call: HttpRequest) -> dict[str, Any]:
     """End a stream, well or with `error_reason`."""
-    body = call.decode(CloseBody)
+    body = call.decode(CloseStreamBody)
     return _about(
-        await server.operations.call(
+        await server.api.call(
             ask.CloseStream(**_to(call), error_reason=body.error_reason, retention_seconds=body.retention_seconds)
         )
     )
@@ -124,7 +120,7 @@ def _to(call: HttpRequest) -> dict[str, Any]:
     }
 
 
-def _given(item: WireItem, position: int) -> Item:
+def _given(item: WireItem, position: int) -> StreamItem:
     return item.item(f"items[{position}]")
 
 
@@ -172,6 +168,6 @@ ROUTES = [
     Route("GET", _ALL, listing, "control", OPERATOR),
     Route("GET", _ONE, describe, "control", OPERATOR),
     Route("GET", f"{_ONE}/items", read, "control", OPERATOR),
-    Route("POST", f"{_ONE}/items", append, "control", OPERATOR, body=AppendBody),
-    Route("POST", f"{_ONE}/close", close, "control", OPERATOR, body=CloseBody),
+    Route("POST", f"{_ONE}/items", append, "control", OPERATOR, body=AppendStreamBody),
+    Route("POST", f"{_ONE}/close", close, "control", OPERATOR, body=CloseStreamBody),
 ]

@@ -14,19 +14,19 @@ from backstay.server.server import Server
 from backstay.server.tokens import Role, shown
 
 
-class CreateBody(Struct, frozen=True, kw_only=True):
+class CreateTokenBody(Struct, frozen=True, kw_only=True):
     role: Role
     namespace: str | None = None
     note: Annotated[str, Meta(max_length=1000)] | None = None
 
 
-class RotateBody(Struct, frozen=True, kw_only=True):
+class RotateTokenBody(Struct, frozen=True, kw_only=True):
     pass
 
 
 async def create(server: Server, call: HttpRequest) -> HttpResponse:
     """Make a token. It is in this answer and nowhere else."""
-    body = call.decode(CreateBody)
+    body = call.decode(CreateTokenBody)
     namespace = None if body.namespace is None else body.namespace.lower()
     if namespace is not None:
         server.namespaces.check(namespace)
@@ -44,7 +44,7 @@ async def listing(server: Server, call: HttpRequest) -> dict[str, Any]:
 
 async def rotate(server: Server, call: HttpRequest) -> dict[str, Any]:
     """Give a token another secret; the old one is refused from now on."""
-    call.decode(RotateBody)
+    call.decode(RotateTokenBody)
     _mine(server, call)
     rotated, secret = await server.tokens.rotate(call.params["token_id"], server.now)
     return shown(rotated) | {"token": secret, "outcome": "rotated"}
@@ -73,8 +73,8 @@ def _within(call: HttpRequest, namespace: str | None) -> None:
 
 
 ROUTES = [
-    Route("POST", "/api/tokens", create, "control", ADMIN, body=CreateBody, any_namespace=True),
+    Route("POST", "/api/tokens", create, "control", ADMIN, body=CreateTokenBody, any_namespace=True),
     Route("GET", "/api/tokens", listing, "control", ADMIN, any_namespace=True),
-    Route("POST", "/api/tokens/{token_id}/rotate", rotate, "control", ADMIN, body=RotateBody, any_namespace=True),
+    Route("POST", "/api/tokens/{token_id}/rotate", rotate, "control", ADMIN, body=RotateTokenBody, any_namespace=True),
     Route("DELETE", "/api/tokens/{token_id}", revoke, "control", ADMIN, any_namespace=True),
 ]

@@ -12,7 +12,7 @@ from msgspec import Struct
 from backstay.server.auth import OPERATOR, WORKER
 from backstay.server.http_messages import HttpRequest, HttpResponse, converted
 from backstay.server.published.control import commands, queries
-from backstay.server.published.control.commands import CommandBody, SignalBody, SignalWithStartBody, UpdateBody
+from backstay.server.published.control.commands import CommandBody, SignalBody, SignalWithStartBody, UpdateWorkflowBody
 from backstay.server.published.control.starting import StartBody, started
 from backstay.server.published.control.workflow_json import described, look
 from backstay.server.published.worker import activity_tasks
@@ -23,7 +23,7 @@ from backstay.server.server import Server
 T = TypeVar("T")
 
 
-class WaitingUpdateBody(UpdateBody, frozen=True, kw_only=True):
+class WaitingUpdateBody(UpdateWorkflowBody, frozen=True, kw_only=True):
     wait_for: str = "completed"
 
 

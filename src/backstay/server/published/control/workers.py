@@ -18,7 +18,7 @@ from backstay.server.published.worker.lifecycle import leave
 from backstay.server.rollouts import Rollout
 from backstay.server.router import Route
 from backstay.server.server import Server
-from backstay.server.workers import Worker
+from backstay.server.workers import RegisteredWorker
 
 STATUSES = ("active", "stale", "draining")
 
@@ -27,7 +27,7 @@ class BuildBody(Struct, frozen=True, kw_only=True):
     build_id: Annotated[str, Meta(min_length=1, max_length=255)] | None
 
 
-def status_of(server: Server, worker: Worker, on: str | None = None) -> str:
+def status_of(server: Server, worker: RegisteredWorker, on: str | None = None) -> str:
     """`on`: as far as this queue is concerned; otherwise all of those it serves."""
     if server.workers.stale(worker):
         return "stale"
@@ -36,7 +36,7 @@ def status_of(server: Server, worker: Worker, on: str | None = None) -> str:
     return "draining" if all(draining) else "active"
 
 
-def shown(server: Server, worker: Worker) -> dict[str, Any]:
+def shown(server: Server, worker: RegisteredWorker) -> dict[str, Any]:
     return msgspec.to_builtins(worker) | {
         "status": status_of(server, worker),
         "registered_at": iso(worker.registered_at),
@@ -157,7 +157,7 @@ async def builds(server: Server, call: HttpRequest) -> dict[str, Any]:
     }
 
 
-def _overlap(server: Server, name: str, serving: list[Worker]) -> dict[str, Any]:
+def _overlap(server: Server, name: str, serving: list[RegisteredWorker]) -> dict[str, Any]:
     """Whether builds work side by side, and what a worker of the wrong one is told: a claim across builds is refused."""
     live = sorted({worker.build_id or "" for worker in serving if status_of(server, worker, name) == "active"})
     return {
@@ -168,7 +168,9 @@ def _overlap(server: Server, name: str, serving: list[Worker]) -> dict[str, Any]
     }
 
 
-def _cohort(server: Server, namespace: str, name: str, build: str | None, members: list[Worker]) -> dict[str, Any]:
+def _cohort(
+    server: Server, namespace: str, name: str, build: str | None, members: list[RegisteredWorker]
+) -> dict[str, Any]:
     states = [status_of(server, member, name) for member in members]
     counts = {state: states.count(state) for state in STATUSES}
     prints: dict[str, set[str]] = {}

@@ -56,7 +56,7 @@ def listed(row: RunRow) -> dict[str, Any]:
 async def look(server: Server, call: HttpRequest) -> tuple[Description, list[Recorded]]:
     """The instance that the path names, and the history of its current run."""
     workflow_id = call.params["workflow_id"]
-    return await server.operations.look(ask.DescribeWorkflow(workflow_id=workflow_id, namespace=call.namespace))
+    return await server.api.look(ask.DescribeWorkflow(workflow_id=workflow_id, namespace=call.namespace))
 
 
 def described(server: Server, found: Description, history: list[Recorded]) -> dict[str, Any]:

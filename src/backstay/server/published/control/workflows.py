@@ -31,10 +31,8 @@ async def describe_run(server: Server, call: HttpRequest) -> dict[str, Any]:
 
 async def runs(server: Server, call: HttpRequest) -> dict[str, Any]:
     workflow_id = call.params["workflow_id"]
-    await server.operations.call(ask.DescribeWorkflow(workflow_id=workflow_id, namespace=call.namespace))
-    rows = await server.operations.call(
-        ask.ListWorkflows(workflow_id=workflow_id, namespace=call.namespace, limit=1000)
-    )
+    await server.api.call(ask.DescribeWorkflow(workflow_id=workflow_id, namespace=call.namespace))
+    rows = await server.api.call(ask.ListWorkflows(workflow_id=workflow_id, namespace=call.namespace, limit=1000))
     rows.reverse()
     return {
         "workflow_id": workflow_id,
@@ -52,7 +50,7 @@ async def listing(server: Server, call: HttpRequest) -> dict[str, Any]:
         raise invalid("status", f"status must be one of {', '.join(BUCKETS)}, not {status!r}{advice}")
     asked = where(server, call.namespace, call.query.get("query") or "")
     token = call.query.get("next_page_token") or None
-    rows = await server.operations.call(
+    rows = await server.api.call(
         ask.ListWorkflows(
             namespace=call.namespace,
             workflow_type=call.query.get("workflow_type") or asked.fields.get("workflow_type"),

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from backstay.kernel.features.activity import AttemptOutcome, HeartbeatReply
+from backstay.kernel.features.activity import AttemptReply, HeartbeatReply
 from backstay.kernel.values import run_of
 from backstay.protocol import requests as ask
 from backstay.protocol.payloads import payload
@@ -28,7 +28,7 @@ class AttemptBody(Struct, frozen=True, kw_only=True):
     lease_owner: Name
 
 
-class CompleteBody(AttemptBody, frozen=True, kw_only=True):
+class CompleteActivityBody(AttemptBody, frozen=True, kw_only=True):
     result: Any = None
 
 
@@ -36,11 +36,11 @@ class ActivityFailure(WireFailure, frozen=True, kw_only=True, rename={"class_": 
     message: Annotated[Text, Meta(min_length=1)]
 
 
-class FailBody(AttemptBody, frozen=True, kw_only=True):
+class FailActivityBody(AttemptBody, frozen=True, kw_only=True):
     failure: ActivityFailure
 
 
-class HeartbeatBody(AttemptBody, frozen=True, kw_only=True):
+class HeartbeatActivityBody(AttemptBody, frozen=True, kw_only=True):
     """`details` is what the published worker calls its progress; both may be of any shape."""
 
     details: Any = None
@@ -82,7 +82,7 @@ async def claimed(
 ) -> HttpResponse:
     """Lease the task in the path to its owner, who need not be a registered worker."""
     await _check_session(server, call, owner)
-    assigned = await server.operations.call(
+    assigned = await server.api.call(
         ask.ClaimActivityTask(
             task_id=call.params["task_id"],
             worker_id=owner,
@@ -95,7 +95,7 @@ async def claimed(
 
 
 async def complete(server: Server, call: HttpRequest) -> dict[str, Any]:
-    body = call.decode(CompleteBody)
+    body = call.decode(CompleteActivityBody)
     _same_task(call, body)
     return await completed(server, call, body.activity_attempt_id, body.lease_owner, body.result)
 
@@ -104,7 +104,7 @@ async def completed(
     server: Server, call: HttpRequest, attempt_id: str, owner: str | None, result: Any
 ) -> dict[str, Any]:
     """An attempt has ended well. `owner` None: the attempt says enough, as for the other verbs."""
-    outcome = await server.operations.call(
+    outcome = await server.api.call(
         ask.CompleteActivityTask(
             activity_attempt_id=attempt_id,
             namespace=call.namespace,
@@ -116,7 +116,7 @@ async def completed(
 
 
 async def fail(server: Server, call: HttpRequest) -> dict[str, Any]:
-    body = call.decode(FailBody)
+    body = call.decode(FailActivityBody)
     _same_task(call, body)
     return await failed(server, call, body.activity_attempt_id, body.lease_owner, body.failure)
 
@@ -124,7 +124,7 @@ async def fail(server: Server, call: HttpRequest) -> dict[str, Any]:
 async def failed(
     server: Server, call: HttpRequest, attempt_id: str, owner: str | None, failure: ActivityFailure
 ) -> dict[str, Any]:
-    outcome = await server.operations.call(
+    outcome = await server.api.call(
         ask.FailActivityTask(
             activity_attempt_id=attempt_id,
             namespace=call.namespace,
@@ -136,14 +136,14 @@ async def failed(
 
 
 async def heartbeat(server: Server, call: HttpRequest) -> dict[str, Any]:
-    body = call.decode(HeartbeatBody)
+    body = call.decode(HeartbeatActivityBody)
     _same_task(call, body)
     said = body.details if body.progress is None else body.progress
     return _asked(call, body, await beat(server, call, body.activity_attempt_id, body.lease_owner, said))
 
 
 async def beat(server: Server, call: HttpRequest, attempt_id: str, owner: str | None, said: Any) -> dict[str, Any]:
-    reply = await server.operations.call(
+    reply = await server.api.call(
         ask.HeartbeatActivityTask(
             activity_attempt_id=attempt_id,
             namespace=call.namespace,
@@ -164,7 +164,7 @@ async def status(server: Server, call: HttpRequest) -> dict[str, Any]:
 
 
 async def stands(server: Server, call: HttpRequest, attempt_id: str, owner: str | None) -> dict[str, Any]:
-    reply = await server.operations.call(
+    reply = await server.api.call(
         ask.GetActivityStatus(activity_attempt_id=attempt_id, namespace=call.namespace, lease_owner=owner)
     )
     return _state(reply)
@@ -195,7 +195,7 @@ def _same_task(call: HttpRequest, body: AttemptBody) -> None:
         )
 
 
-def _next_task(outcome: AttemptOutcome) -> str | None:
+def _next_task(outcome: AttemptReply) -> str | None:
     """The workflow task that resumes the run, or the next try of this step. The next leaf of its group is neither."""
     step = outcome.task_id.rpartition(".")[0]
     for id in outcome.created_task_ids:
@@ -204,7 +204,7 @@ def _next_task(outcome: AttemptOutcome) -> str | None:
     return None
 
 
-def _outcome(outcome: AttemptOutcome) -> dict[str, Any]:
+def _outcome(outcome: AttemptReply) -> dict[str, Any]:
     return {
         "task_id": outcome.task_id,
         "activity_attempt_id": outcome.activity_attempt_id,
@@ -242,8 +242,17 @@ def _state(reply: HeartbeatReply) -> dict[str, Any]:
 ROUTES = [
     Route("POST", "/api/worker/activity-tasks/poll", poll, "worker", WORKER, body=PollBody),
     Route("POST", "/api/worker/activity-tasks/{task_id}/claim", claim, "worker", WORKER, body=ClaimBody),
-    Route("POST", "/api/worker/activity-tasks/{task_id}/complete", complete, "worker", WORKER, body=CompleteBody),
-    Route("POST", "/api/worker/activity-tasks/{task_id}/fail", fail, "worker", WORKER, body=FailBody),
-    Route("POST", "/api/worker/activity-tasks/{task_id}/heartbeat", heartbeat, "worker", WORKER, body=HeartbeatBody),
+    Route(
+        "POST", "/api/worker/activity-tasks/{task_id}/complete", complete, "worker", WORKER, body=CompleteActivityBody
+    ),
+    Route("POST", "/api/worker/activity-tasks/{task_id}/fail", fail, "worker", WORKER, body=FailActivityBody),
+    Route(
+        "POST",
+        "/api/worker/activity-tasks/{task_id}/heartbeat",
+        heartbeat,
+        "worker",
+        WORKER,
+        body=HeartbeatActivityBody,
+    ),
     Route("POST", "/api/worker/activity-tasks/{task_id}/status", status, "worker", WORKER, body=AttemptBody),
 ]

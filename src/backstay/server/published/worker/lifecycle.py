@@ -14,7 +14,7 @@ from backstay.server.http_errors import HttpError
 from backstay.server.http_messages import HttpRequest, HttpResponse
 from backstay.server.router import Route
 from backstay.server.server import Server
-from backstay.server.workers import CommandContract, Worker
+from backstay.server.workers import CommandContract, RegisteredWorker
 from backstay.store import Unavailable
 
 Name = Annotated[str, Meta(min_length=1, max_length=255)]
@@ -22,7 +22,7 @@ Slots = Annotated[int, Meta(ge=1, le=100_000)]
 Interval = Annotated[int, Meta(ge=1, le=3600)]
 
 
-class RegisterBody(Struct, frozen=True, kw_only=True):
+class RegisterWorkerBody(Struct, frozen=True, kw_only=True):
     task_queue: Name
     worker_id: Name | None = None
     runtime: Name = "external"
@@ -42,7 +42,7 @@ class RegisterBody(Struct, frozen=True, kw_only=True):
     heartbeat_interval_seconds: Interval | None = None
 
 
-class HeartbeatBody(Struct, frozen=True, kw_only=True):
+class HeartbeatWorkerBody(Struct, frozen=True, kw_only=True):
     worker_id: Name
     task_slots: dict[str, int] | None = None
     process_metrics: dict[str, Any] | None = None
@@ -50,14 +50,14 @@ class HeartbeatBody(Struct, frozen=True, kw_only=True):
 
 
 async def register(server: Server, call: HttpRequest) -> HttpResponse:
-    body = call.decode(RegisterBody)
+    body = call.decode(RegisterWorkerBody)
     worker_id = body.worker_id or f"worker-{server.engine.world.ids.ulid()}"
     now = server.now
     before = server.workers.get(call.namespace, worker_id)
     fingerprints = body.workflow_definition_fingerprints or {}
     if before is not None and not server.workers.stale(before):
         _refuse_changed(before, fingerprints)
-    worker = Worker(
+    worker = RegisteredWorker(
         worker_id=worker_id,
         namespace=call.namespace,
         task_queue=body.task_queue,
@@ -94,7 +94,7 @@ async def register(server: Server, call: HttpRequest) -> HttpResponse:
 
 
 async def heartbeat(server: Server, call: HttpRequest) -> dict[str, Any]:
-    body = call.decode(HeartbeatBody)
+    body = call.decode(HeartbeatWorkerBody)
     worker = server.workers.get(call.namespace, body.worker_id)
     if worker is None:
         raise HttpError(
@@ -149,7 +149,7 @@ async def leave(server: Server, namespace: str, worker_id: str) -> dict[str, Any
     }
 
 
-def _acknowledged(server: Server, worker: Worker) -> dict[str, Any]:
+def _acknowledged(server: Server, worker: RegisteredWorker) -> dict[str, Any]:
     return {
         "worker_id": worker.worker_id,
         "namespace": worker.namespace,
@@ -158,7 +158,7 @@ def _acknowledged(server: Server, worker: Worker) -> dict[str, Any]:
     }
 
 
-def _refuse_changed(before: Worker, fingerprints: dict[str, str]) -> None:
+def _refuse_changed(before: RegisteredWorker, fingerprints: dict[str, str]) -> None:
     for workflow_type, fingerprint in fingerprints.items():
         known = before.workflow_definition_fingerprints.get(workflow_type)
         if known is not None and known != fingerprint:
@@ -172,7 +172,7 @@ def _refuse_changed(before: Worker, fingerprints: dict[str, str]) -> None:
 
 
 ROUTES = [
-    Route("POST", "/api/worker/register", register, "worker", WORKER, body=RegisterBody),
-    Route("POST", "/api/worker/heartbeat", heartbeat, "worker", WORKER, body=HeartbeatBody),
+    Route("POST", "/api/worker/register", register, "worker", WORKER, body=RegisterWorkerBody),
+    Route("POST", "/api/worker/heartbeat", heartbeat, "worker", WORKER, body=HeartbeatWorkerBody),
     Route("DELETE", "/api/worker/registrations/{worker_id}", deregister, "worker", WORKER),
 ]

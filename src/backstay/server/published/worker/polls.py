@@ -21,7 +21,7 @@ from backstay.server.http_errors import Elsewhere, HttpError
 from backstay.server.http_messages import ClientDisconnected, HttpRequest, HttpResponse
 from backstay.server.pending_reply import too_many_parked
 from backstay.server.server import Server
-from backstay.server.workers import Worker
+from backstay.server.workers import RegisteredWorker
 
 Name = Annotated[str, Meta(min_length=1, max_length=255)]
 A = TypeVar("A", WorkflowAssignment, ActivityAssignment)
@@ -39,7 +39,7 @@ class PollBody(Struct, frozen=True, kw_only=True):
     accept_history_encoding: Encoding | None = None
 
 
-def polling(server: Server, call: HttpRequest, body: PollBody) -> Worker:
+def polling(server: Server, call: HttpRequest, body: PollBody) -> RegisteredWorker:
     refuse_guest(server, call)
     worker = server.workers.polling(call.namespace, body.worker_id, body.task_queue, body.build_id)
     if server.rollouts.draining(call.namespace, worker.task_queue, worker.build_id):
@@ -59,9 +59,9 @@ async def park(server: Server, call: HttpRequest, request: Request[A | None], se
     if server.draining:
         return None
     if not seconds:
-        return await server.operations.call(request)
+        return await server.api.call(request)
     async with watching(server, call):
-        return await server.operations.call(request)
+        return await server.api.call(request)
 
 
 @asynccontextmanager
@@ -85,7 +85,7 @@ async def watching(server: Server, call: HttpRequest) -> AsyncGenerator[None]:
         watch.cancel()
 
 
-def nothing(server: Server, call: HttpRequest, kind: str, worker: Worker) -> HttpResponse:
+def nothing(server: Server, call: HttpRequest, kind: str, worker: RegisteredWorker) -> HttpResponse:
     """Why there is no task: nothing is ready, the queue may not lease, or this server cannot tell."""
     refuse_guest(server, call)
     queue = (kind, worker.namespace, worker.task_queue)

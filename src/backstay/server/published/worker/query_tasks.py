@@ -19,7 +19,7 @@ from backstay.server.auth import WORKER
 from backstay.server.http_errors import HttpError
 from backstay.server.http_messages import HttpRequest, HttpResponse
 from backstay.server.published.worker.polls import Name, PollBody, refuse_guest, watching
-from backstay.server.remote_queries import Kind, Question
+from backstay.server.remote_queries import Kind, PendingQuery
 from backstay.server.router import Route
 from backstay.server.server import Server
 
@@ -31,7 +31,7 @@ VALIDATE = frozenset({"validate"})
 _UNKNOWN = "rejected_unknown_query"
 
 
-class CompleteBody(Struct, frozen=True, kw_only=True):
+class CompleteQueryBody(Struct, frozen=True, kw_only=True):
     lease_owner: Name
     query_task_attempt: Attempt
     result: Any = None
@@ -44,7 +44,7 @@ class QueryFailure(Struct, frozen=True, kw_only=True):
     type: str | None = None
 
 
-class FailBody(Struct, frozen=True, kw_only=True):
+class FailQueryBody(Struct, frozen=True, kw_only=True):
     lease_owner: Name
     query_task_attempt: Attempt
     failure: QueryFailure
@@ -55,7 +55,7 @@ class ValidationBody(Struct, frozen=True, kw_only=True):
     update_validation_attempt: Attempt
 
 
-class RejectBody(ValidationBody, frozen=True, kw_only=True):
+class RejectUpdateBody(ValidationBody, frozen=True, kw_only=True):
     failure: QueryFailure
 
 
@@ -95,13 +95,13 @@ async def _poll(server: Server, call: HttpRequest, kinds: frozenset[str]) -> Htt
 EMPTY = {"task": None, "poll_status": "empty", "retry_after_seconds": None}
 
 
-def leased(server: Server, question: Question) -> HttpResponse:
+def leased(server: Server, question: PendingQuery) -> HttpResponse:
     expires = iso(question.until)
     lease = {"leased_at": iso(server.now), "lease_expires_at": expires}
     return HttpResponse({"task": task(question), "poll_status": "leased", "lease": lease})
 
 
-def task(question: Question) -> dict[str, Any]:
+def task(question: PendingQuery) -> dict[str, Any]:
     inquiry = question.inquiry
     # Tasks decide behind what they have seen: that says how far the run's code had looked, of a closed run too.
     first, started = next((e, e.event) for e in question.history if isinstance(e.event, WorkflowStarted))
@@ -140,7 +140,7 @@ def task(question: Question) -> dict[str, Any]:
 
 
 async def complete(server: Server, call: HttpRequest) -> dict[str, Any]:
-    body = call.decode(CompleteBody)
+    body = call.decode(CompleteQueryBody)
     blob = payload(body.result_envelope, "result_envelope")
     question = _held(server, call, "query", body.lease_owner, body.query_task_attempt)
     if isinstance(question, dict):
@@ -150,7 +150,7 @@ async def complete(server: Server, call: HttpRequest) -> dict[str, Any]:
 
 
 async def fail(server: Server, call: HttpRequest) -> dict[str, Any]:
-    body = call.decode(FailBody)
+    body = call.decode(FailQueryBody)
     question = _held(server, call, "query", body.lease_owner, body.query_task_attempt)
     if isinstance(question, dict):
         return question
@@ -172,7 +172,7 @@ async def approve(server: Server, call: HttpRequest) -> dict[str, Any]:
 
 
 async def reject(server: Server, call: HttpRequest) -> dict[str, Any]:
-    body = call.decode(RejectBody)
+    body = call.decode(RejectUpdateBody)
     question = _held(server, call, "validate", body.lease_owner, body.update_validation_attempt)
     if isinstance(question, dict):
         return question
@@ -183,7 +183,7 @@ async def reject(server: Server, call: HttpRequest) -> dict[str, Any]:
     return _closed(server, question, "rejected")
 
 
-def _held(server: Server, call: HttpRequest, kind: Kind, owner: str, attempt: int) -> Question | dict[str, Any]:
+def _held(server: Server, call: HttpRequest, kind: Kind, owner: str, attempt: int) -> PendingQuery | dict[str, Any]:
     """The question that this worker answers, or the reply to a worker that has closed it before."""
     id = call.params["task_id"]
     before = server.questions.closed(call.namespace, id, kind, owner, attempt)
@@ -192,7 +192,7 @@ def _held(server: Server, call: HttpRequest, kind: Kind, owner: str, attempt: in
     return server.questions.held(call.namespace, id, kind, owner, attempt, _refusal)
 
 
-def _closed(server: Server, question: Question, outcome: str) -> dict[str, Any]:
+def _closed(server: Server, question: PendingQuery, outcome: str) -> dict[str, Any]:
     server.questions.remember(question, outcome)
     return {"task_id": question.id, "outcome": outcome, "recorded": True, "reason": None}
 
@@ -203,11 +203,13 @@ def _refusal(reason: str, message: str) -> HttpError:
 
 ROUTES = [
     Route("POST", "/api/worker/query-tasks/poll", poll, "worker", WORKER, body=PollBody),
-    Route("POST", "/api/worker/query-tasks/{task_id}/complete", complete, "worker", WORKER, body=CompleteBody),
-    Route("POST", "/api/worker/query-tasks/{task_id}/fail", fail, "worker", WORKER, body=FailBody),
+    Route("POST", "/api/worker/query-tasks/{task_id}/complete", complete, "worker", WORKER, body=CompleteQueryBody),
+    Route("POST", "/api/worker/query-tasks/{task_id}/fail", fail, "worker", WORKER, body=FailQueryBody),
     Route("POST", "/api/worker/update-validation-tasks/poll", poll_validation, "worker", WORKER, body=PollBody),
     Route(
         "POST", "/api/worker/update-validation-tasks/{task_id}/approve", approve, "worker", WORKER, body=ValidationBody
     ),
-    Route("POST", "/api/worker/update-validation-tasks/{task_id}/reject", reject, "worker", WORKER, body=RejectBody),
+    Route(
+        "POST", "/api/worker/update-validation-tasks/{task_id}/reject", reject, "worker", WORKER, body=RejectUpdateBody
+    ),
 ]

@@ -13,14 +13,14 @@ from backstay.server.http_messages import HttpRequest, HttpResponse
 from backstay.server.published.worker.polls import Name
 from backstay.server.router import Route
 from backstay.server.server import Server
-from backstay.server.sessions import Session
-from backstay.server.workers import Worker
+from backstay.server.sessions import SessionRecord
+from backstay.server.workers import RegisteredWorker
 
 Seconds = Annotated[int, Meta(ge=1, le=10**9)]
 Count = Annotated[int, Meta(ge=1, le=10**9)]
 
 
-class CreateBody(Struct, frozen=True, kw_only=True):
+class CreateSessionBody(Struct, frozen=True, kw_only=True):
     worker_id: Name
     session_id: Name
     queue: Name | None = None
@@ -33,18 +33,18 @@ class CreateBody(Struct, frozen=True, kw_only=True):
     allow_reacquire_after_failure: bool = True
 
 
-class HeartbeatBody(Struct, frozen=True, kw_only=True):
+class HeartbeatSessionBody(Struct, frozen=True, kw_only=True):
     worker_id: Name
     lease_seconds: Seconds | None = None
 
 
-class CloseBody(Struct, frozen=True, kw_only=True):
+class CloseSessionBody(Struct, frozen=True, kw_only=True):
     worker_id: Name
     reason: Annotated[str, Meta(max_length=1000)] | None = None
 
 
 async def create(server: Server, call: HttpRequest) -> HttpResponse:
-    body = call.decode(CreateBody)
+    body = call.decode(CreateSessionBody)
     worker = _worker(server, call, body.worker_id)
     outcome, session = await server.sessions.create(
         worker,
@@ -64,19 +64,19 @@ async def create(server: Server, call: HttpRequest) -> HttpResponse:
 
 
 async def heartbeat(server: Server, call: HttpRequest) -> dict[str, Any]:
-    body = call.decode(HeartbeatBody)
+    body = call.decode(HeartbeatSessionBody)
     worker = _worker(server, call, body.worker_id)
     session = await server.sessions.renew(worker, call.params["session_id"], body.lease_seconds)
     return _answer(server, "heartbeat_recorded", session)
 
 
 async def close(server: Server, call: HttpRequest) -> dict[str, Any]:
-    body = call.decode(CloseBody)
+    body = call.decode(CloseSessionBody)
     worker = _worker(server, call, body.worker_id)
     return _answer(server, *await server.sessions.close(worker, call.params["session_id"], body.reason))
 
 
-def _worker(server: Server, call: HttpRequest, worker_id: str) -> Worker:
+def _worker(server: Server, call: HttpRequest, worker_id: str) -> RegisteredWorker:
     worker = server.workers.get(call.namespace, worker_id)
     if worker is None:
         raise HttpError(
@@ -90,7 +90,7 @@ def _worker(server: Server, call: HttpRequest, worker_id: str) -> Worker:
     return worker
 
 
-def _answer(server: Server, outcome: str, session: Session) -> dict[str, Any]:
+def _answer(server: Server, outcome: str, session: SessionRecord) -> dict[str, Any]:
     return {
         "admitted": True,
         "outcome": outcome,
@@ -101,7 +101,9 @@ def _answer(server: Server, outcome: str, session: Session) -> dict[str, Any]:
 
 
 ROUTES = [
-    Route("POST", "/api/worker/sessions", create, "worker", WORKER, body=CreateBody),
-    Route("POST", "/api/worker/sessions/{session_id}/heartbeat", heartbeat, "worker", WORKER, body=HeartbeatBody),
-    Route("DELETE", "/api/worker/sessions/{session_id}", close, "worker", WORKER, body=CloseBody),
+    Route("POST", "/api/worker/sessions", create, "worker", WORKER, body=CreateSessionBody),
+    Route(
+        "POST", "/api/worker/sessions/{session_id}/heartbeat", heartbeat, "worker", WORKER, body=HeartbeatSessionBody
+    ),
+    Route("DELETE", "/api/worker/sessions/{session_id}", close, "worker", WORKER, body=CloseSessionBody),
 ]

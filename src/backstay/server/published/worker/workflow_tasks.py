@@ -12,7 +12,7 @@ from backstay.kernel.command import Command
 from backstay.kernel.features.child import StartChildWorkflow
 from backstay.kernel.features.continue_as_new import ContinueAsNew
 from backstay.kernel.features.message_stream import AdvanceMessageCursor
-from backstay.kernel.features.workflow_task import TaskOutcome, WorkflowAssignment, shown_to
+from backstay.kernel.features.workflow_task import TaskReply, WorkflowAssignment, events_shown
 from backstay.kernel.task import Block
 from backstay.kernel.values import run_of
 from backstay.protocol import requests as ask
@@ -26,10 +26,10 @@ from backstay.server.http_messages import HttpRequest, HttpResponse
 from backstay.server.published.worker.polls import Name, PollBody, leased, nothing, park, polling, watching
 from backstay.server.published.worker.query_tasks import VALIDATE
 from backstay.server.published.worker.query_tasks import leased as asked
-from backstay.server.remote_queries import Question
+from backstay.server.remote_queries import PendingQuery
 from backstay.server.router import Route
 from backstay.server.server import Server
-from backstay.server.workers import Worker
+from backstay.server.workers import RegisteredWorker
 
 # How other runtimes say that code and history do not agree. Trying again with the same code would not help.
 _REPLAY_BLOCKED = frozenset(
@@ -62,7 +62,7 @@ class WaitBody(Struct, frozen=True, kw_only=True):
     after_position: Annotated[int, Meta(ge=0)]
 
 
-class CompleteBody(LeaseBody, frozen=True, kw_only=True):
+class CompleteTaskBody(LeaseBody, frozen=True, kw_only=True):
     commands: Annotated[list[WireCommand], Meta(min_length=1)]
     handled_failures: list[str] = []
     message_stream_cursors: Annotated[list[CursorBody], Meta(max_length=1000)] = []
@@ -77,7 +77,7 @@ class FailureBody(Struct, frozen=True, kw_only=True):
     stack_trace: Text | None = None
 
 
-class FailBody(LeaseBody, frozen=True, kw_only=True):
+class FailTaskBody(LeaseBody, frozen=True, kw_only=True):
     failure: FailureBody
 
 
@@ -116,19 +116,19 @@ async def poll(server: Server, call: HttpRequest) -> HttpResponse:
         assigned = await park(server, call, request, seconds)
     if assigned is None:
         return nothing(server, call, "workflow", worker)
-    if isinstance(assigned, Question):
+    if isinstance(assigned, PendingQuery):
         return asked(server, assigned)
     return leased(assigned, await _task(server, assigned, body))
 
 
 async def _either(
-    server: Server, call: HttpRequest, worker: Worker, request: ask.PollWorkflowTask, seconds: float
-) -> WorkflowAssignment | Question | None:
+    server: Server, call: HttpRequest, worker: RegisteredWorker, request: ask.PollWorkflowTask, seconds: float
+) -> WorkflowAssignment | PendingQuery | None:
     """One poll for two kinds of work: whichever comes first. What the other side had ready is given back."""
     if not seconds or server.draining:
         return server.questions.poll(worker, VALIDATE) or await park(server, call, request, seconds)
     asker = server.questions.park(worker, VALIDATE)
-    polling_task = asyncio.ensure_future(server.operations.call(request))
+    polling_task = asyncio.ensure_future(server.api.call(request))
     try:
         async with watching(server, call):
             await asyncio.wait({polling_task, asker.future}, return_when=asyncio.FIRST_COMPLETED)
@@ -148,7 +148,7 @@ async def _either(
 async def claim(server: Server, call: HttpRequest) -> HttpResponse:
     body = call.decode(ClaimBody)
     worker = claiming(server, call, body.worker_id or body.lease_owner)
-    assigned = await server.operations.call(
+    assigned = await server.api.call(
         ask.ClaimWorkflowTask(
             task_id=call.params["task_id"],
             worker_id=worker.worker_id,
@@ -161,7 +161,7 @@ async def claim(server: Server, call: HttpRequest) -> HttpResponse:
 
 
 async def complete(server: Server, call: HttpRequest) -> dict[str, Any]:
-    body = call.decode(CompleteBody)
+    body = call.decode(CompleteTaskBody)
     leased = server.engine.leases.get(call.namespace, call.params["task_id"])
     queue = "" if leased is None else leased.routing.queue
     commands = [
@@ -170,8 +170,8 @@ async def complete(server: Server, call: HttpRequest) -> dict[str, Any]:
     ]
     commands = [*_cursors(body, commands), *commands]
     if leased is not None:  # otherwise this may be said for the second time
-        await server.operations.streams.admit(call.namespace, run_of(call.params["task_id"]), commands)
-    outcome = await server.operations.call(
+        await server.api.streams.admit(call.namespace, run_of(call.params["task_id"]), commands)
+    outcome = await server.api.call(
         ask.CompleteTask(
             task_id=call.params["task_id"],
             namespace=call.namespace,
@@ -185,7 +185,7 @@ async def complete(server: Server, call: HttpRequest) -> dict[str, Any]:
     return _outcome(outcome)
 
 
-def _cursors(body: CompleteBody, commands: list[Command]) -> list[Command]:
+def _cursors(body: CompleteTaskBody, commands: list[Command]) -> list[Command]:
     """How far code has got with its messages, ahead of what it asks for. The task of an update speaks of that alone."""
     if any(command.apart for command in commands):
         return []
@@ -196,10 +196,10 @@ def _cursors(body: CompleteBody, commands: list[Command]) -> list[Command]:
 
 
 async def fail(server: Server, call: HttpRequest) -> dict[str, Any]:
-    body = call.decode(FailBody)
+    body = call.decode(FailTaskBody)
     failure = body.failure
     blocked = failure.type in _REPLAY_BLOCKED or failure.reason in _REPLAY_BLOCKED
-    outcome = await server.operations.call(
+    outcome = await server.api.call(
         ask.FailTask(
             task_id=call.params["task_id"],
             namespace=call.namespace,
@@ -220,7 +220,7 @@ async def fail(server: Server, call: HttpRequest) -> dict[str, Any]:
 
 async def heartbeat(server: Server, call: HttpRequest) -> dict[str, Any]:
     body = call.decode(LeaseBody)
-    outcome = await server.operations.call(
+    outcome = await server.api.call(
         ask.HeartbeatTask(
             task_id=call.params["task_id"],
             namespace=call.namespace,
@@ -243,7 +243,7 @@ async def history(server: Server, call: HttpRequest) -> dict[str, Any]:
     after = body.after_sequence
     if after is None:
         after = after_token(body.next_history_page_token, "next_history_page_token")
-    page = await server.operations.call(
+    page = await server.api.call(
         ask.GetTaskHistory(
             task_id=call.params["task_id"],
             namespace=call.namespace,
@@ -274,7 +274,7 @@ def described(server: Server, namespace: str, own_queue: str, command: Command) 
     return replace(command, definition=definition)
 
 
-def claiming(server: Server, call: HttpRequest, worker_id: str | None) -> Worker:
+def claiming(server: Server, call: HttpRequest, worker_id: str | None) -> RegisteredWorker:
     """The worker that claims a task by its id."""
     if worker_id is None:
         raise invalid("worker_id", "worker_id is required")
@@ -293,16 +293,16 @@ def _fingerprint(server: Server, call: HttpRequest, worker_id: str) -> str | Non
 async def _task(server: Server, assigned: WorkflowAssignment, body: PollBody | ClaimBody) -> dict[str, Any]:
     size = min(body.history_page_size or ask.PAGE_DEFAULT, ask.PAGE_MAX)
     last = assigned.last_sequence
-    if assigned.task.upto is not None:
+    if assigned.task.history_limit is not None:
         # A task of its own for an update: it looks no further than that, past what code has decided since.
-        events = shown_to(assigned, await server.engine.store.history(assigned.run_key))
+        events = events_shown(assigned, await server.engine.store.history(assigned.run_key))
         last = events[-1].sequence
     else:
         events = await server.engine.store.history(assigned.run_key, 0, min(size, last))
     return workflow_task(assigned, history_page(events, assigned.run_id, last, body.accept_history_encoding))
 
 
-def _outcome(outcome: TaskOutcome) -> dict[str, Any]:
+def _outcome(outcome: TaskReply) -> dict[str, Any]:
     return {
         "task_id": outcome.task_id,
         "workflow_task_attempt": outcome.workflow_task_attempt,
@@ -318,8 +318,8 @@ def _outcome(outcome: TaskOutcome) -> dict[str, Any]:
 ROUTES = [
     Route("POST", "/api/worker/workflow-tasks/poll", poll, "worker", WORKER, body=PollBody),
     Route("POST", "/api/worker/workflow-tasks/{task_id}/claim", claim, "worker", WORKER, body=ClaimBody),
-    Route("POST", "/api/worker/workflow-tasks/{task_id}/complete", complete, "worker", WORKER, body=CompleteBody),
-    Route("POST", "/api/worker/workflow-tasks/{task_id}/fail", fail, "worker", WORKER, body=FailBody),
+    Route("POST", "/api/worker/workflow-tasks/{task_id}/complete", complete, "worker", WORKER, body=CompleteTaskBody),
+    Route("POST", "/api/worker/workflow-tasks/{task_id}/fail", fail, "worker", WORKER, body=FailTaskBody),
     Route("POST", "/api/worker/workflow-tasks/{task_id}/heartbeat", heartbeat, "worker", WORKER, body=LeaseBody),
     Route("POST", "/api/worker/workflow-tasks/{task_id}/history", history, "worker", WORKER, body=HistoryBody),
 ]
