@@ -25,7 +25,7 @@ def nap() -> str:
 """
 
 
-def test_it_runs_what_the_file_defines_and_tells_what_happens(place: Place) -> None:
+def test_dw_dev_runs_the_workflows_of_a_file_and_prints_their_events(place: Place) -> None:
     dev = place.dev("shop.py")
     dev.wait("shop.py  on  backstay.db")
     assert dev.wait("workflows").split()[1:] == ["order,", "nap,", "decline"]
@@ -116,7 +116,7 @@ def test_a_module_beside_it_reloads_it_too(place: Place) -> None:
         ("import sys\nsys.exit(3)\n", "app.py exits while it is imported"),
     ],
 )
-def test_what_is_wrong_with_the_file_is_told_and_the_next_save_heals_it(place: Place, text: str, says: str) -> None:
+def test_dw_dev_prints_an_error_of_the_file_and_goes_on_after_the_next_save(place: Place, text: str, says: str) -> None:
     file = place.write("app.py", text)
     dev = place.dev("app.py")
     dev.wait(says)
@@ -206,7 +206,7 @@ def test_a_stop_that_arrives_while_a_file_is_stuck_still_stops(place: Place) -> 
     assert dev.interrupt() == 0
 
 
-def test_nothing_is_left_running(place: Place) -> None:
+def test_dw_dev_leaves_no_process_running(place: Place) -> None:
     dev = place.dev("shop.py")
     dev.wait("ready")
     engine = int((place.directory / "backstay.db-engine").read_text())

@@ -128,7 +128,7 @@ def test_history_is_a_timeline_in_words(place: Place) -> None:
     assert "\x1b" not in text, "neither our colours nor what a payload holds may reach a pipe"
 
 
-def test_what_code_emits_is_shown_as_such(place: Place) -> None:
+def test_dw_history_shows_emitted_items(place: Place) -> None:
     with Backstay(place.directory / "backstay.db", [talkative]) as backstay:
         backstay.execute(talkative, "t-1")
     told = place.ask("history", "t-1").stdout
@@ -284,7 +284,7 @@ def test_mistakes_are_told_in_one_line(place: Place, arguments: tuple[str, ...],
     assert not (place.directory / "backstay.db").exists()
 
 
-def test_what_does_not_exist_is_exit_code_1(place: Place) -> None:
+def test_a_command_about_an_unknown_workflow_ends_with_exit_code_1(place: Place) -> None:
     with Backstay(place.directory / "backstay.db", [counted]):
         pass
     for command in ("history", "describe", "repair"):

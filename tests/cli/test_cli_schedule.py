@@ -57,7 +57,7 @@ def _first(office: Place) -> str:
     return office.ask("list", "--type", "report").stdout.splitlines()[-1].split()[0]
 
 
-def test_everything_without_an_engine(office: Place) -> None:
+def test_schedule_commands_work_without_an_engine(office: Place) -> None:
     made = office.ask(
         *("schedule", "create", "reports.py:Shift", "shifts", "--cron", "0 6 * * *", "--timezone", "Europe/Berlin"),
         *("--overlap", "skip", "--jitter", "30s", "--max-runs", "9", "--note", "early", "--paused"),

@@ -47,7 +47,7 @@ def test_main_runs_and_prints_its_result(name: str, capsys: pytest.CaptureFixtur
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_it_is_a_program_of_its_own(name: str, tmp_path: Path) -> None:
+def test_an_example_is_a_program_of_its_own(name: str, tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-W", "error", EXAMPLES / f"{name}.py"],
         cwd=tmp_path,

@@ -169,7 +169,7 @@ def test_an_argument_that_does_not_fit_is_refused_with_its_path(target, wire, pa
     assert (error.reason, error.path) == ("value_mismatch", path)
 
 
-def test_what_cannot_be_sent_is_refused_with_its_path():
+def test_an_argument_that_cannot_be_sent_is_refused_with_its_path():
     assert refusal(Signature(loose).pack, (1, [object()]), {}).path == "$[1][0]"
 
 

@@ -241,7 +241,7 @@ def test_a_payload_of_another_codec_is_not_sniffed():
         ({"ok": [], "\udfff": 1}, "unsupported_value_type", "$['\\udfff']"),
     ],
 )
-def test_what_cannot_be_encoded_is_refused_with_its_path(value, reason, path):
+def test_a_value_that_cannot_be_encoded_is_refused_with_its_path(value, reason, path):
     error = refusal(avro.encode, value)
     assert (error.reason, error.path) == (reason, path)
     assert path == "$" or path in str(error)

@@ -382,7 +382,7 @@ def test_the_source_tells_by_what_the_class_was_found(registry, source):
         ("pydantic_core._pydantic_core:ValidationError", here(), "unrestorable"),
     ],
 )
-def test_what_cannot_be_restored_is_blocked_with_its_reason(recorded, registry, source):
+def test_an_exception_that_cannot_be_restored_blocks_with_its_reason(recorded, registry, source):
     error = blocked(Failure(message="m", exception_type="alias", exception_class=recorded), registry)
     assert error.resolution_source == source
     assert (error.exception_class, error.exception_type) == (recorded, "alias")
@@ -414,7 +414,7 @@ def local() -> Exception:
 
 
 @pytest.mark.parametrize("exc", [local(), Mute(object()), KeyboardInterrupt()], ids=lambda e: type(e).__name__)
-def test_what_could_never_come_back_is_recorded_as_of_another_runtime_and_does_not_block(exc):
+def test_an_exception_that_could_never_come_back_is_recorded_as_of_another_runtime_and_does_not_block(exc):
     registry = here()
     failure = registry.failure(exc)
     assert failure.exception_class is None
@@ -425,7 +425,7 @@ def test_what_could_never_come_back_is_recorded_as_of_another_runtime_and_does_n
     assert str(restored.exception.exception_type).endswith(type(exc).__qualname__)
 
 
-def test_what_could_never_come_back_as_itself_comes_back_as_the_class_of_python_above_it():
+def test_an_exception_that_could_never_come_back_as_itself_comes_back_as_its_builtin_base_class():
     restored: Any = through(invalid())
     assert (type(restored), restored.exception_type) == (
         ValueError,

@@ -513,7 +513,7 @@ def test_an_annotation_that_no_payload_can_become_is_named(annotation, named):
         (Envelope(MODEL, STRANGE), "$.rest.x"),
     ],
 )
-def test_what_has_no_payload_form_is_refused_with_its_path_through_objects(value, path):
+def test_a_value_without_a_payload_form_is_refused_with_its_path_through_objects(value, path):
     error = refusal(dumps, value)
     assert (error.reason, error.path) == ("unsupported_value_type", path)
 

@@ -59,7 +59,7 @@ def test_a_kill_at_any_commit_changes_nothing(story: Story, side: Side, trial: M
 
 @pytest.mark.contract("CHILD-06", "HNDL-05", "PCP-04", "PCP-08")
 @pytest.mark.parametrize(("name", "kind", "times"), SENDS)
-def test_whoever_dies_with_a_send_on_disk_it_is_taken_once(
+def test_a_send_on_disk_is_taken_once_after_its_process_is_killed(
     name: str, kind: str, times: int, trial: MakeTrial, at_once: AtOnce
 ) -> None:
     """The sender's commit is on disk, the receiver's is not: for every send of every kind."""

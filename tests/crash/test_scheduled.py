@@ -99,7 +99,7 @@ def test_a_kill_at_any_commit_loses_no_fire_and_repeats_none(
 
 
 @pytest.mark.parametrize(("kind", "times"), [("StartFromSchedule", 3), ("ChildReport", 2)])
-def test_whoever_dies_with_a_send_on_disk_it_is_taken_once(
+def test_a_send_of_a_schedule_on_disk_is_taken_once_after_its_process_is_killed(
     kind: str, times: int, trial: MakeTrial, at_once: AtOnce
 ) -> None:
     def kill_at(count: int) -> None:

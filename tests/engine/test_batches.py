@@ -38,7 +38,7 @@ class Listener:
         return self.heard
 
 
-def test_what_comes_together_is_written_together(tmp_path: Path) -> None:
+def test_signals_that_arrive_together_are_one_decision_in_one_commit(tmp_path: Path) -> None:
     async def story() -> None:
         async with AsyncBackstay(tmp_path / "app.db", [Listener]) as app:
             handle = await app.start(Listener, "l", 3)

@@ -54,7 +54,7 @@ def test_a_run_in_memory_is_described_without_folding_its_history():
     story(":memory:", tell)
 
 
-def test_what_is_not_on_disk_yet_is_not_told():
+def test_describe_tells_nothing_that_is_not_on_disk_yet():
     async def tell(app: AsyncBackstay, folds: list[int]) -> None:
         before = await app.describe("p")
         key = app.engine.cache.named("default", "p")

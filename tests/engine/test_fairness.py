@@ -94,7 +94,7 @@ def test_priority_goes_before_fairness() -> None:
 
 @settings(deadline=None, max_examples=50)
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(4, 6), st.booleans()), max_size=30))
-def test_what_closed_while_it_waited_is_as_if_it_had_never_been_there(tasks: list[tuple[str, int, bool]]) -> None:
+def test_a_task_that_closed_while_it_waited_costs_its_fairness_key_nothing(tasks: list[tuple[str, int, bool]]) -> None:
     matching, without = Matching(lambda: 0), Matching(lambda: 0)
     for number, (key, priority, closes) in enumerate(tasks):
         matching.lanes.add(task(number, key, priority=priority))
@@ -110,7 +110,7 @@ def test_what_closed_while_it_waited_is_as_if_it_had_never_been_there(tasks: lis
     ]
 
 
-def test_what_many_keys_have_had_is_not_gone_through_for_every_task() -> None:
+def test_the_shares_of_many_fairness_keys_are_seldom_rebuilt() -> None:
     shares = Shares()
     rebuilt = 0
     for number in range(8000):

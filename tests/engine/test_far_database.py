@@ -52,7 +52,7 @@ def test_a_request_that_comes_twice_at_once_is_done_once_and_both_are_answered()
     asyncio.run(story())
 
 
-def test_what_another_process_has_changed_while_it_was_read_is_read_again(
+def test_an_instance_that_another_process_changed_during_a_read_is_read_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sweep, "SWEEP", 3600 * SECOND)  # nothing but the notice tells of it

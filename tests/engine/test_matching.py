@@ -188,7 +188,7 @@ def test_no_build_schedules_an_activity_over_a_recorded_timer() -> None:
     story(tell, run_tasks=True)
 
 
-def test_what_is_gone_is_not_counted_as_waiting_though_nobody_polls_its_queue() -> None:
+def test_a_task_that_is_gone_is_not_counted_in_the_backlog_of_a_queue_without_polls() -> None:
     async def tell(app: AsyncBackstay) -> None:
         queue = ("workflow", "default", "nobody")
         await start(app, "stays", queue="nobody")

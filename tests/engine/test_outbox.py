@@ -115,7 +115,7 @@ def losing(monkeypatch: pytest.MonkeyPatch, kind: str) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("kept", ["StartFromParent", "ChildReport"])
-def test_what_was_not_delivered_is_found_by_the_next_engine(
+def test_a_send_that_was_not_delivered_is_found_by_the_next_engine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: str
 ) -> None:
     path = tmp_path / "app.db"
@@ -144,7 +144,7 @@ def test_sends_to_one_receiver_arrive_in_their_order(tmp_path: Path) -> None:
     asyncio.run(story())
 
 
-def test_what_is_delivered_twice_has_its_effect_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_send_that_is_delivered_twice_has_its_effect_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     dispatch = Outbox.dispatch
     seen: list[Send] = []
 
@@ -188,7 +188,7 @@ def test_a_send_that_is_lost_for_good_is_asked_for(tmp_path: Path, monkeypatch: 
     asyncio.run(story())
 
 
-def test_what_was_sent_to_a_child_whose_start_is_lost_follows_when_that_is_made_again(
+def test_sends_to_a_child_follow_when_its_lost_start_is_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "app.db"
@@ -354,7 +354,7 @@ def test_an_engine_that_has_ended_tries_nothing_again(monkeypatch: pytest.Monkey
     asyncio.run(story())
 
 
-def test_what_another_process_sends_is_delivered_by_the_engine(tmp_path: Path) -> None:
+def test_a_send_of_another_process_is_delivered_by_the_engine(tmp_path: Path) -> None:
     async def story() -> None:
         path = tmp_path / "app.db"
         async with AsyncBackstay(path, ALL) as holder, AsyncBackstay(path, ALL) as guest:

@@ -220,7 +220,7 @@ def test_an_update_that_ends_while_its_waiter_looks_is_not_missed():
     asyncio.run(story())
 
 
-def test_those_who_wait_are_looked_at_once_at_a_time_however_often_another_process_commits() -> None:
+def test_waiters_are_looked_at_once_at_a_time_however_often_another_process_commits() -> None:
     async def story() -> None:
         async with AsyncBackstay(":memory:", []) as app:
             waiters = app.engine.waiters
@@ -250,7 +250,7 @@ def test_those_who_wait_are_looked_at_once_at_a_time_however_often_another_proce
     asyncio.run(story())
 
 
-def test_who_gives_up_waiting_for_what_it_started_is_not_kept_on_the_list() -> None:
+def test_a_waiter_that_gives_up_is_removed_from_the_list() -> None:
     async def story() -> None:
         async with AsyncBackstay(":memory:", [patient]) as app:
             execution = asyncio.ensure_future(app.execute(patient, "p"))
@@ -281,7 +281,7 @@ def test_an_engine_that_is_stopped_while_it_looks_around_does_not_begin_to_look(
     asyncio.run(story())
 
 
-def test_who_waits_where_the_next_engine_is_hears_of_what_the_one_before_did_last(
+def test_a_waiter_in_the_next_engine_gets_results_that_the_engine_before_committed_last(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A process that was cut off from its database for a moment has not noticed what was committed meanwhile."""

@@ -82,7 +82,7 @@ def test_rows_that_say_something_else_are_written_again_once() -> None:
     run(1, story)
 
 
-def test_what_is_withheld_is_not_taken_for_stuck() -> None:
+def test_a_task_that_is_withheld_is_not_taken_for_stuck() -> None:
     async def story(world: Callable[[], VirtualWorld]) -> None:
         disk = Disk()
         async with OnDisk(disk, world) as app:

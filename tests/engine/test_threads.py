@@ -128,7 +128,7 @@ def test_a_thread_that_cannot_be_started_is_started_later(monkeypatch: pytest.Mo
     with_pool(story, size=1)
 
 
-def test_closing_ends_every_thread_behind_what_was_asked_for() -> None:
+def test_closing_a_pool_ends_every_thread_after_its_last_calls() -> None:
     together = threading.Barrier(8)
     threads: list[threading.Thread] = []
 

@@ -87,7 +87,7 @@ async def working(server: Place, workflows: Any = flows.WORKFLOWS, **options: An
 
 
 @pytest.mark.contract("TOPO-02")
-async def test_everything_a_workflow_can_do_today_works_with_the_published_sdk(server: Running) -> None:
+async def test_workflows_of_the_published_sdk_run_on_the_server(server: Running) -> None:
     async with working(server) as desk:
         assert await desk.run("greeter", "ada") == {"greeting": "hello, ada", "length": 10}
         await desk.run("sleeper")
@@ -100,7 +100,7 @@ async def test_everything_a_workflow_can_do_today_works_with_the_published_sdk(s
             await desk.run("faller")
 
 
-async def test_what_the_client_is_told_of_a_run(server: Running) -> None:
+async def test_the_published_client_reads_the_description_of_a_run(server: Running) -> None:
     async with working(server) as desk:
         handle = await desk.start("collector", id="c-1", memo={"who": "ada"}, search_attributes={"size": 3})
         await desk.result("c-1")

@@ -50,7 +50,7 @@ async def test_a_schedule_fires_and_the_published_worker_runs_it(server: Running
         assert (kinds[0], kinds[-1]) == ("ScheduleCreated", "ScheduleDeleted")
 
 
-async def test_everything_the_published_client_can_ask(server: Running) -> None:
+async def test_the_published_client_can_make_every_schedule_request(server: Running) -> None:
     async with working(server) as desk:
         client = desk.client
         handle = await client.create_schedule(

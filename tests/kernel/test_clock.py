@@ -115,7 +115,7 @@ def test_every_deadline_knows_its_length() -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_what_is_farther_away_than_its_own_length_begins_again_from_now(case: str) -> None:
+def test_a_deadline_farther_away_than_its_own_length_begins_again_from_now(case: str) -> None:
     make, length, expected = CASES[case]
     flow = make()
     length_before = len(flow.history)
@@ -154,7 +154,7 @@ def test_folding_a_run_anew_does_not_put_a_deadline_off_once_more() -> None:
     assert "TimerFired" in names(flow.due(NOW + 5).events)
 
 
-def test_what_is_set_after_the_clock_went_back_counts_by_the_new_clock() -> None:
+def test_a_deadline_set_after_the_clock_went_back_counts_by_the_new_clock() -> None:
     flow = given(StartTimer(delay_seconds=5), at=BEFORE)
     restart(flow, NOW)
     flow.due(NOW + 5)

@@ -41,7 +41,7 @@ def read(stored: list[Row]) -> None:
         previous = (entry.sequence, entry.checksum)
 
 
-def test_what_was_written_is_read() -> None:
+def test_an_event_is_read_as_it_was_written() -> None:
     read(ROWS)
     assert len(ROWS) == 4
 

@@ -81,7 +81,7 @@ def test_the_first_failure_wakes_at_once(step: int) -> None:
 
 
 @pytest.mark.contract("BARRIER-08")
-def test_what_closes_after_the_failure_was_seen_wakes_only_as_the_last() -> None:
+def test_a_member_that_ends_after_the_failure_was_seen_wakes_the_run_only_if_it_is_the_last() -> None:
     flow = given(*flat(4))
     assert closed(flow, 2, ok=False)
     flow.complete(StartTimer(delay_seconds=1000))

@@ -763,7 +763,7 @@ def test_delivering_the_wake_always_moves_it_on(story_of: list[Act], alone: list
 @pytest.mark.contract("REPAIR-01")
 @quick(60)
 @given(acts(WILD))
-def test_whatever_is_lost_reconciling_brings_back_what_the_run_needs_to_come_to_rest(story_of: list[Act]) -> None:
+def test_reconciling_restores_every_row_that_a_run_needs_to_end(story_of: list[Act]) -> None:
     story = Story()
     flow = story.flow
     for act in story_of:

@@ -41,7 +41,7 @@ def test_a_feature_has_words_for_its_own_events_and_no_others() -> None:
         assert set(feature.words) == set(feature.history.evolve), feature.name
 
 
-def test_what_names_the_subject_is_a_field_of_an_event_with_these_words() -> None:
+def test_the_subject_of_an_event_is_one_of_its_fields() -> None:
     for about in {words.about for words in WORDS.values()}:
         fields = {field for kind, words in WORDS.items() if words.about == about for field in kind.__struct_fields__}
         assert {about.id, *about.name} - {None} <= fields, about

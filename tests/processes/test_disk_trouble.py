@@ -123,7 +123,9 @@ def test_timers_that_fell_due_meanwhile_fire(app: Backstay, place: Place, blocke
     assert len(place.signed()) == 10
 
 
-def test_again_and_again(app: Backstay, place: Place, blocker: Blocker) -> None:
+def test_an_app_whose_database_is_locked_again_and_again_loses_nothing(
+    app: Backstay, place: Place, blocker: Blocker
+) -> None:
     handles = [app.start(flows.gated, f"g-{n}", place.ledger, place.gate(f"gate-{n}")) for n in range(6)]
     for n, handle in enumerate(handles):
         eventually("the gate is reached", lambda n=n: place.signed(f"gate-{n}"))

@@ -130,7 +130,7 @@ def lose_the_wake(place: Place) -> int:
 
 
 @pytest.mark.contract("REPLAY-11", "REPAIR-18", "REPAIR-19", "MATCH-01")
-def test_everything_but_history_is_lost_at_once(place: Place) -> None:
+def test_runs_go_on_from_history_when_all_their_tasks_are_lost_at_once(place: Place) -> None:
     with opened(place) as app:
         for n in range(5):
             app.start(flows.gated, f"g-{n}", place.ledger, place.gate("gate"))

@@ -38,7 +38,7 @@ def test_a_second_program_reads_what_the_first_one_runs(remote: Start, place: Pl
 
 
 @BOTH
-def test_what_a_second_program_starts_is_run_by_the_first(remote: Start, place: Place) -> None:
+def test_a_workflow_that_a_second_program_starts_is_run_by_the_first(remote: Start, place: Place) -> None:
     app = remote().opened()
     beside = remote().opened()
     assert beside.ask("execute", workflow="visit", id="v", args=[place.ledger, "tea"]) == "tea done"
@@ -186,7 +186,7 @@ def test_a_process_that_runs_no_tasks_leaves_the_engine_to_those_that_do(remote:
 
 @BOTH
 @pytest.mark.parametrize("run_tasks", [True, False])
-def test_what_one_program_has_acknowledged_the_next_who_asks_another_sees(
+def test_a_signal_that_one_program_has_acknowledged_is_seen_through_another(
     remote: Start, place: Place, run_tasks: bool
 ) -> None:
     programs = [remote().opened(), remote(run_tasks=run_tasks).opened()]

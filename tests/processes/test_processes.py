@@ -101,7 +101,7 @@ def test_a_backstay_that_is_not_open_says_so(place: Place) -> None:
         assert app.handle(flows.visit, "v").result() == "tea done"
 
 
-def test_whoever_waits_for_a_result_hears_that_the_engine_closes(place: Place) -> None:
+def test_a_waiter_for_a_result_hears_that_the_engine_closes(place: Place) -> None:
     with ThreadPoolExecutor(1) as pool, Backstay(place.database, flows.REGISTER) as app:
         waiting = pool.submit(app.execute, flows.gated, "g", place.ledger, place.gate("gate"))
         eventually("the gate is reached", lambda: place.signed("gate"))

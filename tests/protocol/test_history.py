@@ -443,7 +443,7 @@ def test_an_event_on_the_wire(event: Event, expected: dict[str, Any]) -> None:
         ("WorkflowCompleted", {"payload_codec": "avro"}),
     ],
 )
-def test_what_is_always_so_is_said_on_the_wire(kind: str, always: dict[str, Any]) -> None:
+def test_fields_with_constant_values_are_on_the_wire(kind: str, always: dict[str, Any]) -> None:
     (event,) = (event for event, _ in CASES if type(event).__name__ == kind)
     payload = to_wire(recorded(event), "R")["payload"]
     assert {key: payload.get(key) for key in always} == always
@@ -473,7 +473,7 @@ def test_the_task_that_caused_an_event_is_told_as_a_snapshot() -> None:
     assert wire["decided_after"] == 4
 
 
-def test_what_the_snapshot_of_a_task_does_not_know_is_left_out() -> None:
+def test_unknown_fields_of_a_task_snapshot_are_left_out() -> None:
     wire = to_wire(recorded(WorkflowCompleted(), Context(task_id="R-w2", attempt=1)), "R")
     assert wire["payload"]["task"] == {"id": "R-w2", "attempt_count": 1}
     assert "decided_after" not in wire
@@ -527,6 +527,6 @@ def test_anybody_can_read_a_compressed_history_with_a_standard_library() -> None
 
 @pytest.mark.parametrize("wrong", ["", "no base64!", base64.b64encode(b"not packed").decode()])
 @pytest.mark.parametrize("encoding", ["gzip", "deflate"])
-def test_what_is_no_compressed_history_is_an_error(encoding: Any, wrong: str) -> None:
+def test_a_malformed_compressed_history_is_an_error(encoding: Any, wrong: str) -> None:
     with pytest.raises((ValueError, OSError, EOFError, zlib.error, msgspec.DecodeError)):
         decompress(wrong, encoding)

@@ -85,5 +85,5 @@ def test_every_reason_is_explained(reason: str):
     ],
     ids=lambda case: case.rejection_reason if isinstance(case, CommandReply) else "",
 )
-def test_it_says_what_happened_and_what_to_do(command: CommandReply, said: str):
+def test_a_rejection_says_what_happened_and_what_to_do(command: CommandReply, said: str):
     assert rejections.sentence(command) == said

@@ -176,7 +176,7 @@ async def test_queues_of_a_budget_group_take_turns() -> None:
         assert len(bench.began) == 4
 
 
-async def test_what_a_worker_that_drains_gives_free_goes_to_another() -> None:
+async def test_a_slot_that_a_draining_worker_frees_goes_to_another_worker() -> None:
     async with house(activity_task_max_active_leases_per_queue=1) as it:
         leaving = await it.worker()
         bench.gate.clear()
@@ -193,7 +193,7 @@ async def test_what_a_worker_that_drains_gives_free_goes_to_another() -> None:
         assert await second.result(timeout=20) == "x2"
 
 
-async def test_what_one_queue_gives_free_goes_to_the_worker_of_another() -> None:
+async def test_a_slot_that_one_queue_frees_goes_to_a_worker_of_another_queue() -> None:
     async with house(activity_task_max_active_leases_per_namespace=1) as it:
         await it.worker(queues=["default"])
         bench.gate.clear()

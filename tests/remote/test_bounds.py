@@ -197,7 +197,7 @@ async def test_a_request_that_is_too_small_for_a_legal_result_names_its_setting(
     assert ran == ["large"]
 
 
-async def test_what_is_legal_alone_and_too_large_together_waits_for_more_room() -> None:
+async def test_commands_that_are_too_large_together_block_the_run_and_name_the_setting() -> None:
     async with bounded(max_body_bytes=200_000) as (client, _):
         handle = await client.start(passes_many, "m", 10, 30_000)
 

@@ -107,6 +107,6 @@ def test_lines_are_the_same_however_the_network_cuts_them(piece: int) -> None:
     assert not any(over[:-1])
 
 
-def test_what_is_no_body_in_chunks_is_refused() -> None:
+def test_a_malformed_chunked_body_is_refused() -> None:
     with pytest.raises(ValueError, match="invalid literal"):
         LineReader(lambda line: None).feed(b"hello\r\nworld\r\n")

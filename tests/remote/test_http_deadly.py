@@ -57,7 +57,7 @@ async def test_workers_of_a_server_die_of_it_so_often_and_no_more(
         assert told == ["activity_crashed"] * (starts - 1)
 
 
-async def test_who_does_not_catch_it_fails_with_it(tmp_path: Path, program: Start) -> None:
+async def test_a_workflow_that_does_not_catch_the_crash_fails_with_it(tmp_path: Path, program: Start) -> None:
     ledger = tmp_path / "ledger"
     async with House() as house, AsyncClient(house.url, token=TOKEN) as client:
         handle = await client.start(deadly.careless, "careless")

@@ -537,7 +537,7 @@ async def test_work_of_a_worker_that_is_gone_is_done_by_another(monkeypatch: pyt
         gone.session._http.close()
 
 
-async def test_what_a_worker_held_that_died_with_its_server_is_offered_again(
+async def test_the_tasks_of_a_worker_that_died_with_its_server_are_offered_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     database = str(tmp_path / "crash.db")

@@ -120,7 +120,7 @@ async def test_a_worker_notices_that_nothing_reaches_it(monkeypatch: pytest.Monk
             assert await client.execute(hello, "i", "bob") == "hello bob"
 
 
-async def test_who_waits_long_for_a_server_that_is_there_is_not_disturbed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_long_wait_for_a_server_that_is_there_is_not_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "SILENT", 0.05)
     pings: list[bool] = []
     ping = http.HttpClient.ping
@@ -157,7 +157,7 @@ async def answering(reply: bytes) -> tuple[asyncio.Server, str]:
     [b"220 mail.example.com ESMTP\r\n\r\n", b"HTTP/1.1 404 Not Found\r\nContent-Length: 9\r\n\r\nNot Found"],
     ids=["no HTTP", "another web server"],
 )
-async def test_what_is_no_backstay_server_is_called_that(reply: bytes) -> None:
+async def test_an_error_says_that_the_url_is_no_backstay_server(reply: bytes) -> None:
     server, url = await answering(reply)
     async with server:
         for said in await both(url, error=ServerUnreachable):

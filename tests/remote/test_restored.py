@@ -78,7 +78,7 @@ def restore(path: Path, backup: Path) -> None:
 
 
 @pytest.mark.parametrize("place", [embedded, served])
-async def test_what_was_leased_in_a_backup_is_done_again(tmp_path: Path, place: Any) -> None:
+async def test_a_task_that_is_leased_in_a_restored_backup_is_done_again(tmp_path: Path, place: Any) -> None:
     path = tmp_path / "app.db"
     async with place(path) as app:
         run = await app.start(guards, "g", "g")

@@ -167,7 +167,7 @@ def guards() -> str:
     return guarded.step().run()
 
 
-async def test_what_was_done_while_the_server_was_away_is_reported_before_a_worker_ends(tmp_path: Path) -> None:
+async def test_a_worker_reports_before_it_ends_what_it_did_while_the_server_was_away(tmp_path: Path) -> None:
     global gate
     gate = asyncio.Event()
     ran.clear()

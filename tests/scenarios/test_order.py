@@ -74,7 +74,7 @@ def test_an_order_survives_a_lost_answer_and_a_warehouse_that_is_down(database: 
     assert history.count("TimerFired") == 1
 
 
-def test_what_cannot_be_shipped_is_paid_back(database: str) -> None:
+def test_an_order_that_cannot_be_shipped_is_refunded(database: str) -> None:
     with Backstay(database, [order, charge, refund, reserve, send]) as shop:
         with pytest.raises(WorkflowFailed) as failed:
             shop.execute(order, "order-2", "2", "rare", 99)

@@ -108,7 +108,7 @@ def test_a_parcel_that_cannot_be_shipped_ends_the_order(database: str) -> None:
 
 @pytest.mark.contract("PCP-01", "PCP-03", "PCP-04", "PCP-08")
 @pytest.mark.parametrize("how", ["ends", "fails"])
-def test_what_becomes_of_children_when_their_parent_is_over(database: str, how: str) -> None:
+def test_children_follow_their_parent_close_policy(database: str, how: str) -> None:
     with Backstay(database, ALL) as app:
         handle = app.start(shop, "shop", how)
         if how == "fails":

@@ -267,7 +267,7 @@ async def test_an_exception_that_cannot_be_recorded_ends_its_attempt_all_the_sam
 # -- declaring
 
 
-def test_what_is_no_plain_function_is_refused() -> None:
+def test_an_activity_must_be_a_plain_function() -> None:
     def produce() -> Any:
         yield 1
 
@@ -853,7 +853,7 @@ async def test_a_cancellation_that_nobody_asked_for_fails_the_attempt(cancelled:
     assert "did not ask for that" in retry.message
 
 
-async def test_what_is_said_with_a_cancellation_is_recorded() -> None:
+async def test_the_message_of_a_cancellation_is_recorded() -> None:
     @activity(type="unsteady", retries=0)
     async def unsteady() -> None:
         raise asyncio.CancelledError("no time")
@@ -952,7 +952,7 @@ async def test_an_activity_that_runs_when_its_app_closes_gets_time_to_end(
 
 
 @pytest.mark.embedded("a server stays open")
-async def test_what_ends_behind_the_close_of_its_app_is_not_reported(
+async def test_an_activity_that_ends_after_its_app_closed_is_not_reported(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     begun, enough = threading.Event(), threading.Event()

@@ -393,7 +393,7 @@ async def test_more_cancelled_timers_than_a_task_may_have_commands_do_not_break_
         lambda loop: loop.run_forever(),
     ],
 )
-async def test_what_the_loop_of_a_workflow_cannot_do_it_refuses(wrong: Any) -> None:
+async def test_the_event_loop_of_a_workflow_refuses_calls_that_have_no_place_in_it(wrong: Any) -> None:
     @workflow(type="run", unchecked=True)
     async def run() -> None:
         await wrong(asyncio.get_running_loop())

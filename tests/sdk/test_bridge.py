@@ -660,7 +660,7 @@ async def test_repeating_a_recorded_step_changes_nothing() -> None:
         assert steps(await by.history()) == [("TimerScheduled", 1), ("TimerFired", 1), ("TimerScheduled", 2)]
 
 
-async def test_what_happens_while_a_task_is_leased_is_told_by_the_next_one() -> None:
+async def test_events_recorded_while_a_task_is_leased_come_with_the_next_task() -> None:
     async with bridge() as by:
         await by.start()
         await by.complete(await by.poll(), StartTimer(delay_seconds=1), ScheduleActivity(activity_type="charge"))

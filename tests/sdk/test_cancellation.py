@@ -179,7 +179,7 @@ async def test_code_that_returns_closes_as_completed(make: Any) -> None:
         assert "TimerCancelled" in names(await run.history())
 
 
-async def test_it_is_raised_at_every_kind_of_wait() -> None:
+async def test_a_cancellation_is_raised_at_every_kind_of_wait() -> None:
     gate = threading.Event()
 
     @activity(type="held")

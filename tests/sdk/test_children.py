@@ -230,7 +230,7 @@ async def test_a_failed_child_is_tried_again() -> None:
     assert "ChildRunFailed" not in names(history)
 
 
-async def test_what_is_fatal_is_not_tried_again() -> None:
+async def test_a_fatal_child_failure_is_not_tried_again() -> None:
     @workflow
     def run() -> str:
         try:
@@ -243,7 +243,7 @@ async def test_what_is_fatal_is_not_tried_again() -> None:
 
 
 @pytest.mark.parametrize("app", [memory, evicting])
-async def test_the_ids_of_a_child_are_there_behind_the_next_wait(app: Any) -> None:
+async def test_the_ids_of_a_child_are_there_after_the_next_wait(app: Any) -> None:
     @workflow
     def kid() -> None: ...
 
@@ -690,7 +690,7 @@ async def test_the_failure_of_a_background_call_is_raised() -> None:
         (Tools(), "takes a function"),
     ],
 )
-async def test_what_cannot_travel_is_refused_at_the_call(target: Any, why: str) -> None:
+async def test_background_refuses_anything_but_a_plain_function_with_a_name(target: Any, why: str) -> None:
     def local() -> None: ...
 
     for refused, reason in ((target, why), (local, "no name")):

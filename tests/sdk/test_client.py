@@ -246,7 +246,7 @@ async def test_a_reserved_id_is_known_and_not_started_over_a_restart(tmp_path: A
             await app.start(greet, "g")
 
 
-async def test_what_is_unknown_is_not_found() -> None:
+async def test_an_unknown_workflow_or_run_is_not_found() -> None:
     async with memory(*EVERY) as app:
         handle = app.handle(greet, "nobody")
         for call in (handle.result, handle.describe, handle.history, handle.repair):

@@ -32,14 +32,14 @@ async def test_the_first_app_relaxes_the_collector_and_the_last_one_puts_it_back
 
 
 @pytest.mark.parametrize("chosen", [0, 300, 50_000])
-async def test_what_the_program_has_chosen_is_left_alone(chosen: int) -> None:
+async def test_a_collector_threshold_that_the_program_chose_before_is_left_alone(chosen: int) -> None:
     gc.set_threshold(chosen, 10, 10)
     async with AsyncBackstay(":memory:"):
         assert gc.get_threshold()[0] == chosen
     assert gc.get_threshold()[0] == chosen
 
 
-async def test_what_the_program_chooses_meanwhile_stays() -> None:
+async def test_a_collector_threshold_that_the_program_chooses_meanwhile_stays() -> None:
     gc.set_threshold(700, 10, 10)
     async with AsyncBackstay(":memory:"):
         gc.set_threshold(5_000)

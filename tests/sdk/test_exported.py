@@ -53,7 +53,7 @@ def test_every_public_name_is_there() -> None:
         assert getattr(backstay, name) is not None, name
 
 
-def test_nothing_public_hides_a_builtin() -> None:
+def test_no_public_name_hides_a_builtin() -> None:
     import builtins
 
     assert not set(backstay.__all__) & set(dir(builtins))

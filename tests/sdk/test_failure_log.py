@@ -205,7 +205,7 @@ async def test_diagnostics_can_be_left_out_of_history() -> None:
     assert type(caught.value.__cause__) is KeyError
 
 
-async def test_what_an_activity_logs_has_its_ids(caplog: pytest.LogCaptureFixture) -> None:
+async def test_log_lines_of_an_activity_have_its_ids(caplog: pytest.LogCaptureFixture) -> None:
     told = logger("shop")
 
     @activity(type="says")

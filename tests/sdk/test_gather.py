@@ -187,7 +187,7 @@ async def test_a_second_call_in_a_closure_is_refused() -> None:
     assert "spawn" in (await told(run))[0]
 
 
-async def test_what_a_closure_raises_before_its_call_is_raised() -> None:
+async def test_an_error_of_a_closure_before_its_call_is_raised() -> None:
     @workflow
     def run() -> str:
         try:
@@ -199,7 +199,7 @@ async def test_what_a_closure_raises_before_its_call_is_raised() -> None:
     assert (await told(run))[0] == "before"
 
 
-async def test_what_a_closure_raises_after_its_call_is_raised_by_gather() -> None:
+async def test_an_error_of_a_closure_after_its_call_is_raised_by_gather() -> None:
     @workflow
     def run() -> str:
         try:
@@ -226,7 +226,7 @@ async def test_what_a_closure_raises_after_its_call_is_raised_by_gather() -> Non
         (lambda: race(lambda: 1), "single steps"),
     ],
 )
-async def test_what_cannot_be_a_member_is_said(wrong: Any, why: str) -> None:
+async def test_gather_refuses_what_cannot_be_a_member(wrong: Any, why: str) -> None:
     @workflow
     def run() -> str:
         try:
@@ -366,7 +366,7 @@ async def test_the_first_to_end_wins_and_the_others_are_cancelled() -> None:
     assert {"TimerCancelled", "ActivityCancelled"} <= set(names(history))
 
 
-async def test_who_has_won_is_recorded_with_its_end() -> None:
+async def test_the_winner_of_a_race_is_recorded_with_its_end() -> None:
     @workflow
     def run() -> Any:
         return [race(never.step(), echo.step("fast"), sleep.step("1h")), race(sleep.step(0.001), long.step())]

@@ -113,7 +113,9 @@ async def tries(which: str) -> str:
         ("race", "the sleep was 1", ["plain"]),
     ],
 )
-async def test_its_code_stops_though_its_run_goes_on(which: str, outcome: str, bodies: list[str]) -> None:
+async def test_the_code_of_a_given_up_attempt_stops_while_its_run_goes_on(
+    which: str, outcome: str, bodies: list[str]
+) -> None:
     async with memory(tries, *ACTIVITIES, threads=2, async_tasks=1) as app:
         run = await app.start(tries, "t", which)
         await eventually(lambda: len(stopped) == len(bodies))
@@ -123,7 +125,7 @@ async def test_its_code_stops_though_its_run_goes_on(which: str, outcome: str, b
         assert await run.result() == outcome
 
 
-async def test_who_is_told_late_leaves_the_next_attempt_alone() -> None:
+async def test_the_late_end_of_a_given_up_attempt_leaves_the_next_attempt_alone() -> None:
     """The room of an attempt that was given up is for the next one at once, and its end is not taken for the end of that."""
     tried: list[int] = []
     second = asyncio.Event()

@@ -30,7 +30,7 @@ class Box:
         return won
 
 
-async def test_a_signal_behind_a_lost_race_does_not_stand_in_the_way_of_updates() -> None:
+async def test_a_signal_after_a_lost_race_does_not_stand_in_the_way_of_updates() -> None:
     async with AsyncBackstay(":memory:", [Box]) as app:
         box = await app.start(Box, "box")
         while not any(entry.type == "SignalWaitCancelled" for entry in await box.history()):

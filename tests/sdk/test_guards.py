@@ -521,7 +521,7 @@ async def test_asking_for_more_than_the_structure_allows_fails_the_run_with_the_
         assert found.workflow_id == "r"
 
 
-async def test_a_change_that_older_code_got_past_stays_off_whoever_started_the_run(deploy: Deploy) -> None:
+async def test_a_change_that_older_code_got_past_stays_off_though_newer_code_started_the_run(deploy: Deploy) -> None:
     @workflow(type="run", unchecked=True)
     def before() -> str:
         sleep(0.01)

@@ -130,7 +130,7 @@ class AsyncKeeper:
 
 @pytest.mark.parametrize("kind", [Keeper, AsyncKeeper])
 @pytest.mark.parametrize("where", ["another run", "no run"])
-async def test_what_a_given_up_run_left_is_freed_without_effect(kind: Any, where: str) -> None:
+async def test_objects_of_a_given_up_run_are_freed_without_effect(kind: Any, where: str) -> None:
     async with memory(kind, innocent, refund) as app:
         await app.start(kind, "k")
         await eventually(lambda: waits(app, "k"))
@@ -159,7 +159,7 @@ async def litter() -> str:
 
 
 @pytest.mark.parametrize("app_of", [memory, evicting])
-async def test_what_the_collector_finds_makes_no_step(app_of: Any) -> None:
+async def test_an_object_that_the_collector_frees_makes_no_step(app_of: Any) -> None:
     """When it comes by is no fact of the run."""
     async with app_of(litter, refund) as app:
         assert await app.execute(litter, "l") == "tidy"

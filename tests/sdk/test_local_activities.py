@@ -173,7 +173,7 @@ async def test_an_uncaught_failure_fails_the_run_with_its_cause() -> None:
     assert len(calls) == 1
 
 
-async def test_they_mix_with_branches_timers_and_other_activities() -> None:
+async def test_local_activities_mix_with_branches_timers_and_other_activities() -> None:
     @activity(type="plain")
     def plain(n: int) -> int:
         return n
@@ -305,7 +305,7 @@ class Unrecordable(Exception):
 
 
 @pytest.mark.parametrize("slow", [False, True])
-async def test_code_that_breaks_the_worker_behind_a_local_activity_fails_its_task_alone(
+async def test_code_that_breaks_the_worker_after_a_local_activity_fails_its_task_alone(
     slow: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     @workflow(type="run")
@@ -336,7 +336,7 @@ def never_done() -> None:
 
 
 @pytest.mark.embedded("its clock is the test's")
-async def test_nothing_is_tried_again_once_the_app_is_closed() -> None:
+async def test_a_local_activity_is_not_tried_again_once_the_app_is_closed() -> None:
     async with memory(never_done, never, world=StillWorld) as app:
         world: Any = app.engine.world
         await app.start(never_done, "r")
@@ -372,7 +372,7 @@ async def test_a_pause_may_be_longer_than_a_day() -> None:
 
 
 @pytest.mark.embedded("looks into the engine")
-async def test_what_is_kept_for_a_local_activity_goes_with_it_not_with_its_timeout() -> None:
+async def test_the_state_of_a_local_activity_is_freed_with_it_and_not_with_its_timeout() -> None:
     begun, go_on = asyncio.Event(), asyncio.Event()
 
     @activity(type="waits", local=True, timeout="1h")
@@ -399,7 +399,7 @@ async def test_what_is_kept_for_a_local_activity_goes_with_it_not_with_its_timeo
 
 
 @pytest.mark.embedded("a worker hears of the end of a run when it reports its task")
-async def test_nothing_is_tried_again_for_a_run_that_was_terminated() -> None:
+async def test_a_local_activity_is_not_tried_again_for_a_terminated_run() -> None:
     async with memory(never_done, never, world=StillWorld) as app:
         world: Any = app.engine.world
         handle = await app.start(never_done, "r")

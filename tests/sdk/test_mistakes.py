@@ -152,7 +152,7 @@ async def test_arguments_that_do_not_fit_are_refused_in_workflow_code(app: Any, 
         assert ("ChildWorkflowScheduled" in asked) == ("signal" in said)
 
 
-async def test_what_fits_reaches_children() -> None:
+async def test_arguments_that_fit_reach_children() -> None:
     @workflow(type="speaks")
     def speaks() -> int:
         told = child.start(Told)
@@ -267,7 +267,7 @@ async def test_an_await_of_a_plain_value_that_nobody_could_see_says_what_to_writ
             await app.execute(awaits_a_value, "w")
 
 
-async def test_what_is_not_registered_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_name_that_is_not_registered_is_warned_about_once(caplog: pytest.LogCaptureFixture) -> None:
     @workflow(type="sums")
     def sums() -> int:
         return add(1, 2)
@@ -416,7 +416,7 @@ def test_a_definition_of_other_types_is_refused_where_it_is_written(
         (lambda: wait(lambda: True, key=5), "condition key 5"),
     ],
 )
-async def test_what_could_not_be_read_back_is_not_recorded(call: Callable[[], Any], said: str) -> None:
+async def test_a_value_that_could_not_be_read_back_is_not_recorded(call: Callable[[], Any], said: str) -> None:
     @workflow(type="slips", unchecked=True)
     def slips() -> None:
         call()

@@ -451,7 +451,7 @@ async def test_a_memo_is_no_filter() -> None:
         assert await app.list(label=("colour", "red")) == []
 
 
-async def test_what_cannot_be_a_note_is_a_value_error_in_the_code() -> None:
+async def test_a_malformed_memo_or_search_attribute_is_a_value_error_in_the_code() -> None:
     @workflow
     def run() -> int:
         refused = 0

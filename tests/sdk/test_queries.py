@@ -134,7 +134,7 @@ async def test_a_query_answers_with_its_type_and_records_nothing(make: Any) -> N
 @pytest.mark.embedded("told with live code and with replay alone")
 @pytest.mark.contract("QRY-08", "QRY-09")
 @pytest.mark.parametrize("make", APPS)
-async def test_what_is_wrong_with_a_question_is_said(make: Any) -> None:
+async def test_a_query_that_cannot_be_answered_says_why(make: Any) -> None:
     async with make(Job, work) as app:
         run = await app.start(Job, "j", 1)
         await reach(app, "j", "ConditionWaitOpened")

@@ -60,7 +60,7 @@ async def finished(app: AsyncBackstay, code: Any, id: str) -> int:
 
 
 @pytest.mark.parametrize("name", ["__main__", "shop"])
-async def test_what_is_registered_again_is_the_new_definition(name: str) -> None:
+async def test_a_definition_that_is_registered_again_replaces_the_old_one(name: str) -> None:
     first, second = cell(name=name), cell(factor=100, extra=7, name=name)
     async with memory(first.total, first.price) as app:
         assert await finished(app, first, "t-1") == 4

@@ -166,7 +166,7 @@ def test_a_function_without_a_name_of_its_own_cannot_be_registered(wrong: Any) -
         Registry().register([wrong])
 
 
-async def test_nobody_but_a_parent_starts_the_packages_own_type() -> None:
+async def test_only_a_parent_starts_the_workflow_type_of_the_package() -> None:
     async with memory(calls, quote) as app:
         with pytest.raises(RequestRefused, match="background") as caught:
             await app.start(named, "n", f"{HERE}:quote", dumps(["tea"]))
@@ -217,7 +217,7 @@ def test_the_class_that_a_failure_names_is_not_imported(name: str) -> None:
         ("backstay.sdk.guard.verdict:NonDeterminismWarning", backstay.NonDeterminismWarning),  # where it once stood
     ],
 )
-def test_what_the_module_of_registered_code_can_name_is_known(name: str, cls: type[Exception]) -> None:
+def test_exceptions_that_the_module_of_registered_code_names_are_known(name: str, cls: type[Exception]) -> None:
     known = Registry()
     known.register([reported])
     assert type(known.exceptions.restore_or_wrap(Failure(message="m", exception_class=name))) is cls

@@ -112,7 +112,7 @@ def test_a_run_that_sleeps_is_held_against_new_code_and_nothing_is_written(
     assert ran == []
 
 
-def test_what_does_not_fit_is_shown_side_by_side(path: Path) -> None:
+def test_a_replay_difference_is_shown_side_by_side(path: Path) -> None:
     (run,) = Backstay(path, register=[with_invoice(), check, invoice]).replay().blocked
     assert run.message == "replay diverged at step 2: history has timer, the code asked for activity invoice"
     assert run.difference == [("1: activity check", "activity check"), ("2: timer", "activity invoice")]

@@ -138,7 +138,7 @@ async def test_an_interval_and_how_it_overlaps() -> None:
         assert list(state.running) == ["schedule:shifts:2027-01-15T08:11:00Z"]
 
 
-async def test_everything_one_can_do_to_a_schedule() -> None:
+async def test_a_schedule_is_created_changed_paused_resumed_triggered_and_deleted() -> None:
     async with Still() as app:
         one = await app.schedules.options(every=3600, overlap="allow_all").create(report, "one", "x")
         await one.pause("holidays")
@@ -207,7 +207,7 @@ async def test_a_program_may_say_at_every_start_what_it_needs() -> None:
             await schedules.options(max_runs=1).ensure(report, "one", "x")
 
 
-async def test_what_is_refused() -> None:
+async def test_a_schedule_that_exists_already_or_is_unknown_or_malformed_is_refused() -> None:
     async with Still() as app:
         schedules = app.schedules.options(cron="@hourly")
         one = await schedules.create(report, "one", "x")
@@ -286,7 +286,7 @@ async def test_a_clock_that_was_set_back_does_not_stop_a_schedule(tmp_path: Path
         assert state.skipped_count == 0
 
 
-async def test_a_long_life_is_one_history_to_whoever_reads_it(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_runs_of_a_long_lived_schedule_are_read_as_one_history(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(firing, "ROLL_OVER", 8)
     async with Still() as app:
         often = await app.schedules.options(every="1m").create(report, "often", "x")

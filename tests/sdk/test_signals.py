@@ -145,7 +145,7 @@ async def test_wrong_arguments_in_python_are_a_type_error_here() -> None:
             await run.signal(print, 1)
 
 
-async def test_nobody_to_tell() -> None:
+async def test_a_signal_to_an_unknown_or_closed_run_is_refused() -> None:
     async with memory(Counter) as app:
         with pytest.raises(WorkflowNotFound):
             await app.handle(Counter, "nobody").signal(Counter.stop)
@@ -262,7 +262,7 @@ async def test_every_way_to_declare_a_channel(definition: Any, make: Any) -> Non
         assert contract["mode"] == "wait"
 
 
-async def test_what_a_channel_carries_is_typed_on_both_sides() -> None:
+async def test_the_values_of_a_signal_channel_are_typed_on_both_sides() -> None:
     @workflow(type="typed")
     def typed() -> list[Any]:
         order = wait(orders)
@@ -767,7 +767,7 @@ async def test_signal_with_start_starts_once_and_signals_before_any_code_runs() 
 
 @pytest.mark.embedded("told with live code and with replay alone")
 @pytest.mark.parametrize("make", APPS)
-async def test_what_a_run_did_not_use_goes_on_with_the_next(make: Any) -> None:
+async def test_signals_that_a_run_did_not_use_go_on_with_the_next_run(make: Any) -> None:
     @workflow(type="legs", unchecked=True)
     def legs(left: int, got: list[str]) -> list[str]:
         got = [*got, wait(approved)]

@@ -58,7 +58,7 @@ async def test_a_job_is_tried_again_and_its_result_is_typed() -> None:
             await app.start_activity(pay, "job-1", "o-1")
 
 
-async def test_its_failure_is_the_cause() -> None:
+async def test_the_failure_of_a_standalone_activity_is_the_cause_of_the_error() -> None:
     async with memory(decline, Declined) as app:
         with pytest.raises(WorkflowFailed) as failed:
             await app.execute_activity(decline, "job-1")
@@ -76,7 +76,7 @@ async def test_a_job_can_be_given_up() -> None:
             await handle.result()
 
 
-async def test_what_is_no_activity_of_its_own_is_refused() -> None:
+async def test_start_activity_refuses_a_local_activity_a_plain_function_and_an_id_that_is_no_text() -> None:
     async with memory(local) as app:
         with pytest.raises(TypeError, match="local"):
             await app.start_activity(local, None)

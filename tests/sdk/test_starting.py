@@ -72,7 +72,7 @@ async def test_a_start_may_ask_for_the_workflow_that_exists_and_its_result() -> 
         assert done == ["a", "bad"]
 
 
-async def test_what_a_refused_start_advises_fits_what_was_asked_for() -> None:
+async def test_the_advice_of_a_refused_start_fits_the_request() -> None:
     async with memory(order, charge) as app:
         await app.execute(order, "o-1", "a")
         with pytest.raises(WorkflowAlreadyStarted, match=r"ids are used once.*existing='return_existing'\)$"):

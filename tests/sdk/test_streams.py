@@ -74,7 +74,7 @@ SAID = [{"n": 0}, 0, {"n": 1}, 2, {"n": 2}, 4]
 
 
 @pytest.mark.parametrize("app", [memory, evicting])
-async def test_what_code_emits_is_read_in_order_once(app: Any) -> None:
+async def test_emitted_items_are_read_once_in_order(app: Any) -> None:
     async with app(counts, double) as backstay:
         handle = await backstay.start(counts, "c-1", 3)
         assert [item async for item in handle.stream("out")] == SAID
@@ -95,7 +95,7 @@ async def test_a_reader_gets_items_while_the_run_goes_on() -> None:
         assert [item async for item in reading] == []
 
 
-async def test_who_waits_behind_a_reader_hears_of_the_end_too() -> None:
+async def test_a_second_reader_of_a_stream_hears_of_its_end() -> None:
     async with memory(listens, world=StillWorld) as app:  # where no reader looks again by itself
         handle = await app.start(listens, "l-1")
 
@@ -162,7 +162,7 @@ async def test_a_reader_follows_a_workflow_into_the_runs_it_continues_in(app: An
         await reads_the_chain(backstay)
 
 
-async def test_a_stream_that_ended_badly_raises_behind_its_last_item() -> None:
+async def test_a_stream_that_ended_badly_raises_after_its_last_item() -> None:
     async with memory(listens) as app:
         handle = await app.start(listens, "l-1")
         await handle.signal(go, 1)
@@ -173,7 +173,7 @@ async def test_a_stream_that_ended_badly_raises_behind_its_last_item() -> None:
             await anext(reading)
 
 
-async def test_what_cannot_be_emitted_takes_no_step() -> None:
+async def test_an_item_that_cannot_be_emitted_takes_no_step() -> None:
     async with memory(slips) as app:
         assert "1 to 128 characters" in await app.execute(slips, None, "a b", 1)
         assert "1 to 500 items" in await app.execute(slips, None, "out", 0)

@@ -104,7 +104,7 @@ def nothing() -> int:
     return 1
 
 
-async def test_what_is_shown_in_a_shell_says_what_it_is() -> None:
+async def test_the_repr_of_a_public_object_says_what_it_is() -> None:
     app = AsyncBackstay(":memory:", register=[nothing])
     assert re.fullmatch(r"<AsyncBackstay :memory:: not open; registered: .*shop\.nothing>", repr(app))
     async with app:

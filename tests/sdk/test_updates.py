@@ -127,7 +127,7 @@ async def test_many_at_once_are_applied_one_after_another(make: Any) -> None:
 
 
 @pytest.mark.contract("UPD-03", "UPD-14", "UPD-15", "UPD-18")
-async def test_what_cannot_be_accepted_is_rejected_durably() -> None:
+async def test_an_update_that_cannot_be_accepted_is_rejected_durably() -> None:
     async with memory(Account) as app:
         run = await app.start(Account, "a")
         for name, args, reason, outcome, errors in [
@@ -298,7 +298,9 @@ async def test_behind_a_signal_that_was_acknowledged_an_update_and_its_validator
         assert "UpdateRejected" not in names(await run.history())
 
 
-async def test_who_waits_too_long_for_a_signal_to_be_applied_is_told_which(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_query_or_update_that_waits_too_long_for_an_earlier_signal_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     going = threading.Event()
 
     @activity(type="slow", local=True)
@@ -443,7 +445,7 @@ async def test_an_update_and_what_happened_before_it_come_in_order(make: Any, ki
 
 @pytest.mark.embedded("told with live code and with replay alone")
 @pytest.mark.parametrize("make", APPS)
-async def test_an_update_accepted_behind_the_end_of_the_code_fails_with_the_run(make: Any) -> None:
+async def test_an_update_accepted_after_the_end_of_the_code_fails_with_the_run(make: Any) -> None:
     """The code ended at an event before it; that the run had not closed yet is an accident of who ran it when."""
 
     @workflow(type="short", unchecked=True)
@@ -645,7 +647,7 @@ async def test_submit_returns_at_once_and_its_answer_is_there_later() -> None:
 
 
 @pytest.mark.contract("UPD-09")
-async def test_nobody_waits_for_ever_for_an_update() -> None:
+async def test_a_wait_for_an_update_has_an_end() -> None:
     async with memory(Account) as app:
         run = await app.start(Account, "a")
         assert run._client.update_seconds == 60, "unless told otherwise"
@@ -680,7 +682,7 @@ async def test_a_bounded_wait_falls_back_to_where_the_update_stands() -> None:
 
 
 @pytest.mark.embedded("the body is refused before anybody reads what it wants")
-async def test_what_to_wait_for_is_one_of_two() -> None:
+async def test_wait_for_is_accepted_or_completed() -> None:
     async with memory(Account) as app:
         await app.start(Account, "a")
         wrong: Any = "status"

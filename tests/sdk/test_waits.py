@@ -101,7 +101,7 @@ async def test_an_update_makes_a_condition_hold(make: Any) -> None:
 @pytest.mark.embedded("told with live code and with replay alone")
 @pytest.mark.contract("COND-12", "COND-13", "COND-07")
 @pytest.mark.parametrize("make", APPS)
-async def test_a_wait_times_out_behind_its_timer_only(make: Any) -> None:
+async def test_a_wait_times_out_only_after_its_timer_fired(make: Any) -> None:
     world = StillWorld()
     async with make(Gate, world=lambda: world) as app:
         run = await app.start(Gate, "g")

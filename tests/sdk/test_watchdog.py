@@ -384,7 +384,7 @@ def test_a_strike_that_is_late_is_taken_back() -> None:
         assert watch.hit is None
 
 
-def test_what_code_raises_by_itself_comes_out() -> None:
+def test_an_error_that_watched_code_raises_by_itself_comes_out() -> None:
     def wrong() -> None:
         raise ValueError("its own")
 

@@ -284,7 +284,7 @@ async def test_code_that_asks_for_another_group_than_history_has_is_blocked_in_a
 
 
 @pytest.mark.embedded("the limits are the server's own")
-async def test_what_is_too_much_for_a_run_says_what_to_do() -> None:
+async def test_a_run_with_too_many_open_steps_says_what_to_do() -> None:
     @workflow
     def fan_out() -> None:
         for branch in [spawn(lambda: echo(1)) for _ in range(21)]:

@@ -443,7 +443,7 @@ def test_a_mutable_class_attribute_is_refused(shared: Any) -> None:
         workflow(type("Shared", (), {"items": shared, "handle": lambda self: None}))
 
 
-def test_what_is_neither_function_nor_class_is_refused() -> None:
+def test_a_workflow_that_is_neither_function_nor_class_is_refused() -> None:
     for wrong in (3, "name", len):
         with pytest.raises(DefinitionError):
             workflow(wrong)  # type: ignore[call-overload]
@@ -634,7 +634,7 @@ async def test_except_exception_does_not_swallow_continue_as_new() -> None:
 
 @pytest.mark.embedded("opens apps of its own")
 @pytest.mark.contract("AUTHOR-06", "AUTHOR-07")
-async def test_nobody_needs_to_run_while_a_run_waits(tmp_path: Any) -> None:
+async def test_a_run_waits_while_no_process_runs(tmp_path: Any) -> None:
     made: list[int] = []
 
     @activity

@@ -111,7 +111,7 @@ async def test_a_heartbeat_renews_the_lease_and_reports_progress() -> None:
     ],
 )
 @pytest.mark.parametrize("field", ["progress", "details"])
-async def test_what_a_heartbeat_reports_is_made_one_flat_object(field: str, said: Any, shown: dict[str, Any]) -> None:
+async def test_the_details_of_a_heartbeat_become_one_flat_object(field: str, said: Any, shown: dict[str, Any]) -> None:
     async with serving() as api:
         work = await working(api)
         assert (await api.activity("heartbeat", work, **{field: said})).status_code == 200

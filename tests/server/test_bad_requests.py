@@ -169,7 +169,7 @@ SEGMENTS = [
 
 
 @pytest.mark.parametrize("segment", SEGMENTS)
-async def test_whatever_a_path_says_nobody_logs_it(segment: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_path_is_never_logged_whatever_it_says(segment: str, caplog: pytest.LogCaptureFixture) -> None:
     async with serving() as api:
         for route in ROUTES:
             path = re.sub(r"{\w+}", quote(segment, safe=""), route.path)
@@ -189,7 +189,9 @@ async def test_whatever_a_path_says_nobody_logs_it(segment: str, caplog: pytest.
         b"\x16\x03\x01\x02\x00\x01\x00",
     ],
 )
-async def test_what_is_not_http_is_answered_and_not_logged(said: bytes, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_request_that_is_not_http_is_answered_and_not_logged(
+    said: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
     async with serving() as api, line(api) as ours:
         ours.send(said)
         first = await asyncio.wait_for(ours.reader.readline(), 10)
@@ -257,7 +259,9 @@ async def test_a_body_that_does_not_arrive_is_not_waited_for() -> None:
         ("DELETE", "/api/namespaces/default", 409, "namespace_is_default"),
     ],
 )
-async def test_what_is_not_there_or_cannot_be_done(method: str, path: str, status: int, reason: str) -> None:
+async def test_an_unknown_path_method_or_id_is_refused_with_its_reason(
+    method: str, path: str, status: int, reason: str
+) -> None:
     async with serving() as api:
         answer = await api.http.request(method, path, headers=CONTROL)
         assert (answer.status_code, answer.json()["reason"]) == (status, reason), answer.text

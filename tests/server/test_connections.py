@@ -81,7 +81,7 @@ ENDLESS = {
 
 
 @pytest.mark.parametrize("what", ENDLESS)
-async def test_nothing_before_or_after_a_body_is_endless(what: str, lines: list[HttpProtocol]) -> None:
+async def test_the_parts_before_and_after_a_body_are_bounded(what: str, lines: list[HttpProtocol]) -> None:
     start, more = ENDLESS[what]
     async with serving(head_seconds=2, idle_seconds=1, body_seconds=2) as api, line(api) as ours:
         ours.send(start)
@@ -153,7 +153,9 @@ async def test_trailers_are_no_headers() -> None:
 
 
 @pytest.mark.parametrize("said", [b"", b"\r\n", b"G", b"GET /api/he", HEALTH, HEALTH + b"X: y"])
-async def test_who_says_nothing_or_not_all_is_let_go(said: bytes, lines: list[HttpProtocol]) -> None:
+async def test_a_client_that_sends_nothing_or_half_a_request_is_disconnected(
+    said: bytes, lines: list[HttpProtocol]
+) -> None:
     async with serving(head_seconds=0.2) as api, line(api) as ours:
         ours.send(said)
         await until(lambda: len(lines) == 1)
@@ -164,7 +166,7 @@ async def test_who_says_nothing_or_not_all_is_let_go(said: bytes, lines: list[Ht
         await until(lambda: not lines)
 
 
-async def test_who_says_it_byte_by_byte_is_let_go() -> None:
+async def test_a_client_that_sends_byte_by_byte_is_disconnected() -> None:
     async with serving(head_seconds=0.3) as api, line(api) as ours:
         ours.send(HEALTH + b"X: ")
         said = asyncio.create_task(status(ours))
@@ -202,7 +204,7 @@ async def test_the_system_looks_whether_the_other_end_is_still_there(lines: list
 
 
 @pytest.mark.parametrize("parsed", [False, True])
-async def test_who_waits_for_an_answer_is_not_idle(parsed: bool) -> None:
+async def test_a_connection_that_waits_for_an_answer_is_not_idle(parsed: bool) -> None:
     async with serving(idle_seconds=2, head_seconds=2) as api, line(api) as ours, line(api) as other:
         await api.start("a")
         ours.send(exchange(api, await opened(ours), 4, parsed=parsed))
@@ -253,7 +255,9 @@ async def silent(api: Api, count: int) -> AsyncIterator[list[Line]]:
 
 
 @pytest.mark.parametrize("limit", ["max_anonymous_connections", "max_anonymous_connections_per_address"])
-async def test_who_is_signed_in_has_room(limit: str, lines: list[HttpProtocol]) -> None:
+async def test_an_authenticated_client_has_room_beside_anonymous_connections(
+    limit: str, lines: list[HttpProtocol]
+) -> None:
     settings: dict[str, Any] = {limit: 5}
     async with serving(**settings) as api, line(api) as ours, line(api) as other:
         assert (await ours.ask(call("describe-workflow", workflow_id="nobody")))[0] == 409
@@ -309,7 +313,7 @@ def flooded(api: Api, request: bytes, most: int) -> int:
 
 
 @pytest.mark.parametrize("parsed", [False, True])
-async def test_who_does_not_read_is_not_read(parsed: bool, lines: list[HttpProtocol]) -> None:
+async def test_a_client_that_does_not_read_is_not_read_from(parsed: bool, lines: list[HttpProtocol]) -> None:
     async with serving(default_namespace="n" * 100) as api:
         held: list[int] = []
         done = asyncio.create_task(asyncio.to_thread(flooded, api, request(parsed), 64 << 20))

@@ -103,7 +103,7 @@ CHILD = {"type": "start_child_workflow", "workflow_type": "child"}
         ),
     ],
 )
-async def test_what_is_advertised_is_done(
+async def test_every_advertised_capability_works(
     capability: str, command: dict[str, Any], fail: dict[str, Any] | None, advance: float, says: str
 ) -> None:
     async with serving() as api:

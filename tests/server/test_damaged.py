@@ -150,7 +150,7 @@ def filled(route: Route, known: dict[str, str]) -> str:
     return path
 
 
-async def test_whatever_is_asked_of_a_damaged_run_is_answered_by_name() -> None:
+async def test_every_request_about_a_damaged_run_is_refused_by_name() -> None:
     async with serving() as api:
         await asking(api, CHARGE, TIMER)
         work = await api.poll("activity")

@@ -199,7 +199,7 @@ async def test_the_timeout_of_a_condition_is_known_from_history() -> None:
 
 
 @pytest.mark.contract("COND-11", "SIG-10")
-async def test_what_a_run_waits_for_stays_while_a_signal_is_applied_and_the_signal_keeps_its_own_facts() -> None:
+async def test_the_wait_of_a_run_stays_while_a_signal_is_applied_and_the_signal_keeps_its_own_facts() -> None:
     async with serving() as api:
         await api.register()
         await api.start()

@@ -48,7 +48,7 @@ async def test_the_stream_document_has_its_identity_and_is_served() -> None:
 
 
 @pytest.mark.contract("STREAM-01", "STREAM-05")
-async def test_what_the_stream_document_adds_is_named_and_changes_nothing_of_the_published_one() -> None:
+async def test_the_additions_of_the_stream_document_are_named_and_change_nothing_of_the_published_one() -> None:
     schemas = STREAM["components"]["schemas"]
 
     def words(schema: str) -> list[str]:

@@ -105,7 +105,7 @@ async def test_an_export_is_the_same_wherever_it_is_asked_for() -> None:
 
 
 @pytest.mark.contract("EXPORT-02", "EXPORT-05", "EXPORT-14")
-async def test_it_keeps_the_events_the_run_and_what_went_in_and_out() -> None:
+async def test_an_export_keeps_events_run_input_and_output() -> None:
     async with serving() as api:
         await busy(api)
         open_run = await export(api)
@@ -141,7 +141,7 @@ SECTIONS = ("waits", "timeline", "signals", "updates", "activities", "timers", "
 
 
 @pytest.mark.contract("EXPORT-03", "EXPORT-04", "EXPORT-07", "EXPORT-08", "EXPORT-09", "EXPORT-15")
-async def test_it_says_what_the_detail_says_whatever_the_rows_say() -> None:
+async def test_an_export_agrees_with_the_detail_whatever_the_rows_say() -> None:
     async with serving() as api:
         await busy(api)
 

@@ -314,7 +314,7 @@ async def test_an_upgrade_is_not_made() -> None:
             assert (await ours.reply())[0] == 400
 
 
-async def test_nothing_that_a_client_says_becomes_a_header_of_the_reply() -> None:
+async def test_input_of_a_client_never_becomes_a_header_of_the_reply() -> None:
     async with serving() as api, line(api) as ours:
         for path in ("/api/x%0d%0aSet-Cookie:%20a=b", "/api/workflows/%0d%0aX:%20y"):
             status, headers, _ = await ours.ask(f"GET {path} HTTP/1.1\r\nHost: here\r\n\r\n".encode())

@@ -57,7 +57,7 @@ async def test_closed_runs_older_than_the_namespace_keeps_them_are_removed() -> 
         assert await finished(api, "old") != old, "the id may be used again"
 
 
-async def test_it_happens_by_itself_and_spares_a_chain_that_goes_on() -> None:
+async def test_retention_runs_by_itself_and_spares_a_chain_that_goes_on() -> None:
     async with serving(retention_interval_seconds=3600) as api:
         await api.register()
         await finished(api, "gone")
@@ -76,7 +76,7 @@ async def test_it_happens_by_itself_and_spares_a_chain_that_goes_on() -> None:
         assert (await api.describe("chain"))["status"] == "completed"
 
 
-async def test_what_is_removed_goes_to_the_archive_first(tmp_path: Path) -> None:
+async def test_a_run_goes_to_the_archive_before_it_is_removed(tmp_path: Path) -> None:
     async with serving(retention_interval_seconds=0, retention_archive=str(tmp_path / "kept")) as api:
         await api.register()
         run_id = await finished(api, "old")
@@ -216,7 +216,7 @@ async def test_a_busy_queue_does_not_take_all_places_of_a_pass() -> None:
 
 
 @pytest.mark.contract("REPAIR-25")
-async def test_who_recovers_a_task_need_not_be_able_to_run_it_and_who_claims_it_must() -> None:
+async def test_recovering_a_task_needs_no_worker_of_its_build_and_claiming_it_does() -> None:
     async with serving() as api:  # no workflow type is known to a server
         await api.register("old", build_id="b1")
         await api.register("new", build_id="b2")

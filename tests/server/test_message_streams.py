@@ -103,7 +103,7 @@ async def test_a_message_that_cannot_be_is_refused(stream: str, body: Any, statu
         assert await api.types() == before
 
 
-async def test_who_cannot_take_messages_or_send_them() -> None:
+async def test_a_message_that_is_too_large_or_has_no_open_run_or_no_role_is_refused() -> None:
     async with serving(worker_token="w", operator_token="o") as api:
         await api.register()
         assert (await send(api, "m", workflow_id="nobody")).json()["reason"] == "instance_not_found"

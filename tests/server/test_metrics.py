@@ -61,7 +61,7 @@ async def test_runs_tasks_and_attempts_are_counted_from_disk(tmp_path: Path) -> 
 
 
 @pytest.mark.contract("METRIC-05", "METRIC-06")
-async def test_what_does_not_move_is_counted_by_why() -> None:
+async def test_runs_that_do_not_move_are_counted_by_reason() -> None:
     async with serving() as api:
         await api.register(build_id="b1")
         await api.start("lease")
@@ -116,7 +116,7 @@ async def test_workers_are_counted_with_the_build_that_is_wanted() -> None:
 
 
 @pytest.mark.contract("METRIC-09")
-async def test_what_the_server_runs_on_is_shown(postgresql_url: str) -> None:
+async def test_the_metrics_show_the_backend_of_the_server(postgresql_url: str) -> None:
     async with serving() as api:
         backend = (await metrics(api))["backend"]
         assert (backend["database"]["driver"], backend["database"]["durable"]) == ("sqlite", False)
@@ -175,7 +175,7 @@ async def test_the_command_line_tells_what_the_route_tells() -> None:
         assert (gone.returncode, "cannot be asked" in gone.stderr) == (2, True)
 
 
-async def test_who_looks_at_the_counters_does_not_move_the_sweep() -> None:
+async def test_reading_the_metrics_does_not_move_the_sweep() -> None:
     """It reads ready tasks a page at a time, and its place among them is its own."""
     async with serving() as api:
         await load(api)

@@ -31,7 +31,7 @@ class Registry:
         done(None)
 
 
-def test_what_is_written_while_the_rest_is_read_is_not_forgotten_for_it() -> None:
+def test_an_entry_written_during_a_load_is_not_forgotten() -> None:
     async def story() -> None:
         store: Any = Registry()
         kept = StoredRegistry(store, "worker", int)

@@ -83,7 +83,7 @@ async def test_a_schedule_is_created_and_shown() -> None:
         assert {name: found[name] for name in expected} == expected
 
 
-async def test_it_fires_and_a_worker_runs_what_it_has_started() -> None:
+async def test_a_schedule_fires_and_a_worker_runs_its_workflow() -> None:
     async with serving() as api:
         contract = {"order": {"signals": ["go"], "queries": [], "updates": []}}
         await made(api)
@@ -289,7 +289,7 @@ async def test_a_schedule_that_cannot_be_created(change: dict[str, Any], reason:
         assert await listed(api) == []
 
 
-async def test_what_is_refused_of_one_that_exists() -> None:
+async def test_an_existing_schedule_refuses_a_second_create_and_malformed_changes() -> None:
     async with serving() as api:
         await made(api)
         twice = await api.control("POST", "/schedules", body())

@@ -169,7 +169,7 @@ async def test_list_detail_and_export_agree_on_where_a_contract_comes_from(
 
 
 @pytest.mark.contract("ACTION-01")
-async def test_what_is_not_declared_cannot_be_said_and_the_detail_says_why() -> None:
+async def test_an_undeclared_signal_update_or_query_is_refused_and_the_detail_says_why() -> None:
     async with serving() as api:
         await api.register(workflow_command_contracts={"order": CONTRACT})
         await api.start("silent")

@@ -103,7 +103,7 @@ async def test_sessions_are_created_renewed_and_closed() -> None:
         assert (await api.control("GET", "/worker-sessions?status=active")).json()["worker_sessions"] == []
 
 
-async def test_what_a_worker_must_offer_and_how_many_sessions_it_may_hold() -> None:
+async def test_a_worker_must_meet_the_requirements_of_a_session_and_holds_a_bounded_number() -> None:
     async with serving() as api:
         await api.register(capabilities=["gpu:l4"], max_concurrent_worker_sessions=1)
         await api.register(OTHER)

@@ -110,7 +110,7 @@ GOOD: dict[str, Any] = {"method": "POST", "target": "/api/workflows?a=b", "body"
         {"nonce": "2"},
     ],
 )
-async def test_it_opens_nothing_else(change: dict[str, Any]) -> None:
+async def test_a_signature_opens_no_other_request(change: dict[str, Any]) -> None:
     async with serving(**SIGNED) as api:
         asked = {"time": NOW, "nonce": "1"} | GOOD
         signature = by_hand(**asked)
@@ -118,7 +118,7 @@ async def test_it_opens_nothing_else(change: dict[str, Any]) -> None:
         assert (await send(api, **asked, signature=signature)).status_code == 201
 
 
-async def test_it_opens_it_once() -> None:
+async def test_a_signature_opens_its_request_once() -> None:
     async with serving(**SIGNED) as api:
         assert (await send(api, "GET", "/api/workflows")).status_code == 200
         again = await send(api, "GET", "/api/workflows")
@@ -129,7 +129,7 @@ async def test_it_opens_it_once() -> None:
 
 
 @pytest.mark.parametrize("late", [-301, 301, -(10**9)])
-async def test_it_opens_nothing_at_another_time(late: int) -> None:
+async def test_a_signature_opens_nothing_at_another_time(late: int) -> None:
     async with serving(**SIGNED) as api:
         answer = await send(api, "GET", "/api/workflows", time=NOW + late)
         assert (answer.status_code, "X-Signature-Time" in answer.json()["message"]) == (401, True)
@@ -144,7 +144,7 @@ async def test_a_time_that_is_none_is_refused() -> None:
             assert (await api.http.get("/api/workflows", headers=headers)).status_code == 401
 
 
-async def test_what_is_remembered_is_bounded_and_never_forgotten_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_used_signatures_are_bounded_and_never_forgotten_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(signatures, "REMEMBERED", 3)
     async with serving(**SIGNED) as api:
         for nonce in "abc":

@@ -51,7 +51,7 @@ async def test_a_job_is_tried_until_it_is_done_and_needs_no_workflow_worker() ->
         )
 
 
-async def test_what_it_says_of_its_deadlines_and_heartbeats() -> None:
+async def test_a_standalone_activity_shows_its_deadlines_and_heartbeats() -> None:
     async with serving() as api:
         await api.register()
         limits: dict[str, Any] = {"schedule_to_start_timeout_seconds": 10, "schedule_to_close_timeout_seconds": 60}
@@ -72,7 +72,7 @@ async def test_what_it_says_of_its_deadlines_and_heartbeats() -> None:
         )
 
 
-async def test_it_is_cancelled_as_a_workflow_is() -> None:
+async def test_a_standalone_activity_is_cancelled_as_a_workflow_is() -> None:
     async with serving() as api:
         await api.register()
         await begun(api)
@@ -131,7 +131,7 @@ async def test_a_job_that_cannot_be_is_refused(body: Any, status: int, reason: s
         assert (await api.control("GET", "/activities")).json()["activities"] == []
 
 
-async def test_what_is_too_large_or_of_another_kind_is_refused() -> None:
+async def test_an_activity_request_that_is_too_large_unknown_or_malformed_is_refused() -> None:
     async with serving() as api:
         large = await api.control("POST", "/activities", {"activity_type": "a", "input": ["x" * 2_100_000]})
         assert large.json()["reason"] in ("structural_limit_exceeded", "payload_too_large")
@@ -145,7 +145,7 @@ async def test_what_is_too_large_or_of_another_kind_is_refused() -> None:
         assert (bad.status_code, bad.json()["reason"]) == (422, "validation_failed")
 
 
-async def test_it_takes_no_signal_update_or_query() -> None:
+async def test_a_standalone_activity_takes_no_signal_update_or_query() -> None:
     async with serving() as api:
         await begun(api)
         for verb, status in (("signal/go", 404), ("update/go", 409), ("query/go", 404)):

@@ -245,7 +245,7 @@ async def test_a_long_stream_is_read_over_its_parts() -> None:
         ({"items": [{"payload": 1}], "max_pending_items": 0}, "validation_failed"),
     ],
 )
-async def test_what_cannot_be_appended_is_refused(body: Any, reason: str) -> None:
+async def test_a_stream_item_that_cannot_be_appended_is_refused(body: Any, reason: str) -> None:
     async with serving() as api:
         out = await opened(api)
         answer = await api.control("POST", f"{out.path}/items", body)
@@ -253,7 +253,7 @@ async def test_what_cannot_be_appended_is_refused(body: Any, reason: str) -> Non
         assert (await out.describe()).json()["reason"] == "stream_not_found"
 
 
-async def test_what_is_not_there_or_not_allowed() -> None:
+async def test_a_stream_request_with_an_unknown_run_a_malformed_name_or_a_wrong_role_is_refused() -> None:
     async with serving(worker_token="w", operator_token="o") as api:
         out = await opened(api)
         assert (await Out(api, "nobody").append(1)).json()["reason"] == "run_not_found"

@@ -91,7 +91,9 @@ async def test_a_signal_wakes_the_run_and_says_so() -> None:
         ("archive", {}, 409, "run_not_closed"),
     ],
 )
-async def test_what_the_contract_does_not_take_is_refused(path: str, body: Any, status: int, reason: str) -> None:
+async def test_a_command_outside_of_the_declared_contract_is_refused(
+    path: str, body: Any, status: int, reason: str
+) -> None:
     async with serving() as api:
         await running(api)
         answer = await post(api, path, body)
@@ -249,7 +251,7 @@ async def test_an_update_that_takes_too_long_answers_where_it_stands(asked: dict
         )
 
 
-async def test_a_server_that_drains_answers_whoever_waits_for_a_worker() -> None:
+async def test_a_server_that_drains_answers_calls_that_wait_for_a_worker() -> None:
     """The clock stands still: no time is over. What was accepted is said to be, so that nobody asks for it twice."""
     async with serving() as api:
         await running(api)
@@ -338,7 +340,7 @@ async def test_a_query_is_answered_by_a_worker_from_committed_history() -> None:
 
 
 @pytest.mark.contract("QRY-06", "QRY-08", "QRY-09")
-async def test_what_a_worker_cannot_answer_is_told_to_the_caller() -> None:
+async def test_the_failure_of_a_query_at_its_worker_is_told_to_the_caller() -> None:
     async with serving() as api:
         await running(api)
         for said, status, reason in (

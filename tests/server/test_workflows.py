@@ -32,7 +32,7 @@ async def test_input_is_an_array_or_an_envelope() -> None:
 
 
 @pytest.mark.contract("START-05", "START-06", "START-08")
-async def test_what_a_start_attaches_is_shown() -> None:
+async def test_the_attributes_of_a_start_are_shown() -> None:
     async with serving() as api:
         await api.start(
             business_key="b-1",

@@ -57,7 +57,7 @@ EVERYTHING = [nap, fragile, retried, stuck, started]
 @pytest.mark.parametrize(
     ("definition", "result", "longest"), [(nap, None, 10), (retried, "ok", 7), (started, "unstuck", 0)]
 )
-def test_what_was_waited_for_comes_as_late_as_asked_not_a_year_later(
+def test_a_wait_ends_after_its_length_though_the_clock_was_set_back(
     tmp_path: Path, definition: object, result: object, longest: float, back: int
 ) -> None:
     ran.clear()

@@ -26,7 +26,7 @@ OPTIONS = {"link": True, "operations": 100}
 
 
 @pytest.mark.parametrize("batch", range(BATCHES))
-def test_what_workers_and_servers_tell_each_other_agrees_with_history(batch: int) -> None:
+def test_the_messages_of_workers_and_servers_agree_with_history(batch: int) -> None:
     tally = Tally()
     for seed in range(batch * BATCH, (batch + 1) * BATCH):
         tally.add(report(seed, OPTIONS))

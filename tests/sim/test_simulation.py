@@ -20,7 +20,7 @@ OPTIONS = {"operations": 100}
 
 
 @pytest.mark.parametrize("batch", range(BATCHES))
-def test_nothing_is_lost_doubled_or_stranded(batch: int) -> None:
+def test_a_simulated_seed_breaks_no_law(batch: int) -> None:
     tally = Tally()
     for seed in range(batch * BATCH, (batch + 1) * BATCH):
         tally.add(report(seed, OPTIONS))
@@ -47,7 +47,7 @@ def test_without_faults_everything_ends_too() -> None:
 
 
 @pytest.mark.parametrize("regression", kept(), ids=lambda k: f"{k.seed}-{k.law[:24]}")
-def test_what_was_found_once_stays_fixed(regression: Kept) -> None:
+def test_a_kept_seed_breaks_no_law(regression: Kept) -> None:
     found = report(regression.seed, regression.options)
     assert found.law is None, f"{found.why[:1000]}\n{regression.what}\n{command(regression.seed, regression.options)}"
 

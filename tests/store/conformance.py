@@ -207,7 +207,7 @@ class Alone:
         assert await store.find_all("another", names) == {}
         assert await store.find_all("default", []) == {}
 
-    async def test_what_does_not_exist_is_none_or_empty(self, database: Database) -> None:
+    async def test_a_read_of_an_unknown_instance_is_none_or_empty(self, database: Database) -> None:
         store = await database.open()
         assert await store.find("default", "nobody") is None
         assert await store.locate("default", "nobody") is None
@@ -280,7 +280,7 @@ class Alone:
         assert [entry for page in pages for entry in page] == instance.history
         assert await store.history(instance.run.key) == instance.history
 
-    async def test_history_behind_its_end_is_empty(self, database: Database) -> None:
+    async def test_history_after_its_end_is_empty(self, database: Database) -> None:
         store = await database.open()
         (instance,) = instances(1)
         await applied(store, instance)
@@ -326,7 +326,7 @@ class Alone:
         for instance in (before, torn, after):
             assert await stored(store, instance) == expected(instance)
 
-    async def test_whatever_follows_a_stale_decision_is_stale_too(self, database: Database) -> None:
+    async def test_decisions_after_a_stale_decision_of_the_same_instance_are_stale(self, database: Database) -> None:
         store = await database.open()
         (instance,) = instances(1)
         await applied(store, instance)
@@ -417,7 +417,7 @@ class Alone:
         assert {task.workflow for task in await store.ready(10)} == {before.key, after.key}
 
     @pytest.mark.parametrize("fault", ["body of a wrong type", "event twice", "number too large"])
-    async def test_what_precedes_a_failed_decision_stays_and_what_follows_it_is_stale(
+    async def test_decisions_before_a_failed_decision_stay_and_those_after_it_are_stale(
         self, database: Database, fault: str
     ) -> None:
         store = await database.open()
@@ -787,7 +787,7 @@ class Shared:
     """What several handles on one database do together, and what survives them."""
 
     @pytest.mark.contract("MATCH-01", "REPLAY-11")
-    async def test_everything_is_there_after_closing_and_opening_again(self, database: Database) -> None:
+    async def test_the_rows_are_there_after_closing_and_opening_again(self, database: Database) -> None:
         store = await database.open()
         crowd = [StoredFlow() for _ in range(4)]
         for instance, steps in zip(
@@ -806,7 +806,7 @@ class Shared:
         assert after == before
         assert await store.mismatched(0, 10) == ([], None)
 
-    async def test_what_one_handle_commits_the_other_reads(self, database: Database) -> None:
+    async def test_a_commit_of_one_handle_is_read_by_another(self, database: Database) -> None:
         one, other = await database.open(), await database.open()
         (instance,) = instances(1)
         await applied(one, instance)
@@ -889,7 +889,7 @@ class Shared:
         assert await store.history(run, 0, sequence - 1) == hurt.history[: sequence - 1]
         assert await stored(store, well) == expected(well)
 
-    async def test_a_page_that_begins_behind_a_deleted_event_is_refused(self, database: Database) -> None:
+    async def test_a_page_that_begins_after_a_deleted_event_is_refused(self, database: Database) -> None:
         store = await database.open()
         instance = StoredFlow()
         walk(instance, ["activity", "begin", "finish"])
@@ -1075,7 +1075,7 @@ class Shared:
         await one.close()
         assert await other.acquire()
 
-    async def test_everybody_sees_whether_there_is_an_engine(self, database: Database) -> None:
+    async def test_every_handle_sees_whether_there_is_an_engine(self, database: Database) -> None:
         one, other = await database.open(), await database.open()
         assert [await one.has_engine(), await other.has_engine()] == [False, False]
         assert await one.acquire()
@@ -1130,7 +1130,7 @@ class Shared:
         assert await engine.notices() == [instance.key for instance in many]
         assert await engine.notices() == []
 
-    async def test_who_becomes_the_engine_stops_leaving_notices(self, database: Database) -> None:
+    async def test_a_handle_that_becomes_the_engine_stops_leaving_notices(self, database: Database) -> None:
         store = await database.open()
         assert await store.acquire()
         await applied(store, *instances(1))

@@ -25,7 +25,7 @@ SECRET = "s3cret"
         (f"postgresql://ann:{SECRET}@db:99999/shop", "its port is no number"),
     ],
 )
-def test_what_names_no_database_is_refused_without_its_secrets(
+def test_a_malformed_database_address_is_refused_without_its_secrets(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str, says: str
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -151,7 +151,7 @@ async def test_a_batch_whose_answer_is_lost_is_there_exactly_once(database: Hand
 
 
 @pytest.mark.parametrize("fault", ["lose the request", "lose the answer", "deliver it late"])
-async def test_what_a_batch_with_a_lost_answer_had_left_out_is_stale(
+async def test_decisions_that_a_batch_with_a_lost_answer_left_out_are_stale(
     database: Handles, place: Path, fault: Fault
 ) -> None:
     other = await database.open()
@@ -166,7 +166,7 @@ async def test_what_a_batch_with_a_lost_answer_had_left_out_is_stale(
             assert await stored(store, instance) == expected(instance)
 
 
-async def test_what_arrives_after_it_was_given_up_writes_nothing(
+async def test_a_batch_that_arrives_after_it_was_given_up_writes_nothing(
     database: Handles, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(writer, "LOOKING", 0.0)
@@ -460,7 +460,9 @@ async def test_commits_reach_the_disk_even_if_the_server_is_told_not_to_care(dat
     ],
     ids=["no database", "no user", "no server", "schema", "read only"],
 )
-async def test_what_cannot_be_opened_says_what_to_do(fresh: Handles, change: tuple[str, str], says: str) -> None:
+async def test_a_database_that_cannot_be_opened_says_what_to_do(
+    fresh: Handles, change: tuple[str, str], says: str
+) -> None:
     assert change[0] in fresh.where
     with pytest.raises(StoreError) as caught:
         await fresh.open(fresh.where.replace(*change))

@@ -193,7 +193,9 @@ def open_place() -> Iterator[Path]:
     ],
     ids=["read-only directory", "read-only file", "file in a read-only directory", "closed directory"],
 )
-def test_what_this_user_may_not_write_is_refused(open_place: Path, directory: int, mode: int | None, why: str) -> None:
+def test_a_file_that_this_user_may_not_write_is_refused(
+    open_place: Path, directory: int, mode: int | None, why: str
+) -> None:
     place = open_place / "data"
     place.mkdir()
     path = place / "backstay.db"

@@ -228,7 +228,7 @@ def test_a_request_in_the_middle_of_a_task_is_seen_by_the_next_one_and_its_clock
     assert flow.workflow_task.resume.workflow_event_type == "CancelRequested"
 
 
-def test_a_request_behind_which_code_continues_as_new_reaches_the_next_run() -> None:
+def test_a_request_after_which_code_continues_as_new_reaches_the_next_run() -> None:
     flow = handling(StartTimer(delay_seconds=0))
     flow.lease()
     flow.when(Cancel(), at=1)

@@ -135,7 +135,7 @@ def test_a_timeout_of_no_time_fires_at_once_and_is_said_by_the_next_task() -> No
 
 
 @pytest.mark.contract("COND-13", "REPAIR-10", "REPAIR-15")
-def test_the_task_behind_a_timeout_is_restored_as_it_was() -> None:
+def test_the_task_of_a_condition_timeout_is_restored_as_it_was() -> None:
     flow = talking(TIMED)
     flow.due(5)
     lost = flow.workflow_task
@@ -256,7 +256,7 @@ def test_a_worker_that_was_shown_the_timeout_has_timed_out(commands: list[Comman
     ("commands", "recorded"),
     [([StartTimer(delay_seconds=9)], ["ConditionWaitSatisfied", "TimerScheduled"]), ([TIMED], [])],
 )
-def test_a_timeout_that_fired_behind_a_workers_back_is_none_it_was_shown(
+def test_a_timeout_that_fires_during_a_task_is_not_taken_as_shown_to_its_worker(
     commands: list[Command], recorded: list[str]
 ) -> None:
     flow = woken(TIMED)
@@ -267,13 +267,13 @@ def test_a_timeout_that_fired_behind_a_workers_back_is_none_it_was_shown(
     assert flow.workflow_task.resume.timer_id == "RUN1-t1"
 
 
-def test_nothing_is_inferred_from_a_worker_that_numbers_its_steps() -> None:
+def test_a_condition_is_not_inferred_from_a_worker_that_numbers_its_steps() -> None:
     flow = woken(WAIT)
     assert names(flow.complete(StartTimer(delay_seconds=9)).events) == ["SignalApplied", "TimerScheduled"]
     assert list(flow.run.part(Conditions).open) == [1]
 
 
-def test_nothing_is_inferred_from_the_task_of_an_update() -> None:
+def test_a_condition_is_not_inferred_from_the_task_of_an_update() -> None:
     flow = talking(WAIT)
     flow.update("add")
     decision = flow.complete(CompleteUpdate(update_id="RUN1-u2.3"), numbered=False)

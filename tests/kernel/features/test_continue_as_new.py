@@ -90,7 +90,7 @@ def test_the_new_run_has_a_start_command_of_its_own_that_came_from_the_prior_run
 
 
 @pytest.mark.contract("START-07", "START-08")
-def test_everything_of_the_instance_goes_along() -> None:
+def test_the_attributes_of_an_instance_go_along_to_the_next_run() -> None:
     flow = continued(**OPTIONS)
     started = flow.run.part(Identity).started
     assert started is not None
@@ -191,7 +191,7 @@ def test_the_execution_deadline_spans_all_runs_and_each_run_has_its_own_time() -
     assert flow.state.next_wake == instant(40)
 
 
-def test_nothing_of_the_closed_run_is_left_to_do() -> None:
+def test_the_continued_run_leaves_no_tasks_and_no_wakes() -> None:
     flow = given(ScheduleActivity(activity_type="charge"), StartTimer(delay_seconds=60), StartTimer(delay_seconds=0))
     flow.begin(1)
     report = flow.finished(1)

@@ -99,7 +99,7 @@ def test_during_a_pause_it_says_why() -> None:
     assert "3 times in a row" in block.message
 
 
-def test_what_never_reached_a_worker_is_no_crash() -> None:
+def test_a_workflow_task_that_never_reached_a_worker_counts_no_crash() -> None:
     flow = crashed(1)
     for _ in range(MOST):
         worker_is_gone(flow, begun=False)

@@ -49,7 +49,7 @@ def test_a_run_before_its_deadline_goes_on(options: dict[str, Any]) -> None:
     assert flow.state.next_wake == instant(10)
 
 
-def test_what_was_open_is_closed_with_typed_history_before_the_terminal_event() -> None:
+def test_open_steps_are_closed_with_typed_events_before_the_terminal_event() -> None:
     flow = given(
         ScheduleActivity(activity_type="a"),
         ScheduleActivity(activity_type="b"),

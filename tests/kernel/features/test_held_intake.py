@@ -37,7 +37,7 @@ def busy(*commands: Command, **options: Any) -> Flow:
     return flow
 
 
-def test_what_is_accepted_in_the_middle_of_a_task_is_durable_and_no_history_yet() -> None:
+def test_signals_and_updates_accepted_during_a_task_are_durable_before_they_are_in_history() -> None:
     flow = given(definition=TALKING)
     flow.lease()
     for decision in (flow.update("add"), flow.signal("go"), flow.update("typo")):
@@ -51,7 +51,9 @@ def test_what_is_accepted_in_the_middle_of_a_task_is_durable_and_no_history_yet(
     ]
 
 
-def test_it_is_recorded_right_behind_what_the_task_decides_in_the_order_of_the_commands() -> None:
+def test_signals_and_updates_accepted_during_a_task_are_recorded_after_its_decisions_in_the_order_of_acceptance() -> (
+    None
+):
     flow = busy(StartTimer(delay_seconds=0))
     decision = flow.complete(LATER)
     assert names(decision.events) == ["TimerScheduled", "UpdateAccepted", "SignalReceived", "SignalReceived"]
@@ -111,7 +113,9 @@ ENDS: list[Callable[[Flow], Decision]] = [expire, release, fail, wait_for_histor
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_they_are_recorded_however_the_lease_ends(end: Callable[[Flow], Decision]) -> None:
+def test_signals_and_updates_accepted_during_a_task_are_recorded_however_the_lease_ends(
+    end: Callable[[Flow], Decision],
+) -> None:
     flow = busy()
     decision = end(flow)
     assert names(decision.events) == ["UpdateAccepted", "SignalReceived", "SignalReceived"]
@@ -121,7 +125,7 @@ def test_they_are_recorded_however_the_lease_ends(end: Callable[[Flow], Decision
     assert snapshot(flow, refold(flow)) == snapshot(flow)
 
 
-def test_a_message_that_finds_held_facts_and_no_task_comes_behind_them() -> None:
+def test_a_signal_that_finds_buffered_events_and_no_task_is_recorded_after_them() -> None:
     flow = busy()
     flow.lose(flow.workflow_task.id)
     decision = flow.signal("stop")
@@ -197,7 +201,7 @@ def test_a_run_that_continues_as_new_hands_them_on() -> None:
     assert flow.workflow_task.id == "RUN2-w2"
 
 
-def test_what_a_run_did_not_get_to_goes_on_ahead_of_what_came_during_its_last_task() -> None:
+def test_signals_that_a_run_did_not_apply_are_carried_ahead_of_those_accepted_during_its_last_task() -> None:
     flow = given(definition=TALKING)
     flow.signal("go")
     flow.lease()

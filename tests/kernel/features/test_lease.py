@@ -231,7 +231,7 @@ def test_a_released_task_is_offered_again_at_once() -> None:
     assert flow.state.next_wake is None
 
 
-def test_a_task_that_comes_out_ready_is_leased_to_whoever_waits() -> None:
+def test_a_task_that_comes_out_ready_is_leased_to_a_waiting_worker() -> None:
     flow = Flow()
     flow.start()
     decision = flow.when(Offer(task_id="RUN1-w2"), offer=to("worker-7", until=T0 + LEASE))

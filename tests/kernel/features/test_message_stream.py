@@ -111,7 +111,7 @@ def test_a_cursor_cannot_be_where_nothing_was(position: int, stream: str) -> Non
     assert flow.refused(completion).reason in ("invalid_commands", "invalid_stream_name")
 
 
-def test_what_arrives_in_the_middle_of_a_task_is_told_behind_it() -> None:
+def test_a_message_that_arrives_during_a_task_is_recorded_after_it() -> None:
     flow = given()
     flow.lease()
     assert [send(flow, id).reply.position for id in ("a", "b")] == [1, 2]
@@ -122,7 +122,7 @@ def test_what_arrives_in_the_middle_of_a_task_is_told_behind_it() -> None:
     assert inbox(flow) == (0, 2, [1, 2])
 
 
-def test_a_run_that_continues_hands_on_its_cursors_and_what_is_behind_them() -> None:
+def test_a_run_that_continues_hands_on_its_cursors_and_the_messages_after_them() -> None:
     flow = given(WAIT)
     for id in ("a", "b", "c"):
         send(flow, id)
@@ -153,12 +153,12 @@ def test_a_run_that_continues_hands_on_its_cursors_and_what_is_behind_them() -> 
         (message("a", b"x" * 101), "structural_limit_exceeded"),
     ],
 )
-def test_what_no_stream_can_take_leaves_no_trace(asked: MessageAppend, reason: str) -> None:
+def test_a_message_that_the_stream_refuses_leaves_no_trace(asked: MessageAppend, reason: str) -> None:
     flow = given(WAIT, limits=Limits(payload_size=100))
     assert flow.refused(asked).reason == reason
 
 
-def test_what_was_refused_for_want_of_room_may_be_sent_again() -> None:
+def test_a_message_that_a_full_stream_refused_may_be_sent_again() -> None:
     flow = given(WAIT, limits=Limits(pending_signal_count=1))
     send(flow, "a")
     assert flow.refused(message("b")).reason == "structural_limit_exceeded"
@@ -180,7 +180,7 @@ ACTIONS = st.one_of(
 
 
 @given_(st.lists(ACTIONS, max_size=25))
-def test_whatever_happens_in_between_code_reads_every_message_once_in_order(actions: list[tuple[str, int]]) -> None:
+def test_code_reads_every_message_once_in_order(actions: list[tuple[str, int]]) -> None:
     """`number` of complete and continue: how many of the messages that its task was shown the code reads."""
     flow = given(WAIT)
     sent: list[str] = []

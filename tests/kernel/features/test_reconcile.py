@@ -190,7 +190,7 @@ def test_a_lease_inside_the_engine_that_nobody_there_holds_is_given_back(
 
 
 @pytest.mark.parametrize(("asked_at", "over"), [(0.9, False), (1.0, False), (1.1, True)])
-def test_who_held_what_says_nothing_about_leases_given_since(asked_at: float, over: bool) -> None:
+def test_a_list_of_held_leases_says_nothing_about_leases_granted_since(asked_at: float, over: bool) -> None:
     """Two of these may wait for one load; the first leads to a lease that the second cannot know of."""
     flow = given(ACTIVITY)
     flow.now = instant(1)

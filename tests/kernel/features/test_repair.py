@@ -112,7 +112,7 @@ def test_a_blocked_task_is_tried_again() -> None:
 
 
 @pytest.mark.contract("REPAIR-03")
-def test_an_expired_lease_is_taken_back_and_what_was_held_behind_it_let_in() -> None:
+def test_a_repair_takes_back_an_expired_lease_and_records_the_buffered_events() -> None:
     flow = given(definition=TALKING)
     flow.lease()
     flow.signal("go")
@@ -155,7 +155,7 @@ def test_a_rejected_repair_is_on_record(flow_of: Any, run_id: str | None, reason
     assert flow.rows == rows
 
 
-def test_what_was_asked_is_no_fact_that_code_could_see() -> None:
+def test_a_repair_request_is_no_event_that_code_sees() -> None:
     flow = given(StartTimer(delay_seconds=5))
     before = snapshot(flow)
     flow.when(REPAIR)

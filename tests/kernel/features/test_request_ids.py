@@ -104,7 +104,7 @@ def test_a_retry_is_answered_the_same_by_a_later_run(flow_of: Any, message: Any)
 
 
 @pytest.mark.parametrize("in_the_way", ["a signal", "no code"])
-def test_who_is_told_to_try_again_is_not_held_to_the_first_answer(in_the_way: str) -> None:
+def test_a_request_that_was_told_to_retry_is_decided_anew(in_the_way: str) -> None:
     flow = waiting()
     message = Update(name="add", arguments=b"1", request_id="r1", available=in_the_way != "no code")
     if in_the_way == "a signal":

@@ -79,7 +79,7 @@ def resolutions(flow: Flow) -> list[SelectionResolved]:
 
 @pytest.mark.parametrize("order", list(permutations((1, 2, 3, 4))))
 @pytest.mark.parametrize("fails", [None, 1, 2])
-def test_whatever_the_order_the_first_member_to_end_wins(order: tuple[int, ...], fails: int | None) -> None:
+def test_the_first_member_of_a_selection_to_end_wins_in_any_order(order: tuple[int, ...], fails: int | None) -> None:
     flow = given(*FOUR)
     over: list[str] = []
     ended: set[int] = set()
@@ -171,7 +171,7 @@ def test_a_condition_in_a_selection_times_out_by_itself() -> None:
     assert snapshot(flow, refold(flow)) == snapshot(flow)
 
 
-def test_what_a_worker_of_another_make_was_told_satisfies_the_wait() -> None:
+def test_a_signal_shown_to_a_published_worker_satisfies_the_wait() -> None:
     flow = given(definition=TALKING)
     flow.complete(WAIT, CLOCK, numbered=False)
     flow.signal("note")

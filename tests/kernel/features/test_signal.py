@@ -378,7 +378,7 @@ def test_a_signal_that_came_before_the_timeout_fired_can_still_be_applied() -> N
     assert names(flow.complete(ApplySignal(step=1, signal_id="RUN1-s2")).events) == ["SignalApplied"]
 
 
-def test_a_signal_behind_the_timeout_belongs_to_the_next_wait() -> None:
+def test_a_signal_after_the_timeout_belongs_to_the_next_wait() -> None:
     flow = talking(TIMED)
     flow.due(5)
     flow.signal("go", at=6)
@@ -449,7 +449,7 @@ def test_a_signal_is_pending_until_seen_and_then_only_while_a_wait_wants_it() ->
 # -- carried to the next run
 
 
-def test_what_the_run_did_not_get_to_is_told_to_the_next_one_again() -> None:
+def test_signals_that_a_run_did_not_apply_are_told_to_the_next_run() -> None:
     flow = talking()
     flow.signal("go", arguments=b"1")
     flow.signal("note")

@@ -66,7 +66,7 @@ def test_an_active_run_is_signalled() -> None:
     assert flow.run.number == 1
 
 
-def test_an_active_run_in_the_middle_of_a_task_is_told_behind_it() -> None:
+def test_an_active_run_records_the_signal_after_its_task() -> None:
     flow = given(definition=TALKING)
     flow.lease()
     assert names(flow.when(both()).events) == ["StartAccepted"]
@@ -137,7 +137,7 @@ def test_the_signal_of_an_active_run_is_judged_by_what_that_run_was_started_with
 
 
 @pytest.mark.parametrize("flow_of", [Flow, closed])
-def test_what_a_start_may_not_be_it_may_not_be_here(flow_of: Any) -> None:
+def test_signal_with_start_refuses_what_a_start_refuses(flow_of: Any) -> None:
     flow = flow_of()
     flow.machine = SMALL
     wrong = SignalAndStart(start=started(arguments=b"1234", definition=TALKING), signal=DeliverSignal(name="go"))

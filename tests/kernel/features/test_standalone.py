@@ -44,7 +44,7 @@ def test_starting_asks_for_the_activity_and_for_no_workflow_task() -> None:
 
 
 @pytest.mark.parametrize("result", [None, b"", b"paid"])
-def test_its_result_is_the_result_of_the_run_in_the_same_commit(result: bytes | None) -> None:
+def test_the_result_of_a_standalone_activity_closes_its_run_in_the_same_commit(result: bytes | None) -> None:
     flow = begun()
     flow.begin(1)
     decision = flow.finish(1, result, at=1)
@@ -78,7 +78,7 @@ def failed(flow: Flow) -> Decision:
         ({"heartbeat_timeout": 5}, never_answered, "timeout", "ActivityTimedOut"),
     ],
 )
-def test_its_failure_is_the_failure_of_the_run(
+def test_the_failure_of_a_standalone_activity_is_the_failure_of_its_run(
     policy: dict[str, Any], happens: Callable[[Flow], Decision], category: str, type: str
 ) -> None:
     flow = begun(retry_policy=RetryPolicy(max_attempts=1, **policy))
@@ -153,7 +153,7 @@ def flow_retry(flow: Flow, message: StartActivity) -> Message:
         (started(workflow_type="backstay.activity"), "invalid_workflow_type"),
     ],
 )
-def test_what_cannot_be_run_is_not_started(message: Message, reason: str) -> None:
+def test_a_standalone_activity_that_cannot_run_is_not_started(message: Message, reason: str) -> None:
     flow = Flow(Machine(limits=Limits(payload_size=100)))
     with pytest.raises(Refused) as refusal:
         flow.when(message)

@@ -123,7 +123,7 @@ def test_a_long_stream_is_cut_into_histories_of_a_fixed_length() -> None:
     assert state(flow) == of(refold(flow).current)
 
 
-def test_what_code_writes_is_a_step_and_a_send_of_one_commit() -> None:
+def test_an_item_that_code_emits_is_a_step_and_a_send_of_one_commit() -> None:
     item = StreamItem(payload=b"a", idempotency_key="k")
     flow = given()
     decision = flow.complete(WriteStream(result=b"-", stream_name="out", items=[item], command_identity="task"))
@@ -162,7 +162,7 @@ def test_a_send_that_comes_twice_appends_once_and_one_that_comes_late_nothing() 
         ),
     ],
 )
-def test_what_cannot_be_appended_opens_nothing(message: Any, reason: str) -> None:
+def test_an_item_that_is_refused_opens_no_stream(message: Any, reason: str) -> None:
     flow = stream(Machine(limits=Limits(payload_size=100)))
     with pytest.raises(Refused) as refusal:
         flow.when(message)
@@ -196,7 +196,7 @@ def test_code_that_writes_too_much_fails_its_run_by_the_limit() -> None:
 
 
 @given_(st.lists(st.tuples(st.integers(0, 12), st.integers(1, 4), st.booleans()), max_size=30))
-def test_whatever_comes_in_whatever_batches_each_key_stands_once_in_the_order_it_first_came(
+def test_each_idempotency_key_of_a_stream_stands_once_in_the_order_it_first_came(
     appends: list[tuple[int, int, bool]],
 ) -> None:
     flow = stream()

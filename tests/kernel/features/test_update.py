@@ -65,7 +65,7 @@ def test_an_accepted_update_is_a_command_and_a_fact() -> None:
 
 
 @pytest.mark.contract("UPD-02", "RESUME-03", "RESUME-04", "RESUME-05", "RESUME-06", "RESUME-09")
-def test_it_gets_a_task_of_its_own() -> None:
+def test_an_update_gets_a_task_of_its_own() -> None:
     flow = talking()
     flow.update("add")
     task = flow.workflow_task
@@ -237,7 +237,7 @@ def test_so_many_updates_may_wait_and_not_one_more(held: bool) -> None:
 
 
 @pytest.mark.contract("UPD-19", "UPD-20")
-def test_an_update_behind_a_signal_is_taken_once_the_signal_is_dealt_with() -> None:
+def test_an_update_after_a_signal_is_accepted_once_the_signal_is_applied() -> None:
     flow = talking(OpenSignalWait(signal_name="go"))
     flow.signal("go")
     assert not flow.update("add").reply.accepted
@@ -348,7 +348,7 @@ def test_the_task_of_an_update_looks_no_further_than_its_acceptance() -> None:
     assert flow.workflow_task.resume.timer_id == "RUN1-t1"
 
 
-def test_an_update_accepted_in_the_middle_of_the_task_of_another_comes_behind_it() -> None:
+def test_an_update_accepted_during_the_task_of_another_update_comes_after_it() -> None:
     flow = talking()
     flow.update("add")
     flow.lease()

@@ -227,7 +227,7 @@ def test_a_run_has_at_most_one_workflow_task_however_much_happened() -> None:
     assert flow.rows == {}
 
 
-def test_what_happened_behind_the_back_of_a_leased_task_gets_a_task_of_its_own() -> None:
+def test_an_event_recorded_during_a_leased_task_gets_a_task_of_its_own() -> None:
     flow = given(StartTimer(delay_seconds=1), StartTimer(delay_seconds=2))
     flow.due(1)
     flow.claim("RUN1-w5")
@@ -316,7 +316,7 @@ def hung(owner: str = "worker-1", attempt: int = 1) -> FailWorkflowTask:
     return FailWorkflowTask(task_id="RUN1-w2", owner=owner, attempt=attempt, block=HUNG)
 
 
-def test_that_code_hangs_counts_also_from_a_worker_that_has_lost_its_lease() -> None:
+def test_a_report_of_hanging_code_counts_from_a_worker_that_has_lost_its_lease() -> None:
     flow = given()
     flow.claim("RUN1-w2", owner="worker-1")
     flow.due(300)
@@ -328,7 +328,7 @@ def test_that_code_hangs_counts_also_from_a_worker_that_has_lost_its_lease() -> 
     assert flow.refused(hung("worker-2", 2)).reason == "task_not_leased"
 
 
-def test_that_code_hangs_counts_while_its_task_waits_for_the_next_worker() -> None:
+def test_a_report_of_hanging_code_counts_while_its_task_waits_for_the_next_worker() -> None:
     flow = given()
     flow.claim("RUN1-w2", owner="worker-1")
     flow.due(300)
@@ -337,7 +337,7 @@ def test_that_code_hangs_counts_while_its_task_waits_for_the_next_worker() -> No
     assert flow.workflow_task.state == "failed"
 
 
-def test_that_code_hangs_says_nothing_of_a_task_that_was_done_meanwhile_nor_of_an_activity() -> None:
+def test_a_report_of_hanging_code_is_refused_for_a_completed_task_and_for_an_activity() -> None:
     flow = given(ScheduleActivity(activity_type="a"))
     flow.claim("RUN1-a1.1")
     assert flow.refused(hung()).reason == "task_not_found"
@@ -452,7 +452,7 @@ def test_code_that_ran_ahead_with_a_result_goes_on_from_there() -> None:
 
 
 @pytest.mark.parametrize("instead", ["a failure", "a limit", "a timeout", "a signal"])
-def test_what_code_did_ahead_is_refused_if_history_has_something_else_in_its_place(instead: str) -> None:
+def test_an_eager_completion_is_refused_if_history_has_another_event_in_its_place(instead: str) -> None:
     flow = running(
         RetryPolicy(max_attempts=1, start_to_close_timeout=5), limits=Limits(payload_size=10), definition=TALKING
     )
@@ -469,7 +469,7 @@ def test_what_code_did_ahead_is_refused_if_history_has_something_else_in_its_pla
     assert flow.refused(message).reason == "eager_refused"
 
 
-def test_what_code_did_ahead_is_refused_if_something_stands_behind_the_result() -> None:
+def test_an_eager_completion_is_refused_if_an_event_follows_the_result() -> None:
     flow = running(definition=TALKING)
     message = ahead(flow, CompleteWorkflow(result=b"done"))
     flow.finish(1)

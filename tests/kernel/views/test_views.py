@@ -119,7 +119,9 @@ STATES: list[tuple[str, Callable[[], Flow], str | None, str | None, str]] = [
 
 @pytest.mark.contract("UPD-12", "COND-07", "CHILD-08")
 @pytest.mark.parametrize(("make", "kind", "source", "state"), [row[1:] for row in STATES], ids=[r[0] for r in STATES])
-def test_what_a_run_waits_for(make: Callable[[], Flow], kind: str, source: str, state: str) -> None:
+def test_a_view_shows_the_wait_and_the_liveness_of_a_run(
+    make: Callable[[], Flow], kind: str, source: str, state: str
+) -> None:
     flow = make()
     wait = wait_of(flow.state)
     assert (wait.kind, wait.source_kind) == (kind, source)
@@ -306,7 +308,7 @@ ACTIONS: list[tuple[Callable[[], Flow], dict[str, Any]]] = [
 
 @pytest.mark.contract("ACTION-01", "ACTION-02", "ACTION-05")
 @pytest.mark.parametrize(("make", "expected"), ACTIONS, ids=[str(number) for number in range(len(ACTIONS))])
-def test_what_can_be_done_now(make: Callable[[], Flow], expected: dict[str, Any]) -> None:
+def test_a_view_lists_the_actions_that_a_run_allows_now(make: Callable[[], Flow], expected: dict[str, Any]) -> None:
     flow = make()
     told = actions(flow.state, liveness(flow.machine, flow.state, flow.now), flow.now)
     assert {name: getattr(told, name) for name in expected} == expected
@@ -332,7 +334,7 @@ def test_a_definition_that_nobody_knows_blocks_queries_and_updates() -> None:
 
 
 @pytest.mark.contract("DECL-04", "DECL-06", "DECL-07")
-def test_what_a_run_declares_comes_from_its_start() -> None:
+def test_the_declared_contract_of_a_run_comes_from_its_start() -> None:
     told = declared(at().state.current.part(Identity).started)
     assert told.declared_contract_source == "durable_history"
     assert [target.name for target in told.declared_signal_targets] == ["go", "note"]

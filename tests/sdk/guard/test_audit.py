@@ -168,7 +168,7 @@ def unguarded() -> bool:
     return "bin" in os.listdir("/")
 
 
-async def test_who_opts_out_is_left_alone() -> None:
+async def test_a_workflow_that_opts_out_is_not_guarded() -> None:
     async with memory(unchecked, guard="error") as app:
         assert await app.execute(unchecked, "w")
     async with memory(unguarded, guard="off") as app:
@@ -391,7 +391,7 @@ def collects() -> str:
     return "collected"
 
 
-async def test_garbage_that_is_met_by_chance_may_clean_up_behind_itself(tmp_path: Path) -> None:
+async def test_garbage_that_is_collected_during_a_run_may_clean_up_after_itself(tmp_path: Path) -> None:
     async with memory(collects, guard="error") as app:
         for number, kind in enumerate((Garbage, OldGarbage)):
             path = tmp_path / kind.__name__

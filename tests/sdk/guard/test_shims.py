@@ -93,7 +93,7 @@ def forbidden(name: str) -> str:
 
 
 @pytest.mark.parametrize(("name", "advice"), [("sleep", "use backstay.sleep()"), ("thread", "use backstay.spawn()")])
-async def test_what_has_no_value_is_refused(name: str, advice: str) -> None:
+async def test_a_call_without_a_durable_value_is_refused(name: str, advice: str) -> None:
     async with memory(forbidden, guard="error", shims=True) as app:
         assert advice in await app.execute(forbidden, "w", name)
 

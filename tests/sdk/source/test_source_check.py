@@ -47,7 +47,7 @@ def test_each_marked_line_is_found_and_no_other(workflow: FunctionType) -> None:
 
 
 @pytest.mark.parametrize("workflow", workflows(allowed), ids=lambda f: f.__name__)
-def test_what_only_looks_wrong_is_left_alone(workflow: FunctionType) -> None:
+def test_code_that_only_looks_wrong_has_no_findings(workflow: FunctionType) -> None:
     assert check(workflow, **PRIMITIVES) == []
 
 

@@ -117,7 +117,7 @@ def test_a_fingerprint_is_the_same_on_every_python(load: Load) -> None:
         ("from a import b", "from .a import b"),
     ],
 )
-def test_what_runs_counts(load: Load, before: str, after: str) -> None:
+def test_a_change_of_code_that_runs_changes_the_fingerprint(load: Load, before: str, after: str) -> None:
     one, other = (definition_fingerprint(load(f"def f():\n    {body}\n").f) for body in (before, after))
     assert one
     assert one != other

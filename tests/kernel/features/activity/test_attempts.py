@@ -88,7 +88,7 @@ def test_only_the_current_attempt_may_complete_or_fail(step: int, wrong: dict[st
     assert flow.beat(step, **wrong).reply.can_continue is False
 
 
-def test_nobody_ends_an_activity_that_nobody_began() -> None:
+def test_an_activity_that_was_not_begun_cannot_be_ended() -> None:
     flow = given(ScheduleActivity(activity_type="charge"))
     assert flow.refused(flow.finished(1, attempt=0, owner=WORKER)).reason == "stale_attempt"
 

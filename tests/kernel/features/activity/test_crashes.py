@@ -225,7 +225,7 @@ def test_one_that_always_dies_at_the_same_place_does_not() -> None:
 
 
 @pytest.mark.parametrize("bound", [0, 1])
-def test_what_never_reached_its_worker_is_no_crash(bound: int) -> None:
+def test_an_activity_task_that_never_reached_its_worker_counts_no_crash(bound: int) -> None:
     flow = running(policy(bound))
     decision = flow.when(Release(task_id=TASK, owner=WORKER, attempt=1, begun=False))
     event = only(decision, ActivityRetryScheduled)

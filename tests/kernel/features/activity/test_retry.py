@@ -100,7 +100,7 @@ def test_an_unlimited_budget_is_never_spent() -> None:
         (Failure(message="CardDeclined"), True),
     ],
 )
-def test_what_is_not_retryable_is_not_retried(failure: Failure, retried: bool) -> None:
+def test_a_failure_that_is_not_retryable_is_not_retried(failure: Failure, retried: bool) -> None:
     policy = RetryPolicy(max_attempts=9, non_retryable_error_types=["CardDeclined", "shop:Fraud"])
     decision = running(policy).fail(1, failure)
     assert names(decision.events) == ["ActivityRetryScheduled" if retried else "ActivityFailed"]

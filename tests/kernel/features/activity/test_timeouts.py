@@ -136,7 +136,7 @@ def test_the_timeout_of_an_attempt_ends_with_its_lease_and_that_of_the_activity_
     assert set(flow.rows) == {flow.workflow_task.id}
 
 
-def test_what_a_worker_lost_has_its_time_to_wait_for_the_next_one() -> None:
+def test_an_attempt_that_a_worker_lost_has_its_schedule_to_start_timeout_again() -> None:
     flow = running(policy(1, schedule_to_start=60))
     flow.due(300)
     assert only(flow.due(360), ActivityTimedOut).timeout_kind == "schedule_to_start"
@@ -201,7 +201,7 @@ def test_heartbeats_count_again_from_the_first_one_that_is_heard() -> None:
 
 
 @pytest.mark.parametrize("kind", ["schedule_to_start", "schedule_to_close"])
-def test_what_does_not_depend_on_hearing_a_worker_is_not_put_off(kind: str) -> None:
+def test_a_timeout_that_does_not_depend_on_hearing_a_worker_is_not_put_off(kind: str) -> None:
     assert only(overrunning(kind, attempts=1).due(25, deaf=(25, 35)), ActivityTimedOut).timeout_kind == kind
 
 
@@ -218,7 +218,7 @@ def test_an_attempt_that_began_since_is_timed_out_in_time() -> None:
     assert only(flow.due(29, deaf=(25, 35)), ActivityTimedOut).timeout_kind == "start_to_close"
 
 
-def test_who_folds_the_run_anew_puts_it_off_anew() -> None:
+def test_a_run_that_is_folded_anew_puts_its_heartbeat_timeout_off_anew() -> None:
     flow = overrunning("heartbeat", attempts=1)
     flow.due(25, deaf=(25, 35))
     flow.state = refold(flow)

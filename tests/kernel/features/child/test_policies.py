@@ -207,7 +207,7 @@ def test_continuing_leaves_the_children_alone_and_takes_them_along() -> None:
 
 
 @pytest.mark.parametrize(("end", "status"), [(CompleteWorkflow(), "completed"), (FailWorkflow(message="no"), "failed")])
-def test_what_has_closed_is_carried_no_further(end: Command, status: str) -> None:
+def test_a_child_that_has_closed_is_not_carried_to_the_next_run(end: Command, status: str) -> None:
     world, parent, child = with_child("terminate")
     parent.complete(ContinueAsNew())
     length, waiting = len(parent.history), parent.workflow_task.id
@@ -290,7 +290,7 @@ def test_grandchildren_follow_their_own_parents() -> None:
     assert names(child.history)[-1] == "ParentClosePolicyApplied"
 
 
-def test_what_was_never_started_is_not_stopped() -> None:
+def test_a_child_that_was_never_started_is_not_stopped() -> None:
     """A child that a bounded group still holds back has no instance that could answer."""
     path = [[group(1, 3, index, limit=1)] for index in range(3)]
     world, parent = calling(*(call(parent_close_policy="terminate", parallel_group_path=p) for p in path))
@@ -303,7 +303,7 @@ def test_what_was_never_started_is_not_stopped() -> None:
     assert parent.row.unanswered == 0
 
 
-def test_what_was_never_started_is_not_carried() -> None:
+def test_a_child_that_was_never_started_is_not_carried_to_the_next_run() -> None:
     path = [[group(1, 2, index, limit=1)] for index in range(2)]
     world, parent = calling(
         *(call(parent_close_policy="terminate", parallel_group_path=p) for p in path), StartTimer(delay_seconds=1)
@@ -328,7 +328,7 @@ def test_a_stop_lets_nobody_go_on_the_way_out() -> None:
     assert snapshot(parent, refold(parent)) == snapshot(parent)
 
 
-def test_what_ends_behind_the_close_lets_nobody_go() -> None:
+def test_an_activity_that_ends_after_the_close_frees_no_member_of_its_group() -> None:
     first = ScheduleActivity(activity_type="pack", parallel_group_path=[group(1, 2, 0, limit=1)])
     second = call(parent_close_policy="terminate", parallel_group_path=[group(1, 2, 1, limit=1)])
     world, parent = calling(first, second, StartTimer(delay_seconds=1))

@@ -150,7 +150,7 @@ def test_a_parent_that_has_continued_records_no_outcome() -> None:
     assert not world.rows
 
 
-def test_what_comes_while_a_task_is_out_is_recorded_and_wakes_again() -> None:
+def test_a_report_of_a_child_during_a_task_is_recorded_and_wakes_the_parent_again() -> None:
     world, parent = calling(call(), StartTimer(delay_seconds=1))
     parent.due(at=2)
     parent.lease()

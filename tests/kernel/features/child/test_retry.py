@@ -48,7 +48,7 @@ def test_the_next_run_opens_in_the_decision_that_failed_the_last_one() -> None:
     assert not parent.tasks, "the parent sleeps on"
 
 
-def test_its_task_waits_for_the_backoff() -> None:
+def test_the_task_of_a_retried_child_waits_for_the_backoff() -> None:
     world, parent = calling(call(retry_policy=TWICE))
     child = world.child_of(parent)
     child.complete(FailWorkflow(message="no"), at=1)
@@ -78,7 +78,7 @@ def test_only_the_last_failure_reaches_the_parent() -> None:
         FailWorkflow(message="no", non_retryable=True),
     ],
 )
-def test_what_cannot_be_cured_is_not_tried_again(failure: FailWorkflow) -> None:
+def test_a_child_failure_that_is_not_retryable_is_not_tried_again(failure: FailWorkflow) -> None:
     world, parent = calling(call(retry_policy=TWICE))
     world.child_of(parent).complete(failure)
     world.settle()
@@ -127,7 +127,7 @@ def test_a_backoff_beyond_the_deadline_ends_at_the_deadline() -> None:
     assert names(parent.history)[-1] == "ChildRunFailed"
 
 
-def test_what_the_failed_run_owed_is_settled_with_it() -> None:
+def test_an_unanswered_update_of_a_failed_child_run_fails_with_that_run() -> None:
     """An update that was accepted and not answered fails in the run that failed, not in the next."""
     world, parent = calling(call(retry_policy=AT_ONCE, definition=TALKING))
     child = world.child_of(parent)

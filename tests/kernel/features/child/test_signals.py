@@ -165,7 +165,7 @@ def test_a_signal_from_an_update_that_is_lost_is_sent_again() -> None:
     assert signals(child) == ["note", "go"]
 
 
-def test_what_has_arrived_is_known_without_sending_it_again() -> None:
+def test_a_signal_that_has_arrived_is_known_without_a_second_send() -> None:
     world, parent, child, call_id = beside()
     parent.complete(SignalChild(child_call_id=call_id, signal_name="go"))
     world.settle()
@@ -262,7 +262,7 @@ def test_many_signals_are_asked_after_page_by_page(monkeypatch: pytest.MonkeyPat
     assert [type(send.message) for send in world.log[before:]] == [StartFromParent]
 
 
-def test_what_another_call_sends_is_not_taken_to_heart() -> None:
+def test_a_signal_that_was_meant_for_another_child_is_ignored() -> None:
     world, parent, child, call_id = beside()
     parent.complete(SignalChild(child_call_id=call_id, signal_name="go"))
     send = world.one(SignalFromParent)

@@ -47,7 +47,7 @@ def some(expression: str, after: str, count: int, zone: str = "UTC") -> list[str
         ("@yearly", "2027-01-15T08:00:00", ["Sat 01 Jan 2028 00:00 UTC"]),
     ],
 )
-def test_what_an_expression_says(expression: str, after: str, expected: list[str]) -> None:
+def test_a_cron_expression_gives_its_times(expression: str, after: str, expected: list[str]) -> None:
     assert some(expression, after, len(expected)) == expected
 
 
@@ -73,7 +73,7 @@ def test_what_an_expression_says(expression: str, after: str, expected: list[str
         ("@sometimes", "1 fields"),
     ],
 )
-def test_what_cannot_be_read(expression: str, said: str) -> None:
+def test_a_malformed_cron_expression_is_refused(expression: str, said: str) -> None:
     with pytest.raises(CronError, match=said):
         parse(expression)
 

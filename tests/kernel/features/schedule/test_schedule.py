@@ -43,7 +43,7 @@ def ids(one: Scheduling) -> list[str]:
     return [flow.state.workflow_id for flow in one.started]
 
 
-def test_it_starts_a_workflow_named_after_the_occurrence_and_hears_of_its_close() -> None:
+def test_a_schedule_starts_a_workflow_named_after_the_occurrence_and_hears_of_its_close() -> None:
     one = scheduling(**EVERY_MINUTE)
     assert one.next_fire == 60
     assert one.due(59).events == []
@@ -64,7 +64,7 @@ def test_it_starts_a_workflow_named_after_the_occurrence_and_hears_of_its_close(
     assert (one.state.recent[0].status, one.state.recent[0].closed_at) == ("completed", one.world.now)
 
 
-def test_what_is_started_is_what_the_plan_says() -> None:
+def test_a_schedule_starts_the_workflow_of_its_plan() -> None:
     action = Action(
         workflow_type="report",
         routing=Routing(queue="slow"),
@@ -122,7 +122,7 @@ def test_a_long_downtime_is_counted_without_taking_long() -> None:
         ("terminate_other", ("triggered", None), ("triggered", None)),
     ],
 )
-def test_what_happens_while_another_runs(policy: Any, second: Any, third: Any) -> None:
+def test_the_overlap_policy_decides_while_another_workflow_runs(policy: Any, second: Any, third: Any) -> None:
     one = scheduling(**EVERY_MINUTE, overlap_policy=policy)
     assert one.trigger().outcome == "triggered"
     fired = [one.trigger(), one.trigger()]
@@ -246,7 +246,7 @@ def test_a_schedule_may_begin_paused() -> None:
     assert one.next_fire == 60
 
 
-def test_what_was_buffered_waits_while_a_schedule_is_paused() -> None:
+def test_a_buffered_action_waits_while_its_schedule_is_paused() -> None:
     one = scheduling(**EVERY_MINUTE, overlap_policy="buffer_one")
     one.due(60)
     one.due(120)
@@ -318,7 +318,7 @@ def test_a_start_that_was_lost_is_made_again_after_the_schedule_has_ended(ends: 
     assert not one.flow.when(Reconcile(incarnation="e", ask=True)).sends
 
 
-def test_what_runs_in_a_later_run_has_been_started_and_is_not_asked_after_once_the_schedule_is_deleted() -> None:
+def test_a_started_workflow_that_continued_as_new_is_not_asked_after_once_the_schedule_is_deleted() -> None:
     one = scheduling(**EVERY_MINUTE)
     one.due(60)
     one.started[0].complete(ContinueAsNew())
@@ -377,7 +377,7 @@ def test_a_schedule_ends_with_its_last_action() -> None:
     assert one.flow.state.next_wake is None
 
 
-def test_what_is_buffered_counts_against_the_last_action() -> None:
+def test_buffered_actions_count_against_the_last_action() -> None:
     one = scheduling(**EVERY_MINUTE, max_runs=2, overlap_policy="buffer_all")
     one.due(60)
     one.due(120)
@@ -492,7 +492,7 @@ def test_a_long_life_goes_on_in_new_histories() -> None:
     assert snapshot(one.flow) == snapshot(one.flow, refold(one.flow))
 
 
-def test_what_runs_when_a_history_ends_is_heard_of_in_the_next() -> None:
+def test_a_workflow_that_runs_when_a_schedule_begins_its_next_run_reports_to_that_run() -> None:
     one = scheduling(**EVERY_MINUTE, overlap_policy="buffer_all")
     one.due(60)
     one.due(120)
@@ -535,7 +535,7 @@ def test_what_runs_when_a_history_ends_is_heard_of_in_the_next() -> None:
         ({"action": Action(workflow_type="w", arguments=b"x" * 3_000_000)}, "structural_limit_exceeded", None),
     ],
 )
-def test_what_cannot_be_a_schedule(change: dict[str, Any], reason: str, field: str | None) -> None:
+def test_a_malformed_schedule_is_refused(change: dict[str, Any], reason: str, field: str | None) -> None:
     one = scheduling(**EVERY_MINUTE)
     bad = replace(plan(**EVERY_MINUTE), **change)
     other = one.world.flow("other", PLACE)
@@ -545,7 +545,7 @@ def test_what_cannot_be_a_schedule(change: dict[str, Any], reason: str, field: s
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a/b", "x" * 129, "ü"])
-def test_what_cannot_be_the_name_of_a_schedule(name: str) -> None:
+def test_a_malformed_schedule_id_is_refused(name: str) -> None:
     flow = scheduling(**EVERY_MINUTE).world.flow("other", PLACE)
     refusal = flow.refused(ScheduleCreate(schedule_id=name, plan=plan(**EVERY_MINUTE)))
     assert refusal.reason == "invalid_schedule_id"
